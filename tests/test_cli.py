@@ -226,6 +226,17 @@ def test_a_failed_session_is_shown_with_its_reason(command):
     )
 
 
+def test_two_sessions_are_compared_also_where_one_failed(command):
+    failed, good = journaled(failed_history()), journaled(sample_history())
+    done = command("compare", failed, good)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(
+        f"From {failed}, mymodel:build: failed: mymodel has no 'build'\n"
+        f"to   {good}, mymodel:build: 1.97x (1.96–1.98) with 3 settings\n"  # noqa: RUF001 - an interval
+        f"\nThe session {failed} has no baseline"
+    )
+
+
 def test_the_latest_session_is_exported(command, tmp_path):
     journaled(sample_history())
     done = command("export", "--export", "won.yaml")

@@ -84,6 +84,24 @@ def test_a_timm_model_trains_on_images_of_its_own_size(target):
 
 
 @pytest.mark.usefixtures("timm")
+@pytest.mark.parametrize(
+    ("name", "option", "shape"),
+    [("test_resnet", "in_chans=1", (2, 1, 160, 160)), ("test_vit", "img_size=96", (2, 3, 96, 96))],
+)
+def test_images_are_those_that_the_options_say(name, option, shape):
+    loop = load(f"timm:{name}", option, batch_size=2)
+    assert tuple(loop.data[0].shape) == shape
+    assert torch.isfinite(one_step(loop))
+
+
+@pytest.mark.usefixtures("timm")
+def test_a_tag_says_the_size_and_the_classes_of_its_weights():
+    plain, tagged = load("timm:convnext_atto", batch_size=1), load("timm:resnetv2_50x1_bit.goog_in21k", batch_size=1)
+    assert plain.model.num_classes == 1000
+    assert tagged.model.num_classes == 21843
+
+
+@pytest.mark.usefixtures("timm")
 def test_timm_obeys_mode_input_and_options():
     loop = load("timm:test_vit", "num_classes=7", mode=Mode.INFER, input_shape=(3, 3, 64, 64))
     assert one_step(loop).shape == (3, 7)
@@ -104,6 +122,8 @@ def test_an_unknown_name_is_answered_with_the_nearest():
     assert "takes no option 'depht'" in failure("timm:test_resnet", "depht=3").message
     assert "num_classes" in failure("timm:test_resnet", "num_class=3").hint
     assert failure("torchvision:resnet18", "num_class=3").hint == "Did you mean num_classes?"
+    assert "r160_in1k" in failure("timm:test_resnet.r16O_in1k").hint
+    assert "it is timm:resnet50" in failure("timm:resnet50.nosuchtag").hint
     assert "key=value" in failure("timm:test_resnet", "--verbose").hint
     assert "timm:resnet50" in failure("timm:").hint
     assert failure(":").message == "':' is not a target."
@@ -213,6 +233,46 @@ def test_each_kind_gets_inputs_of_its_own(name, options, main, shape, mode):
     if main != "input_ids" or "positions" in str(options):
         assert shapes(loop.data)[main] == shape
     one_step(loop)
+
+
+SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+SMALL_TEXT = {**SMALL, "vocab_size": 50, "max_position_embeddings": 34}
+HTSAT = {"patch_embeds_hidden_size": 8, "hidden_size": 64, "depths": [1] * 4, "num_attention_heads": [1] * 4}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "expected"),
+    [
+        ("Clap", {"text_config": SMALL_TEXT, "audio_config": HTSAT, "projection_dim": 8},
+         {"input_ids": (2, 32), "input_features": (2, 1, 1024, 64)}),
+        ("Vilt", {**SMALL, "vocab_size": 50, "image_size": 64}, {"input_ids": (2, 40), "pixel_values": (2, 3, 64, 64)}),
+        ("Git", {**SMALL_TEXT, "vision_config": {**SMALL, "image_size": 32}},
+         {"input_ids": (2, 34), "pixel_values": (2, 3, 32, 32)}),
+        ("Siglip2", {"text_config": SMALL_TEXT, "vision_config": {**SMALL, "patch_size": 32}},
+         {"pixel_values": (2, 49, 3072), "spatial_shapes": (2, 2)}),
+        ("Dac", {"encoder_hidden_size": 4, "decoder_hidden_size": 32}, {"input_values": (2, 1, 16000)}),
+        ("Canine", {**SMALL, "max_position_embeddings": 34}, {"input_ids": (2, 34)}),
+        ("EncoderDecoder", {"encoder": {"model_type": "bert", **SMALL_TEXT},
+                            "decoder": {"model_type": "bert", **SMALL_TEXT, "is_decoder": True,
+                                        "add_cross_attention": True}},
+         {"input_ids": (2, 34)}),
+        ("Wav2Vec2Bert", {**SMALL, "vocab_size": 32, "feature_projection_input_dim": 24},
+         {"input_features": (2, 200, 24)}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("mode", [None, Mode.INFER])
+def test_inputs_of_all_that_a_model_takes_together(transformers, kind, options, expected, mode):
+    config = getattr(transformers, f"{kind}Config")(**options)
+    loop = normalise(config, TargetSpec(f"hf:{kind}", "/", device="cpu", batch_size=2, mode=mode))
+    batch = loop.data
+    assert {name: tuple(batch[name].shape) for name in expected} == expected
+    loop.model.train(loop.mode is Mode.TRAIN)
+    one_step(loop)
+
+
+def test_a_vocabulary_that_only_a_checkpoint_says_is_a_usual_one(transformers):
+    config, _ = _config(transformers, "wav2vec2-bert", TargetSpec("hf:wav2vec2-bert", "/"))
+    assert config.vocab_size == 32
 
 
 @pytest.mark.usefixtures("transformers")

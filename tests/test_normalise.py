@@ -405,3 +405,17 @@ def test_a_list_of_batches_is_read_batch_by_batch(data, loss, kind):
 )
 def test_a_list_of_the_parts_of_one_batch_is_one_batch(data):
     assert normalise(Workload(OneInput(), data=data, loss=near), spec()).data is data
+
+
+@pytest.mark.parametrize("norm", [-1, 0, float("nan"), True, "1"])
+def test_a_norm_that_nothing_can_be_clipped_to_is_refused(norm):
+    with pytest.raises(TargetError, match="is not a norm to clip gradients to") as error:
+        normalise(Workload(Net(), torch.ones(2, 6), clip_grad=norm), TargetSpec("t", "."))
+    assert error.value.hint == "Give a number above 0, or None."
+    with pytest.raises(ValueError, match="is not a norm to clip gradients to: give a number above 0"):
+        StepPlan(mode=Mode.TRAIN, device="cpu", clip_norm=norm)
+
+
+def test_gradients_may_be_clipped_to_any_norm_above_0():
+    for norm in (1e-3, 1, float("inf")):
+        assert StepPlan(mode=Mode.TRAIN, device="cpu", clip_norm=norm).clip_norm == norm

@@ -2,7 +2,7 @@ import contextlib
 import difflib
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from advisor.cli.checks import check_outputs
@@ -113,6 +113,7 @@ def test_what_is_no_shape_is_refused(text):
     "parser", [seconds_of, milliseconds_of, bytes_of, shape_of, count_of, device_of, names_of, key_map_of]
 )
 @given(text=st.text(max_size=12))
+@example(text="1\x1f")
 def test_no_text_makes_a_parser_stumble(parser, text):
     with contextlib.suppress(UsageError):
         parser(text)
@@ -334,6 +335,42 @@ def test_commands():
     assert parse(["report"]) == Revisit("", Outputs(), show=True)
     assert parse(["report", "a", "--report", "r.html"]) == Revisit("a", Outputs(report_path="r.html"), show=True)
     assert parse(["export", "a"]) == Revisit("a", Outputs(export_path="tuned.yaml"), show=False)
+
+
+@pytest.mark.parametrize(
+    ("command", "message", "hint"),
+    [
+        (["report", "--report", "a.html", "--report", "b.md"], "--report is given twice", "report --report FILE"),
+        (["demo", "--report", "a.html", "--report=b.md"], "--report is given twice", "report --report FILE"),
+        (["export", "--export", "a.yaml", "--export", "b.py"], "--export is given twice", "export --export FILE"),
+        (["demo", "--trace", "a.json", "--trace", "b.json"], "--trace is given twice", "report --trace FILE"),
+        (["demo", "--json", "-", "--json", "b.json"], "--json is given twice", "report --json FILE"),
+        (["demo", "--budget", "90s", "--budget", "5m"], "--budget is given twice", "Give --budget once."),
+        (
+            ["check", "t.yaml", "demo", "--min-speedup", "1", "--min-speedup", "2"],
+            "--min-speedup is given twice",
+            "once",
+        ),
+        (["demo", "--map", "data.num_workers=a", "--map", "data.num_workers=b"], "mapped to a and to b", "one place"),
+        (["demo", "--map", "data.num_workers=a,data.num_workers=b"], "mapped to a and to b", "one place"),
+    ],
+)
+def test_a_second_value_never_replaces_the_first_silently(command, message, hint, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError) as caught:
+        parse(command)
+    assert message in caught.value.message
+    assert hint in caught.value.hint
+
+
+def test_lists_and_what_is_said_twice_alike_add_up():
+    line = "demo --only compile,tf32 --only autocast,tf32 --skip affinity --skip control --accept batch_size=64"
+    request = parse([*line.split(), "--accept", "half_weights", "--device", "cpu", "--device", "cpu"]).request
+    assert request.only == ("compile", "tf32", "autocast")
+    assert request.skip == ("affinity", "control")
+    assert request.accept == (("batch_size", 64), ("half_weights", None))
+    assert parse(["demo", "--only", "compile"]).request.only == ("compile",)  # nothing stays from the line before
+    assert request.target.device == "cpu"
 
 
 def test_version_and_help_exit_by_themselves(capsys):

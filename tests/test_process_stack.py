@@ -28,6 +28,13 @@ def test_a_process_that_waits_for_another_machine_says_so_in_two_lines(tmp_path,
     assert not details
 
 
+@pytest.mark.parametrize("library", ["multiprocessing/popen_fork.py", "site-packages/torch/multiprocessing/spawn.py"])
+def test_a_process_that_waits_for_one_of_its_own_says_so_and_shows_where(tmp_path, library):
+    hint, details = advice(stack(tmp_path, f'  File "/usr/lib/python3.11/{library}", line 5 in wait'), HINT)
+    assert "a process that it had started" in hint
+    assert "train.py" in details
+
+
 def test_a_process_that_hangs_elsewhere_shows_where(tmp_path):
     hint, details = advice(stack(tmp_path, '  File "/usr/lib/python3.11/threading.py", line 5 in wait'), HINT)
     assert hint == HINT

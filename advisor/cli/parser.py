@@ -14,6 +14,27 @@ from advisor.export.formats import formats_of
 from advisor.figures.options import alternatives, choice_of, count_of
 from advisor.records import ConfigKind
 
+_GIVEN = " given"  # the values of the options so far, in the namespace while it is filled; no option has this name
+
+
+class _Once(argparse.Action):
+    """Stores the value of an option; another value of the same option is an error, and does not replace the first."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: Any = None
+    ) -> None:
+        """Store the value. Raises UsageError for a second one."""
+        given = vars(namespace).setdefault(_GIVEN, {})
+        if option_string and given.setdefault(self.dest, values) != values:
+            raise UsageError(f"{option_string} is given twice, with different values.", self._what_to_do(option_string))
+        setattr(namespace, self.dest, values)
+
+    def _what_to_do(self, option: str) -> str:
+        if not formats_of(option):
+            return f"Give {option} once."
+        command = "export" if option == "--export" else "report"
+        return f"Give it once; `perf-advisor {command} {option} FILE` writes another file of a recorded session."
+
 
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser that raises UsageError in place of printing its usage and exiting."""
@@ -26,6 +47,7 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             **kwargs,
         )
+        self.register("action", None, _Once)
 
     def option(self, *names: str, read: Callable[[str], Any] = str, **kwargs: Any) -> None:
         """An option whose value is read by ``read``; its errors name the option."""
@@ -41,6 +63,7 @@ class Parser(argparse.ArgumentParser):
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
         """The options of a command line. Raises UsageError."""
         options, extra = self.parse_known_args(arguments)
+        vars(options).pop(_GIVEN, None)
         if extra:
             raise self._unknown(extra)
         return options

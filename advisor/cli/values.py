@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from advisor.errors import UsageError
@@ -87,15 +87,24 @@ def _value_of(text: str) -> Value:
 
 def key_map_of(text: str) -> dict[str, str]:
     """The pairs of ``precision.autocast=trainer.precision,…``. Raises UsageError for anything else."""
-    pairs: dict[str, str] = {}
+    pairs: list[dict[str, str]] = []
     for item in text.split(","):
         key, equals, path = (part.strip() for part in item.partition("="))
         if not (key and equals and path):
             raise UsageError(
                 f"{item!r} maps no setting.", "Write --map KEY=PATH, as in precision.autocast=trainer.precision."
             )
-        pairs[key] = path
-    return pairs
+        pairs.append({key: path})
+    return merged_map(pairs)
+
+
+def merged_map(maps: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Several mappings as one. Raises UsageError for a setting that has two places."""
+    places: dict[str, str] = {}
+    for key, path in (pair for each in maps for pair in each.items()):
+        if places.setdefault(key, path) != path:
+            raise UsageError(f"{key} is mapped to {places[key]} and to {path}.", "Name one place for each setting.")
+    return places
 
 
 def path_of(noun: str, suffixes: Sequence[str]) -> Callable[[str], str]:

@@ -100,6 +100,11 @@ def format_interval(comparison: Comparison | None) -> str:
     return f"{comparison.speedup:.{digits}f}x ({low}–{high})"
 
 
+def format_quotient(comparison: Comparison, factor: float) -> str:
+    """Another ratio of the same two rates, with as many digits as their speed-up has: ``1.57x``."""
+    return f"{factor:.{_ratio_digits(comparison)}f}x"
+
+
 def format_noise(noise_floor: float | None) -> str:
     """A noise floor or another small relative difference: ``±0.4 %``."""
     return MISSING if noise_floor is None else f"±{format_percent(noise_floor, digits=1)}"

@@ -15,9 +15,10 @@ _E = TypeVar("_E", bound=StrEnum)
 
 def count_of(text: str) -> int:
     """A positive whole number. Raises UsageError for anything else."""
-    if not re.fullmatch(r"0*[1-9]\d{0,17}", text.strip(), re.ASCII):
+    count = text.strip()
+    if not re.fullmatch(r"0*[1-9]\d{0,17}", count, re.ASCII):
         raise UsageError(f"{text!r} is not a positive whole number.", "Write one such as 64.")
-    return int(text)
+    return int(count)  # which takes fewer characters for blanks than strip()
 
 
 def device_of(text: str) -> str:

@@ -1,5 +1,6 @@
 """Random numbers that a step draws on the host: a graph repeats what they decided, so it matters whether they do."""
 
+import pickle
 import random
 import sys
 from collections.abc import Callable
@@ -20,8 +21,8 @@ DRAWS = "the step draws random numbers on the host, and a graph would repeat wha
 def host_generators() -> list[Any]:
     """The states of the random generators on the host: PyTorch's, Python's, and NumPy's where it is in use."""
     numpy = sys.modules.get("numpy")
-    kind, keys, *rest = numpy.random.get_state() if numpy else ("", torch.empty(0))
-    return [torch.get_rng_state().tolist(), random.getstate(), kind, keys.tolist(), rest]
+    drawn_by_numpy = pickle.dumps(numpy.random.get_state(legacy=False)) if numpy else b""
+    return [torch.get_rng_state().tolist(), random.getstate(), drawn_by_numpy]
 
 
 class FixedDraws(TorchDispatchMode):

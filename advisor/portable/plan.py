@@ -82,6 +82,12 @@ class StepPlan:
     reshard_after_forward: bool = True
     length_bucketing: bool = False
 
+    def __post_init__(self) -> None:
+        """Raise ValueError for a norm that no gradients can be clipped to: PyTorch would turn their direction round."""
+        norm = self.clip_norm
+        if norm is not None and (isinstance(norm, bool) or not isinstance(norm, int | float) or not norm > 0):
+            raise ValueError(f"clip_grad={norm!r} is not a norm to clip gradients to: give a number above 0, or None")
+
     @property
     def device_type(self) -> str:
         """``cuda`` or ``cpu``."""

@@ -190,9 +190,9 @@ class TrialResult:
     had a gradient after some steps of the probe and none after others. ``energy_j_per_sample`` is what the whole GPU
     took while the blocks were timed, its idle draw and the host's pauses included. ``data`` tells what the first
     batches of a loader were; None where one batch is used again and again. ``phases`` are ms per part of a step, each
-    waited for; empty where nobody asked for them. ``device``: the GPU that the trial ran on, where that is not the session's own.
-    ``ranks``: the findings of a trial over several ranks, whose blocks hold the samples of all, and whose peaks are the
-    largest of any rank.
+    waited for; empty where nobody asked for them. ``device``: the GPU that the trial ran on, where that is not the
+    session's own. ``ranks``: the findings of a trial over several ranks, whose blocks hold the samples of all, and
+    whose peaks are the largest of any rank.
     """
 
     outcome: Outcome

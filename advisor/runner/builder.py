@@ -19,6 +19,7 @@ from advisor.runner import fork_server, process_stack
 from advisor.runner.fork_server import CONTEXT
 
 TOO_LONG = "building the model takes too long"
+NOT_IMPORTED = "importing PyTorch takes too long"
 _LOOK_EVERY_S = 0.1
 # What the builder may take to try a fork after building. Seconds; at most 2 were measured on two busy cores.
 _TRIES_FORKS_WITHIN_S = 5.0
@@ -92,16 +93,26 @@ class Builder:
         """The id of its process, once it has one."""
         return self._process.pid
 
-    def build(self, timeout_s: float, cancelled: Callable[[], bool], within_s: float = math.inf) -> str:
+    def build(
+        self,
+        timeout_s: float,
+        cancelled: Callable[[], bool],
+        within_s: float = math.inf,
+        *,
+        imports_slowly: Callable[[], None] = lambda: None,
+    ) -> str:
         """Start the process, and wait until the target is built and a fork of it has been tried.
 
-        ``timeout_s`` is for building alone, ``within_s`` for the process's start too.
+        ``timeout_s`` is for building alone, ``within_s`` for the process's start too, in which torch is imported;
+        ``imports_slowly`` is called when that takes long.
         Returns why no trial can be forked from it; empty when they can.
         """
         until = time.monotonic() + within_s
         atexit.register(self.close)  # multiprocessing waits at exit for a process that nobody has ended
         try:
-            fork_server.start(self._process, cancelled)
+            fork_server.start(self._process, cancelled, within_s=within_s, imports_slowly=imports_slowly)
+        except fork_server.ImportsTooLongError:
+            return NOT_IMPORTED
         except OSError as error:
             return f"the process that builds the model did not start: {error}"
         finally:

@@ -6,6 +6,7 @@ Never imports torch. What runs in the fork server itself is ``trial/preload.py``
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing
 import os
 import signal
@@ -25,8 +26,12 @@ from advisor.runner.process_stack import stands_still
 CONTEXT = multiprocessing.get_context("forkserver")
 _PRELOAD = ["advisor.trial.preload"]
 _WARNINGS = "PYTHONWARNINGS"
-# The first process waits for the fork server to have imported torch, from a slow network disk perhaps. Seconds.
-_STARTS_WITHIN_S = 120.0
+# A fork server that has imported torch answers in milliseconds; one that does not for this long hangs. Seconds.
+_ANSWERS_WITHIN_S = 120.0
+# An import gets this long also beyond a short budget: without it there is no result. Seconds.
+_IMPORTS_AT_LEAST_S = 120.0
+# Importing torch takes a few seconds; from a slow network disk it may take minutes, which is said then. Seconds.
+_IMPORTS_SLOWLY_S = 20.0
 _LOOK_EVERY_S = 0.05
 # How often and how long processes that left their trial are looked for; each that is ended may leave more. Seconds.
 _SWEEPS = 20
@@ -35,6 +40,19 @@ _SWEEP_EVERY_S = 0.02
 
 class StartError(OSError):
     """The fork server could not start a process."""
+
+
+class ImportsTooLongError(StartError):
+    """PyTorch was not imported within the time that there was."""
+
+
+class _Serves:
+    """The fork server that has started a process, by its id: it has imported torch."""
+
+    pid: int | None = None
+
+
+_SERVES = _Serves()
 
 
 def prepare() -> None:
@@ -59,15 +77,26 @@ def prepare() -> None:
         forkserver.ensure_running()
 
 
-def start(made: BaseProcess, give_up: Callable[[], bool] = lambda: False) -> None:
+def start(
+    made: BaseProcess,
+    give_up: Callable[[], bool] = lambda: False,
+    *,
+    within_s: float = math.inf,
+    imports_slowly: Callable[[], None] = lambda: None,
+) -> None:
     """Have the fork server start a process; one that died, or stands still, is started again once.
 
-    Raises StartError when that does not help, or when it is given up.
+    The first process waits for the fork server to have imported torch: as long as that takes, but ``within_s`` at
+    most, or two minutes where that is less. ``imports_slowly`` is called when it takes long. Raises
+    ImportsTooLongError, or StartError when a second fork server does not help either, or when it is given up.
     """
+    until = time.monotonic() + max(within_s, _IMPORTS_AT_LEAST_S)
     for last in (False, True):
         try:
             prepare()
-            _start(made, give_up)
+            _start(made, give_up, until, imports_slowly)
+        except ImportsTooLongError:
+            raise
         except (EOFError, OSError) as error:
             if not give_up():
                 _kill()
@@ -136,8 +165,8 @@ def _lost_its_folder(folder: str) -> bool:
     return address is not None and not address.startswith(folder)
 
 
-def _start(made: BaseProcess, give_up: Callable[[], bool]) -> None:
-    """Start the process in a thread: nothing here may wait for ever, and the fork server's answer has no time limit."""
+def _start(made: BaseProcess, give_up: Callable[[], bool], until: float, imports_slowly: Callable[[], None]) -> None:
+    """Start the process in a thread: the fork server's answer has no time limit, and nothing here may wait for ever."""
     failures: list[BaseException] = []
     done = threading.Event()
 
@@ -150,16 +179,25 @@ def _start(made: BaseProcess, give_up: Callable[[], bool]) -> None:
             done.set()
 
     threading.Thread(target=run, name="process-start", daemon=True).start()
-    until = time.monotonic() + _STARTS_WITHIN_S
+    began, imports, told = time.monotonic(), _pid() != _SERVES.pid, False
+    if not imports:
+        until = began + _ANSWERS_WITHIN_S
     while not done.wait(_LOOK_EVERY_S):
         if give_up():
             raise StartError("given up")
         if stands_still(_pid()) or time.monotonic() > until:
+            late = imports and time.monotonic() > until
             _kill()  # then the thread's own wait ends
+            if late:
+                raise ImportsTooLongError(f"PyTorch was not imported within {time.monotonic() - began:.0f} s")
             if not done.wait(1.0):
                 raise StartError("it does not answer")
+        if imports and not told and time.monotonic() - began > _IMPORTS_SLOWLY_S:
+            told = True
+            imports_slowly()
     if failures:
         raise failures[0]
+    _SERVES.pid = _pid()
 
 
 def _kill() -> None:

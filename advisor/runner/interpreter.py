@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import math
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
@@ -32,10 +33,13 @@ class Interpreter:
         arguments = (dict(environment), self._theirs, log_path)
         self.process = CONTEXT.Process(target=_enter, args=arguments, daemon=False)
 
-    def start(self, give_up: Callable[[], bool] = lambda: False) -> None:
-        """Start the process; returns when it will end with its parent. Raises OSError or EOFError when it cannot."""
+    def start(self, give_up: Callable[[], bool] = lambda: False, within_s: float = math.inf) -> None:
+        """Start the process; returns when it will end with its parent. Raises OSError or EOFError when it cannot.
+
+        ``within_s`` is for a fork server that has to import torch first.
+        """
         try:
-            fork_server.start(self.process, give_up)
+            fork_server.start(self.process, give_up, within_s=within_s)
         finally:
             self._theirs.close()
         if not self.connection.poll(_REPLACED_WITHIN_S):

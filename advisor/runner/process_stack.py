@@ -32,6 +32,9 @@ _NO_NETWORK = (
     "It waited for the network: fetch what it needs first (`hf download NAME`) and set HF_HUB_OFFLINE=1, or see why "
     "there is no answer."
 )
+# Files, in the calls of a stack, of what waits for another process.
+_PROCESSES = ("/multiprocessing/popen_", "/multiprocessing/spawn.py")
+_NO_PROCESSES = "It waited for a process that it had started, in which nothing is measured: let this one do the work."
 _STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 
 
@@ -79,7 +82,9 @@ def advice(calls: str, hint: str) -> tuple[str, str]:
 
     ``hint`` is that of a process that did not wait for another machine.
     """
-    return (_NO_NETWORK, "") if any(part in calls for part in _NETWORK) else (hint, calls)
+    if any(part in calls for part in _NETWORK):
+        return _NO_NETWORK, ""
+    return (_NO_PROCESSES, calls) if any(part in calls for part in _PROCESSES) else (hint, calls)
 
 
 def tail(path: str, length: int = LOG_TAIL_BYTES) -> str:

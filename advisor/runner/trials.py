@@ -73,17 +73,25 @@ class Runner:
         fork_server.prepare()
 
     def build_once(
-        self, target: TargetSpec, seed: int, log_path: str, timeout_s: float, within_s: float = math.inf
+        self,
+        target: TargetSpec,
+        seed: int,
+        log_path: str,
+        timeout_s: float,
+        within_s: float = math.inf,
+        *,
+        imports_slowly: Callable[[], None] = lambda: None,
     ) -> str:
         """Build a target in a process from which later trials of it are forked.
 
-        ``timeout_s`` is for building alone, ``within_s`` for the process's start too.
+        ``timeout_s`` is for building alone, ``within_s`` for the process's start too, in which torch is imported;
+        ``imports_slowly`` is called when that takes long.
         Returns why that cannot be done, or an empty text; then each trial builds the target for itself.
         """
         self.forget_build()
         builder = Builder(target, seed, log_path)
         with log_files.bounded(log_path):
-            problem = builder.build(timeout_s, lambda: self.cancelled, within_s)
+            problem = builder.build(timeout_s, lambda: self.cancelled, within_s, imports_slowly=imports_slowly)
         if problem:
             builder.close()
         else:
@@ -241,7 +249,7 @@ class Trial:
         # Preloaded with the fork server; imported by name so that this process never imports torch.
         process = CONTEXT.Process(target=_enter_trial, args=(self.spec, theirs, asked_at), daemon=False)
         self._process = process
-        self._start(lambda: fork_server.start(process, lambda: self._cancelled))
+        self._start(lambda: fork_server.start(process, lambda: self._cancelled, within_s=self.spec.timeout_s))
         theirs.close()
 
     def _start_fresh(self, asked_at: float) -> None:
@@ -251,7 +259,7 @@ class Trial:
         if waiting is not None:
             self._has_begun()
             return
-        self._start(lambda: interpreter.start(lambda: self._cancelled))
+        self._start(lambda: interpreter.start(lambda: self._cancelled, within_s=self.spec.timeout_s))
         if self._result is None:
             interpreter.run(self.spec, asked_at)
 

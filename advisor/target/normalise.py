@@ -129,7 +129,7 @@ def _checked(workload: Workload) -> Workload:
     if workload.mode not in (None, *(mode.value for mode in Mode)):
         raise TargetError(f"{workload.mode!r} is not a mode.", "Give train or infer.")
     clip = workload.clip_grad
-    if clip is not None and (isinstance(clip, bool) or not isinstance(clip, int | float) or clip <= 0):
+    if clip is not None and (isinstance(clip, bool) or not isinstance(clip, int | float) or not clip > 0):
         raise TargetError(f"clip_grad={clip!r} is not a norm to clip gradients to.", "Give a number above 0, or None.")
     return workload
 

@@ -85,13 +85,26 @@ def step_flops(model: nn.Module, samples: Samples, mode: Mode) -> float:
 def counted_run(model: nn.Module, batch: Any) -> tuple[Any, int] | None:
     """The output of a forward pass on tensors without contents, and its FLOPs; None where the model cannot run so."""
     try:
-        twin = without_contents(model)
-        split = splitter(model, with_target=False)(_on_meta(_without_masks(batch)))
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), FlopCounterMode(display=False) as counter:
-            output = twin(*split.args, **split.kwargs)
-        return output, counter.get_total_flops()
+        return _run_without_contents(model, batch)
     except Exception:  # a model may look at its values, and whatever code it has runs here
         return None
+
+
+def refuses(model: nn.Module, batch: Any) -> bool:
+    """Whether a model cannot take a batch, as far as its shapes show; not where it only lacks the contents."""
+    try:
+        _run_without_contents(model, batch)
+    except Exception as error:  # as above
+        return "meta" not in str(error)  # the device of tensors without contents, in all of PyTorch's own complaints
+    return False
+
+
+def _run_without_contents(model: nn.Module, batch: Any) -> tuple[Any, int]:
+    twin = without_contents(model)
+    split = splitter(model, with_target=False)(_on_meta(_without_masks(batch)))
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), FlopCounterMode(display=False) as counter:
+        output = twin(*split.args, **split.kwargs)
+    return output, counter.get_total_flops()
 
 
 def without_contents(model: nn.Module) -> nn.Module:

@@ -124,7 +124,16 @@ class Replay:
     def prepare() -> None:
         """There is no fork server to start."""
 
-    def build_once(self, target: TargetSpec, seed: int, log_path: str, timeout_s: float, within_s: float = 0.0) -> str:
+    def build_once(
+        self,
+        target: TargetSpec,
+        seed: int,
+        log_path: str,
+        timeout_s: float,
+        within_s: float = 0.0,
+        *,
+        imports_slowly: Callable[[], None] = lambda: None,
+    ) -> str:
         """Build the target for later trials; why that cannot be done, as it was recorded."""
         needed_s = self.landscape.times.build_once_s
         self.clock.until(self.clock() + min(needed_s, timeout_s))

@@ -140,3 +140,40 @@ def test_programs_that_a_trial_starts_put_temporary_files_where_they_are_removed
     assert own == tempfile.gettempdir()
     assert programs == str(SCRATCH.folder())
     assert programs not in compiled
+
+
+@pytest.fixture
+def imports_for_long(tmp_path, monkeypatch):
+    """Begin with a fork server that imports for some seconds, longer than one that has imported may take to answer."""
+
+    def begin(seconds):
+        (tmp_path / "slow_disk.py").write_text(f"import time\ntime.sleep({seconds})\n", encoding="utf-8")
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        monkeypatch.setattr(fork_server, "_PRELOAD", ["slow_disk"])
+        monkeypatch.setattr(fork_server, "_ANSWERS_WITHIN_S", 0.5)
+        monkeypatch.setattr(fork_server, "_IMPORTS_SLOWLY_S", 0.2)
+        monkeypatch.setattr(fork_server, "_IMPORTS_AT_LEAST_S", 0.5)
+        fork_server._kill()
+        fork_server.prepare()
+
+    yield begin
+    fork_server._kill()
+
+
+def test_an_import_may_take_as_long_as_the_budget_and_the_wait_is_told(imports_for_long):
+    imports_for_long(3.0)
+    told, made = [], fork_server.CONTEXT.Process(target=time.sleep, args=(0,))
+    before = fork_server._pid()
+    fork_server.start(made, within_s=SOON_S, imports_slowly=lambda: told.append("slow"))
+    made.join()
+    assert made.exitcode == 0
+    assert told == ["slow"]
+    assert fork_server._pid() == before
+
+
+def test_an_import_ends_with_the_budget(imports_for_long):
+    imports_for_long(10 * SOON_S)
+    started = time.monotonic()
+    with pytest.raises(fork_server.ImportsTooLongError, match="PyTorch was not imported within 1 s"):
+        fork_server.start(fork_server.CONTEXT.Process(target=time.sleep, args=(0,)), within_s=1.0)
+    assert time.monotonic() - started < SOON_S

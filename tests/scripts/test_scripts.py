@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import multiprocessing
 import sys
 from pathlib import Path
 
@@ -130,6 +131,7 @@ class TestBadInput:
             ("bad/no_loop", "ended without a training loop", "perf-advisor init"),
             ("bad/spawns", "processes of its own", "one process"),
             ("bad/forks", "processes of its own", "one process"),
+            ("bad/spawns_ranks", "processes of its own", "one process"),
             ("bad/needs_arguments", "required: --data", "after --"),
             ("bad/yields", "has `yield`", "perf-advisor init"),
         ],
@@ -139,6 +141,12 @@ class TestBadInput:
             loaded(name)
         assert said in error.value.message
         assert hint in error.value.hint
+
+    @pytest.mark.process
+    def test_a_process_that_trains_in_an_interpreter_of_its_own_is_noticed_at_its_first_update(self):
+        with pytest.raises(TargetError, match="trains in processes of its own"):
+            loaded("bad/pool_of_processes")
+        assert multiprocessing.active_children() == []
 
     def test_a_loop_that_ends_says_so(self):
         loop = loaded("bad/ends_soon")

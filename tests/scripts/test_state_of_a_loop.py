@@ -229,6 +229,51 @@ for x, y in loader:
         assert script(text.format(""))[0].step is None
         assert script(text.format("; model.weight.grad.data.mul_(0.5)"), "other.py")[0].step is not None
 
+    @pytest.mark.parametrize(
+        "after", ["model.weight.data.clamp_(-1e-3, 1e-3)", "[p.mul_(0.9) for p in model.parameters()]"]
+    )
+    def test_a_loop_that_changes_what_it_trained_is_left_whole(self, script, after):
+        loop, _ = script(f"""
+            torch.set_grad_enabled(True)
+            for x, y in loader:
+                loss = nn.functional.l1_loss(model(x), y)
+                optimizer.zero_grad(); loss.backward()
+                optimizer.step()
+                with torch.no_grad():
+                    {after}
+        """)
+        assert loop.step is not None
+        batches(loop, 3)
+        assert "with all that it does" in " ".join(loop.notes)
+
+    def test_what_is_left_out_behind_the_update_is_named(self, script):
+        loop, _ = script("""
+            from torch.optim.swa_utils import AveragedModel
+            ema, losses = AveragedModel(model), []
+            scheduler = torch.optim.lr_scheduler.LinearLR(optimizer)
+            def update(loss):
+                loss.backward()
+                if model.training:
+                    optimizer.step()
+                    ema.update_parameters(model)
+            for number, (x, y) in enumerate(loader):
+                loss = nn.functional.l1_loss(model(x), y)
+                optimizer.zero_grad()
+                update(loss)
+                optimizer.zero_grad()
+                count = number
+                with torch.no_grad():
+                    scheduler.step()
+                if number % 2 == 0:
+                    print(number)
+                    losses.append(loss.item())
+        """)
+        assert loop.step is None
+        assert loop.notes[0].endswith(
+            "the rest of the script is left out, after the update `ema.update_parameters(model)`, `scheduler.step()`, "
+            "`if number % 2 == 0: …`"
+        )
+
     def test_a_script_without_a_loop_is_measured_by_its_update(self, script):
         loop, _ = script("x, y = numbers, 2 * numbers\nnn.functional.l1_loss(model(x), y).backward()\noptimizer.step()")
         assert loop.step is None

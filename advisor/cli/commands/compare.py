@@ -30,7 +30,7 @@ class Compare:
         from advisor.report.comparison import compare, summary
 
         before, after = _measured(self.before), _measured(self.after)
-        print(f"From {_named(before)}\nto   {_named(after)}:\n{plain(summary(before, after))}")
+        print(f"From {_named(before)}\nto   {_named(after)}\n\n{plain(summary(before, after))}")
         for kind in compare(before, after):
             made = table("", before.session_id, after.session_id, "")
             for change in kind.changes:

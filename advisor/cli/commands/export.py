@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from advisor.cli.checks import check_recipes, outputs_of
 from advisor.cli.commands.revisit import Revisit
 from advisor.cli.parser import Parser, add_config_kind, add_export, add_recipe_folders
-from advisor.cli.values import key_map_of
+from advisor.cli.values import key_map_of, merged_map
 
 
 def parse(arguments: Sequence[str]) -> Revisit:
@@ -21,6 +21,6 @@ def parse(arguments: Sequence[str]) -> Revisit:
     add_config_kind(parser)
     add_recipe_folders(parser)
     options = parser.parse(arguments)
-    key_map = {key: path for pairs in options.map for key, path in pairs.items()}
+    key_map = merged_map(options.map)
     check_recipes((), (), key_map, options.recipes)
     return Revisit(options.session, outputs_of(options, key_map), show=False, recipe_folders=tuple(options.recipes))

@@ -19,6 +19,7 @@ from advisor.cli.values import (
     gpus_of,
     key_map_of,
     launch_of,
+    merged_map,
     milliseconds_of,
     script_of,
     shape_of,
@@ -160,8 +161,10 @@ def measure_parser(about: str) -> Parser:
     )
     parser.option("--batch-size", metavar="N", read=count_of, help="another batch size than the target's")
     parser.option("--input", metavar="SHAPE", read=shape_of, help="the input's shape, such as 64x3x224x224")
-    parser.option("--only", metavar="ID,…", read=names_of, default=(), help="try these recipes and no others")
-    parser.option("--skip", metavar="ID,…", read=names_of, default=(), help="leave these recipes out")
+    parser.option(
+        "--only", metavar="ID,…", action="extend", read=names_of, default=[], help="try these recipes and no others"
+    )
+    parser.option("--skip", metavar="ID,…", action="extend", read=names_of, default=[], help="leave these recipes out")
     parser.option(
         "--script",
         metavar="FILE",
@@ -181,8 +184,9 @@ def measure_parser(about: str) -> Parser:
     parser.option(
         "--accept",
         metavar="ID[=VALUE],…",
+        action="extend",
         read=accepted_of,
-        default=(),
+        default=[],
         help="accept these recipes from the start, as with a in the app; with a value only that one",
     )
     parser.option("--resume", metavar="SESSION", nargs="?", const="", help="take up the latest session, or this one")
@@ -224,7 +228,7 @@ def parse(arguments: Sequence[str], commands: Collection[str], about: str) -> Me
     target, resume = _target_and_resume(options.target or None, options.resume, commands)
     if target is None:
         _check_taken_up_as_it_was(parser, options, targets)
-    key_map = {key: path for pairs in options.map for key, path in pairs.items()}
+    key_map = merged_map(options.map)
     check_recipes(options.only, options.skip, key_map, options.recipes)
     check_accepted(options.accept, options.skip, options.recipes)
     if options.keep_speed is not None and options.objective is not Objective.MEMORY:
@@ -307,8 +311,8 @@ def _request(target: str, arguments: tuple[str, ...], options: argparse.Namespac
         allow=options.allow,
         memory_limit_bytes=options.memory_limit,
         latency_limit_ms=options.latency_limit,
-        only=options.only,
-        skip=options.skip,
+        only=tuple(dict.fromkeys(options.only)),
+        skip=tuple(dict.fromkeys(options.skip)),
         recipe_folders=tuple(options.recipes),
         gpus=options.gpus,
         machines=options.nnodes,
@@ -317,7 +321,7 @@ def _request(target: str, arguments: tuple[str, ...], options: argparse.Namespac
         config_path=str(Path(options.config).resolve()) if options.config else None,
         key_map=key_map,
         scripts=tuple(options.script),
-        accept=options.accept,
+        accept=tuple(options.accept),
     )
 
 

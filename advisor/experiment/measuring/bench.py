@@ -43,7 +43,7 @@ from advisor.records import (
     TrialSpec,
     Value,
 )
-from advisor.runner.builder import TOO_LONG
+from advisor.runner.builder import NOT_IMPORTED, TOO_LONG
 from advisor.runner.process_stack import advice, last_stack
 from advisor.runner.trials import Lane, Runner
 
@@ -55,6 +55,9 @@ _TIMING_KERNELS_S = 8.0
 _BUILD_SHARE = 0.25
 _BUDGET_PER_BUILD = 8
 _LEAST_BUILD_PATIENCE_S = 10.0
+# A session needs this many times as long as importing PyTorch takes. Unitless.
+_BUDGET_PER_IMPORT = 4
+_IMPORTS_SLOWLY = "waiting for PyTorch, which is still being imported: a slow disk or a busy machine takes longer"
 
 
 class SessionCancelledError(Exception):
@@ -152,12 +155,25 @@ class Bench:
         log_path = self._journal.log_path(f"{next(self._numbers):03d}-build")
         patience_s = max(_LEAST_BUILD_PATIENCE_S, _BUILD_SHARE * self.budget.total_s)
         within_s = self.budget.build_within_s
-        self.builds_anew = self.runner.build_once(request.target, request.seed, log_path, patience_s, within_s)
+        self.builds_anew = self.runner.build_once(
+            request.target,
+            request.seed,
+            log_path,
+            patience_s,
+            within_s,
+            imports_slowly=lambda: self._emit(Said(_IMPORTS_SLOWLY)),
+        )
         self.budget.build_s = self.budget.spent_s - started
         if self.runner.cancelled:
             raise SessionCancelledError
+        if self.builds_anew == NOT_IMPORTED:
+            minutes = _minutes(_BUDGET_PER_IMPORT * self.budget.build_s)
+            raise TargetError(
+                f"importing PyTorch takes more than {self.budget.build_s:.0f} s, as from a slow network disk.",
+                f"Give it more time with --budget {minutes}m, or install it on a faster disk.",
+            )
         if self.builds_anew == TOO_LONG and self.budget.left_s < patience_s:
-            minutes = math.ceil(_BUDGET_PER_BUILD * patience_s / 60)
+            minutes = _minutes(_BUDGET_PER_BUILD * patience_s)
             waited_s = min(patience_s, within_s)
             raise TargetError(
                 f"building the model takes more than {waited_s:.0f} s, and the budget leaves no time to try again.",
@@ -353,6 +369,11 @@ class Bench:
                 self._emit(TrialActivity(spec.trial_id, "the target failed"))
 
         return listen
+
+
+def _minutes(seconds: float) -> int:
+    """Whole minutes, for an option that a person is told to give."""
+    return math.ceil(seconds / 60)
 
 
 def _until(ended: Sized, next_spec: Callable[[], TrialSpec | None]) -> TrialSpec | None:

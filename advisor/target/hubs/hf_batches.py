@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from advisor.records import TargetSpec
 from advisor.target.hubs.contract import Samples, check_input
 from advisor.target.hubs.hf_classes import labels_of
 from advisor.target.made_up import noise, typed, whole_numbers
+from advisor.target.sizing import refuses
 
 # Usual length of a text: tokens. Longer ones are possible with --input.
 _USUAL_LENGTH = 512
@@ -22,12 +24,19 @@ _USUAL_LENGTH = 512
 _SHORTER = (128, 32)
 _SOUND_LENGTH = 16000  # samples: one second at the usual rate
 _FRAMES = 200  # of a spectrogram whose length is free
+_FRAMES_SEEN = 16  # of a video whose length is free
 _DECODED = 32  # tokens that are decoded from an image or sound
 _CHARACTERS = 12
 _USUAL_SIDE = 224
+_USUAL_PATCH = 16
 _NO_LIMIT = 2**20  # positions of a model that counts them without a table
+_USUAL_VOCABULARY = 128  # of a model that takes characters without a table of them
+_TRIED = 2  # samples of a batch by which inputs are chosen
+# Parts of a configuration that are about images and sounds, the first that says something being heard.
+_PARTS = ("vision_config", "audio_config", "encoder_config", "encoder", "backbone_config")
 
 Make = Callable[[int], dict[str, Any]]
+MakeLabels = Callable[[int, dict[str, Any]], dict[str, Any]]
 
 
 def hf_samples(model: Any, spec: TargetSpec, *, train: bool) -> Samples:
@@ -43,7 +52,7 @@ def hf_samples(model: Any, spec: TargetSpec, *, train: bool) -> Samples:
 def prompts(model: Any, spec: TargetSpec, length: int) -> Make:
     """A function that makes a batch of so many prompts, as ``generate`` takes them."""
     _give_a_start(model.config)
-    return _ModelInputs(model, spec, length).inputs()
+    return _ModelInputs(model, spec, length).inputs
 
 
 def longest_text(model: Any) -> int:
@@ -54,14 +63,24 @@ def longest_text(model: Any) -> int:
 
 
 def _give_a_start(config: Any) -> None:
-    """Say with which token a decoder starts; configurations that no checkpoint came with leave it open."""
+    """Say with which token a decoder starts and pads; configurations that no checkpoint came with leave it open."""
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
         config.decoder_start_token_id = getattr(config.get_text_config(), "pad_token_id", None) or 0
+    if config.is_encoder_decoder and getattr(config, "pad_token_id", None) is None:
+        config.pad_token_id = 0
+
+
+def _said_by(config: Any, name: str) -> Any:
+    """An attribute of a configuration, or of the first of its parts that has it; None where none has."""
+    if (value := getattr(config, name, None)) is not None:
+        return value
+    parts = (getattr(config, part, None) for part in _PARTS)
+    return next((value for part in parts if part is not None and (value := _said_by(part, name)) is not None), None)
 
 
 def _samples(model: Any, spec: TargetSpec, length: int, *, train: bool) -> Samples:
     about = _ModelInputs(model, spec, length)
-    inputs = about.inputs()
+    inputs = about.inputs
     labels = about.labels() if train else None
 
     def make(size: int) -> dict[str, Any]:
@@ -85,10 +104,20 @@ def _longest(model: Any) -> int:
     tables = (
         module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
         for name, module in model.named_modules()
-        if isinstance(module, nn.Embedding) and "position" in name
+        if isinstance(module, nn.Embedding) and "position" in name and "vision" not in name
     )
     # A table of 512 whose first rows are for padding has fewer.
     return min([_USUAL_LENGTH, *(n for n in (*named, *tables) if isinstance(n, int) and n > 1)])
+
+
+def _together(makes: list[Make]) -> Make:
+    """All inputs of several kinds."""
+    return lambda size: {name: value for make in makes for name, value in make(size).items()}
+
+
+def _with_a_channel(make: Make) -> Make:
+    """Inputs with a channel of their own before their length."""
+    return lambda size: {name: value[:, None] for name, value in make(size).items()}
 
 
 @dataclass(frozen=True)
@@ -117,33 +146,55 @@ class _ModelInputs:
         return self.spec.input_shape[1:] if self.spec.input_shape else None
 
     def get(self, *names: str, default: Any = None) -> Any:
-        """The first of these attributes in the configuration, or in its part for images; else ``default``."""
-        for config in (self.config, getattr(self.config, "vision_config", None)):
-            for name in names:
-                if (value := getattr(config, name, None)) is not None:
-                    return value
-        return default
+        """The first of these attributes in the configuration, or in its parts; else ``default``."""
+        return next((value for name in names if (value := _said_by(self.config, name)) is not None), default)
 
     def notes(self) -> tuple[str, ...]:
         """The assumptions made about the inputs, in sentences."""
-        shapes = {name: list(value.shape[1:]) for name, value in self.inputs()(1).items() if hasattr(value, "shape")}
+        shapes = {name: list(value.shape[1:]) for name, value in self.inputs(1).items() if hasattr(value, "shape")}
         return ("random inputs: " + ", ".join(f"{name} {shape}" for name, shape in shapes.items()),)
 
+    @cached_property
     def inputs(self) -> Make:
-        """Makes the inputs of a batch."""
+        """Makes the inputs of a batch: the first of the alternatives that the model does not refuse."""
+        alternatives = self._alternatives()
+        if len(alternatives) == 1 or self.shape:
+            return alternatives[0]
+        return next((make for make in alternatives if not self._refuses(make)), alternatives[0])
+
+    def _refuses(self, make: Make) -> bool:
+        """Whether the model cannot take these inputs, with labels where it takes some."""
+        batch, labels = make(_TRIED), self.labels()
+        return refuses(self.model, {**batch, **(labels(_TRIED, batch) if labels else {})})
+
+    def _alternatives(self) -> list[Make]:
+        """Ways to make the inputs, the most likely first."""
         main = self.model.main_input_name
-        makers = {
+        makers: dict[str, Make] = {
             "input_ids": self._texts,
             "pixel_values": self._images,
+            "pixel_values_videos": self._videos,
             "input_values": self._sound,
             "input_features": self._spectrograms,
         }
         if main not in makers or main not in self.accepted:
-            return self._dummies()
-        make = makers[main]
-        if main == "input_ids" and "pixel_values" in self.accepted and labels_of(self.model) == "pairs":
-            return lambda size: {**self._texts(size), **self._images(size)}
-        return make
+            return [self._dummies()]
+        accepted = [make for name, make in makers.items() if name in self.accepted]
+        together = _together(accepted) if len(accepted) > 1 else None
+        if together and self._compares():
+            return [together]
+        mono = _with_a_channel(makers[main]) if main == "input_values" else None
+        return [makers[main], *filter(None, (together, mono))]
+
+    def _compares(self) -> bool:
+        """Whether a model takes pairs of a text and an image or sound, which it tells from other pairs."""
+        return "return_loss" in self.accepted and "input_ids" in self.accepted
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of tokens that there are."""
+        said = _said_by(self.text, "vocab_size")
+        return said if isinstance(said, int) else _USUAL_VOCABULARY
 
     def _texts(self, size: int) -> dict[str, Any]:
         shape = self.shape or (self.length,)
@@ -172,7 +223,7 @@ class _ModelInputs:
         """Token ids without special ones, such as padding, to which models react."""
         special = [getattr(self.text, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")]
         low = [i for i in special if isinstance(i, int) and 0 <= i < 10]
-        tokens = whole_numbers(self.text.vocab_size, *shape, at_least=max(low, default=-1) + 1)
+        tokens = whole_numbers(self.vocabulary, *shape, at_least=max(low, default=-1) + 1)
         for special_id in (*special, getattr(self.config, "image_token_id", None)):
             if isinstance(special_id, int):
                 tokens[tokens == special_id] = max(low, default=-1) + 1
@@ -186,7 +237,25 @@ class _ModelInputs:
             shape = (self.get("num_channels", default=3), height, width)
             frames = self.get("num_frames")
             shape = (frames, *shape) if frames else shape
+        if "spatial_shapes" in self.accepted:
+            return self._patches(size, shape)
         return {"pixel_values": noise(size, *shape)}
+
+    def _patches(self, size: int, shape: tuple[int, ...]) -> dict[str, Any]:
+        """An image cut into patches, for a model that takes images of any shape so."""
+        side = self.get("patch_size", default=_USUAL_PATCH)
+        rows, columns = shape[-2] // side, shape[-1] // side
+        return {
+            "pixel_values": noise(size, rows * columns, shape[0] * side * side),
+            "pixel_attention_mask": torch.ones(size, rows * columns, dtype=torch.long),
+            "spatial_shapes": torch.tensor([[rows, columns]] * size),
+        }
+
+    def _videos(self, size: int) -> dict[str, Any]:
+        side = self.get("image_size", "crop_size", default=_USUAL_SIDE)
+        frames = self.get("num_frames", "frames_per_clip", default=_FRAMES_SEEN)
+        shape = self.shape or (frames, self.get("num_channels", "in_chans", default=3), side, side)
+        return {"pixel_values_videos": noise(size, *shape)}
 
     def _sound(self, size: int) -> dict[str, Any]:
         bins, longest, channels = self.get("num_mel_bins"), self.get("max_length"), self.get("audio_channels")
@@ -200,14 +269,18 @@ class _ModelInputs:
 
     def _spectrograms(self, size: int) -> dict[str, Any]:
         bins, positions = self.get("num_mel_bins"), self.get("max_source_positions")
-        free = self.get("feature_projection_input_dim", "input_feat_per_channel", "input_channels")
+        free = self.get("feature_projection_input_dim", "input_feat_per_channel", "input_channels", "input_dim")
+        side = self.get("spec_size")  # of the image that a spectrogram is folded into
         if self.shape:
             shape = self.shape
+        elif bins and side:
+            shape = (4 if self.get("enable_fusion") else 1, side * side // bins, bins)
         elif bins and positions and not free:
             shape = (bins, 2 * positions)  # two convolutions, the second with a stride of two
         else:
             shape = (_FRAMES, free or bins or 80)
-        return {"input_features": noise(size, *shape)}
+        longer = {"is_longer": torch.zeros(size, 1, dtype=torch.bool)} if "is_longer" in self.accepted else {}
+        return {"input_features": noise(size, *shape), **longer}
 
     def _dummies(self) -> Make:
         dummies = {name: value for name, value in (self.model.dummy_inputs or {}).items() if name in self.accepted}
@@ -235,10 +308,10 @@ class _ModelInputs:
         length = batch["input_ids"].shape[-1] if "input_ids" in batch else _DECODED
         return int(min(length, self.get("max_target_positions", default=length)))
 
-    def labels(self) -> Callable[[int, dict[str, Any]], dict[str, Any]] | None:
+    def labels(self) -> MakeLabels | None:
         """Makes what the head is trained on, None where nobody knows."""
-        makers = {
-            "tokens": lambda size, batch: {"labels": batch["input_ids"].clone()},
+        makers: dict[str, MakeLabels] = {
+            "tokens": lambda size, batch: {"labels": self._next_tokens(size, batch)},
             "decoded tokens": lambda size, batch: {"labels": self._tokens(size, self._decoded(batch))},
             "characters": lambda size, batch: {"labels": self._tokens(size, _CHARACTERS)},
             "class": lambda size, batch: {"labels": self._classes(size)},
@@ -251,10 +324,14 @@ class _ModelInputs:
             },
             "pairs": lambda size, batch: {"return_loss": True},
         }
-        kind = labels_of(self.model)
+        kind = "pairs" if self._compares() else labels_of(self.model)
         known = makers.get(kind)
         wanted = {"span": "start_positions", "pairs": "return_loss"}.get(kind, "labels")
         return known if wanted in self.accepted else None
+
+    def _next_tokens(self, size: int, batch: dict[str, Any]) -> torch.Tensor:
+        """The text itself; of a model that reads images or sound, one that it decodes."""
+        return batch["input_ids"].clone() if "input_ids" in batch else self._tokens(size, self._decoded(batch))
 
     def _classes(self, *shape: int) -> torch.Tensor:
         if getattr(self.config, "problem_type", None) == "regression" or self.config.num_labels == 1:

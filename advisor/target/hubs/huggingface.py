@@ -25,6 +25,7 @@ _FLOAT_BYTES = 4
 # Memory of training in float32: weights, gradients and AdamW's two states.
 _TRAIN_COPIES = 4
 _MOST_OF_MEMORY = 0.8
+_USUAL_VOCABULARY = 32  # of models of sounds and proteins
 
 
 class HuggingFace(Adapter):
@@ -101,11 +102,15 @@ def _config(transformers: Any, name: str, spec: TargetSpec) -> tuple[Any, list[s
             f"Type `hf download {name}` first (a gated model needs `hf auth login`), or name an architecture"
             f"{f', such as hf:{near[0]}' if near else ', such as hf:bert'}.",
         )
+    config = transformers.CONFIG_MAPPING[kind]()
+    text = config.get_text_config()
+    if getattr(text, "vocab_size", 0) is None:  # only a checkpoint says it
+        text.vocab_size = _USUAL_VOCABULARY
     note = (
         f"{name} is not on this machine: the default configuration of {kind} stands in for it "
         f"(`hf download {name}` fetches it)"
     )
-    return transformers.CONFIG_MAPPING[kind](), [note] if name != kind else []
+    return config, [note] if name != kind else []
 
 
 def _read_config(transformers: Any, path: Path, shown: str) -> Any:
@@ -206,7 +211,7 @@ def of_trainer(trainer: Any) -> Adapted:
         loss=_trainers_loss(trainer),
         optimizer=trainer.optimizer,
         current={"precision.autocast": precision} if precision else {},
-        clip_grad=arguments.max_grad_norm or None,
+        clip_grad=arguments.max_grad_norm if (arguments.max_grad_norm or 0) > 0 else None,  # as the Trainer reads it
         notes=notes,
     )
 

@@ -25,15 +25,21 @@ class Timm(Adapter):
     def load(self, name: str, spec: TargetSpec) -> nn.Module:
         """Build the model ``name`` with random weights."""
         timm = self.imported()
-        architecture = name.partition(".")[0]  # what follows names pretrained weights
+        architecture, _, tag = name.partition(".")  # the tag of pretrained weights: they say the size and the classes
         if not timm.is_model(architecture):
             raise unknown_name(name, "timm", timm.list_models(), _FAMILIES)
+        if tag and not _has_tag(timm, name):
+            known = timm.list_models(f"{architecture}.*", pretrained=True)
+            raise unknown_name(name, "timm", known, f"Without .{tag} it is {self.prefix}:{architecture}.")
         options = options_of(spec)
         if spec.input_shape is not None and len(spec.input_shape) == 4:
-            sized = self._of_size(timm, architecture, spec.input_shape, options)
+            sized = self._of_size(timm, name, spec.input_shape, options)
             if sized is not None:
                 return sized
-        return built(architecture, options, partial(timm.create_model, architecture), _OPTIONS, pretrained=False)
+        return self._create(timm, name, options)
+
+    def _create(self, timm: Any, name: str, options: dict[str, Any]) -> nn.Module:
+        return built(name, options, partial(timm.create_model, name), _OPTIONS, pretrained=False)
 
     def _of_size(self, timm: Any, name: str, shape: tuple[int, ...], options: dict[str, Any]) -> nn.Module | None:
         """The model for images of another size, where its class has to know their size; None where it need not."""
@@ -52,8 +58,23 @@ class Timm(Adapter):
         if not type(model).__module__.startswith("timm.") and not isinstance(config, dict):
             return None
         check_input(spec, 4, "8x3x224x224")
-        if spec.input_shape is not None:
-            shape = spec.input_shape[1:]
-        else:
-            shape = tuple((config or {}).get("input_size") or (3, 224, 224))
+        shape = spec.input_shape[1:] if spec.input_shape is not None else _shape_of(model, config or {})
         return image_samples(model, shape, train=train and model.training)
+
+
+def _shape_of(model: Any, config: Any) -> tuple[int, ...]:
+    """The shape of an image: the configuration's, unless the model was built for other channels or another size."""
+    channels, *size = config.get("input_size") or (3, 224, 224)
+    first = config.get("first_conv")
+    named = first if isinstance(first, str) else next(iter(first or ()), "")
+    layer = model.get_submodule(named) if named in dict(model.named_modules()) else None
+    channels = getattr(layer, "in_channels", channels)
+    return (channels, *(getattr(getattr(model, "patch_embed", None), "img_size", None) or size))
+
+
+def _has_tag(timm: Any, name: str) -> bool:
+    """Whether there are weights of a name such as ``resnet50.a1_in1k``."""
+    try:
+        return timm.get_pretrained_cfg(name, allow_unregistered=False) is not None
+    except RuntimeError:
+        return False

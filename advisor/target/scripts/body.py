@@ -16,6 +16,7 @@ import torch
 
 from advisor.errors import TargetError
 from advisor.runtime.loader import batches_in
+from advisor.target.scripts.behind import behind
 from advisor.target.scripts.contexts import Context, contexts_of, entered
 from advisor.target.scripts.files import writing_over_nothing
 from advisor.target.scripts.names import Names
@@ -36,13 +37,15 @@ class NoBodyError(Exception):
 class FoundLoop:
     """A loop of the script's: its statement, the names as they are in its frame, and the code that it is part of.
 
-    ``contexts`` are the blocks of PyTorch's around it, the outermost first.
+    ``contexts`` are the blocks of PyTorch's around it, the outermost first. ``behind`` are the statements of a round
+    that call something after the update, in a line each.
     """
 
     statement: Loop
     names: dict[str, Any]
     code: CodeType
     contexts: tuple[Context, ...] = ()
+    behind: tuple[str, ...] = ()
 
     @property
     def file(self) -> str:
@@ -68,7 +71,7 @@ def training_loop(frames: Iterable[Where], loader: Any) -> FoundLoop:
     users = [where for where in frames if where.is_users]
     for place, where in enumerate(users):
         if loops := loops_around(where):
-            found += _with_names(where, loops, users[place + 1 :])
+            found += _with_names(where, loops, users[:place], users[place + 1 :])
     if not found:
         raise NoBodyError("no loop in the script's own code stands around the update of the weights")
     if loader is not None:
@@ -279,13 +282,18 @@ def loops_around(where: Where) -> list[Loop]:
     return sorted(around, key=lambda node: node.lineno, reverse=True)
 
 
-def _with_names(where: Where, loops: list[Loop], outer: list[Where]) -> Iterator[FoundLoop]:
-    """The loops of a frame with its names, and with the contexts that it and the frames that called it are in."""
+def _with_names(where: Where, loops: list[Loop], inner: list[Where], outer: list[Where]) -> Iterator[FoundLoop]:
+    """The loops of a frame with its names, and with the contexts that it and the frames that called it are in.
+
+    ``inner`` are the frames of functions that the loop called, in which the update was made.
+    """
     names = _names(where)
+    called = [text for one in inner for text in behind(getattr(_scope_of(one), "body", []), one.line)]
     outside = [context for caller in reversed(outer) for context in _contexts(caller, _names(caller), caller.line)]
     for loop in loops:
         around = (*outside, *_contexts(where, names, loop.lineno))
-        yield FoundLoop(loop, names, where.frame.f_code, around)
+        after = (*called, *behind(loop.body, where.line))
+        yield FoundLoop(loop, names, where.frame.f_code, around, after)
 
 
 def _names(where: Where) -> dict[str, Any]:

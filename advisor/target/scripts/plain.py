@@ -14,11 +14,15 @@ from advisor.target.hubs.contract import Adapted
 from advisor.target.scripts.body import NoBodyError, step_of, training_loop
 from advisor.target.scripts.watch import LossCall, ModelCall, Seen
 
+_MOST_NAMED = 5  # statements after the update, by name
+
 
 def workload_of(seen: Seen) -> Any:
     """The workload that was seen. Raises NoBodyError where the loop can be neither taken apart nor run by itself."""
     if seen.fitted is not None:
         return seen.fitted
+    if seen.trains_elsewhere:
+        raise NoBodyError("processes that it starts train")
     if not seen.updates:
         return _inference(seen)
     return _plain(seen) or _own_step(seen)
@@ -27,7 +31,9 @@ def workload_of(seen: Seen) -> Any:
 def _plain(seen: Seen) -> Adapted | None:
     """The parts of a loop that is ``loss(model(inputs), target)`` and one update; None for another one."""
     alone = len(seen.calls) == 1 and len(seen.backward) == 1
-    if len(seen.updates) != 1 or not (alone or _repeats(seen)) or seen.changes_gradients:
+    if len(seen.updates) != 1 or not (alone or _repeats(seen)):
+        return None
+    if seen.changes_gradients or seen.changes_weights:
         return None
     call, loss, batch = seen.calls[0], _loss_of(seen), seen.batch
     if batch is None:
@@ -55,7 +61,7 @@ def _plain(seen: Seen) -> Adapted | None:
         mode="train",
         current=current,
         clip_grad=seen.clip_norm,
-        notes=[f"the script's model, loss and optimizer as its first step used them{made}; the rest is left out"],
+        notes=[f"the script's model, loss and optimizer as its first step used them{made}; {_left_out(seen)}"],
     )
 
 
@@ -67,6 +73,18 @@ def _repeats(seen: Seen) -> bool:
     same_call = first.module is second.module and _same((first.args, first.kwargs), (second.args, second.kwargs))
     same_loss = loss.function is next_loss.function and _same(loss.args[1:], next_loss.args[1:])
     return same_call and same_loss and loss.kwargs == next_loss.kwargs
+
+
+def _left_out(seen: Seen) -> str:
+    """What a workload of the loop's parts leaves out, with what stands behind the update by name."""
+    rest = "the rest of the script is left out"
+    try:
+        behind = training_loop(seen.frames, seen.loader).behind
+    except NoBodyError:
+        return rest
+    named = ", ".join(f"`{text}`" for text in behind[:_MOST_NAMED])
+    more = f" and {len(behind) - _MOST_NAMED} more" if len(behind) > _MOST_NAMED else ""
+    return f"{rest}, after the update {named}{more}" if behind else rest
 
 
 def _loss_of(seen: Seen) -> LossCall | None:

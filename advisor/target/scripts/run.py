@@ -80,6 +80,9 @@ def watched(script: str, directory: str) -> Seen:
         except SystemExit as error:
             if error.code:
                 raise
+        except Exception:  # as of one that cannot go on without what it started
+            if not watch.looks_elsewhere():
+                raise
         finally:
             if os.getpid() != pid:
                 os._exit(0)  # a process that the script forked has come to its end

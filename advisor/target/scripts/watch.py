@@ -27,6 +27,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from advisor.target.scripts.files import is_library, staying_open, writes, writing_over_nothing
+from advisor.target.scripts.processes import TRAINED, EndsAtUpdate
 from advisor.target.scripts.readings import Iterators
 
 # Functions of torch.nn.functional that are losses: called with an output and a target.
@@ -43,6 +44,8 @@ LOSSES = (
 )
 # Calls that are kept, with what they were called with. A count: of a step; what comes before a loop may call thousands.
 MOST_CALLS = 64
+# A process that is killed ends within this. Seconds.
+_GRACE_S = 5.0
 
 
 class LoopSeen(BaseException):
@@ -90,8 +93,9 @@ class Seen:
     ``batch`` is the one that the step used, of ``loader``; ``reads`` are the places that it was read from, up the
     stack, ``iterators`` all that the script made. ``frames`` is the stack at the first update, innermost first.
     ``clip_norm`` is what the norm of the gradients was clipped to, ``changes_gradients`` that they were made,
-    clipped or changed in another way. ``fitted`` is what a library's trainer was asked to train.
-    ``starts_processes``: other processes were started, or forked.
+    clipped or changed in another way, ``changes_weights`` that what follows the update changed what that had trained.
+    ``fitted`` is what a library's trainer was asked to train. ``starts_processes``: other processes were started, or
+    forked; ``trains_elsewhere``: one of them came to an update.
     """
 
     loader: Any = None
@@ -105,13 +109,15 @@ class Seen:
     frames: list[Where] = field(default_factory=list)
     clip_norm: float | None = None
     changes_gradients: bool = False
+    changes_weights: bool = False
     fitted: Any = None
     starts_processes: bool = False
+    trains_elsewhere: bool = False
 
     def forget(self) -> None:
         """Forget what was seen of a step."""
         self.loader = self.batch = self.clip_norm = self.fitted = None
-        self.changes_gradients = False
+        self.changes_gradients = self.changes_weights = False
         for seen in (self.reads, self.calls, self.losses, self.backward, self.updates, self.frames):
             seen.clear()
 
@@ -142,6 +148,8 @@ class Watch:
         self._outside: FrameType | None = sys._getframe(1)
         self._over = self._before_loop = self._looked_on = self._ends_soon = False
         self._gradients: list[float] = []
+        self._weights: list[float] = []
+        self._started: list[multiprocessing.process.BaseProcess] = []
         self._kept_files = contextlib.ExitStack()
         self._pid = os.getpid()
         self._thread = threading.get_ident()
@@ -166,7 +174,14 @@ class Watch:
                 (torch.nn.utils, "clip_grad_norm_", self._on_clip_norm),
                 (torch.nn.utils, "clip_grad_value_", self._on_clip_values),
                 (multiprocessing.process.BaseProcess, "start", self._on_new_process),
-                (os, "fork", self._on_new_process),
+                (multiprocessing.process.BaseProcess, "join", self._on_join),
+                (os, "fork", self._on_fork),
+                (torch.multiprocessing, "start_processes", self._on_spawn),
+                (
+                    sys.modules["torch.multiprocessing.spawn"],
+                    "start_processes",
+                    self._on_spawn,
+                ),  # a module, not spawn()
                 (builtins, "open", self._on_open),
                 (io, "open", self._on_open),
                 (torch, "save", self._on_save),
@@ -180,6 +195,11 @@ class Watch:
     def _stop_watching(self) -> None:
         """Watch no more, also where the script has taken one of the functions by a name of its own."""
         self._outside = None
+        if self.seen.trains_elsewhere:
+            for process in self._started:
+                with contextlib.suppress(ValueError):  # the script has closed it
+                    process.kill()
+                    process.join(_GRACE_S)
 
     # --- modules --------------------------------------------------------------------------------------------------
 
@@ -257,6 +277,7 @@ class Watch:
             self.seen.forget()
             self._kept_files.close()
             return
+        self.seen.changes_weights = self._weights != self._norms_of_weights()
         self._over = True
         raise LoopSeen
 
@@ -271,7 +292,7 @@ class Watch:
 
     def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if os.getpid() != self._pid:
-            os._exit(0)  # a process that the script forked has reached a loop: that is not the one to measure
+            os._exit(TRAINED)  # a process that the script forked has reached a loop: that is not the one to measure
         if not self._is_ours() or (not _has_gradients(optimizer) and not _has_closure(args, kwargs)):
             return
         if optimizer in self.seen.updates or self._ends_soon:
@@ -291,6 +312,7 @@ class Watch:
         if not self.seen.updates:
             self._kept_files.enter_context(writing_over_nothing())
         self.seen.updates.append(optimizer)
+        self._weights = self._norms_of_weights()
 
     def _note_gradients(self) -> None:
         """Note the gradients of a loop's only backward pass, by which a change before the update is noticed."""
@@ -300,6 +322,11 @@ class Watch:
     def _norms(self) -> list[float]:
         """The norms of the gradients of what was called."""
         return [float(p.grad.detach().float().norm()) for p in self._trained() if p.grad is not None]
+
+    def _norms_of_weights(self) -> list[float]:
+        """The norms of what has been updated."""
+        groups = (group for optimizer in self.seen.optimizers for group in optimizer.param_groups)
+        return [float(p.detach().float().norm()) for group in groups for p in group["params"]]
 
     def _trained(self) -> list[nn.Parameter]:
         """The parameters with gradients of the modules that were called."""
@@ -323,9 +350,36 @@ class Watch:
         self.seen.changes_gradients = True
         return function(*args, **kwargs)
 
-    def _on_new_process(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    # --- processes ------------------------------------------------------------------------------------------------
+
+    def _on_new_process(self, function: Callable[..., Any], process: Any) -> None:
         self.seen.starts_processes = True
-        return function(*args, **kwargs)
+        if self._outside is not None:
+            process._perf_advisor = EndsAtUpdate()
+        function(process)
+        self._started.append(process)
+
+    def _on_join(self, function: Callable[..., Any], process: Any, *args: Any, **kwargs: Any) -> None:
+        function(process, *args, **kwargs)
+        if self._is_ours() and self.looks_elsewhere():
+            self._over = True
+            raise LoopSeen
+
+    def _on_spawn(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Look no further where ranks are started: there are the loops."""
+        if not self._is_ours() or self.seen.updates:
+            return function(*args, **kwargs)
+        self.seen.starts_processes = self.seen.trains_elsewhere = self._over = True
+        raise LoopSeen
+
+    def _on_fork(self, function: Callable[..., int]) -> int:
+        self.seen.starts_processes = True
+        return function()
+
+    def looks_elsewhere(self) -> bool:
+        """Whether a process that the script started has come to an update, and the script itself to none."""
+        self.seen.trains_elsewhere = not self.seen.updates and any(map(_has_trained, self._started))
+        return self.seen.trains_elsewhere
 
     # --- files ----------------------------------------------------------------------------------------------------
 
@@ -364,6 +418,14 @@ def fitted_by_library(frames: list[Where]) -> Any:
         if library == "ultralytics.engine.model" and function == "train":
             return names["self"]
     return None
+
+
+def _has_trained(process: multiprocessing.process.BaseProcess) -> bool:
+    """Whether a process ended at an update of weights."""
+    try:
+        return process.exitcode == TRAINED
+    except ValueError:  # the script has closed it
+        return False
 
 
 def _has_gradients(optimizer: Optimizer) -> bool:

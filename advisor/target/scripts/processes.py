@@ -1,0 +1,33 @@
+"""Processes that a script starts: one that trains ends at its first update, with an exit code that says so."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+# Exit code of a process that has come to an update of weights; programs and signals use others.
+TRAINED = 91
+
+
+class EndsAtUpdate:
+    """An attribute of a process: where that is pickled for an interpreter of its own, it has that end so, too.
+
+    A forked one has the hooks of its parent.
+    """
+
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+        return end_at_update, ()
+
+
+def end_at_update() -> None:
+    """Have this process end at its first update. Nothing happens where the script has not imported torch."""
+    if "torch" in sys.modules:
+        from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+        register_optimizer_step_pre_hook(_end)
+
+
+def _end(optimizer: Any, args: Any, kwargs: Any) -> None:
+    os._exit(TRAINED)
