@@ -41,7 +41,7 @@ def of_the_load(cores: int) -> str:
 
 
 def of_the_budget(known: Known, spent_s: float, total_s: float) -> str:
-    """That the budget left no time to try anything, and what to give; empty when something was tried."""
+    """A warning that the budget left no time to try anything, with a budget to give; empty when something was tried."""
     tried = any(known.judge.measured_runs(settings) for settings in known.judge.runs if settings)
     if tried or not known.plan.candidates:
         return ""

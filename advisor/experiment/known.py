@@ -189,7 +189,7 @@ class Known:
         return Settings({key: value for key, value in self.stack.items() if not catalog.by_key(key).expensive})
 
     def _most_telling(self, candidate: Candidate) -> tuple[Settings, Settings]:
-        """The measured combination that says most about a candidate, and the same without it."""
+        """The measured combination that tells most about a candidate, and the same without the candidate."""
         holds = [s for s in self.judge.runs if s.get(candidate.key) == candidate.value]
         pairs = [(whole, whole.without(candidate.key)) for whole in holds if self.judge.measured_runs(whole)]
         compared = [pair for pair in pairs if self.judge.measured_runs(pair[1])]
@@ -356,7 +356,7 @@ class Known:
         return known
 
     def needs_another_run(self, settings: Settings) -> bool:
-        """Whether a combination seems a little better than the stack, by one run of it."""
+        """Whether a single run of a combination shows it a little better than the stack."""
         if not self.stack or len(self.judge.measured_runs(settings)) > 1:
             return False
         return 1 < self.judge.gain(settings, self.stack).ratio < POLICY.small_gain
@@ -447,7 +447,7 @@ class Known:
         return stack
 
     def _seen(self) -> dict[str, Numerics]:
-        """The numerics class that each recipe was measured to have: consent to an accepted one covers that."""
+        """The measured numerics class of each recipe: consent to an accepted recipe covers it."""
         seen: dict[str, Numerics] = {}
         for candidate in self.plan.candidates:
             record = self.record(candidate)

@@ -23,7 +23,7 @@ from advisor.figures.stats import SMALLEST_NOISE_FLOOR
 from advisor.records import BaselineRecord, Comparison, Numerics, Objective, TrialResult, Verdict
 
 DEFAULT_KEEP_SPEED = 0.9
-# Allocators round, and resident sets wander: a smaller share of the baseline's peak is no saving.
+# Smallest saving that counts, as a share of the baseline's peak: allocators round, and resident sets fluctuate.
 SMALLEST_SAVING = 0.01
 
 
@@ -44,7 +44,7 @@ class Goal:
 
     @property
     def by_time(self) -> bool:
-        """Whether the objective is a speed: then a speed-up says it all."""
+        """Whether the objective is a speed, so that the speed-up is the gain."""
         return self.objective in (Objective.THROUGHPUT, Objective.LATENCY)
 
     def fits(self, result: TrialResult) -> bool:
@@ -214,7 +214,7 @@ class Yardstick:
 
     @property
     def too_large(self) -> bool:
-        """Whether the baseline itself exceeds the memory limit: then whatever takes less is a step towards it."""
+        """Whether the baseline exceeds the memory limit: then less memory is a gain even above the limit."""
         return not self.goal.fits_memory(self.baseline.result)
 
     @property
@@ -264,9 +264,9 @@ class Yardstick:
         return self.goal.fits(result) and self.helps(result, comparison)
 
     def merit(self, result: TrialResult, comparison: Comparison | None) -> tuple[bool, float]:
-        """The key by which results are ranked, the better the larger: what is better by the objective, by how much.
+        """The sort key of results, larger is better: first those that are better by the objective, by their gain.
 
-        Behind it comes what helps in another way, by its speed.
+        The others follow by their speed.
         """
         gain = self.gain(result, comparison)
         if gain is not None and gain.is_better:

@@ -55,7 +55,7 @@ class Plan:
         What the profile shows to be hopeless is passed over with its reason, unless the person asked for it.
         """
         proposals = catalog.propose(facts, only=request.only, skip=(*request.skip, CONTROL))
-        # Tried behind the search on one GPU, which tells of them itself.
+        # Left to the search over several GPUs, which reports them itself.
         several = {recipe.id for recipe in catalog if recipe.key.startswith(PARALLEL)}
         told = {CONTROL, *(several if request.wants_several else ())}
         skipped = {recipe: reason for recipe, reason in proposals.skipped.items() if recipe not in told}
@@ -159,9 +159,9 @@ class Plan:
         return self.hints.get(candidate.key) == candidate.value
 
     def _company(self, candidates: Iterable[Candidate]) -> Settings:
-        """These candidates as one stack, each unless it conflicts with an earlier one or has nothing left to do.
+        """These candidates as one stack, without those that conflict with an earlier one or have no effect beside it.
 
-        One that leaves an earlier one nothing to do replaces it, since their order is often chance.
+        One that makes an earlier one pointless replaces it, since their order is often chance.
         """
         settings, added = Settings(), list[Candidate]()
         for candidate in candidates:

@@ -32,7 +32,7 @@ class Policy:
     # Average gain of leaving out a usual setting. cudnn.benchmark alone can cost a fifth (ResNet-50 inference with a
     # batch of 1: 0.44 and 0.37 ms).
     drop_gain: float = 1.02
-    # A candidate that was slower than this alone is not tried on the stack. A speed-up.
+    # Lowest speed-up alone with which a candidate is tried on the stack. A ratio.
     hopeless: float = 0.6
     # Where a setting contributes more than this factor, no setting that conflicts with it is tried in its place:
     # TensorFloat-32 has half the rate of bfloat16.
@@ -64,7 +64,7 @@ class Policy:
     # Share of the budget for the search on one GPU before the search on several. The stack is carried over, and
     # torchrun takes several times as long to start each of some ten trials on several GPUs.
     one_gpu: float = 0.5
-    # A noise floor above this share is reported to the person as the machine's.
+    # Noise floor above which the person is told that the machine is noisy. A share.
     noisy: float = 0.1
 
 

@@ -27,7 +27,7 @@ _MOST_NODES = 64
 
 
 def gpu_links(nvml: Nvml, indexes: Collection[int]) -> tuple[GpuLink, ...]:
-    """The link of each pair of the GPUs with these indexes. A pair of which one does not answer is left out."""
+    """The link of each pair of GPUs with these indexes, without pairs of which a GPU does not answer."""
     found = []
     for first, second in combinations([device for device in nvml.devices if device.index in indexes], 2):
         with suppress(nvml.error):

@@ -16,7 +16,7 @@ from types import FrameType
 
 # One Ctrl+C can arrive twice, from the terminal and from a parent that passes it on, and fingers are quick. Seconds.
 SAME_SIGNAL_S = 1.0
-# Until a session has begun, in which signals are obeyed, only one that comes so long after the first ends it. Seconds.
+# Before a session obeys signals, a second one ends the program only this long after the first. Seconds.
 _BEGINS_WITHIN_S = 5.0
 # From a person who asked twice, one more so long after that ends the process also while it writes reports. Seconds.
 _WRITES_WITHIN_S = 5.0
@@ -72,7 +72,7 @@ class Interrupts:
 
     @contextmanager
     def obeyed_by(self, tell: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Somebody looks at ``asked`` and ``urgent``, or is told of each signal by a quick call."""
+        """Inside this context a session obeys signals: it reads ``asked`` and ``urgent``, or ``tell`` reports each."""
         self._tell = tell
         if self.asked:
             tell()

@@ -71,7 +71,7 @@ def thread_ids() -> frozenset[int]:
 
 
 def started_since(before: frozenset[int]) -> tuple[StartedThread, ...]:
-    """The threads that were not there before. Those that are at work get half a second to become idle."""
+    """The threads that have started since. Busy ones get half a second to become idle."""
     until = time.monotonic() + _SETTLES_WITHIN_S
     while True:
         found = _look_at(thread_ids() - before)

@@ -184,7 +184,7 @@ class Catalog:
         return not isinstance(found, Skip) and (candidate.value in found or candidate.already_on)
 
     def propose(self, facts: Facts, *, only: Sequence[str] = (), skip: Sequence[str] = ()) -> Proposals:
-        """Candidates for a workload. A recipe that is already on proposes its default instead: what it is worth."""
+        """Candidates for a workload. A recipe that is already on proposes its default, to show what it is worth."""
         candidates: list[Candidate] = []
         skipped: dict[str, str] = {}
         for recipe in self:

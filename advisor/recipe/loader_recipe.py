@@ -10,7 +10,7 @@ from advisor.figures.formatting import format_percent
 from advisor.recipe import Recipe, Stage
 from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Skip, Value
 
-# Of phases that take less than this of a step, shortening nothing could be seen.
+# Smallest share of a step that phases must take for a gain to be visible. Unitless.
 LEAST_SHARE = 0.01
 NO_LOADER = Skip("the data does not come from a DataLoader")
 

@@ -64,7 +64,7 @@ def state_bytes(facts: Facts) -> int:
 
 
 def why_not_sharded(facts: Facts) -> str:
-    """The arithmetic why nothing needs to be sharded; empty where sharding is worth a trial."""
+    """The calculation by which nothing needs to be sharded; empty where sharding is worth a trial."""
     memory, needed = facts.workload.device_memory_bytes, state_bytes(facts)
     if not memory or needed >= _FITS_EASILY * memory:
         return ""

@@ -72,7 +72,7 @@ class ForkedTrial:
 class Builder:
     """One builder process for one target. It forks one trial after another, and ends with the process that made it.
 
-    ``helpers`` are processes that building started and that left its group, such as a data server; None before a look.
+    ``helpers`` are processes that building started outside its group, such as a data server; None before a look.
     """
 
     def __init__(self, target: TargetSpec, seed: int, log_path: str) -> None:

@@ -245,7 +245,7 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Let a process that is started meanwhile write its errors nowhere.
+    """Discard what a process that is started meanwhile writes to standard error.
 
     A target may write anything to the resource tracker's descriptor, and that answers each line with a traceback.
     """

@@ -264,7 +264,7 @@ class Trial:
             interpreter.run(self.spec, asked_at)
 
     def _forked(self, builder: Builder, theirs: Connection, asked_at: float) -> bool:
-        """Whether the builder could fork this trial; one that has died meanwhile could not."""
+        """Whether the builder forked this trial; False when it has died meanwhile."""
         try:
             self._process = builder.fork(self.spec, theirs, asked_at)
         except (EOFError, OSError):
@@ -474,7 +474,7 @@ class Trial:
 
 
 def wait_for_any(trials: Collection[Trial]) -> list[tuple[Trial, TrialResult]]:
-    """Listen to live trials until some of them have ended; those, with their results."""
+    """Listen to live trials until some have ended; return those with their results."""
     while True:
         watched = [one for trial in trials for one in trial.watched]
         ready = wait(watched, timeout=min(trial.left_s for trial in trials))

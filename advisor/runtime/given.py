@@ -22,7 +22,7 @@ class Given:
 
     @classmethod
     def of(cls, objects: Iterable[Any]) -> Given:
-        """Tell the objects apart. Parts of other modules, and modules without tensors beside others, are no models."""
+        """Sort objects by kind. Parts of other modules, and modules without tensors beside others, are no models."""
         once = list({id(item): item for item in objects}.values())
         modules = [item for item in once if isinstance(item, nn.Module)]
         parts = {id(part) for module in modules for part in module.modules() if part is not module}

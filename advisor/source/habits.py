@@ -273,7 +273,7 @@ def _put_into_evaluation(program: Program, statement: ast.AST) -> str:
 
 
 def _recorded_call(program: Program, evaluates: ast.stmt, model: str) -> ast.Call | None:
-    """The first call of the model after the statement, in its block, that nothing keeps autograd from recording."""
+    """The model's first call after the statement, in its block, that autograd records; None without one."""
     if _protected(program, evaluates):
         return None
     found: ast.Call | None = None

@@ -89,7 +89,7 @@ class Program:
         return None
 
     def every_step(self, node: ast.AST) -> bool:
-        """Whether a node in a region runs whenever the region's backward pass does: under no condition of its own."""
+        """Whether a node in a region runs with every backward pass of the region: under no condition of its own."""
         region = self.region(node)
         if region is None:
             return False

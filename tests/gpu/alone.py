@@ -84,7 +84,7 @@ class Alone:
                 known = known.with_run(settings, evidence.alternated.result).with_alternated(
                     settings, evidence.alternated
                 )
-            record = known.record(candidate, settings)
+            record = trial_record(known, candidate, settings)
             if record.comparison is not None:
                 floors.append(record.comparison.noise_floor)
             print(f"{time.monotonic() - self.started:5.0f} s  {candidate.name}: {record.verdict}", flush=True)

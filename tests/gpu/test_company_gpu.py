@@ -33,7 +33,7 @@ if __name__ == "__main__":
         return TrialSpec(scope, target, settings, 0.5, 1.0, 200.0, f"{folder}/{scope}.log")
 
     ahead = replace(spec("regional"), kind=TrialKind.AHEAD, log_path=f"{folder}/ahead.log")
-    first, early = runner.run_in_company(spec("with_loss"), ahead, lambda message: None)
+    first, early = runner.run_compiling_ahead(spec("with_loss"), ahead, lambda message: None)
     second = runner.run(spec("regional"), lambda message: None)
     told = [(r.outcome, r.warmup_s, r.disturbed, len(r.blocks)) for r in (first, early, second)]
     print(json.dumps(told))

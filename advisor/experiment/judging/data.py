@@ -88,7 +88,7 @@ def _kind_of_difference(
 
 
 def _close(a: PartPrint, b: PartPrint) -> bool:
-    """Whether two parts hold floating-point numbers that rounding tells apart, if anything."""
+    """Whether two parts hold floating-point numbers that differ by rounding at most."""
     pairs = zip(a.sums, b.sums, strict=False)
     return bool(a.sums and b.sums) and all(abs(x - y) <= _ROUNDING * abs(b.sums[0]) for x, y in pairs)
 
@@ -107,7 +107,7 @@ def _of_order(
 
 
 def _fixed(batch: BatchPrint, varies: tuple[frozenset[str], frozenset[str]]) -> tuple[tuple[str, int], ...]:
-    """The checksums of a batch's parts that do not vary by themselves."""
+    """The checksums of a batch's parts that are the same in every run."""
     free = varies[0] | varies[1]
     return tuple((part.place, part.checksum) for part in batch.parts if part.checksum and part.place not in free)
 

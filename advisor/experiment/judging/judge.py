@@ -317,7 +317,7 @@ class Judge:
         return runs_ratio_interval(self._rates(new), self._rates(old), *trust, of_later_runs=of_later_runs)
 
     def _trusted_spread(self, settings: Settings) -> ProcessSpread:
-        """The spread of processes with these settings, widened when something from outside disturbed all of them."""
+        """The spread of processes with these settings; wider when all of their runs were disturbed from outside."""
         runs = self.measured_runs(settings)
         spread = self.spread_of(settings)
         if runs and all(run.disturbed for run in runs):
@@ -352,7 +352,7 @@ class Judge:
 
     @cached_property
     def _baseline_with_varying_parts(self) -> TrialResult:
-        """The baseline's first run, whose data says what of it varies between runs of the baseline."""
+        """The baseline's first run, with the parts of its data marked that vary between runs of the baseline."""
         others = [run.data for run in (*self.baseline_runs, *self.controls)]
         return replace(self.baseline, data=widened(self.baseline.data, others))
 

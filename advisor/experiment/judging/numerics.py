@@ -21,7 +21,7 @@ from advisor.experiment.judging.data import compare_data
 from advisor.experiment.judging.tolerance import LOSSES, OUTPUTS, WEIGHTS, Quantity, explained_by, tolerances
 from advisor.records import Numerics, NumericsResult, TrialResult
 
-# A draw of random numbers can lie further out than the few that were seen.
+# Factor on the spread that was seen: another draw of random numbers can differ more than those few.
 _STREAM_MARGIN = 3.0
 # A sum depends on its order, which the number of threads decides.
 _SUMMATION = 2.0**-20
@@ -98,7 +98,7 @@ class _Deviation:
 
     @property
     def excess(self) -> float:
-        """The difference in tolerances: above 1 it is more than rounding explains."""
+        """The difference as a multiple of the tolerance: above 1 rounding does not explain it."""
         return self.steps[self.worst_step] / self.tolerances[self.worst_step]
 
     @property

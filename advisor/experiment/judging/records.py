@@ -105,7 +105,7 @@ def steps_to_break_even(judge: Judge, result: TrialResult) -> int | None:
 
 
 def _failed_numerics(judge: Judge, settings: Mapping[str, Value], result: TrialResult) -> NumericsResult | None:
-    """The numerics of what failed by them; None for what failed otherwise, or not at all."""
+    """The numerics of a result that failed because of them; None for any other result."""
     return judge.numerics(settings, result) if result.outcome is Outcome.NON_FINITE else None
 
 

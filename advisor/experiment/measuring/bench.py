@@ -49,7 +49,7 @@ from advisor.runner.trials import Lane, Runner
 
 # The energy counter needs a second: what the report compares by joules is measured for that long.
 ENERGY_S = 1.05
-# What a library takes to time its kernels in the first steps, in seconds: on an H200 0 to 13, by the model.
+# Time that a library takes to choose kernels in the first steps. Seconds; 0 to 13 on an H200, by model.
 _TIMING_KERNELS_S = 8.0
 # Building may take this share of the budget, and this many seconds at least, before trials build for themselves.
 _BUILD_SHARE = 0.25
@@ -76,7 +76,7 @@ class Bench:
     """Runs trials and learns how long they take.
 
     ``builds_anew`` says why the target cannot be built once for many trials; empty when it can, or when that was not
-    tried. ``inspected`` and ``profiled`` are what the last trials that looked have shown.
+    tried. ``inspected`` and ``profiled`` are the latest messages with a workload's facts and its profile.
     """
 
     def __init__(

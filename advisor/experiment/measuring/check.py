@@ -45,7 +45,7 @@ class Checked:
     seconds: float
 
     def reaches(self, least: float) -> bool:
-        """Whether the speed-up may be ``least`` or more: false only if the whole interval lies below it."""
+        """Whether the speed-up may be ``least`` or more: only a whole interval below it says no."""
         return self.ci_high >= least
 
 

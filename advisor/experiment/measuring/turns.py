@@ -116,7 +116,7 @@ def _alternate(bench: Bench, old: Trial, new: Trial) -> tuple[list[tuple[Block, 
                 return pairs, done
             timed[trial] = done.block
         pairs.append((timed[new], timed[old]))
-        # Blocks that hold whole epochs of a loader take longer than they were asked to.
+        # Blocks that hold whole epochs of a loader take longer than asked for.
         if len(pairs) >= LEAST_PAIRS and bench.budget.left_s < bench.budget.spent_s - started:
             break
     return pairs, None

@@ -15,7 +15,7 @@ from advisor.records import Block, Exported, Outcome, StackRecord, TrialKind, Tr
 if TYPE_CHECKING:
     from advisor.experiment.measuring.bench import Bench
 
-# The longest that verifying may take, in seconds; twice the start of the stack where that is more.
+# Time limit of verifying, at least twice the start-up of the stack. Seconds.
 LIMIT_S = 60.0
 _STARTS = 2.0
 # What each process times, in seconds.

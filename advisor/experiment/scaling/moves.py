@@ -116,7 +116,7 @@ def _without_compiling(known: Scaling) -> Iterator[Move]:
 
 
 def _again(known: Scaling) -> Iterator[Move]:
-    """Once more where settings seem better than the stack and the interval does not say."""
+    """Run settings again that seem better than the stack while the interval leaves it open."""
     for spread in known.runs:
         if spread in (ONE, Spread(known.stack)) or spread.weak or known.why_unusable(spread):
             continue
