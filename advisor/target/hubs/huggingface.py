@@ -104,8 +104,10 @@ def _config(transformers: Any, name: str, spec: TargetSpec) -> tuple[Any, list[s
         )
     config = transformers.CONFIG_MAPPING[kind]()
     text = config.get_text_config()
-    if getattr(text, "vocab_size", 0) is None:  # only a checkpoint says it
+    if getattr(text, "vocab_size", 0) is None:  # only a checkpoint says it, and which of the tokens is for padding
         text.vocab_size = _USUAL_VOCABULARY
+        if text.pad_token_id is None:
+            text.pad_token_id = 0
     note = (
         f"{name} is not on this machine: the default configuration of {kind} stands in for it "
         f"(`hf download {name}` fetches it)"
