@@ -19,8 +19,9 @@ it. Against a long step, even filling with zeros can be too small to measure.
 
 Numerics
 --------
-exact: the gradients are the same. The one difference is a parameter without a gradient in some step: dropped,
-the optimizer passes over it; zeroed, weight decay and momentum still move it.
+exact where every trained parameter gets a gradient in every step. One that gets none in some step is another matter:
+dropped, the optimizer passes over it; zeroed, weight decay and momentum still move it. Where the first steps show such
+a parameter, neither way is tried. They cannot show one that a loop freezes later.
 
 References
 ----------
@@ -63,6 +64,10 @@ class ZeroGrad(Recipe):
     gains: ClassVar[Mapping[Value, float]] = {"zeros": 0.97, "manual": 1.0}
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        if some := facts.gradients_at_times:
+            have = f"{some} parameters have" if some > 1 else "one parameter has"
+            reason = f"{have} no gradient in some steps: dropped, it is passed over; zeros may still move it"
+            return Skip(reason, needed=True)
         return ["zeros", "manual"]
 
     def code(self, value: Value) -> str:

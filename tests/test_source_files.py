@@ -202,3 +202,10 @@ def test_a_loader_that_nobody_waits_for_is_not_told(waiting_ms, kept):
     facts = replace(cpu_facts().workload, loader=loader_facts())
     measured = profile_facts(phases={Phase.DATA_WAIT: waiting_ms, Phase.FORWARD: 9.0}, step_ms=10.0)
     assert bool(relevant([_found("num_workers")], facts, measured)) is kept
+
+
+def test_zeroed_gradients_are_no_habit_where_gradients_are_there_at_times():
+    workload = cpu_facts().workload
+    assert relevant([_found("zero_grad")], workload, None)
+    assert not relevant([_found("zero_grad")], workload, None, gradients_at_times=2)
+    assert relevant([_found("grad_clip")], workload, None, gradients_at_times=2)

@@ -346,7 +346,7 @@ def _values(recipe: Recipe, facts: Facts) -> list[Candidate] | Skip:
         return Skip(f"the recipe has a bug: {type(error).__name__}: {error}")
     already_on = current != recipe.default
     if isinstance(proposed, Skip):
-        if not already_on:
+        if not already_on or proposed.needed:
             return proposed
         proposed = []  # nothing else is worth trying, but what the person has is measured off all the same
     values = [value for value in proposed if value != current]

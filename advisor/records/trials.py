@@ -14,9 +14,13 @@ from advisor.records.secrets import arguments_without_secrets
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """The reason for proposing nothing, in words that a person can act on."""
+    """The reason for proposing nothing, in words that a person can act on.
+
+    ``needed``: what the person has cannot be left out either; elsewhere it is measured off.
+    """
 
     reason: str
+    needed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,12 +186,13 @@ class TrialResult:
     training those of the first step. ``weights`` are the squared norm of the parameters before the first of these
     steps and after each; norms of another number of ``parameters`` are not compared.
     ``disturbed`` says what from outside made the timings unreliable; empty when nothing did. ``skipped_steps`` counts
-    the updates that a gradient scaler skipped in the probe. ``energy_j_per_sample`` is what the whole GPU took while
-    the blocks were timed, its idle draw and the host's pauses included. ``data`` tells what the first batches of a
-    loader were; None where one batch is used again and again. ``phases`` are ms per part of a step, each waited for;
-    empty where nobody asked for them. ``device``: the GPU that the trial ran on, where that is not the session's own.
-    ``ranks``: the findings of a trial over several ranks, whose blocks hold the samples of all, and whose peaks are the
-    largest of any rank.
+    the updates that a gradient scaler skipped in the probe. ``gradients_at_times`` counts the trained parameters that
+    had a gradient after some steps of the probe and none after others. ``energy_j_per_sample`` is what the whole GPU
+    took while the blocks were timed, its idle draw and the host's pauses included. ``data`` tells what the first
+    batches of a loader were; None where one batch is used again and again. ``phases`` are ms per part of a step, each
+    waited for; empty where nobody asked for them. ``device``: the GPU that the trial ran on, where that is not the
+    session's own. ``ranks``: the findings of a trial over several ranks, whose blocks hold the samples of all, and
+    whose peaks are the largest of any rank.
     """
 
     outcome: Outcome
@@ -215,6 +220,7 @@ class TrialResult:
     notes: tuple[str, ...] = ()
     disturbed: str = ""
     skipped_steps: int = 0
+    gradients_at_times: int = 0
     energy_j_per_sample: float | None = None
     gpu: GpuReadings | None = None
     log_path: str = ""

@@ -314,7 +314,8 @@ class Facts:
     """All that a recipe may look at when it proposes candidates. The peaks are the baseline's.
 
     ``sources`` has the fingerprints of the user's own modules that the baseline imported, by path. ``gpus`` is how many
-    the settings at hand are measured on.
+    the settings at hand are measured on. ``gradients_at_times`` counts the trained parameters that had a gradient after
+    some of the first steps and none after others.
     """
 
     hardware: Hardware
@@ -326,6 +327,7 @@ class Facts:
     peak_reserved_bytes: int | None = None
     sources: dict[str, str] = field(default_factory=dict)
     gpus: int = 1
+    gradients_at_times: int = 0
 
     def computes(self, *families: str) -> bool:
         """Whether a step computes one of these kinds of things: by a module of the model, or by calling a function."""

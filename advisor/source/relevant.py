@@ -15,14 +15,20 @@ _OF_LOADERS = frozenset({"num_workers", "pin_memory"})
 _LEAST_SHARE = 0.01
 
 
-def relevant(findings: Iterable[Finding], workload: WorkloadFacts, profile: Profile | None) -> tuple[Finding, ...]:
-    """The findings about what the measured loop does, and what costs time on its device."""
+def relevant(
+    findings: Iterable[Finding], workload: WorkloadFacts, profile: Profile | None, *, gradients_at_times: int = 0
+) -> tuple[Finding, ...]:
+    """The findings about what the measured loop does, and what costs time on its device.
+
+    Where gradients are there at times only, to clear them in another way would change what is trained.
+    """
     on_gpu, trains = workload.on_cuda, workload.mode is Mode.TRAIN
     return tuple(
         finding
         for finding in findings
         if (on_gpu or finding.recipe not in ON_GPU_ONLY)
         and (trains or finding.recipe not in IN_TRAINING_ONLY)
+        and not (finding.recipe == "zero_grad" and gradients_at_times)
         and (finding.recipe not in _OF_LOADERS or (_lacks(workload.loader, finding.recipe) and _feeds_slowly(profile)))
     )
 

@@ -218,6 +218,7 @@ class Trial:
             weights=probe.weights,
             parameters=sum(parameter.numel() for parameter in components.model.parameters()),
             skipped_steps=probe.skipped_steps,
+            gradients_at_times=probe.gradients_at_times,
             notes=(
                 *_notes(warm, loop, clock),
                 *note_on(data),

@@ -65,10 +65,11 @@ def first_run(bench: Bench, hardware: Hardware, findings: tuple[Finding, ...]) -
         bench.inspected.workload,
         profile,
         bench.inspected.versions,
-        findings=relevant(findings, bench.inspected.workload, profile),
+        findings=relevant(findings, bench.inspected.workload, profile, gradients_at_times=result.gradients_at_times),
         peak_allocated_bytes=result.peak_allocated_bytes,
         peak_reserved_bytes=result.peak_reserved_bytes,
         sources=bench.inspected.sources,
+        gradients_at_times=result.gradients_at_times,
     )
     return facts, result
 

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from advisor.portable.nested import tensors_of
 from advisor.portable.plan import StepPlan
+from advisor.portable.steps import TrainStep
 from advisor.trial.measurement.draws import first_batches
 from advisor.trial.measurement.forms import compared_with, form_of
 
@@ -32,7 +33,8 @@ class Probe:
 
     ``usual_step_s`` is what one took on average, the longest left out where there are several: that one compiles.
     ``losses``, ``outputs`` and ``weights`` are as in ``TrialResult``. ``skipped_steps`` of the steps changed no weight,
-    because a gradient scaler skipped their update; ``scale`` is that scaler's in the end.
+    because a gradient scaler skipped their update; ``scale`` is that scaler's in the end. ``gradients_at_times`` counts
+    the trained parameters that had a gradient after some steps and none after others.
     """
 
     seconds: float
@@ -43,6 +45,7 @@ class Probe:
     skipped_steps: int = 0
     scale: float | None = None
     usual_step_s: float = 0.0
+    gradients_at_times: int = 0
 
     def scaler_notes(self, scale_now: float | None) -> tuple[str, ...]:
         """Notes on the gradient scaler, whose scale is ``scale_now`` after warm-up and timing."""
@@ -88,12 +91,14 @@ def probe_training(
     torch.manual_seed(seed)
     losses: list[float] = []
     weights = [squared_norm(model)] if model is not None else []
+    gradients = _Gradients(step)
     with contextlib.closing(_FirstOutput(model, traced=_compiles_loss(step))) as output:
         first = form_of(batches[0])
         for turn, batch in enumerate(batches, 1):
             with compared_with(first, batch, turn):
                 losses.append(counted.until_it_updates(batch))
             output.close()
+            gradients.look()
             if model is not None:
                 weights.append(squared_norm(model))
             if counted.usual_s > limit_s and len(losses) >= fewest:
@@ -107,6 +112,7 @@ def probe_training(
         skipped_steps=counted.skipped_steps,
         scale=counted.scale,
         usual_step_s=counted.usual_step_s,
+        gradients_at_times=gradients.at_times,
     )
 
 
@@ -220,6 +226,35 @@ class _CountedStep:
             self.skipped_steps += 1
             if self.skipped_steps > _MOST_SKIPPED_STEPS:
                 return loss
+
+
+class _Gradients:
+    """Tells which trained parameters of a step have a gradient after it; one of zeros, where it clears with zeros."""
+
+    def __init__(self, step: Any) -> None:
+        inner = getattr(step, "step", step)
+        self._step = inner if isinstance(inner, TrainStep) else None
+        self._with: set[int] = set()
+        self._without: set[int] = set()
+
+    def look(self) -> None:
+        """Look at the gradients of the step that ran last."""
+        for parameter in self._step.parameters if self._step is not None else []:
+            if parameter.requires_grad:
+                (self._with if self._has_gradient(parameter) else self._without).add(id(parameter))
+
+    @property
+    def at_times(self) -> int:
+        """The number of parameters that had one after some steps and none after others."""
+        return len(self._with & self._without)
+
+    def _has_gradient(self, parameter: torch.Tensor) -> bool:
+        gradient = parameter.grad
+        if gradient is None:
+            return False
+        assert self._step is not None, "only a step has gradients to look at"
+        zeros = self._step.plan.zero_grad == "zeros" and _plain(gradient)
+        return not zeros or bool(gradient.any())
 
 
 class _FirstOutput:
