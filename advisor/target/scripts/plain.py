@@ -26,7 +26,9 @@ def workload_of(seen: Seen) -> Any:
 
 def _plain(seen: Seen) -> Adapted | None:
     """The parts of a loop that is ``loss(model(inputs), target)`` and one update; None for another one."""
-    if len(seen.updates) != 1 or len(seen.calls) != 1 or len(seen.backward) != 1 or seen.changes_gradients:
+    if len(seen.updates) != 1 or len(seen.calls) != 1 or len(seen.backward) != 1:
+        return None
+    if seen.changes_gradients or seen.changes_batch:
         return None
     call, loss, batch = seen.calls[0], _loss_of(seen), seen.batch
     if batch is None:

@@ -23,6 +23,7 @@ from torch.optim import optimizer as optimizer_hooks
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from advisor.portable.nested import tensors_of
 from advisor.target.scripts.files import is_library, staying_open, writes, writing_over_nothing
 
 # Functions of torch.nn.functional that are losses: called with an output and a target.
@@ -83,7 +84,8 @@ class Where:
 class Seen:
     """The observations of a script.
 
-    ``batch`` is the one that the step used, of ``loader``. ``frames`` is the stack at the first update, innermost
+    ``batch`` is the one that the step used, of ``loader``; ``handed_out`` are its tensors with the number of writes to
+    each when the loop got it. ``frames`` is the stack at the first update, innermost
     first. ``clip_norm`` is what the norm of the gradients was clipped to, ``changes_gradients`` that they were made,
     clipped or changed in another way. ``fitted`` is what a library's trainer was asked to train. ``starts_processes``:
     other processes were started, or forked.
@@ -91,6 +93,7 @@ class Seen:
 
     loader: Any = None
     batch: Any = None
+    handed_out: list[tuple[torch.Tensor, int]] = field(default_factory=list)
     calls: list[ModelCall] = field(default_factory=list)
     losses: list[LossCall] = field(default_factory=list)
     backward: list[torch.Tensor] = field(default_factory=list)
@@ -105,8 +108,13 @@ class Seen:
         """Forget what was seen of a step."""
         self.loader = self.batch = self.clip_norm = self.fitted = None
         self.changes_gradients = False
-        for seen in (self.calls, self.losses, self.backward, self.updates, self.frames):
+        for seen in (self.calls, self.losses, self.backward, self.updates, self.frames, self.handed_out):
             seen.clear()
+
+    @property
+    def changes_batch(self) -> bool:
+        """Whether the loop wrote into the tensors of its batch, as an augmentation in place does."""
+        return any(tensor._version != writes for tensor, writes in self.handed_out)
 
     @property
     def optimizers(self) -> list[Optimizer]:
@@ -233,6 +241,8 @@ class Watch:
         if self._is_ours() and loader is not None and not self.seen.updates:
             self._begin_step()
             self.seen.loader, self.seen.batch = loader, batch
+            tensors = (tensor for tensor in tensors_of(batch) if not tensor.is_inference())
+            self.seen.handed_out = [(tensor, tensor._version) for tensor in tensors]
         return batch
 
     def _end_step(self) -> None:
