@@ -66,7 +66,7 @@ class ZeroGrad(Recipe):
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         if some := facts.gradients_at_times:
             have = f"{some} parameters have" if some > 1 else "one parameter has"
-            reason = f"{have} no gradient in some steps: dropped, it is passed over; zeros may still move it"
+            reason = f"{have} no gradient in some steps: the optimizer passes over such a one, and zeros may move it"
             return Skip(reason, needed=True)
         return ["zeros", "manual"]
 

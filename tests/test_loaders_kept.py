@@ -223,7 +223,9 @@ class Scaled(Numbers):
     """Samples that a loop changes between epochs: by an attribute, in its tensor, and by their order."""
 
     def __init__(self):
+        self.files = [(f"{number}.jpg", number) for number in range(9000)]
         self.options, self.weights, self.order = {"scale": 1.0}, torch.ones(24), list(range(24))
+        self.later = [(f"{number}.png", number) for number in range(9000)]
 
     def __getitem__(self, index):
         at = self.order[index]

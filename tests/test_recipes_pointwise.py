@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import pickle
+import types
 
 import pytest
 import torch
@@ -44,6 +46,15 @@ def test_a_fused_model_is_the_model(eager_backend):
         copied.head.weight.zero_(), copied.head.bias.zero_()
     assert not copied(IMAGES).any()
     assert model(IMAGES).any()
+
+
+@both_ways
+def test_a_fused_model_that_is_saved_as_a_whole_is_a_plain_one(effect, eager_backend):
+    model, reference = twin(Chains)
+    fused = effect("fuse_pointwise", True, model)
+    loaded = pickle.loads(pickle.dumps(fused))
+    torch.testing.assert_close(gradients_of(loaded, IMAGES), gradients_of(reference, IMAGES))
+    assert isinstance(vars(loaded)["forward"], types.MethodType)
 
 
 def test_fused_chains_follow_train_and_eval(eager_backend):

@@ -1,5 +1,6 @@
 """A DataLoader with some of its options changed: a copy that keeps its class and all that it holds."""
 
+import collections
 import collections.abc
 import contextlib
 import copy
@@ -17,6 +18,8 @@ WITHOUT_WORKERS = {"prefetch_factor": None, "persistent_workers": False, "multip
 REBUILT = "Accelerate builds the loader anew, and workers that live on between epochs would change how it shuffles"
 # Objects that are looked through for code that divides samples among workers, at most. A count.
 MOST_LOOKED_AT = 2000
+# Things in one container that are looked into, beside the container itself. A count.
+MOST_IN_ONE = 64
 # Arrays of fewer bytes are compared by their contents between epochs.
 MOST_BYTES = 64_000_000
 
@@ -271,17 +274,18 @@ def given_to_workers(loader: typing.Any) -> list[tuple[typing.Any, typing.Any]]:
 
     These are the dataset, the functions that a loader calls in workers, and what they hold and read.
     """
-    waiting: list[typing.Any] = [loader.dataset, loader.collate_fn, loader.worker_init_fn]
+    waiting: collections.deque[typing.Any] = collections.deque()
+    waiting += [loader.dataset, loader.collate_fn, loader.worker_init_fn]
     found: list[tuple[typing.Any, typing.Any]] = []
     seen: set[int] = set()
     while waiting and len(seen) < MOST_LOOKED_AT:
-        one = waiting.pop()
+        one = waiting.popleft()  # what is near before what is deep inside
         if id(one) not in seen:
             seen.add(id(one))
             try:
                 held = things_in(one)
                 found.append((one, contents_of(one, held)))
-                waiting += [thing for thing in held if not is_value(thing)]
+                waiting += [thing for thing in held if not is_value(thing)][:MOST_IN_ONE]
             except Exception:  # noqa: S112 - an object of any class may refuse to be looked into
                 continue
     return found

@@ -143,6 +143,7 @@ class FusedForward:
     """A forward pass as a graph with modules, parameters and buffers of the model that it stands in."""
 
     def __init__(self, model: torch.nn.Module, fused: torch.fx.GraphModule) -> None:
+        self.model = model
         self.fused = fused
         # Where the graph keeps what is the model's: in both, the namespace and the name.
         self.shared = [
@@ -153,6 +154,17 @@ class FusedForward:
             for name, value in (vars(own)[kind].items() if own is not None and own is not copied else ())
             if value is not None and vars(copied)[kind].get(name) is value
         ]
+
+    def __reduce__(self) -> typing.Any:
+        return getattr, (
+            self.model,
+            "forward",
+        )  # what is saved as a whole has its class's forward, and needs none of this
+
+    def __deepcopy__(self, memo: dict[int, typing.Any]) -> "FusedForward":
+        memo[id(self)] = copied = object.__new__(type(self))
+        vars(copied).update(copy.deepcopy(vars(self), memo))
+        return copied
 
     def __call__(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any:
         """The result of the model's own forward."""

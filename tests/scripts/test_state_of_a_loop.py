@@ -227,7 +227,7 @@ for x, y in loader:
                 optimizer.step()
         """
         assert script(text.format(""))[0].step is None
-        assert script(text.format("; model.weight.grad.data.mul_(0.5)"), "other.py")[0].step is not None
+        assert script(text.format("; model.weight.grad.data.mul_(0.5)"), name="other.py")[0].step is not None
 
     @pytest.mark.parametrize(
         "after", ["model.weight.data.clamp_(-1e-3, 1e-3)", "[p.mul_(0.9) for p in model.parameters()]"]
@@ -273,6 +273,19 @@ for x, y in loader:
             "the rest of the script is left out, after the update `ema.update_parameters(model)`, `scheduler.step()`, "
             "`if number % 2 == 0: …`"
         )
+
+    def test_a_loop_that_writes_into_its_batch_is_left_whole(self, script):
+        text = """
+            for x, y in loader:
+                {}
+                loss = nn.functional.l1_loss(model(x), y)
+                optimizer.zero_grad(); loss.backward(); optimizer.step()
+        """
+        assert script(text.format("z = x.mul(2.0)"))[0].step is None
+        loop, names = script(text.format("x.mul_(2.0); seen.append(float(x.max()))"), name="other.py")
+        assert loop.step is not None
+        batches(loop, 1)
+        assert names["seen"] == [14.0, 14.0]
 
     def test_a_script_without_a_loop_is_measured_by_its_update(self, script):
         loop, _ = script("x, y = numbers, 2 * numbers\nnn.functional.l1_loss(model(x), y).backward()\noptimizer.step()")

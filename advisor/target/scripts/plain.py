@@ -33,7 +33,7 @@ def _plain(seen: Seen) -> Adapted | None:
     alone = len(seen.calls) == 1 and len(seen.backward) == 1
     if len(seen.updates) != 1 or not (alone or _repeats(seen)):
         return None
-    if seen.changes_gradients or seen.changes_weights:
+    if seen.changes_gradients or seen.changes_weights or seen.changes_batch:
         return None
     call, loss, batch = seen.calls[0], _loss_of(seen), seen.batch
     if batch is None:

@@ -26,6 +26,7 @@ from torch.optim import optimizer as optimizer_hooks
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from advisor.portable.nested import tensors_of
 from advisor.target.scripts.files import is_library, staying_open, writes, writing_over_nothing
 from advisor.target.scripts.processes import TRAINED, EndsAtUpdate
 from advisor.target.scripts.readings import Iterators
@@ -90,16 +91,18 @@ class Where:
 class Seen:
     """The observations of a script.
 
-    ``batch`` is the one that the step used, of ``loader``; ``reads`` are the places that it was read from, up the
-    stack, ``iterators`` all that the script made. ``frames`` is the stack at the first update, innermost first.
-    ``clip_norm`` is what the norm of the gradients was clipped to, ``changes_gradients`` that they were made,
-    clipped or changed in another way, ``changes_weights`` that what follows the update changed what that had trained.
-    ``fitted`` is what a library's trainer was asked to train. ``starts_processes``: other processes were started, or
-    forked; ``trains_elsewhere``: one of them came to an update.
+    ``batch`` is the one that the step used, of ``loader``; ``handed_out`` are its tensors with the number of writes to
+    each when the loop got it; ``reads`` are the places that it was read from, up the stack, ``iterators`` all that the
+    script made. ``frames`` is the stack at the first update, innermost first. ``clip_norm`` is what the norm of the
+    gradients was clipped to, ``changes_gradients`` that they were made, clipped or changed in another way,
+    ``changes_weights`` that what follows the update changed what that had trained. ``fitted`` is what a library's
+    trainer was asked to train. ``starts_processes``: other processes were started, or forked; ``trains_elsewhere``: one
+    of them came to an update.
     """
 
     loader: Any = None
     batch: Any = None
+    handed_out: list[tuple[torch.Tensor, int]] = field(default_factory=list)
     reads: set[tuple[CodeType, int]] = field(default_factory=set)
     iterators: Iterators = field(default_factory=weakref.WeakKeyDictionary)
     calls: list[ModelCall] = field(default_factory=list)
@@ -118,8 +121,14 @@ class Seen:
         """Forget what was seen of a step."""
         self.loader = self.batch = self.clip_norm = self.fitted = None
         self.changes_gradients = self.changes_weights = False
-        for seen in (self.reads, self.calls, self.losses, self.backward, self.updates, self.frames):
+        step = self.calls, self.losses, self.backward, self.updates, self.frames, self.handed_out
+        for seen in (self.reads, *step):
             seen.clear()
+
+    @property
+    def changes_batch(self) -> bool:
+        """Whether the loop wrote into the tensors of its batch, as an augmentation in place does."""
+        return any(tensor._version != writes for tensor, writes in self.handed_out)
 
     @property
     def optimizers(self) -> list[Optimizer]:
@@ -267,6 +276,8 @@ class Watch:
                 self.seen.reads.clear()
             self.seen.reads.update((frame.f_code, frame.f_lineno) for frame in _stack(self._outside))
             self.seen.loader, self.seen.batch = loader, batch
+            tensors = (tensor for tensor in tensors_of(batch) if not tensor.is_inference())
+            self.seen.handed_out = [(tensor, tensor._version) for tensor in tensors]
         return batch
 
     def _end_step(self) -> None:
