@@ -195,5 +195,5 @@ def test_blocks_that_are_not_there_are_missed(recipe_id):
     workload = components(Mode.TRAIN)
     workload.model.blocks = nn.Identity()
     value = {"checkpointing": "blocks", "compile_scope": "regional"}[recipe_id]
-    with pytest.raises(ValueError, match="the model repeats no block"):
+    with pytest.raises(ValueError, match="Net repeats no block"):
         apply_settings(CATALOG, workload, {CATALOG[recipe_id].key: value})
