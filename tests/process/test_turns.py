@@ -82,9 +82,9 @@ def test_blocks_take_turns_while_another_pair_as_long_as_the_last_fits(tmp_path,
     bench = Bench(tmp_path, total_s)
     evidence = side_by_side(bench, SETTINGS)
     assert evidence.runs == ()
-    assert len(evidence.beside.new) == len(evidence.beside.old) == pairs
-    assert evidence.beside.result.blocks == evidence.beside.new
-    assert set(evidence.beside.result.phases) >= {"forward", "backward"}
+    assert len(evidence.alternated.new) == len(evidence.alternated.old) == pairs
+    assert evidence.alternated.result.blocks == evidence.alternated.new
+    assert set(evidence.alternated.result.phases) >= {"forward", "backward"}
     assert bench.measuring_s == pytest.approx(2 * pairs * BLOCK_S)
 
 
@@ -102,11 +102,11 @@ def test_turns_that_the_budget_ends_keep_their_whole_pairs_where_they_are_enough
     evidence = side_by_side(bench, SETTINGS)
     if in_time < 2 * LEAST_PAIRS:
         [(settings, result)] = evidence.runs
-        assert (settings, result.outcome, evidence.beside) == (SETTINGS, Outcome.TIMED_OUT, None)
+        assert (settings, result.outcome, evidence.alternated) == (SETTINGS, Outcome.TIMED_OUT, None)
     else:
         assert evidence.runs == ()
-        assert len(evidence.beside.new) == len(evidence.beside.old) == LEAST_PAIRS
-        assert evidence.beside.result.measured
+        assert len(evidence.alternated.new) == len(evidence.alternated.old) == LEAST_PAIRS
+        assert evidence.alternated.result.measured
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_whole_trials_take_turns_while_another_pair_as_long_as_the_last_fits(tmp
     assert [settings for settings, _ in evidence.runs] == [SETTINGS, {}, {}, SETTINGS][: 2 * pairs]
     assert all(result.measured for _, result in evidence.runs)
     assert [bool(result.phases) for _, result in evidence.runs] == [True, False, False, False][: 2 * pairs]
-    assert evidence.beside is None
+    assert evidence.alternated is None
 
 
 def test_settings_that_fail_in_their_turn_are_a_run_that_failed(tmp_path):
@@ -128,7 +128,7 @@ def test_settings_that_fail_in_their_turn_are_a_run_that_failed(tmp_path):
         [(settings, result)] = evidence.runs
         assert (settings, result.outcome) == (FAILS, Outcome.FAILED)
         assert "no such trick" in result.reason
-        assert evidence.beside is None
+        assert evidence.alternated is None
 
 
 def test_turns_are_expected_to_take_a_trial_of_each_and_their_blocks(tmp_path):
