@@ -79,6 +79,13 @@ def test_kept_ceilings_are_not_measured_again():
     assert ceilings.machine_ceilings(CPU, torch.float32) == made_up()
 
 
+def test_nothing_is_measured_shortly_before_a_trial_is_given_up():
+    kept = replace(made_up(), matmul_flops_per_s={"bfloat16": 2.0})
+    ceilings.keep_ceilings(here(), kept)
+    assert ceilings.machine_ceilings(CPU, torch.float32, left_s=0.5) == kept
+    assert ceilings.machine_ceilings(CPU, torch.float32, left_s=60.0).matmul_flops_per_s["float32"] > 1e6
+
+
 def test_a_type_that_is_missing_is_measured_and_the_rest_is_kept():
     ceilings.keep_ceilings(here(), made_up())
     measured = ceilings.machine_ceilings(CPU, torch.float64)

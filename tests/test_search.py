@@ -211,6 +211,21 @@ def test_a_leap_that_gains_nothing_is_made_again_without_half_precision_before_a
     assert {Kind.PROFILE, Kind.CONTROL, Kind.DROP, Kind.ADD} <= set(kinds), "time is left for cheap questions"
 
 
+def test_a_step_that_waits_for_the_host_is_compiled_at_once_though_half_precision_slows_it_down():
+    """A length that the host reads: no graph of the step, and the compiler's graphs of the parts between gain most."""
+
+    def speed(settings):
+        if GRAPH.key in settings:
+            return "RuntimeError: operation not permitted when stream is capturing"
+        compiled = {"reduce-overhead": 3.0, "default": 1.3}.get(settings.get("compile.mode"), 1.0)
+        return compiled * product(autocast=0.8, fused_optimizer=1.02)(settings)
+
+    known, lab = found_by(speed, budget_s=60.0)
+    compiled = [bool(CATALOG.cost(move.settings)) for move in lab.asked]
+    assert compiled.index(True) <= 4, "the graph, half precision, none, the noise"
+    assert known.stack["compile.mode"] == "reduce-overhead"
+
+
 def test_what_takes_as_long_to_compile_as_what_was_not_done_in_time_is_not_tried():
     _, lab = found_by(detector, budget_s=1000.0)
     costs = [CATALOG.cost(move.settings) for move in lab.asked if CATALOG.cost(move.settings)]

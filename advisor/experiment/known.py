@@ -51,7 +51,8 @@ class Move:
     """One thing to measure next: these settings, over the user's own. ``gain`` is the factor that is expected of it.
 
     ``base`` are the settings that the result is compared with; ``candidate`` is the one in question, if it is one.
-    ``in_place_of`` is the longer move that this one shortens, for when there may be no time for that.
+    ``in_place_of`` is the longer move that this one shortens, for when there may be no time for that. A compilation
+    that ``is_doubtful`` is given up after twice its expected time, so that other moves get the rest.
     """
 
     kind: Kind
@@ -61,6 +62,7 @@ class Move:
     base: Settings = BASELINE
     candidate: Candidate | None = None
     in_place_of: Move | None = None
+    is_doubtful: bool = False
 
     @property
     def is_bold(self) -> bool:

@@ -66,10 +66,11 @@ def leaps(known: Known) -> Moves:
         return
     compiled = _usable_form(known, goal)
     if compiled not in (plain, known.stack) and not known.judge.has_tried(compiled):
-        gain, in_blocks = _gain_of_compiling(known, compiled, plain), _in_blocks(known, compiled)
+        gain, in_blocks = _gain_of_compiling(known, compiled), _in_blocks(known, compiled)
         if in_blocks and known.judge.measured_runs(in_blocks):
             gain = min(gain, POLICY.whole_over_blocks)
-        move = Move(Kind.LEAP, compiled, gain, f"stack: {compiled}", known.stack)
+        doubtful = _gains_nothing(known, plain)
+        move = Move(Kind.LEAP, compiled, gain, f"stack: {compiled}", known.stack, is_doubtful=doubtful)
         if move.is_bold:
             yield from _noise_first(known)
         yield move
@@ -122,16 +123,16 @@ def _without_half(known: Known, plain: Settings) -> Moves:
         return
     lighter = next(without_half(known, plain), BASELINE)
     if lighter and not known.judge.has_tried(lighter) and not known.plan.catalog.conflict(lighter):
-        yield Move(Kind.LEAP, lighter, POLICY.timid, f"stack: {lighter}")
+        yield Move(Kind.LEAP, lighter, POLICY.leap_gain, f"stack: {lighter}")
 
 
-def _gain_of_compiling(known: Known, settings: Settings, plain: Settings) -> float:
-    """The gain expected of the settings that compile a stack: less where the others (``plain``) gain nothing."""
+def _gain_of_compiling(known: Known, settings: Settings) -> float:
+    """The gain expected of the settings that compile a stack."""
     gain = 1.0
     for candidate in known.plan.candidates:
         if settings.get(candidate.key) == candidate.value and known.plan.recipe(candidate).expensive:
             gain = max(gain, known.plan.expected_gain(candidate, settings.without(candidate.key), known.step_ms))
-    return max(min(gain, POLICY.timid) if _gains_nothing(known, plain) else gain, POLICY.drop_gain)
+    return max(gain, POLICY.drop_gain)
 
 
 def _gains_nothing(known: Known, plain: Settings) -> bool:

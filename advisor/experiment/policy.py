@@ -20,8 +20,6 @@ class Policy:
     bold: float = 1.25
     # Largest share of the budget for a second run of the baseline before a bold leap.
     before_leap: float = 0.1
-    # Largest expected gain of compiling a stack that was slower than the baseline without it.
-    timid: float = 1.2
     # Smallest expected gain for which the stack gets another trial.
     least_gain: float = 1.003
     # Value of a figure for the ranked list that cannot change the stack, as a gain.

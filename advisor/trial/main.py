@@ -123,7 +123,7 @@ def trial_main(
     channel.send(Started(startup_s))
     started = time.perf_counter()
     try:
-        result = Trial(spec, channel, loop, wait_for_memory).run()
+        result = Trial(spec, channel, loop, wait_for_memory, asked_at + spec.timeout_s).run()
     except BaseException as error:  # whatever a trial's code raises is the trial's result
         result = result_of(error, channel)
     wall_s = time.perf_counter() - started
@@ -154,15 +154,24 @@ class _FirstSteps:
 
 
 class Trial:
-    """The stages of one trial. Each stage says what it does before it starts."""
+    """The stages of one trial. Each stage says what it does before it starts.
+
+    At ``deadline``, of ``time.monotonic()``, the trial is given up.
+    """
 
     def __init__(
-        self, spec: TrialSpec, channel: Channel, loop: Loop | None, wait_for_memory: Callable[[], None]
+        self,
+        spec: TrialSpec,
+        channel: Channel,
+        loop: Loop | None,
+        wait_for_memory: Callable[[], None],
+        deadline: float,
     ) -> None:
         self.spec = spec
         self.channel = channel
         self.loop = loop
         self.wait_for_memory = wait_for_memory
+        self.deadline = deadline
         self.catalog = load_catalog(spec.recipe_folders)
         # Of two trials that take turns on one GPU each would report the other as a foreign process.
         self.guards = Guards(watch_gpu=spec.target.device != "cpu" and spec.kind is not TrialKind.TURNS)
@@ -379,7 +388,9 @@ class Trial:
         step_ms = median(block.step_ms for block in blocks)
         stop_debugging()
         trace_path = str(Path(self.spec.log_path).with_suffix(".trace.json.gz"))
-        measured = profile_step(eager, feed, step_ms, limit_s=_PHASES_LIMIT_S, trace_path=trace_path)
+        measured = profile_step(
+            eager, feed, step_ms, limit_s=_PHASES_LIMIT_S, trace_path=trace_path, deadline=self.deadline
+        )
         measured = replace(measured, clock=check_clocks(clock, step_ms, measured.kernels_per_step))
         self.channel.send(Profiled(with_habits(measured, eager, feed)))
 

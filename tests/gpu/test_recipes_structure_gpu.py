@@ -86,7 +86,8 @@ def test_training_without_biases_agrees_and_launches_less(channels_last):
     before = copy.deepcopy(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     applied("conv_bias", False, model, optimizer)
-    assert len(list(model.parameters())) == len(list(before.parameters())) - 4
+    zeros = [parameter for parameter in model.parameters() if not parameter.any()]
+    assert len(zeros) == 4  # the parameters stay, for checkpoints, and nothing reads them
     fewer, more = (kernels(lambda it=it: it(x).sum().backward()) for it in (model, before))
     assert len(fewer) < len(more)
     assert steps(model, x) == pytest.approx(steps(before, x), rel=1e-3)

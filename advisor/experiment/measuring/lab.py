@@ -26,7 +26,7 @@ _CPU_TRIAL_S = 20.0
 _CPU_MEASURE_S = 0.5
 # What an instrumented pass takes beside an ordinary trial, in seconds; an H200 needs 3 to 5.
 _INSTRUMENTS_S = 4.0
-# A compilation of which little is expected is given up after this many times what it was expected to take.
+# A compilation that is doubtful, or expected to gain little, is given up after this many times its expected duration.
 _PATIENCE = 2.0
 # Trials before the turns take longer than expected as often as not. Unitless.
 _MARGIN = 1.2
@@ -157,7 +157,7 @@ class Lab:
         if move.kind is Kind.AGAIN and not move.settings and known.judge.spread.random:
             # Another draw of what the steps draw: the more are seen, the better their spread is known.
             spec = replace(spec, stream_seed=self.bench.request.seed + 1 + len(known.judge.baseline_runs))
-        if self.bench.catalog.cost(move.settings) and not move.is_bold:
+        if self.bench.catalog.cost(move.settings) and (move.is_doubtful or not move.is_bold):
             limit_s = min(spec.timeout_s - self.reserve_s(known), _PATIENCE * self.cost_s(move, known))
             spec = replace(spec, timeout_s=max(1.0, limit_s))
         return spec

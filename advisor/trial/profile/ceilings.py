@@ -7,6 +7,7 @@ else had the machine busy meanwhile. What found no room in memory is left out an
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,6 +37,8 @@ _SMALLEST_COPY_BYTES = 2**22
 _FEWEST_REPEATS = 2
 _MOST_REPEATS = 50
 _LIMIT_S = 0.1
+# What measuring all ceilings takes in a process that has not loaded the kernels yet. An H200 needs 1 to 3 s.
+_MEASURING_S = 3.0
 _CALLS = 1000
 # Share of the memory that the user's model leaves free.
 _ROOM_SHARE = 1 / 8
@@ -50,16 +53,19 @@ class _Kept:
     machines: dict[str, Ceilings] = field(default_factory=dict)
 
 
-def machine_ceilings(device: torch.device, dtype: torch.dtype, *, anew: bool = False) -> Ceilings:
+def machine_ceilings(
+    device: torch.device, dtype: torch.dtype, *, anew: bool = False, left_s: float = math.inf
+) -> Ceilings:
     """The ceilings of this machine, kept ones where there are some; ``dtype`` is one that has to be among them.
 
-    ``anew`` measures them again: for when a step does better than a ceiling that was measured in a bad moment.
+    ``anew`` measures them again: for when a step does better than a ceiling that was measured in a bad moment. Where
+    ``left_s`` seconds are too few to measure them, they are those that are kept, or none of them anew.
     """
     hardware = inspect_hardware()
     machine = machine_name(device, hardware)
     known = Ceilings({}) if anew else kept_ceilings(machine)
     missing = [name for name in _types(device, dtype) if name not in known.matmul_flops_per_s]
-    if not missing and known.copy_bytes_per_s is not None:
+    if (not missing and known.copy_bytes_per_s is not None) or left_s < _MEASURING_S:
         return known
     load = HostLoad()
     measured = measure_ceilings(device, missing, _room_bytes(device, hardware), known)

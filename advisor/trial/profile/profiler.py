@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import time
 from dataclasses import dataclass, replace
 
 import torch
@@ -41,11 +43,18 @@ class Work:
 
 
 def profile_step(
-    step: TrainStep | InferStep, feed: Feed, step_ms: float, *, limit_s: float, trace_path: str = ""
+    step: TrainStep | InferStep,
+    feed: Feed,
+    step_ms: float,
+    *,
+    limit_s: float,
+    trace_path: str = "",
+    deadline: float = math.inf,
 ) -> Profile:
     """The instrumented pass over an eager step. ``step_ms`` is the step's time as the timed loop measured it.
 
-    ``limit_s`` is for the phases. A Chrome trace of some steps goes to ``trace_path``, when there is one.
+    ``limit_s`` is for the phases. A Chrome trace of some steps goes to ``trace_path``, when there is one. The machine's
+    ceilings are not measured shortly before ``deadline``, of ``time.monotonic()``.
     """
     phases = measure_phases(step, feed, limit_s=limit_s)
     if feed.queued_batches:
@@ -71,7 +80,7 @@ def profile_step(
         trace_path=recording.trace_path,
         called=recording.called,
     )
-    measured = _under_the_roof(measured, step, convolving=work.convolving)
+    measured = _under_the_roof(measured, step, deadline, convolving=work.convolving)
     bottleneck, evidence = judge(measured)
     return replace(measured, bottleneck=bottleneck, evidence=evidence)
 
@@ -112,15 +121,19 @@ def _with_whole_wait(phases: dict[str, float], step_ms: float) -> dict[str, floa
     return {**phases, Phase.DATA_WAIT: max(phases[Phase.DATA_WAIT], step_ms - others_ms)}
 
 
-def _under_the_roof(measured: Profile, step: TrainStep | InferStep, *, convolving: bool) -> Profile:
+def _under_the_roof(
+    measured: Profile, step: TrainStep | InferStep, deadline: float, *, convolving: bool
+) -> Profile:
     """The profile with the machine's ceilings, measured again when the step does better than a kept one."""
     dtype = _compute_dtype(step)
     tf32 = dtype is torch.float32 and _runs_tf32(step.device, convolving=convolving)
     name = "tf32" if tf32 else str(dtype).removeprefix("torch.")
-    known = _with_ceilings(measured, machine_ceilings(step.device, dtype), name)
+    ceilings = machine_ceilings(step.device, dtype, left_s=deadline - time.monotonic())
+    known = _with_ceilings(measured, ceilings, name)
     if (step_roof_share(known) or 0.0) <= 1:
         return known
-    return _with_ceilings(measured, machine_ceilings(step.device, dtype, anew=True), name)
+    ceilings = machine_ceilings(step.device, dtype, anew=True, left_s=deadline - time.monotonic())
+    return _with_ceilings(measured, ceilings, name)
 
 
 def _with_ceilings(measured: Profile, ceilings: Ceilings, name: str) -> Profile:
