@@ -105,8 +105,7 @@ def test_a_session_killed_at_random_moments_loses_no_measured_trial(tmp_path, mo
         before, had_control, _ = _measured(path)
         for kill in range(KILLS_OF_ONE):
             if chance.random() < 0.5:
-                size = path.stat().st_size
-                _wait(lambda path=path, size=size, one=process: path.stat().st_size > size or one.poll() is not None)
+                _wait_for_a_record(path, process)
                 time.sleep(chance.uniform(0.0, 0.5))
             else:
                 time.sleep(chance.uniform(0.0, 2.0))
@@ -117,6 +116,7 @@ def test_a_session_killed_at_random_moments_loses_no_measured_trial(tmp_path, mo
             assert damaged <= kill + 1
             before, had_control = after, has_control
             process = _started(tmp_path, "--resume")
+        _wait_for_a_record(path, process)  # before it begins, a signal ends any program
         process.send_signal(signal.SIGINT)
         assert process.wait(SOON_S) in (0, 130)
         after, has_control, _ = _measured(path)
@@ -127,6 +127,11 @@ def test_a_session_killed_at_random_moments_loses_no_measured_trial(tmp_path, mo
 def _wait_for_a_baseline(sessions, process):
     _wait(lambda: any("BaselineMeasured" in path.read_text() for path in sessions.glob("*.jsonl")))
     assert process.poll() is None
+
+
+def _wait_for_a_record(path, process):
+    size = path.stat().st_size
+    _wait(lambda: path.stat().st_size > size or process.poll() is not None)
 
 
 def _wait(holds):
