@@ -20,7 +20,7 @@ from advisor.errors import AdvisorError, UsageError
 from advisor.experiment import events
 from advisor.experiment.past.journal import Journal, open_session
 from advisor.export.config_patch import Wanted, patched
-from advisor.files.config_file import read_config
+from advisor.files.config_file import parsed, read_config
 from advisor.files.state_folder import make_private, replace_file, state_folder
 from advisor.recipe.settings import Settings
 from advisor.records.secrets import arguments_without_secrets, names_a_secret, without_secrets
@@ -300,6 +300,15 @@ def test_no_yaml_takes_long_or_ends_in_a_traceback(tmp_path, text):
         with contextlib.suppress(AdvisorError):
             read()
     assert time.monotonic() - started < SOON_S
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [("bool", "'maybe' cannot be read as bool"), ("timestamp", "'soon' cannot be read as timestamp")],
+)
+def test_a_word_that_is_not_of_its_type_is_named_with_its_line(name, problem):
+    with pytest.raises(UsageError, match=f"c.yaml is not valid YAML: line 2: {problem}"):
+        parsed(f"x: 1\n{WRITTEN[name]}", "c.yaml")
 
 
 @pytest.mark.parametrize("name", ["bool", "timestamp", "int", "itself", "merges"])

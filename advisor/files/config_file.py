@@ -28,6 +28,7 @@ YAML_FAILURES = (
 )
 # A config with more values than this, aliases written out, is no config. Count; the largest found in public is 20,000.
 _MOST_VALUES = 1_000_000
+_SHOWN = 40  # characters of a bad value in a message
 _EXPONENT = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d{1,3}")
 
 
@@ -37,6 +38,16 @@ class ConfigLoader(yaml.SafeLoader):
     def __init__(self, stream: Any) -> None:
         super().__init__(stream)
         self._merged = 0
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Make the value of a node. Raises ConstructorError where a word is not of the type that its tag names."""
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:
+            if not isinstance(node, yaml.ScalarNode):
+                raise
+            problem = f"{node.value[:_SHOWN]!r} cannot be read as {node.tag.rpartition(':')[2]}"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """Write out the merge keys of a mapping. Raises ConstructorError where they stand for too many values."""

@@ -23,6 +23,8 @@ _FACTORS = (
     (1.5, (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0)),
     (0.0, tuple(1.0 + count / 20 for count in range(180))),
 )
+# On a logarithmic axis. Times are in milliseconds, and rates in operations a second.
+_SMALLEST, _LARGEST = 1e-18, 1e24
 # A line is told from a label by so many places on it.
 _PLACES = 60
 
@@ -172,8 +174,11 @@ def linear_axis(title: str, values: Iterable[float], unit: str = "") -> Axis:
 def log_axis(
     title: str, values: Iterable[float], name: Callable[[float], str], ticks: Sequence[float] | None = None
 ) -> Axis:
-    """A logarithmic axis around positive values; its ticks are round, closer on a short axis, unless they are given."""
-    known = [value for value in values if value > 0] or [1.0]
+    """A logarithmic axis around positive values; its ticks are round, closer on a short axis, unless they are given.
+
+    Values beyond any measured one, which a damaged journal may hold, count as the limit.
+    """
+    known = [min(max(value, _SMALLEST), _LARGEST) for value in values if value > 0] or [1.0]
     room = (max(known) / min(known)) ** _MARGIN * 1.02
     low, high = min(known) / room, max(known) * room
     shown = list(_decades(low, high)) if ticks is None else [tick for tick in ticks if low <= tick <= high]
