@@ -12,7 +12,7 @@ from tui_pilot import SIZES, cells, drive, screen_text, settle
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
-from advisor.records import Comparison, OperatorRow
+from advisor.records import Comparison, OperatorRow, Outcome
 from advisor.report.waterfall import waterfall
 from advisor.tui.text import interval_bar, shortened, widest_effect
 from advisor.tui.views.advice_text import nothing_helped
@@ -63,6 +63,17 @@ def test_a_trial_that_runs_again_shows_how_steady_it_was() -> None:
 
 
 # --- rows -----------------------------------------------------------------------------------------------------
+
+
+def test_what_ran_stands_above_what_did_not(state) -> None:
+    """A short session tries five of forty candidates, and the stacks that it tries are no candidates."""
+    first, second = (name for name, record in list(state.trials.items())[:2] if record.result.measured)
+    record = state.trials[first]
+    state.trials[first] = replace(record, result=replace(record.result, outcome=Outcome.SKIPPED, reason="no time"))
+    shown = keys(state, Order())
+    assert shown.index(second) < shown.index(PART) < shown.index(first)
+    state.running = first
+    assert keys(state, Order()).index(first) < shown.index(PART)
 
 
 def test_every_trial_has_a_row_also_one_that_is_no_candidates(state) -> None:

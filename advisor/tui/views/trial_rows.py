@@ -79,9 +79,10 @@ class Row:
 
 
 def build_rows(state: SessionState, waiting: Collection[str] = ()) -> list[Row]:
-    """All rows: the baseline, the stack, the candidates in the order of the plan, what else ran, then what was skipped.
+    """All rows: the baseline, the stack, the candidates that ran, what else ran, the other candidates, skipped recipes.
 
-    ``waiting`` names the trials that the person asked for and that have not begun.
+    Candidates are in the order of the plan. ``waiting`` names the trials that the person asked for and that have not
+    begun.
     """
     widest = widest_effect(state.trials.values(), state.stack)
     rows: list[Row] = []
@@ -90,9 +91,17 @@ def build_rows(state: SessionState, waiting: Collection[str] = ()) -> list[Row]:
     if state.stack and (state.stack.settings or state.stack.pending):
         rows.append(_stack_row(state, widest))
     names = list(dict.fromkeys([*(item.name for item in state.planned), *state.trials]))
-    rows += [_candidate_row(name, state, widest, waited_for=name in waiting) for name in names]
+    candidates = {name: _candidate_row(name, state, widest, waited_for=name in waiting) for name in names}
+    rows += [row for name, row in candidates.items() if _has_run(name, state)]
     rows += [_other_row(name, state) for name in other_trials(state)]
+    rows += [row for name, row in candidates.items() if not _has_run(name, state)]
     return rows + [_skipped_row(recipe, reason) for recipe, reason in state.skipped.items()]
+
+
+def _has_run(name: str, state: SessionState) -> bool:
+    """Whether a candidate was tried, alone or with others, or is being tried."""
+    record = state.trials.get(name)
+    return state.running == name or (record is not None and record.result.outcome is not Outcome.SKIPPED)
 
 
 def _baseline_row(state: SessionState) -> Row:
