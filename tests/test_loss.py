@@ -11,7 +11,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from advisor.portable.losses import LossError, default_loss, describe_loss, main_output, takes_model
+from advisor.portable.losses import (
+    LossError,
+    default_loss,
+    describe_loss,
+    main_output,
+    takes_model,
+    takes_output_only,
+)
 from advisor.portable.plan import StepPlan
 from advisor.records import Mode
 from advisor.runtime.step import TrainStep
@@ -340,3 +347,60 @@ def test_the_main_output_is_the_first_floating_point_tensor():
 def test_an_output_without_numbers_says_so():
     with pytest.raises(TypeError, match="returned str, which holds no floating-point tensor"):
         main_output("text")
+
+
+# --- a loss of the output alone -------------------------------------------------------------------------------
+
+
+class OwnLoss(nn.Module):
+    """Computes its loss where it gets labels, as Hugging Face's models and nanoGPT do."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+
+    def forward(self, x, labels=None):
+        scores = self.linear(x)
+        return scores, functional.cross_entropy(scores, labels) if labels is not None else None
+
+
+LABELLED = torch.randn(8, 4), torch.randint(3, (8,))
+
+
+@pytest.mark.parametrize("compiled", ["none", "default"])
+@pytest.mark.parametrize("batch", [LABELLED, {"x": LABELLED[0], "labels": LABELLED[1]}], ids=["a tuple", "a mapping"])
+def test_a_loss_of_the_output_alone_leaves_the_whole_batch_to_the_model(batch, compiled, monkeypatch):
+    monkeypatch.setattr("advisor.portable.steps.compiled_call", lambda call, plan: call)
+    model = OwnLoss()
+    expected = model(*LABELLED)[1].item()
+    plan = StepPlan(mode=Mode.TRAIN, device="cpu", compile_mode=compiled, compile_scope="with_loss")
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), lambda out: out[1], plan)
+    assert step(batch).item() == pytest.approx(expected)
+    assert step.loss_of_known_form((1, 2), None) == 2
+
+
+def test_a_loss_of_the_output_alone_needs_no_second_input_of_the_model():
+    model = nn.Linear(4, 3)
+    step = TrainStep(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        lambda output: output.square().mean(),
+        StepPlan(mode=Mode.TRAIN, device="cpu"),
+    )
+    expected = model(LABELLED[0]).square().mean().item()
+    assert step(LABELLED).item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("loss", "alone"),
+    [
+        (lambda out: out, True),
+        (nn.Flatten(), True),
+        (lambda out, target=None: out, False),
+        (lambda *parts: 0, False),
+        (lambda model: 0, False),
+        (nn.MSELoss(), False),
+    ],
+)
+def test_it_is_told_by_the_arguments_that_it_takes(loss, alone):
+    assert takes_output_only(loss) is alone

@@ -407,6 +407,34 @@ def test_a_list_of_the_parts_of_one_batch_is_one_batch(data):
     assert normalise(Workload(OneInput(), data=data, loss=near), spec()).data is data
 
 
+class Graph:
+    """A batch that can be called, as PyTorch Geometric's ``Data`` can: it yields what it holds."""
+
+    def __init__(self):
+        self.x = torch.randn(8, 4)
+
+    def __call__(self, *names):
+        yield from vars(self).items()
+
+    def to(self, device, **options):
+        self.x = self.x.to(device, **options)
+        return self
+
+
+def test_a_batch_that_can_be_called_is_no_function_that_makes_batches():
+    data = Graph()
+    loop = normalise(Workload(OneInput(), data=data, loss=lambda model, batch: model(batch.x).sum()), spec())
+    assert loop.data is data
+    assert loop.make_batch is None
+
+
+@pytest.mark.parametrize(("count", "is_one_batch"), [(3, True), (8, False)], ids=["a triplet", "batches"])
+def test_a_long_list_of_tensors_is_batches_for_a_step_of_ones_own(count, is_one_batch):
+    data = [torch.randn(8, 4) for _ in range(count)]
+    loop = normalise(Workload(OneInput(), data=data, step=lambda batch: batch), spec())
+    assert (loop.data is data) is is_one_batch
+
+
 @pytest.mark.parametrize("norm", [-1, 0, float("nan"), True, "1"])
 def test_a_norm_that_nothing_can_be_clipped_to_is_refused(norm):
     with pytest.raises(TargetError, match="is not a norm to clip gradients to") as error:

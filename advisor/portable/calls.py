@@ -21,15 +21,16 @@ class SplitBatch(NamedTuple):
     target: Any = None
 
 
-def splitter(model: torch.nn.Module, *, with_target: bool) -> Callable[[Any], SplitBatch]:
+def splitter(model: torch.nn.Module, *, with_target: bool, with_labels: bool = False) -> Callable[[Any], SplitBatch]:
     """The splitter of this model's batches.
 
     A mapping becomes keyword arguments, less a target that the model does not take, or that is wanted apart and the
     model can do without; of a tuple or list the last element is the target when ``with_target``, or when the model's
     ``forward`` takes fewer inputs than the batch has; anything else is the one input. The inputs beside a target may be
-    a mapping of the model's keywords, or, when ``with_target``, a tuple or list of its inputs.
+    a mapping of the model's keywords, or, when ``with_target``, a tuple or list of its inputs. ``with_labels``: the
+    model gets what it takes of the labels, as one that computes its own loss.
     """
-    accepted = positional_count(model)
+    accepted = positional_count(model, with_labels=with_labels)
     keywords, required = keyword_inputs(model), required_keywords(model)
     places = positional_inputs(model)
 
@@ -117,7 +118,12 @@ def positional_inputs(model: torch.nn.Module) -> list[inspect.Parameter] | None:
     return [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
 
-def positional_count(model: torch.nn.Module) -> int | None:
-    """The number of inputs of the model: the required ones, at least one; None when it takes any number."""
+def positional_count(model: torch.nn.Module, *, with_labels: bool = False) -> int | None:
+    """The number of inputs of the model: the required ones, at least one; None when it takes any number.
+
+    ``with_labels`` counts labels too, which a model without a use for them can do without.
+    """
     positional = positional_inputs(model)
-    return None if positional is None else max(1, sum(p.default is p.empty for p in positional))
+    if positional is None:
+        return None
+    return max(1, sum(p.default is p.empty or (with_labels and p.name in TARGET_NAMES) for p in positional))

@@ -46,6 +46,24 @@ def takes_model(loss: Callable[..., Any]) -> bool | None:
     return True if second == "batch" else None
 
 
+def takes_output_only(loss: Callable[..., Any]) -> bool:
+    """Whether a loss is ``loss(output)``: the model has seen the target, or there is none."""
+    try:
+        signature = inspect.signature(loss.forward if isinstance(loss, torch.nn.Module) else loss)
+    except (TypeError, ValueError):
+        return False
+    return is_callable_with(signature, 1) and not is_callable_with(signature, 2) and not takes_model(loss)
+
+
+def is_callable_with(signature: inspect.Signature, count: int) -> bool:
+    """Whether a signature allows a call with so many positional arguments and nothing else."""
+    try:
+        signature.bind(*[None] * count)
+    except TypeError:
+        return False
+    return True
+
+
 def is_module(annotation: Any) -> bool:
     """Whether an annotation is a class of modules."""
     return isinstance(annotation, type) and issubclass(annotation, torch.nn.Module)

@@ -22,7 +22,7 @@ from advisor.portable.compiled_module import (
     replaying_graphs,
 )
 from advisor.portable.compiling import compiled_call
-from advisor.portable.losses import default_loss, form_that_works, loss_in, takes_model
+from advisor.portable.losses import default_loss, form_that_works, loss_in, takes_model, takes_output_only
 from advisor.portable.nested import map_tensors, mover
 from advisor.portable.parallel import synchronise_gradients
 from advisor.portable.plan import StepPlan
@@ -67,13 +67,18 @@ class TrainStep:
         self.device = torch.device(plan.device)
         self.to_device = mover_of(plan)
         self.scaler = torch.amp.GradScaler(plan.device_type) if plan.scales_gradients else None
-        self.loss_function = loss or default_loss
+        self.loss_function: Callable[..., Any] = loss or default_loss
         self._loss_takes_model = takes_model(loss) if loss is not None else False
+        # Nobody else is to get the target then: the model takes what it needs of the batch.
+        self._loss_takes_output_only = loss is not None and takes_output_only(loss)
+        if self._loss_takes_output_only:
+            self._loss_takes_model = False
         self._whole: Callable[..., Any] | None = None
         self._compile_whole()
-        self._split = splitter(model, with_target=True)
+        apart = not self._loss_takes_output_only
+        self._split = splitter(model, with_target=apart, with_labels=not apart)
         # Without a loss a mapping keeps its labels for a model that takes them (Hugging Face): it computes its own.
-        self._split_mapping = splitter(model, with_target=loss is not None)
+        self._split_mapping = splitter(model, with_target=apart and loss is not None)
         self._autocast = autocast_of(plan)
         self._attention = attention_of(plan)
         self._creation = creation_of(plan)
@@ -153,22 +158,27 @@ class TrainStep:
             return loss(model, batch)
 
         def of_output(output: Any, target: Any) -> Any:
-            return loss(output, target)
+            return self._loss_of(output, target)
 
         return of_model if self._loss_takes_model else of_output
 
     def _loss_of_output(self, batch: Any) -> Any:
         split = (self._split_mapping if isinstance(batch, Mapping) else self._split)(batch)
-        return self.loss_function(self.model(*split.args, **split.kwargs), self._split(batch).target)
+        return self._loss_of(self.model(*split.args, **split.kwargs), self._split(batch).target)
+
+    def _loss_of(self, output: Any, target: Any) -> Any:
+        """The loss of an output, for a loss that is not called with the model."""
+        return self.loss_function(output) if self._loss_takes_output_only else self.loss_function(output, target)
 
     def _compile_whole(self) -> None:
         """Put forward pass and loss into one compiled function, once the loss's form is known."""
         if not self.plan.compiles_loss or self._loss_takes_model is None:
             return
-        model, loss = self.model, self.loss_function
+        model, loss, of_output_only = self.model, self.loss_function, self._loss_takes_output_only
 
         def whole(target: Any, *args: Any, **kwargs: Any) -> Any:
-            return loss(model(*args, **kwargs), target)
+            output = model(*args, **kwargs)
+            return loss(output) if of_output_only else loss(output, target)
 
         self._whole = compiled_call(loss if self._loss_takes_model else whole, self.plan)
 
@@ -177,7 +187,7 @@ class TrainStep:
         if self._loss_takes_model or self._whole is not None:
             return loss_in(output)
         with self._graphs(), self._creation(), self._autocast:
-            return loss_in(self.loss_function(output, self._split(batch).target))
+            return loss_in(self._loss_of(output, self._split(batch).target))
 
     def backward(self, loss: torch.Tensor) -> None:
         """Gradients of the (scaled) loss, or of its part in the update."""

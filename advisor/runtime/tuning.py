@@ -157,10 +157,10 @@ class Tuning:
     ) -> TrainStep | GraphedStep:
         """A callable ``step(batch) -> detached loss``: moving the batch, autocast, scaler, zero_grad and graph inside.
 
-        ``loss`` is ``loss(model, batch)`` or ``loss(output, target)``; ``clip_grad`` is the norm that gradients are
-        clipped to before the update. Pass what ``prepare`` returned. A model that is not in training mode is put into
-        it now, once; afterwards the mode is the loop's: one that validates in between switches with ``eval()`` and
-        ``train()``, or evaluates with the step of ``infer``, which leaves the mode as it is.
+        ``loss`` is ``loss(model, batch)``, ``loss(output, target)`` or ``loss(output)``; ``clip_grad`` is the norm that
+        gradients are clipped to before the update. Pass what ``prepare`` returned. A model that is not in training mode
+        is put into it now, once; afterwards the mode is the loop's: one that validates in between switches with
+        ``eval()`` and ``train()``, or evaluates with the step of ``infer``, which leaves the mode as it is.
 
         The step's ``scaler`` is the gradient scaler of float16 training, None without one. Its ``state_dict()`` and
         ``load_state_dict()`` hold what a checkpoint needs beside the model and the optimizer: the scaler's state, and

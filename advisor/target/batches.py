@@ -22,6 +22,8 @@ MOST_KEPT = 32
 _MOST_KEPT_BYTES = 2**30
 # Parts of the usual batch. A count.
 _INPUTS_AND_TARGET = 2
+# The most tensors of one form that a step of somebody's own gets as one batch. A count; triplets are common.
+_PARTS_FOR_A_STEP = 4
 
 
 class _Source(IterableDataset[Any]):
@@ -34,16 +36,17 @@ class _Source(IterableDataset[Any]):
         return iter(self.begin())
 
 
-def batches_in_data(data: Any, notes: list[str], model: Any = None) -> Any:
+def batches_in_data(data: Any, notes: list[str], model: Any = None, *, own_step: bool = False) -> Any:
     """``data`` with an iterable of batches as a loader of them; one batch, or a callable of a size, as it is.
 
-    What can be read only once is read ahead and repeated; a note says so, and also where a list of tensors is taken for
-    a list of batches.
+    ``own_step``: the batches go to a step of the target's own, and not to the model. What can be read only once is read
+    ahead and repeated; a note says so, and also where a list of tensors is taken for a list of batches.
     """
     if isinstance(data, DataLoader | torch.Tensor | Mapping | str) or data is None:
         return data
     if isinstance(data, list | tuple):
-        if not _is_sequence_of_batches(data, model):
+        most_parts = _PARTS_FOR_A_STEP if own_step else _most_parts(model)
+        if not _is_sequence_of_batches(data, most_parts):
             return data
         if isinstance(data[0], torch.Tensor):
             notes.append(f"the {_name(data)} is taken for {len(data)} batches, each one tensor")
@@ -57,10 +60,11 @@ def batches_in_data(data: Any, notes: list[str], model: Any = None) -> Any:
     return data
 
 
-def _is_sequence_of_batches(data: Any, model: Any) -> bool:
+def _is_sequence_of_batches(data: Any, most_parts: float) -> bool:
     """Whether the elements of a list or a tuple are batches, not parts of one batch.
 
-    A list of tuples or of mappings is. Others have to be built alike, and to be more than inputs and a target.
+    A list of tuples or of mappings is. Others have to be built alike, and to be more than inputs and a target; tensors
+    more than ``most_parts``.
     """
     if hasattr(data, "_fields") or next(tensors_of(data), None) is None:
         return False
@@ -72,7 +76,7 @@ def _is_sequence_of_batches(data: Any, model: Any) -> bool:
         return next(tensors_of(data[0]), None) is not None
     alike = len({_form(part) for part in data}) == 1
     if kind is torch.Tensor:
-        return alike and len(data) > _most_parts(model)
+        return alike and len(data) > most_parts
     return alike and len(data) > (1 if isinstance(data, list) else _INPUTS_AND_TARGET)
 
 

@@ -13,7 +13,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader, Dataset
 
 from advisor.errors import TargetError
-from advisor.portable.losses import describe_loss
+from advisor.portable.losses import describe_loss, is_callable_with, takes_output_only
 from advisor.portable.nested import tensors_of
 from advisor.portable.steps import needs_closure
 from advisor.recipe.rebuild import batch_size_of, loader_with, resize_batch
@@ -42,7 +42,7 @@ def normalise(value: Any, spec: TargetSpec) -> Loop:
         workload = with_samples(workload, spec)
     if isinstance(workload, Adapted):
         notes.extend(workload.notes)
-    workload.data = batches_in_data(workload.data, notes, workload.model)
+    workload.data = batches_in_data(workload.data, notes, workload.model, own_step=workload.step is not None)
     data, make_batch = _data(workload, spec)
     mode = _mode(workload, data, spec)
     loop = Loop(
@@ -62,7 +62,7 @@ def normalise(value: Any, spec: TargetSpec) -> Loop:
     if loop.step is not None:
         loop.optimizer = optimizers_of(workload)
     elif mode is Mode.TRAIN:
-        _check_called_with_two(workload.loss)
+        _check_can_be_called(workload.loss)
         loop.optimizer = _optimizer(workload, notes)
     loop.loss_text = _loss_text(loop)
     return loop
@@ -124,7 +124,7 @@ def _checked(workload: Workload) -> Workload:
     if workload.loss is not None and not callable(workload.loss):
         raise TargetError(
             f"the target's loss is {_kind(workload.loss)}, not a function.",
-            "Give loss(model, batch) or loss(output, target).",
+            "Give loss(model, batch), loss(output, target) or loss(output).",
         )
     if workload.mode not in (None, *(mode.value for mode in Mode)):
         raise TargetError(f"{workload.mode!r} is not a mode.", "Give train or infer.")
@@ -139,26 +139,24 @@ def _own_tensors(module: nn.Module) -> list[torch.Tensor]:
     return [*module.parameters(recurse=False), *module.buffers(recurse=False)]
 
 
-def _check_called_with_two(loss: Any) -> None:
-    """Raise TargetError for a loss that cannot be called as ``loss(output, target)`` or ``loss(model, batch)``."""
+def _check_can_be_called(loss: Any) -> None:
+    """Raise TargetError for a loss that has none of the forms of a loss."""
     try:
         signature = inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss)
     except (TypeError, ValueError):  # none given, or without a signature
         return
-    try:
-        signature.bind(None, None)
-    except TypeError as error:
+    if not is_callable_with(signature, 2) and not takes_output_only(loss):
         raise TargetError(
-            f"the target's loss takes ({', '.join(signature.parameters)}), and it is called with two arguments.",
-            "Give loss(model, batch), which may call the model as it likes, or loss(output, target).",
-        ) from error
+            f"the target's loss takes ({', '.join(signature.parameters)}), which is not how it is called.",
+            "Give loss(model, batch), which may call the model as it likes, loss(output, target), or loss(output).",
+        )
 
 
 def _data(workload: Workload, spec: TargetSpec) -> tuple[DataLoader[Any] | Any, Callable[[int], Any] | None]:
     data = workload.data
     if isinstance(data, DataLoader):
         return _sized_loader(data, spec), None
-    if callable(data) and not isinstance(data, torch.Tensor):
+    if callable(data) and not _is_batch(data):
         usual = (workload.usual_size if isinstance(workload, Adapted) else None) or LARGEST_BATCH
         size = spec.batch_size or (spec.input_shape[0] if spec.input_shape else usual)
         return _checked_batch(data(size), "what the target's data function returned"), cast(
@@ -174,6 +172,11 @@ def _data(workload: Workload, spec: TargetSpec) -> tuple[DataLoader[Any] | Any, 
             f"--batch-size cannot be applied: {error}.",
             "Leave --batch-size out, or return a function that makes a batch of a size.",
         ) from error
+
+
+def _is_batch(data: Any) -> bool:
+    """Whether data is a batch, though it may be callable as PyTorch Geometric's ``Data`` is: it can be moved."""
+    return hasattr(data, "to") and next(tensors_of(data), None) is not None
 
 
 def _checked_batch(batch: Any, what: str) -> Any:
