@@ -29,6 +29,8 @@ from advisor.records.secrets import arguments_without_secrets, without_secrets
 
 SCHEMA = 1
 _EVENTS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
+# Digits of the longest whole number in a line: bytes, nanoseconds and operations of a session have fewer.
+_MOST_DIGITS = 24
 _UNREADABLE = (OSError, LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 _LOCK = "lock"
 # Fields of events that name a file of the session.
@@ -279,12 +281,19 @@ def _event(line: bytes, folder: Path) -> Event | None:
     The files that it names lie in the session's own folder: no other is shown or copied because a journal says so.
     """
     try:
-        entry = json.loads(line)
+        entry = json.loads(line, parse_int=_whole_number)
         _check_keys(entry["data"])
         event: Event = msgspec.convert(_with_own_files(entry["data"], folder), _EVENTS[entry["event"]])
     except (*_UNREADABLE, UsageError):
         return None
     return event
+
+
+def _whole_number(digits: str) -> int:
+    """Return the number of these digits. Raises ValueError for one that nothing measured can be."""
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError(f"a number of {len(digits)} digits")
+    return int(digits)
 
 
 def _check_keys(value: Any) -> None:
