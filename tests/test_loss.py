@@ -391,6 +391,39 @@ def test_a_loss_of_the_output_alone_needs_no_second_input_of_the_model():
     assert step(LABELLED).item() == pytest.approx(expected)
 
 
+class Scores(dict):
+    """Outputs of Hugging Face's models: without labels they hold no loss."""
+
+    loss = property(lambda self: self.get("loss"))
+
+
+class NamedLoss(OwnLoss):
+    def forward(self, x, labels=None):
+        scores, loss = super().forward(x, labels)
+        return Scores(scores=scores) if loss is None else Scores(scores=scores, loss=loss)
+
+
+@pytest.mark.parametrize("compiled", ["none", "default"])
+@pytest.mark.parametrize(
+    ("loss", "keeps"),
+    [
+        (lambda output, batch: output.loss, True),
+        (lambda output, target: output["loss"], True),
+        (lambda a, b: a["loss"] * 1, True),
+        (lambda output, target: functional.cross_entropy(output["scores"], target), False),
+        (lambda model, batch: model(**batch).loss, False),
+    ],
+)
+def test_labels_are_left_to_the_model_where_the_loss_reads_the_models_own(loss, keeps, compiled, monkeypatch):
+    monkeypatch.setattr("advisor.portable.steps.compiled_call", lambda call, plan: call)
+    model, batch = NamedLoss(), {"x": LABELLED[0], "labels": LABELLED[1]}
+    expected = model(**batch).loss.item()
+    plan = StepPlan(mode=Mode.TRAIN, device="cpu", compile_mode=compiled, compile_scope="with_loss")
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), loss, plan)
+    assert ("the model gets the labels too" in step.settle_loss(batch)) is keeps
+    assert step(batch).item() == pytest.approx(expected)
+
+
 @pytest.mark.parametrize(
     ("loss", "alone"),
     [

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from advisor.portable.calls import splitter
+from advisor.portable.calls import SplitBatch, splitter
 from advisor.portable.collector import Collector
 from advisor.portable.compiled_module import (
     MODELS_WITH_GRAPHS,
@@ -22,9 +22,17 @@ from advisor.portable.compiled_module import (
     replaying_graphs,
 )
 from advisor.portable.compiling import compiled_call
-from advisor.portable.losses import default_loss, form_that_works, loss_in, takes_model, takes_output_only
+from advisor.portable.losses import (
+    default_loss,
+    failure_of,
+    form_that_works,
+    loss_in,
+    takes_model,
+    takes_output_only,
+    undone,
+)
 from advisor.portable.nested import map_tensors, mover
-from advisor.portable.parallel import synchronise_gradients
+from advisor.portable.parallel import synchronise_gradients, unwrapped
 from advisor.portable.plan import StepPlan
 from advisor.portable.watching import REQUIRES_GRAD, is_installed
 
@@ -79,6 +87,7 @@ class TrainStep:
         self._split = splitter(model, with_target=apart, with_labels=not apart)
         # Without a loss a mapping keeps its labels for a model that takes them (Hugging Face): it computes its own.
         self._split_mapping = splitter(model, with_target=apart and loss is not None)
+        self._labels_are_open = apart and loss is not None and unwrapped(model) is model
         self._autocast = autocast_of(plan)
         self._attention = attention_of(plan)
         self._creation = creation_of(plan)
@@ -136,6 +145,10 @@ class TrainStep:
         Returns a sentence on what was found; empty when nothing was open. ``batch`` is on the device. Raises LossError
         when no form works.
         """
+        if self._labels_are_open and isinstance(batch, Mapping):
+            self._labels_are_open = False
+            if found := self._leave_labels_to_model(batch):
+                return found
         if self._loss_takes_model is not None:
             return ""
         with self._graphs(), self._creation(), self._attention(), self._autocast:
@@ -143,6 +156,28 @@ class TrainStep:
         self._loss_takes_model = form
         self._compile_whole()
         return found
+
+    def _leave_labels_to_model(self, batch: Any) -> str:
+        """Give the model its labels too where the loss works only so, as one that reads ``output.loss``.
+
+        Returns a sentence that says so; empty where nothing has to change.
+        """
+        apart, whole = self._split_mapping, splitter(self.model, with_target=False)
+        if self._loss_takes_model or whole(batch).kwargs.keys() == apart(batch).kwargs.keys():
+            return ""
+
+        def works(split: Callable[[Any], SplitBatch]) -> bool:
+            self._split_mapping = split
+            with undone(self.model):
+                return not failure_of(lambda: self._loss_of_output(batch))
+
+        with self._graphs(), self._creation(), self._attention(), self._autocast:
+            if works(apart) or not works(whole):
+                self._split_mapping = apart
+                return ""
+        self._loss_takes_model = False
+        self._compile_whole()
+        return "the model gets the labels too: the loss works only so, and a try worked"
 
     @property
     def loss_is_open(self) -> bool:
