@@ -278,7 +278,7 @@ def test_an_interruption_is_not_swallowed(load, error):
 
 
 @pytest.mark.parametrize(
-    ("returned", "message"), [("None", "nothing (None)"), ("3", "an int"), ("{'net': 1}", "a dict with the unknown")]
+    ("returned", "message"), [("None", "nothing (None)"), ("3", "an int"), ("{'nets': 1}", "a dict with the unknown")]
 )
 def test_a_value_of_a_wrong_shape(load, returned, message):
     assert failure(load, f"def build():\n    return {returned}\n").message.startswith(f"the target returned {message}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 import math
@@ -13,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from advisor.errors import TargetError
+from advisor.portable.losses import is_callable_with
 from advisor.portable.nested import tensors_of
 from advisor.runtime.loader import GivenBatches
 
@@ -20,6 +22,8 @@ from advisor.runtime.loader import GivenBatches
 MOST_KEPT = 32
 # Bytes of such batches that are kept at most.
 _MOST_KEPT_BYTES = 2**30
+# Names of a first parameter that says which part of the data is wanted.
+_SPLITS = frozenset({"split", "mode", "phase", "stage", "subset"})
 # Parts of the usual batch. A count.
 _INPUTS_AND_TARGET = 2
 # The most tensors of one form that a step of somebody's own gets as one batch. A count; triplets are common.
@@ -42,6 +46,8 @@ def batches_in_data(data: Any, notes: list[str], model: Any = None, *, own_step:
     ``own_step``: the batches go to a step of the target's own, and not to the model. What can be read only once is read
     ahead and repeated; a note says so, and also where a list of tensors is taken for a list of batches.
     """
+    if inspect.isfunction(_inner(data)) or inspect.ismethod(_inner(data)):
+        return _batches_of(data, notes)
     if isinstance(data, DataLoader | torch.Tensor | Mapping | str) or data is None:
         return data
     if isinstance(data, list | tuple):
@@ -55,9 +61,27 @@ def batches_in_data(data: Any, notes: list[str], model: Any = None, *, own_step:
         kept = _read_ahead(data)
         notes.append(f"the {_name(data)} can be read only once: its first {len(kept)} batches are repeated")
         return GivenBatches(_Source(lambda: kept), _name(data))
-    if isinstance(data, Iterable) and next(tensors_of(data), None) is None:
-        return GivenBatches(_Source(lambda: data), _name(data))
-    return data
+    of_batches = isinstance(data, Iterable) and next(tensors_of(data), None) is None
+    return GivenBatches(_Source(lambda: data), _name(data)) if of_batches else data
+
+
+def _batches_of(function: Callable[..., Any], notes: list[str]) -> Any:
+    """The batches of a function that takes no size: it yields them, or is called for each. One of a size, as it is."""
+    signature, name = inspect.signature(function), _inner(function).__name__
+    first = next(iter(signature.parameters), "")
+    if first in _SPLITS and is_callable_with(signature, 1):
+        notes.append(f"{name} is called with {first}='train'")
+        return _batches_of(functools.partial(function, "train"), notes)
+    yields = inspect.isgeneratorfunction(_inner(function)) and is_callable_with(signature, 0)
+    if not yields and is_callable_with(signature, 1):
+        return function
+    made = function()
+    if isinstance(made, DataLoader):
+        return made
+    if yields or isinstance(made, Iterator) or (isinstance(made, Iterable) and next(tensors_of(made), None) is None):
+        return GivenBatches(_Source(function), name)
+    notes.append(f"{name} is called for each batch")
+    return GivenBatches(_Source(lambda: (function() for _ in itertools.count())), name)
 
 
 def _is_sequence_of_batches(data: Any, most_parts: float) -> bool:
@@ -114,6 +138,11 @@ def _read_ahead(iterator: Iterator[Any]) -> list[Any]:
     if not kept:
         raise TargetError(f"the {_name(iterator)} yields no batch.", "Return one that has not been read to its end.")
     return kept
+
+
+def _inner(function: Any) -> Any:
+    """The function of a ``functools.partial``; anything else as it is."""
+    return function.func if isinstance(function, functools.partial) else function
 
 
 def _name(data: Any) -> str:

@@ -260,7 +260,11 @@ def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
         for name, p in parameters.items()
         if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     ]
+    if required == ["batch_size"] and spec.batch_size is not None:
+        return found(spec.batch_size)
     takes_config = "config" in parameters
+    if len(required) == 1 and not takes_config and spec.config is not None:
+        return found(spec.config)  # under another name, such as cfg or args
     unknown = [name for name in required if name != "config"]
     module = spec.target.rpartition(":")[0]
     if unknown and isinstance(found, type) and issubclass(found, nn.Module):
@@ -271,7 +275,8 @@ def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
     if unknown:
         raise TargetError(
             f"{attribute} needs the arguments {', '.join(unknown)}.",
-            "Give the target no required arguments, or only one named config (the parsed --config file).",
+            "Give the target no required arguments, or one: config (the parsed --config FILE), or batch_size "
+            "(--batch-size N).",
         )
     if takes_config and spec.config is not None:
         return found(config=spec.config)

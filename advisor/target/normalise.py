@@ -10,10 +10,11 @@ from typing import Any, cast
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset
 
 from advisor.errors import TargetError
-from advisor.portable.losses import describe_loss, is_callable_with, takes_output_only
+from advisor.portable.losses import MODEL_NAMES, describe_loss, is_callable_with, takes_output_only
 from advisor.portable.nested import tensors_of
 from advisor.portable.steps import needs_closure
 from advisor.recipe.rebuild import batch_size_of, loader_with, resize_batch
@@ -25,11 +26,11 @@ from advisor.target.adapters import interpreted, with_samples
 from advisor.target.batches import batches_in_data
 from advisor.target.hubs.contract import Adapted
 from advisor.target.own_step import EXAMPLE, HINT, mode_of_step, optimizers_of, with_own_step
+from advisor.target.parts import ALIASES, BESIDE, attributes_of, in_order, optimizers_among
 from advisor.target.sizing import LARGEST_BATCH
 from advisor.target.workload import Workload
 
 _NAMES = ("model", "data", "loss", "optimizer", "mode", "current", "clip_grad", "step", "models", "optimizers")
-_ALIASES = {"batch": "data", "loader": "data", "dataloader": "data", "criterion": "loss"}
 _SHAPES = "a model, (model, data), (model, data, loss), (model, data, loss, optimizer), a dict of those, or a Workload"
 _DEFAULT_LEARNING_RATE = 1e-3
 
@@ -37,7 +38,7 @@ _DEFAULT_LEARNING_RATE = 1e-3
 def normalise(value: Any, spec: TargetSpec) -> Loop:
     """The loop that a build's return value describes, under the command line's options. Raises TargetError."""
     notes: list[str] = []
-    workload = _as_written(_as_workload(interpreted(value, spec)), notes)
+    workload = _as_written(_as_workload(interpreted(value, spec), notes), notes)
     if workload.data is None:
         workload = with_samples(workload, spec)
     if isinstance(workload, Adapted):
@@ -68,20 +69,23 @@ def normalise(value: Any, spec: TargetSpec) -> Loop:
     return loop
 
 
-def _as_workload(value: Any) -> Workload:
+def _as_workload(value: Any, notes: list[str]) -> Workload:
     if isinstance(value, Workload):
         return _checked(value)
     if isinstance(value, nn.Module):
         return Workload(value)
     if isinstance(value, Mapping):
-        return _checked(_from_mapping(value))
-    if isinstance(value, tuple | list) and 1 <= len(value) <= 4:
-        return _checked(Workload(**dict(zip(_NAMES, value, strict=False))))
+        return _checked(_from_mapping(value, notes))
+    if isinstance(value, tuple | list) and value and (parts := in_order(value, notes)):
+        return _checked(Workload(**parts))
     if isinstance(value, type):
         raise TargetError(
             f"the target returned the class {value.__name__}, not an instance.",
             f"Return {value.__name__}(...), with its arguments.",
         )
+    if parts := attributes_of(value):
+        notes.append(f"taken from the {type(value).__name__}: {', '.join(parts)}")
+        return _checked(Workload(**parts))
     raise TargetError(f"the target returned {_kind(value)}.", f"Return {_SHAPES}.")
 
 
@@ -95,8 +99,9 @@ def _as_written(workload: Workload, notes: list[str]) -> Workload:
     return replace(workload, model=as_written(workload.model), current={**compiled, **workload.current})
 
 
-def _from_mapping(value: Mapping[str, Any]) -> Workload:
-    named = {_ALIASES.get(str(key), str(key)): item for key, item in value.items()}
+def _from_mapping(value: Mapping[str, Any], notes: list[str]) -> Workload:
+    notes.extend(f"{name} is not used: {why}" for name, why in BESIDE.items() if name in value)
+    named = {ALIASES.get(str(key), str(key)): item for key, item in value.items() if key not in BESIDE}
     unknown = [name for name in named if name not in _NAMES]
     if unknown or not ("model" in named or "step" in named):
         problem = f"with the unknown keys {', '.join(unknown)}" if unknown else "without a model"
@@ -176,7 +181,7 @@ def _data(workload: Workload, spec: TargetSpec) -> tuple[DataLoader[Any] | Any, 
 
 def _is_batch(data: Any) -> bool:
     """Whether data is a batch, though it may be callable as PyTorch Geometric's ``Data`` is: it can be moved."""
-    return hasattr(data, "to") and next(tensors_of(data), None) is not None
+    return hasattr(data, "to") and not isinstance(data, nn.Module) and next(tensors_of(data), None) is not None
 
 
 def _checked_batch(batch: Any, what: str) -> Any:
@@ -185,9 +190,12 @@ def _checked_batch(batch: Any, what: str) -> Any:
             f"{what} is {_kind(batch)}, a dataset without a loader.", "Give DataLoader(dataset, batch_size=...)."
         )
     if next(tensors_of(batch), None) is None:
+        arrays = any(hasattr(part, "__array__") for part in tree_leaves(batch))
         raise TargetError(
             f"{what} is {_kind(batch)} and holds no tensor.",
-            "Give a DataLoader, one batch (a tensor, a tuple, a dict), or a function batch_size -> batch.",
+            "Make tensors of its arrays, with torch.from_numpy(array)."
+            if arrays
+            else "Give a DataLoader, one batch (a tensor, a tuple, a dict), or a function batch_size -> batch.",
         )
     return batch
 
@@ -226,6 +234,8 @@ def _optimizer(workload: Workload, notes: list[str]) -> Any:
             "Give --mode infer, or set requires_grad on the parameters to train.",
         )
     given = workload.optimizer
+    if len(several := optimizers_among(given)) == 1:
+        [given] = several
     if given is None:
         notes.append(f"SGD with momentum as the optimizer, learning rate {_DEFAULT_LEARNING_RATE:g}")
         return torch.optim.SGD(parameters, lr=_DEFAULT_LEARNING_RATE, momentum=0.9)
@@ -235,7 +245,7 @@ def _optimizer(workload: Workload, notes: list[str]) -> Any:
         if updated.isdisjoint(map(id, parameters)):
             notes.append("the optimizer holds no parameter of the model: its steps do not train this model")
         return given
-    made = given(parameters) if callable(given) else given
+    made = _made_by(given, parameters, workload.model) if callable(given) else given
     if not isinstance(made, torch.optim.Optimizer):
         raise TargetError(
             f"the target's optimizer is {_kind(made)}.",
@@ -243,6 +253,17 @@ def _optimizer(workload: Workload, notes: list[str]) -> Any:
         )
     _check_steps_alone(made)
     return made
+
+
+def _made_by(make: Callable[..., Any], parameters: list[nn.Parameter], model: nn.Module) -> Any:
+    """The optimizer that a function makes of the parameters, of the model, or of nothing."""
+    try:
+        signature = inspect.signature(make)
+    except (TypeError, ValueError):
+        return make(parameters)
+    if not is_callable_with(signature, 1):
+        return make()
+    return make(model if next(iter(signature.parameters)) in MODEL_NAMES else parameters)
 
 
 def _check_steps_alone(optimizer: torch.optim.Optimizer) -> None:

@@ -1,0 +1,94 @@
+"""The parts of a workload as people return them: told by what they are, in any order and under the usual names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.loss import _Loss
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
+
+from advisor.portable.nested import tensors_of
+
+# The documented order of a tuple.
+ORDER = ("model", "data", "loss", "optimizer")
+ALIASES = {
+    **dict.fromkeys(("net", "network"), "model"),
+    **dict.fromkeys(("batch", "loader", "dataloader", "train_loader", "train_dataloader", "train_dl"), "data"),
+    **dict.fromkeys(("criterion", "loss_fn", "loss_func", "loss_function"), "loss"),
+    **dict.fromkeys(("opt", "optim"), "optimizer"),
+}
+# What a loop has beside its steps, by the names that people give it.
+BESIDE = {
+    **dict.fromkeys(("scheduler", "lr_scheduler"), "the learning rate does not change in a trial"),
+    **dict.fromkeys(
+        ("val_loader", "valid_loader", "val_dataloader", "valid_dataloader", "test_loader", "test_dataloader"),
+        "what is measured are training steps",
+    ),
+    **dict.fromkeys(("device", "epochs", "num_epochs"), "the command line sets the device and the time"),
+}
+
+
+def in_order(values: Sequence[Any], notes: list[str]) -> dict[str, Any] | None:
+    """The parts of a returned tuple by their names; None where they are more, or others, than a loop has.
+
+    A part that can be one thing only has its name wherever it stands; functions have the names that are left, in the
+    documented order. ``notes`` get what is left out.
+    """
+    parts: dict[str, Any] = {}
+    open_ones = []
+    for value in values:
+        kind = kind_of(value)
+        if kind == "scheduler":
+            notes.append(f"the {type(value).__name__} is left out: {BESIDE['scheduler']}")
+        elif kind == "data" and "data" in parts and isinstance(value, DataLoader):
+            notes.append(f"the second loader is left out: {BESIDE['val_loader']}")
+        elif kind and kind not in parts:
+            parts[kind] = value
+        elif kind == "model" and "loss" not in parts:  # a module of the person's own that computes it
+            parts["loss"] = value
+        else:
+            open_ones.append(value)
+    left = [name for name in ORDER if name not in parts]
+    if len(open_ones) > len(left):
+        return None
+    return {**parts, **dict(zip(left, open_ones, strict=False))}
+
+
+def kind_of(value: Any) -> str:
+    """The only thing that a part can be; empty for a function, and for what may be several things."""
+    if isinstance(value, torch.optim.Optimizer) or is_optimizer_class(value) or optimizers_among(value):
+        return "optimizer"
+    if isinstance(value, LRScheduler):
+        return "scheduler"
+    if isinstance(value, _Loss):
+        return "loss"
+    if isinstance(value, nn.Module):
+        return "model"
+    if isinstance(value, tuple | list) and any(isinstance(part, nn.Module) for part in value):
+        return ""
+    is_batch = isinstance(value, torch.Tensor | Mapping | tuple | list) and any(True for _ in tensors_of(value))
+    return "data" if isinstance(value, DataLoader) or is_batch else ""
+
+
+def is_optimizer_class(value: Any) -> bool:
+    """Whether a value is a class of optimizers, such as ``torch.optim.AdamW``."""
+    return isinstance(value, type) and issubclass(value, torch.optim.Optimizer)
+
+
+def optimizers_among(value: Any) -> list[torch.optim.Optimizer]:
+    """The optimizers of a list, or of a pair of lists of optimizers and schedulers, as Lightning has them."""
+    if not isinstance(value, tuple | list):
+        return []
+    found = value[0] if value and isinstance(value[0], tuple | list) else value
+    return [part for part in found if isinstance(part, torch.optim.Optimizer)]
+
+
+def attributes_of(value: Any) -> dict[str, Any]:
+    """The parts that an object holds under the usual names, such as a dataclass or a trainer; empty without a model."""
+    held = {ALIASES.get(name, name): part for name, part in getattr(value, "__dict__", {}).items()}
+    parts = {name: held[name] for name in (*ORDER, "clip_grad", "step") if name in held}
+    return parts if isinstance(parts.get("model"), nn.Module) else {}

@@ -1,0 +1,141 @@
+"""The parts of a workload in the order and under the names that people return them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
+from torch.utils.data import DataLoader, TensorDataset
+
+from advisor.errors import TargetError
+from advisor.portable.plan import StepPlan
+from advisor.records import Mode, TargetSpec
+from advisor.runtime.step import make_step
+from advisor.target.entrypoint import load_target
+from advisor.target.normalise import normalise
+from advisor.trial.measurement.probe import probe_batches
+
+SPEC = TargetSpec("t", ".")
+NET = nn.Linear(8, 3)
+SGD = torch.optim.SGD(NET.parameters(), lr=0.1)
+BATCH = torch.randn(16, 8), torch.randint(3, (16,))
+LOADER = DataLoader(TensorDataset(*BATCH), 8)
+LOSS = functional.cross_entropy
+
+
+class OwnLoss(nn.Module):
+    """A loss that is a module of the person's own."""
+
+    def forward(self, output, target):
+        return functional.cross_entropy(output, target)
+
+
+@dataclass
+class Parts:
+    model: Any
+    train_loader: Any
+    criterion: Any
+    optimizer: Any
+    seed: int = 0
+
+
+class Trainer:
+    def __init__(self):
+        self.net, self.loader, self.loss_fn, self.opt, self.device = NET, LOADER, LOSS, SGD, "cpu"
+
+
+RETURNED = {
+    "in the documented order": (NET, LOADER, LOSS, SGD),
+    "the loss before the data": (NET, LOSS, LOADER, SGD),
+    "the optimizer second": (NET, SGD, LOADER, LOSS),
+    "the optimizer before the loss": (NET, LOADER, SGD, LOSS),
+    "a module as the loss": (NET, OwnLoss(), LOADER, SGD),
+    "a criterion first": (nn.CrossEntropyLoss(), NET, LOADER, SGD),
+    "a scheduler too": (NET, LOADER, LOSS, SGD, StepLR(SGD, 1)),
+    "another scheduler": (NET, LOADER, LOSS, SGD, ReduceLROnPlateau(SGD)),
+    "a second loader": (NET, LOADER, LOADER, LOSS, SGD),
+    "the optimizer in a list": (NET, LOADER, LOSS, [SGD]),
+    "optimizers and schedulers": (NET, LOADER, LOSS, ([SGD], [StepLR(SGD, 1)])),
+    "usual names": {"net": NET, "train_loader": LOADER, "loss_fn": LOSS, "opt": SGD},
+    "more names": {"model": NET, "train_dataloader": LOADER, "criterion": LOSS, "optim": SGD, "val_loader": LOADER},
+    "a dataclass": Parts(NET, LOADER, LOSS, SGD),
+    "a namespace": SimpleNamespace(model=NET, loader=LOADER, loss=LOSS, optimizer=SGD),
+    "a trainer": Trainer(),
+}
+
+
+@pytest.mark.parametrize("value", RETURNED.values(), ids=RETURNED)
+def test_each_part_is_found(value):
+    loop = normalise(value, SPEC)
+    assert (loop.model, loop.data, loop.optimizer, loop.mode) == (NET, LOADER, SGD, Mode.TRAIN)
+    assert loop.loss is LOSS or isinstance(loop.loss, OwnLoss | nn.CrossEntropyLoss)
+
+
+@pytest.mark.parametrize(
+    ("value", "note"),
+    [
+        (RETURNED["a scheduler too"], "the StepLR is left out: the learning rate does not change in a trial"),
+        (RETURNED["a second loader"], "the second loader is left out: what is measured are training steps"),
+        (RETURNED["more names"], "val_loader is not used: what is measured are training steps"),
+        (RETURNED["a trainer"], "taken from the Trainer: model, data, loss, optimizer"),
+    ],
+)
+def test_what_is_left_out_is_told(value, note):
+    assert note in normalise(value, SPEC).notes
+
+
+def test_what_is_no_part_is_refused_as_before():
+    with pytest.raises(TargetError, match="a tuple of 5"):
+        normalise((NET, BATCH, LOSS, SGD, 3), SPEC)
+    with pytest.raises(TargetError, match="returned a SimpleNamespace"):
+        normalise(SimpleNamespace(loader=LOADER), SPEC)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [lambda: SGD, lambda model: torch.optim.SGD(model.parameters(), lr=0.1), torch.optim.Adam, lambda p: [SGD][0]],
+    ids=["of nothing", "of the model", "a class", "of the parameters"],
+)
+def test_an_optimizer_may_be_made_of_nothing_the_model_or_its_parameters(optimizer):
+    loop = normalise((NET, BATCH, LOSS, optimizer), SPEC)
+    assert isinstance(loop.optimizer, torch.optim.Optimizer)
+
+
+def batch_of_split(split):
+    assert split == "train"
+    return BATCH
+
+
+def endless(batch_size=16):
+    while True:
+        yield BATCH
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: BATCH, batch_of_split, endless, lambda: LOADER, lambda: iter(LOADER)],
+    ids=["a batch", "nanoGPT", "a generator", "a loader", "an iterator"],
+)
+def test_data_may_come_from_a_function_of_no_size(make):
+    loop = normalise((NET, make, LOSS, SGD), SPEC)
+    batches = probe_batches(loop.data, 0)
+    step = make_step(loop.components(StepPlan(loop.mode, "cpu"), loop.data), loop.loss)
+    assert len(batches) > 1
+    assert all(bool(torch.isfinite(step(batch))) for batch in batches)
+
+
+@pytest.mark.parametrize(
+    ("signature", "options"),
+    [("cfg", {"config": {"n": 4}}), ("args", {"config": {"n": 4}}), ("batch_size", {"batch_size": 4})],
+)
+def test_a_builder_gets_its_config_under_any_name_and_its_batch_size(tmp_path, signature, options):
+    size = "batch_size" if signature == "batch_size" else f"{signature}['n']"
+    text = f"import torch\ndef build({signature}):\n    return torch.nn.Linear(8, 3), torch.randn({size}, 8)\n"
+    (tmp_path / "one.py").write_text(text, encoding="utf-8")
+    assert load_target(TargetSpec("one.py:build", str(tmp_path), **options)).batch_size == 4
