@@ -37,10 +37,7 @@ from pathlib import Path
 from advisor.recipe import CPU, Components, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 
-_LIBRARIES: dict[Value, tuple[str, ...]] = {
-    "tcmalloc": ("tcmalloc", "tcmalloc_minimal"),
-    "jemalloc": ("jemalloc",),
-}
+_LIBRARIES: dict[Value, tuple[str, ...]] = {"tcmalloc": ("tcmalloc", "tcmalloc_minimal"), "jemalloc": ("jemalloc",)}
 _FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")
 # As the tuning guide sets it: pages are kept instead of given back, and a thread of its own tidies up.
 _JEMALLOC = "oversize_threshold:1,background_thread:true,metadata_thp:auto,dirty_decay_ms:-1,muzzy_decay_ms:-1"

@@ -38,12 +38,7 @@ from typing import ClassVar
 from advisor.recipe import Components, Recipe, Stage, unless_computed
 from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
 
-_BACKENDS = {
-    "flash": "FLASH_ATTENTION",
-    "cudnn": "CUDNN_ATTENTION",
-    "efficient": "EFFICIENT_ATTENTION",
-    "math": "MATH",
-}
+_BACKENDS = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "math": "MATH"}
 _HALF = frozenset({"bfloat16", "float16"})
 _SWITCHES = ("flash", "cudnn", "mem_efficient", "math")
 _NO_ATTENTION = "the model has no nn.MultiheadAttention, and the step calls no scaled_dot_product_attention"

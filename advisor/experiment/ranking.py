@@ -56,11 +56,7 @@ def fills_the_device(facts: Facts, settings: Mapping[str, Value], result: TrialR
 
 
 def recommend(
-    facts: Facts,
-    records: Iterable[TrialRecord],
-    by: Yardstick,
-    stack: Mapping[str, Value],
-    consent: Consent,
+    facts: Facts, records: Iterable[TrialRecord], by: Yardstick, stack: Mapping[str, Value], consent: Consent
 ) -> tuple[Recommendation, ...]:
     """The ranked recommendations: what the stack has, and what is better beyond the noise, within the goal's limits.
 

@@ -17,15 +17,7 @@ import yaml
 from advisor.errors import UsageError
 
 # What PyYAML raises for a text that it cannot read: besides its own errors whatever Python does with a bad number.
-YAML_FAILURES = (
-    yaml.YAMLError,
-    ValueError,
-    LookupError,
-    AttributeError,
-    TypeError,
-    ArithmeticError,
-    RecursionError,
-)
+YAML_FAILURES = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError, RecursionError)
 # A config with more values than this, aliases written out, is no config. Count; the largest found in public is 20,000.
 _MOST_VALUES = 1_000_000
 _SHOWN = 40  # characters of a bad value in a message

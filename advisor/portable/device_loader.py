@@ -21,11 +21,7 @@ class DeviceLoader:
     """
 
     def __init__(
-        self,
-        loader: typing.Any,
-        device: torch.device,
-        move: typing.Callable[[typing.Any], typing.Any],
-        ahead: bool,
+        self, loader: typing.Any, device: torch.device, move: typing.Callable[[typing.Any], typing.Any], ahead: bool
     ) -> None:
         self.loader = loader
         self.device = device

@@ -70,10 +70,7 @@ def is_module(annotation: Any) -> bool:
 
 
 def form_that_works(
-    loss: Callable[..., Any],
-    model: torch.nn.Module,
-    batch: Any,
-    of_output: Callable[[], Any],
+    loss: Callable[..., Any], model: torch.nn.Module, batch: Any, of_output: Callable[[], Any]
 ) -> tuple[bool, str]:
     """Return whether ``loss(model, batch)`` is the form that works, and a sentence that says so.
 

@@ -11,13 +11,7 @@ import warnings
 
 import torch
 
-from advisor.portable.tracing import (
-    CannotTraceError,
-    LimitedTracer,
-    inputs_to_trace,
-    not_followed,
-    random_streams_kept,
-)
+from advisor.portable.tracing import CannotTraceError, LimitedTracer, inputs_to_trace, not_followed, random_streams_kept
 
 LAYERS = (torch.nn.modules.conv._ConvNd, torch.nn.Linear)
 NORMS = (torch.nn.modules.batchnorm._BatchNorm, torch.nn.modules.instancenorm._InstanceNorm)

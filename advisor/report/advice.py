@@ -24,22 +24,11 @@ from advisor.figures.sweep import RECIPE as BATCH_SIZE
 from advisor.figures.sweep import knee_of
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
-from advisor.records import (
-    Objective,
-    Recommendation,
-    StackRecord,
-    TrialRecord,
-)
+from advisor.records import Objective, Recommendation, StackRecord, TrialRecord
 from advisor.report.cells import energy_change, memory_change, settings_code
-from advisor.report.conclusions import (
-    own_notes,
-    roof_shares,
-    sweep_of,
-)
+from advisor.report.conclusions import own_notes, roof_shares, sweep_of
 from advisor.report.document import Block, Bullets, Inline, Listing, Paragraph, Table
-from advisor.report.evidence import (
-    roof_text,
-)
+from advisor.report.evidence import roof_text
 from advisor.report.figures import IN_TURN, effect_words, own_figures, verified_words, with_the_stack
 from advisor.report.no_result import why_no_stack
 

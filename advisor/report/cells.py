@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from advisor.figures.formatting import (
-    format_bytes_change,
-    format_change,
-    format_setting,
-)
+from advisor.figures.formatting import format_bytes_change, format_change, format_setting
 from advisor.recipe.catalog import Catalog
-from advisor.records import (
-    BaselineRecord,
-    TrialRecord,
-    Value,
-)
+from advisor.records import BaselineRecord, TrialRecord, Value
 from advisor.report.document import Code
 
 

@@ -6,19 +6,9 @@ from collections.abc import Iterator
 
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import (
-    format_bytes,
-    format_ms,
-    format_noise,
-    format_percent,
-    format_seconds,
-)
-from advisor.records import (
-    Objective,
-)
-from advisor.report.conclusions import (
-    tried,
-)
+from advisor.figures.formatting import format_bytes, format_ms, format_noise, format_percent, format_seconds
+from advisor.records import Objective
+from advisor.report.conclusions import tried
 
 
 def method(state: SessionState, request: Request) -> Iterator[str]:

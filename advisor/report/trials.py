@@ -20,18 +20,9 @@ from advisor.figures.formatting import (
     format_worth,
 )
 from advisor.recipe.catalog import Catalog
-from advisor.records import (
-    BaselineRecord,
-    Finding,
-    HabitRow,
-    TrialRecord,
-    TrialResult,
-)
+from advisor.records import BaselineRecord, Finding, HabitRow, TrialRecord, TrialResult
 from advisor.report.cells import energy_change, memory_change, settings_code, title_of
-from advisor.report.conclusions import (
-    Untried,
-    own_notes,
-)
+from advisor.report.conclusions import Untried, own_notes
 from advisor.report.document import Block, Bullets, Code, Inline, Paragraph, Table
 from advisor.report.figures import effect_words, own_figures, verdict_shown, with_the_stack
 from advisor.report.habits import price_text

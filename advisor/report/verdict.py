@@ -4,31 +4,10 @@ from __future__ import annotations
 
 from advisor.experiment.objective import Yardstick, figure, format_figure
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import (
-    format_bytes,
-    format_interval,
-    format_ms,
-    format_pending,
-)
-from advisor.records import (
-    BaselineRecord,
-    Mode,
-    Objective,
-    StackRecord,
-    TrialRecord,
-)
-from advisor.report.conclusions import (
-    candidates_tried,
-    count_untried,
-    stack_helps,
-)
-from advisor.report.figures import (
-    IN_TURN,
-    MEASURED_ONCE,
-    format_tokens,
-    hardware_line,
-    tokens_per_s,
-)
+from advisor.figures.formatting import format_bytes, format_interval, format_ms, format_pending
+from advisor.records import BaselineRecord, Mode, Objective, StackRecord, TrialRecord
+from advisor.report.conclusions import candidates_tried, count_untried, stack_helps
+from advisor.report.figures import IN_TURN, MEASURED_ONCE, format_tokens, hardware_line, tokens_per_s
 from advisor.report.no_result import Cause, no_result
 
 

@@ -6,23 +6,13 @@ from collections.abc import Iterator
 
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import (
-    format_bytes,
-)
+from advisor.figures.formatting import format_bytes
 from advisor.figures.links import link_rows
 from advisor.figures.sweep import RECIPE as BATCH_SIZE
 from advisor.recipe.catalog import Catalog
-from advisor.records import (
-    Facts,
-    Hardware,
-    TrialRecord,
-)
+from advisor.records import Facts, Hardware, TrialRecord
 from advisor.report.advice import batch_advice, recommendations, stack_blocks
-from advisor.report.conclusions import (
-    sweep_of,
-    tried,
-    untried,
-)
+from advisor.report.conclusions import sweep_of, tried, untried
 from advisor.report.document import Bullets, Document, Inline, Picture, Section, Table
 from advisor.report.evidence import (
     baseline_blocks,

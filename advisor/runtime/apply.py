@@ -36,10 +36,7 @@ def apply_settings(
 
 
 def apply_recipe(
-    recipe: Recipe,
-    components: Components,
-    value: Value,
-    refused: Callable[[Recipe, Value, RefusedError], None] | None,
+    recipe: Recipe, components: Components, value: Value, refused: Callable[[Recipe, Value, RefusedError], None] | None
 ) -> None:
     """Apply one setting; one about the optimizer to each of several that has not had it yet."""
     parts = [components]

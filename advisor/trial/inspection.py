@@ -20,12 +20,7 @@ from advisor.portable.nested import tensors_of
 from advisor.portable.optimizer_options import torch_class
 from advisor.portable.tracing import CannotTraceError
 from advisor.portable.transforms import names_of_moved
-from advisor.recipe.rebuild import (
-    expected_state_bytes,
-    implementations_of,
-    optimizer_implementation,
-    resizing_problem,
-)
+from advisor.recipe.rebuild import expected_state_bytes, implementations_of, optimizer_implementation, resizing_problem
 from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFacts
 from advisor.runtime.batches import describe
 from advisor.runtime.compilation import Models

@@ -51,13 +51,7 @@ from advisor.runtime.step import GraphedStep, InferStep, TrainStep, make_step
 from advisor.source.prints import imported_sources
 from advisor.target.entrypoint import hint_for, load_target, one_line, user_frames
 from advisor.trial.inspection import inspect_loop, versions
-from advisor.trial.measurement.clock import (
-    BlockTeller,
-    StepClock,
-    block_steps,
-    latency_of_calls,
-    measure,
-)
+from advisor.trial.measurement.clock import BlockTeller, StepClock, block_steps, latency_of_calls, measure
 from advisor.trial.measurement.draws import (
     check_batch_size,
     check_batches,
@@ -160,12 +154,7 @@ class Trial:
     """
 
     def __init__(
-        self,
-        spec: TrialSpec,
-        channel: Channel,
-        loop: Loop | None,
-        wait_for_memory: Callable[[], None],
-        deadline: float,
+        self, spec: TrialSpec, channel: Channel, loop: Loop | None, wait_for_memory: Callable[[], None], deadline: float
     ) -> None:
         self.spec = spec
         self.channel = channel
@@ -324,9 +313,7 @@ class Trial:
             if isinstance(error, LossError):
                 raise TargetError(error.message, error.hint) from error
             raise TargetError(
-                f"the first step failed: {one_line(error)}",
-                hint_for(error, hint or _FITTING_BATCH),
-                user_frames(error),
+                f"the first step failed: {one_line(error)}", hint_for(error, hint or _FITTING_BATCH), user_frames(error)
             ) from error
 
     def _refuse_hopeless(self, spent_s: float, step_s: float) -> None:

@@ -67,12 +67,7 @@ def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
     warmup_s = time.perf_counter() - started
     blocks = tuple(run(steps) for _ in range(_BLOCKS))
     return TrialResult(
-        Outcome.MEASURED,
-        batch_size=batch_size,
-        blocks=blocks,
-        prepare_s=prepare_s,
-        warmup_s=warmup_s,
-        outputs=outputs,
+        Outcome.MEASURED, batch_size=batch_size, blocks=blocks, prepare_s=prepare_s, warmup_s=warmup_s, outputs=outputs
     )
 
 

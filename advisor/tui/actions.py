@@ -101,13 +101,7 @@ ACTIONS = (
         "Go on measuring where this recorded session ended; what it measured is kept",
         steers="continue",
     ),
-    Action(
-        "session.skip",
-        "x",
-        "Skip",
-        "Skip the running trial; the session goes on without it",
-        steers="skip",
-    ),
+    Action("session.skip", "x", "Skip", "Skip the running trial; the session goes on without it", steers="skip"),
     Action(
         "session.stop",
         "x",

@@ -90,11 +90,7 @@ class Measure:
 
 def measure_parser(about: str) -> Parser:
     """All options of measuring."""
-    parser = Parser(
-        "perf-advisor",
-        about,
-        usage="perf-advisor TARGET [options] [-- ARGUMENTS of the target]",
-    )
+    parser = Parser("perf-advisor", about, usage="perf-advisor TARGET [options] [-- ARGUMENTS of the target]")
     parser.add_argument(
         "target",
         nargs="?",
@@ -105,14 +101,10 @@ def measure_parser(about: str) -> Parser:
     parser.add_argument("--headless", action="store_true", help="no app; the default when this is no terminal")
     add_export(parser)
     parser.add_argument(
-        "--events",
-        action="store_true",
-        help="with --json -: a line of JSON for each event; the report is the last",
+        "--events", action="store_true", help="with --json -: a line of JSON for each event; the report is the last"
     )
     parser.add_argument(
-        "--no-verify",
-        action="store_true",
-        help="do not time a plain loop with the exported file (up to 60 s)",
+        "--no-verify", action="store_true", help="do not time a plain loop with the exported file (up to 60 s)"
     )
     parser.option("--config", metavar="FILE", help="your YAML, JSON or TOML config, given to build(config)")
     parser.option(

@@ -361,12 +361,7 @@ class Judge:
         reason = why_unusable(result, self.baseline) if result.measured else ""
         if not reason:
             return result
-        return replace(
-            result,
-            outcome=Outcome.NON_FINITE,
-            reason=reason,
-            hint="Do not use this setting here.",
-        )
+        return replace(result, outcome=Outcome.NON_FINITE, reason=reason, hint="Do not use this setting here.")
 
 
 def speed(result: TrialResult) -> tuple[float, float]:

@@ -11,16 +11,7 @@ from advisor.experiment.judging.judge import Judge, rates, speed
 from advisor.experiment.judging.pooled import with_phases_of
 from advisor.figures.stats import break_even_steps
 from advisor.recipe.settings import Settings
-from advisor.records import (
-    Candidate,
-    Comparison,
-    NumericsResult,
-    Outcome,
-    StackRecord,
-    TrialRecord,
-    TrialResult,
-    Value,
-)
+from advisor.records import Candidate, Comparison, NumericsResult, Outcome, StackRecord, TrialRecord, TrialResult, Value
 
 
 def trial_record(

@@ -24,10 +24,7 @@ def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Kno
         return known
     facts = replace(past.facts, findings=known.plan.facts.findings, sources=known.plan.facts.sources)
     judge = replace(
-        known.judge,
-        baseline=past.baseline.result,
-        prior=prior_spread(facts),
-        cpu_step_ms=past.baseline.cpu_step_ms,
+        known.judge, baseline=past.baseline.result, prior=prior_spread(facts), cpu_step_ms=past.baseline.cpu_step_ms
     )
     ran = [record for record in past.trials.values() if _counts(record)]
     judge = _with_records(_with_runs(judge, history), ran, past.stack).with_run(BASELINE, known.judge.baseline)

@@ -53,10 +53,7 @@ _CLUES: Mapping[ConfigKind, tuple[str, str]] = {
         zero_allow_untested_optimizer""",
         "train_batch_size bf16 fp16 scheduler optimizer gradient_accumulation_steps activation_checkpointing",
     ),
-    ConfigKind.DETECTRON2: (
-        "SOLVER DATALOADER MODEL DATASETS INPUT TEST",
-        "_BASE_ VERSION OUTPUT_DIR CUDNN_BENCHMARK",
-    ),
+    ConfigKind.DETECTRON2: ("SOLVER DATALOADER MODEL DATASETS INPUT TEST", "_BASE_ VERSION OUTPUT_DIR CUDNN_BENCHMARK"),
     ConfigKind.TORCHTITAN: (
         "activation_checkpoint parallelism lr_scheduler job",
         "training optimizer model profiling metrics checkpoint float8 compile comm",

@@ -28,13 +28,7 @@ class PythonFile(Format):
         from advisor.report.launching import launch_lines
 
         start = tuple(launch_lines(found.state, found.settings))
-        yield File(
-            "Python file",
-            path,
-            lambda: _source(found),
-            found.remark,
-            more=start,
-        )
+        yield File("Python file", path, lambda: _source(found), found.remark, more=start)
 
     def to_verify(self, found: Found, path: str) -> Exported | None:
         """Where the settings are for one process."""

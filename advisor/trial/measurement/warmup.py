@@ -25,12 +25,7 @@ class WarmUp:
 
 
 def warm_up(
-    clock: StepClock,
-    *,
-    limit_s: float,
-    at_least: int = 0,
-    cold: bool = True,
-    cycle_of: CycleOf = lambda most: 1,
+    clock: StepClock, *, limit_s: float, at_least: int = 0, cold: bool = True, cycle_of: CycleOf = lambda most: 1
 ) -> WarmUp:
     """Run steps until two windows in a row agree within 5 %, or ``limit_s`` has passed since the first step ended.
 

@@ -17,16 +17,7 @@ from advisor.figures.formatting import (
     format_setting,
 )
 from advisor.figures.links import link_rows
-from advisor.records import (
-    BaselineRecord,
-    Facts,
-    GpuInfo,
-    Hardware,
-    HostInfo,
-    Mode,
-    Value,
-    WorkloadFacts,
-)
+from advisor.records import BaselineRecord, Facts, GpuInfo, Hardware, HostInfo, Mode, Value, WorkloadFacts
 from advisor.report.figures import noise_words
 from advisor.tui.text import DIM
 from advisor.tui.views.readings import cpu_text, energy_text, found_text, readings_text, remarks
@@ -169,11 +160,7 @@ def baseline_facts(baseline: BaselineRecord | None, facts: Facts | None) -> list
         *bound_facts(facts),
         ("Memory", f"{format_bytes(result.peak_reserved_bytes)} peak"),
     ]
-    beside = (
-        ("Energy", energy_text(result, None)),
-        ("GPU", readings_text(result.gpu)),
-        ("On CPU", cpu_text(baseline)),
-    )
+    beside = (("Energy", energy_text(result, None)), ("GPU", readings_text(result.gpu)), ("On CPU", cpu_text(baseline)))
     rows += [(label, text) for label, text in beside if text is not None]
     return [
         *rows,

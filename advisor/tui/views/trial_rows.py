@@ -216,10 +216,7 @@ def _record_cells(record: TrialRecord, widest: float) -> dict[str, Content]:
     effect = _effect_cells(record.contribution or record.comparison, widest, added)
     if record.contribution is None and not record.alone:
         effect["effect"] = _plain(effect_words(record), "dim")
-    return cells | {
-        **effect,
-        **_measured_cells(record.step_ms, record.result, record.numerics),
-    }
+    return cells | {**effect, **_measured_cells(record.step_ms, record.result, record.numerics)}
 
 
 def _marked(
@@ -278,11 +275,7 @@ def start_up_s(result: TrialResult) -> float | None:
 
 
 def _skipped_row(recipe: str, reason: str) -> Row:
-    cells = {
-        "state": Content.styled("○", "dim"),
-        "name": _plain(recipe, "dim"),
-        "effect": _plain(reason, "dim"),
-    }
+    cells = {"state": Content.styled("○", "dim"), "name": _plain(recipe, "dim"), "effect": _plain(reason, "dim")}
     return _row(f"{SKIPPED_PREFIX}{recipe}", cells, "")
 
 
