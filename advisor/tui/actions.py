@@ -53,12 +53,16 @@ VIEWS = (
 )
 
 
+_BRACKETS = {"right_square_bracket": "]", "left_square_bracket": "["}
+_SIGNS = {"plus": "+", "slash": "/", "question_mark": "?", "ctrl+q": "^q", **_BRACKETS}
+
+
 @dataclass(frozen=True, slots=True)
 class Action:
     """Something the person can do. ``views`` is empty when it works everywhere.
 
-    ``name`` is what a view's handler is called by; actions of the whole app give ``app_action`` instead, and those that
-    steer the session ``steers``.
+    The last part of the id names a view's handler, or what steers the session; actions of the whole app give
+    ``app_action``.
     """
 
     id: str
@@ -66,12 +70,25 @@ class Action:
     label: str
     description: str
     views: tuple[str, ...] = ()
-    name: str = ""
     app_action: str = ""
-    steers: str = ""
-    key_display: str | None = None
     footer: bool = True
     palette: bool = True
+
+    @property
+    def name(self) -> str:
+        """The last part of the id."""
+        return self.id.rpartition(".")[2]
+
+    @property
+    def steers(self) -> str:
+        """The way in which it steers the session; empty for other actions."""
+        return self.name if self.id.startswith("session.") else ""
+
+    @property
+    def key_display(self) -> str | None:
+        """The key as a person types it; None where Textual shows it so."""
+        first = self.key.split(",", 1)[0]
+        return _SIGNS.get(first, first if first.isupper() else None)
 
     @property
     def action(self) -> str:
@@ -99,48 +116,27 @@ ACTIONS = (
         "c",
         "Continue",
         "Go on measuring where this recorded session ended; what it measured is kept",
-        steers="continue",
     ),
-    Action("session.skip", "x", "Skip", "Skip the running trial; the session goes on without it", steers="skip"),
+    Action("session.skip", "x", "Skip", "Skip the running trial; the session goes on without it"),
     Action(
-        "session.stop",
-        "x",
-        "Stop",
-        "Stop what is measured again after the session; the session and its figures stay",
-        steers="stop",
+        "session.stop", "x", "Stop", "Stop what is measured again after the session; the session and its figures stay"
     ),
     Action(
         "session.pause",
         "space",
         "Pause",
         "Pause before the next trial, and go on; the time left stands still meanwhile",
-        steers="pause",
     ),
     Action(
         "session.minute",
         "plus",
         "1 min more",
         "Give the session one more minute; after its end, search on for a minute",
-        steers="minute",
-        key_display="+",
         footer=False,
     ),
+    Action("session.untried", "R", "Try the rest", "After the session: try what it had no time for, for as long again"),
     Action(
-        "session.untried",
-        "R",
-        "Try the rest",
-        "After the session: try what it had no time for, for as long again",
-        steers="untried",
-        key_display="R",
-    ),
-    Action(
-        "session.finish",
-        "E",
-        "End and report",
-        "End the session now and report what it has measured",
-        steers="finish",
-        key_display="E",
-        footer=False,
+        "session.finish", "E", "End and report", "End the session now and report what it has measured", footer=False
     ),
     Action(
         "advice.accept",
@@ -148,7 +144,6 @@ ACTIONS = (
         "Accept",
         "Accept the recipe: it may enter the stack, also when it changes what is computed",
         ("trials", "advice"),
-        "accept",
     ),
     Action(
         "advice.reject",
@@ -156,7 +151,6 @@ ACTIONS = (
         "Reject",
         "Reject the recipe: it leaves the stack at once, the rest is measured without it",
         ("trials", "advice"),
-        "reject",
     ),
     Action(
         "advice.toggle",
@@ -164,7 +158,6 @@ ACTIONS = (
         "Check",
         "Put the recipe into the stack, or take it out: what its check box says, the other way round",
         ("advice",),
-        "toggle",
         footer=False,
     ),
     Action(
@@ -175,32 +168,24 @@ ACTIONS = (
         ("trials", "advice"),
         app_action="undo",
     ),
-    Action("trial.retry", "t", "Retry", "Run the selected trial again", ("trials", "advice"), "retry"),
+    Action("trial.retry", "t", "Retry", "Run the selected trial again", ("trials", "advice")),
     Action(
         "view.copy",
         "y",
         "Copy",
         "Copy the code of the recommendation, the settings of the trial, or the file shown, to the clipboard",
         ("trials", "advice", "export"),
-        "copy",
     ),
-    Action("trials.log", "l", "Log", "Show or hide the log of the selected trial", ("trials",), "log"),
+    Action("trials.log", "l", "Log", "Show or hide the log of the selected trial", ("trials",)),
     Action(
         "trials.filter",
         "slash",
         "Filter",
         "Show only the trials with these words in their name, verdict or reason; Escape clears it",
         ("trials",),
-        "filter",
-        key_display="/",
     ),
     Action(
-        "trials.hide",
-        "h",
-        "Hidden",
-        "Show or hide the recipes that do not apply, each with its reason",
-        ("trials",),
-        "hide",
+        "trials.hide", "h", "Hidden", "Show or hide the recipes that do not apply, each with its reason", ("trials",)
     ),
     Action(
         "trials.follow",
@@ -208,7 +193,6 @@ ACTIONS = (
         "Follow",
         "Have the cursor and the log follow the running trial again",
         ("trials",),
-        "follow",
         footer=False,
     ),
     Action(
@@ -217,7 +201,6 @@ ACTIONS = (
         "Plot",
         "The next picture: speed against memory, batch sizes; in the profile the roofline and the step times",
         ("profile", "advice"),
-        "plot",
     ),
     Action(
         "profile.sort",
@@ -225,29 +208,14 @@ ACTIONS = (
         "Sort",
         "Order the rows by the next column; a click on a heading does it too",
         ("profile", "trials"),
-        "sort",
     ),
+    Action("profile.shapes", "g", "Shapes", "Group the operators by the shapes of their inputs", ("profile",)),
+    Action("profile.panel", "m", "More", "Go to the next panel: operators, efficiency, waits and habits", ("profile",)),
     Action(
-        "profile.shapes", "g", "Shapes", "Group the operators by the shapes of their inputs", ("profile",), "shapes"
+        "profile.trace", "t", "Trace", "Save the Chrome trace of the profiled steps, for ui.perfetto.dev", ("profile",)
     ),
-    Action(
-        "profile.panel",
-        "m",
-        "More",
-        "Go to the next panel: operators, efficiency, waits and habits",
-        ("profile",),
-        "panel",
-    ),
-    Action(
-        "profile.trace",
-        "t",
-        "Trace",
-        "Save the Chrome trace of the profiled steps, for ui.perfetto.dev",
-        ("profile",),
-        "trace",
-    ),
-    Action("export.save", "s", "Save", "Write the selected format to the path shown", ("export",), "save"),
-    Action("export.path", "f", "File", "Edit the path to write to", ("export",), "path"),
+    Action("export.save", "s", "Save", "Write the selected format to the path shown", ("export",)),
+    Action("export.path", "f", "File", "Edit the path to write to", ("export",)),
     *(
         Action(
             f"view.{view.id}",
@@ -265,7 +233,6 @@ ACTIONS = (
         "Open",
         "Show another recorded session in place of this one",
         app_action="open_session",
-        key_display="O",
         footer=False,
     ),
     Action(
@@ -274,7 +241,6 @@ ACTIONS = (
         "Compare",
         "Tell what changed from an earlier session to this one",
         app_action="compare",
-        key_display="C",
         footer=False,
     ),
     Action(
@@ -283,7 +249,6 @@ ACTIONS = (
         "Next view",
         "Go to the next view",
         app_action="step_view(1)",
-        key_display="]",
         footer=False,
         palette=False,
     ),
@@ -293,18 +258,10 @@ ACTIONS = (
         "Previous view",
         "Go to the previous view",
         app_action="step_view(-1)",
-        key_display="[",
         footer=False,
         palette=False,
     ),
-    Action(
-        "app.help",
-        "question_mark,f1",
-        "Help",
-        "Keys, words, and how the numbers are made",
-        app_action="help",
-        key_display="?",
-    ),
+    Action("app.help", "question_mark,f1", "Help", "Keys, words, and how the numbers are made", app_action="help"),
     Action(
         "app.quit",
         "q",
@@ -319,7 +276,6 @@ ACTIONS = (
         "Quit",
         "Stop and leave at once, also from a text field; everything measured is kept",
         app_action="quit_at_once",
-        key_display="^q",
         footer=False,
         palette=False,
     ),
@@ -348,4 +304,4 @@ def global_actions() -> list[Action]:
 
 def find_view_action(name: str) -> Action | None:
     """The action whose handler a view calls ``name``."""
-    return next((action for action in ACTIONS if action.name == name and name), None)
+    return next((action for action in ACTIONS if action.action == f"in_view('{name}')"), None)

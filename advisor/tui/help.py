@@ -9,8 +9,6 @@ from textual.content import Content
 from advisor.tui.actions import VIEWS, Action, actions_of, global_actions
 from advisor.tui.widgets.fact_list import FactList
 
-_SIGNS = {"plus": "+", "slash": "/", "question_mark": "?", "right_square_bracket": "]", "left_square_bracket": "["}
-
 WORDS = (
     ("baseline", "the trial with your present settings; every speed-up is against it"),
     ("candidate", "a recipe and one value to try"),
@@ -73,8 +71,7 @@ def help_sections() -> list[tuple[str, Content | FactList]]:
 
 def key_line(action: Action) -> tuple[str, str]:
     """An action's key as a person types it, and what it does."""
-    first = action.key.split(",", 1)[0]
-    return action.key_display or _SIGNS.get(first, first), action.description
+    return action.key_display or action.key, action.description
 
 
 def _list(lines: Sequence[tuple[str, str]], width: int = 7) -> FactList:
