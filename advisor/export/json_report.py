@@ -17,6 +17,7 @@ from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.records import (
     AllReduceSweep,
     BaselineRecord,
+    Candidate,
     Comparison,
     Facts,
     NumericsResult,
@@ -39,6 +40,11 @@ from advisor.report.pareto import front_of
 from advisor.version import __version__
 
 SCHEMA = 1
+# The fields of a result and of a comparison that a report has.
+_OF_RESULT = """batch_size device disturbed energy_j_per_sample gpu event_step_ms latency peak_allocated_bytes
+    peak_reserved_bytes device_used_bytes startup_s build_s prepare_s warmup_s warmup_steps skipped_steps wall_s
+    notes"""
+_OF_COMPARISON = ("speedup", "ci_low", "ci_high", "noise_floor", "paired")
 
 Json = dict[str, Any]
 
@@ -87,7 +93,7 @@ def report(state: SessionState, request: Request, version: str, catalog: Catalog
         "ceilings": msgspec.to_builtins(profile.ceilings) if profile else None,
         "roof": _roof(state),
         "sweep": _sweep(state),
-        "trials": [_trial(record, facts, recipes) for record in state.trials.values()] + _skipped(state),
+        "trials": [_trial(record, facts, recipes) for record in state.trials.values()] + _skipped(state, recipes),
         "recommendations": [_recommendation(item, state.yardstick) for item in state.recommendations],
         "decisions": {recipe: decision.value for recipe, decision in state.decisions.items()},
         "stack": _with_tokens(_stack(state), facts),
@@ -177,26 +183,12 @@ def _trial(record: TrialRecord, facts: Facts | None, catalog: Catalog) -> Json:
     }
 
 
-def _skipped(state: SessionState) -> list[Json]:
+def _skipped(state: SessionState, catalog: Catalog) -> list[Json]:
     """The recipes that were not tried, in the form of trials."""
-    nothing = dict.fromkeys(_effect(None))
-    return [
-        {
-            "recipe": recipe,
-            "candidate": {},
-            "settings": {},
-            "outcome": Outcome.SKIPPED.value,
-            "reason": reason,
-            "hint": None,
-            "already_on": None,
-            "confirmed": None,
-            "verdict": Verdict.SKIPPED.value,
-            "after": None,
-            "contribution": None,
-            **nothing,
-        }
-        for recipe, reason in state.skipped.items()
-    ]
+    nothing = TrialRecord(Candidate("", "", False), {}, TrialResult(Outcome.SKIPPED))
+    unknown = dict.fromkeys(_trial(nothing, None, catalog))
+    known = {"candidate": {}, "settings": {}, "outcome": Outcome.SKIPPED.value, "verdict": Verdict.SKIPPED.value}
+    return [{**unknown, **known, "recipe": recipe, "reason": reason} for recipe, reason in state.skipped.items()]
 
 
 def _stack(state: SessionState) -> Json | None:
@@ -252,39 +244,21 @@ def _gain(record: TrialRecord | StackRecord, by: Yardstick | None) -> Json | Non
     return {"ratio": gain.ratio, "low": gain.low, "high": gain.high, "floor": gain.floor} if gain else None
 
 
-def _effect(record: TrialRecord | StackRecord | None) -> Json:
+def _effect(record: TrialRecord | StackRecord) -> Json:
     """The effect of settings, with the same fields for a trial and the stack."""
     return {
-        "step_ms": record.step_ms if record else None,
-        "samples_per_s": record.samples_per_s if record else None,
-        **_comparison(record.comparison if record else None),
-        "numerics": _numerics(record.numerics) if record else None,
-        "break_even_steps": record.break_even_steps if record else None,
-        **_result(record.result if record else TrialResult(Outcome.SKIPPED)),
+        "step_ms": record.step_ms,
+        "samples_per_s": record.samples_per_s,
+        **_comparison(record.comparison),
+        "numerics": _numerics(record.numerics),
+        "break_even_steps": record.break_even_steps,
+        **_result(record.result),
     }
 
 
 def _result(result: TrialResult) -> Json:
-    return {
-        "batch_size": result.batch_size,
-        "device": result.device,
-        "disturbed": result.disturbed,
-        "energy_j_per_sample": result.energy_j_per_sample,
-        "gpu": msgspec.to_builtins(result.gpu),
-        "event_step_ms": list(result.event_step_ms) if result.event_step_ms else None,
-        "latency": msgspec.to_builtins(result.latency),
-        "peak_allocated_bytes": result.peak_allocated_bytes,
-        "peak_reserved_bytes": result.peak_reserved_bytes,
-        "device_used_bytes": result.device_used_bytes,
-        "startup_s": result.startup_s,
-        "build_s": result.build_s,
-        "prepare_s": result.prepare_s,
-        "warmup_s": result.warmup_s,
-        "warmup_steps": result.warmup_steps,
-        "skipped_steps": result.skipped_steps,
-        "wall_s": result.wall_s,
-        "notes": list(result.notes),
-    }
+    told = msgspec.to_builtins(result)
+    return {name: told[name] for name in _OF_RESULT.split()}
 
 
 def _contribution(record: TrialRecord) -> Json | None:
@@ -294,15 +268,7 @@ def _contribution(record: TrialRecord) -> Json | None:
 
 
 def _comparison(comparison: Comparison | None) -> Json:
-    if comparison is None:
-        return dict.fromkeys(("speedup", "ci_low", "ci_high", "noise_floor", "paired"))
-    return {
-        "speedup": comparison.speedup,
-        "ci_low": comparison.ci_low,
-        "ci_high": comparison.ci_high,
-        "noise_floor": comparison.noise_floor,
-        "paired": comparison.paired,
-    }
+    return {name: getattr(comparison, name, None) for name in _OF_COMPARISON}
 
 
 def _numerics(numerics: NumericsResult | None) -> Json | None:

@@ -191,25 +191,8 @@ def measure_parser(about: str) -> Parser:
 
 
 # What says how to measure, and is kept with the session.
-_OF_THE_REQUEST = (
-    "objective",
-    "memory_limit",
-    "latency_limit",
-    "keep_speed",
-    "mode",
-    "device",
-    "gpus",
-    "nnodes",
-    "side_by_side",
-    "batch_size",
-    "input",
-    "only",
-    "skip",
-    "script",
-    "recipes",
-    "allow",
-    "accept",
-)
+_OF_THE_REQUEST = """objective memory_limit latency_limit keep_speed mode device gpus nnodes side_by_side batch_size
+    input only skip script recipes allow accept"""
 
 
 def parse(arguments: Sequence[str], commands: Collection[str], about: str) -> Measure:
@@ -273,7 +256,7 @@ def _target_and_resume(
 
 def _check_taken_up_as_it_was(parser: Parser, options: argparse.Namespace, arguments_of_target: Sequence[str]) -> None:
     """Raise UsageError for what would be ignored: without a target, a session goes on with its own options."""
-    given = [name for name in _OF_THE_REQUEST if getattr(options, name) != parser.get_default(name)]
+    given = [name for name in _OF_THE_REQUEST.split() if getattr(options, name) != parser.get_default(name)]
     if given or arguments_of_target:
         option = f"--{given[0].replace('_', '-')}" if given else f"-- {shlex.join(arguments_of_target)}"
         raise UsageError(

@@ -14,11 +14,11 @@ from advisor.errors import ExitCode, UsageError
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A page of help: its heading, its text, the options of measuring that belong to it, and examples."""
+    """A page of help: its heading, its text, examples, and the options that belong to it, with blanks between."""
 
     title: str
     words: str
-    options: tuple[str, ...]
+    options: str
     examples: tuple[str, ...]
 
 
@@ -27,54 +27,33 @@ TOPICS = {
         "What is measured",
         "A target is a training script as it is, a function build() that returns a model and its data, or a model by "
         "its name. What follows -- are the target's own arguments.",
-        (
-            "--config",
-            "--mode",
-            "--device",
-            "--gpus",
-            "--side-by-side",
-            "--nnodes",
-            "--rdzv-endpoint",
-            "--rdzv-backend",
-            "--batch-size",
-            "--input",
-            "--script",
-        ),
+        "--config --mode --device --gpus --side-by-side --nnodes --rdzv-endpoint --rdzv-backend --batch-size --input "
+        "--script",
         ("perf-advisor train.py -- --epochs 1", "perf-advisor mymodel:build", "perf-advisor timm:resnet50"),
     ),
     "goals": Topic(
         "What counts as better",
         "Without an option that is more samples per second. What changes the results of a training needs consent.",
-        (
-            "--objective",
-            "--keep-speed",
-            "--memory-limit",
-            "--latency-limit",
-            "--allow",
-            "--accept",
-            "--only",
-            "--skip",
-            "--recipes",
-        ),
+        "--objective --keep-speed --memory-limit --latency-limit --allow --accept --only --skip --recipes",
         ("perf-advisor mymodel:build --objective memory --keep-speed 80%",),
     ),
     "time": Topic(
         "How long it takes",
         "The budget is wall time for the whole session. What was measured is kept; a session can be taken up again.",
-        ("--budget", "--resume", "--anew"),
+        "--budget --resume --anew",
         ("perf-advisor mymodel:build --budget 90s", "perf-advisor mymodel:build --resume"),
     ),
     "files": Topic(
         "What is written",
         "The settings, your config patched, plain PyTorch, and reports for people and programs.",
-        ("--export", "--map", "--config-kind", "--no-verify", "--report", "--json", "--events", "--trace"),
+        "--export --map --config-kind --no-verify --report --json --events --trace",
         ("perf-advisor mymodel:build --export tuned.yaml --report report.html",),
     ),
     "ci": Topic(
         "In a continuous integration and from programs",
         "Without a terminal there is no app. The exit code is 0 when done, 2 for a mistake on the command line, 3 when "
         "the target cannot be measured, 4 when `check` finds settings no longer worth it, 130 when interrupted.",
-        ("--headless", "--json", "--events"),
+        "--headless --json --events",
         ("perf-advisor check tuned.yaml mymodel:build --min-speedup 0.95", "perf-advisor demo --json - --events"),
     ),
 }
@@ -106,7 +85,7 @@ def page(name: str) -> str:
     topic, parser = TOPICS[name], measure_parser("")
     shown = argparse.RawDescriptionHelpFormatter(parser.prog)
     shown.start_section("options")
-    shown.add_arguments(action for action in parser._actions if set(action.option_strings) & set(topic.options))
+    shown.add_arguments(action for action in parser._actions if set(action.option_strings) & set(topic.options.split()))
     shown.end_section()
     examples = "".join(f"  {example}\n" for example in topic.examples)
     return f"{topic.title}\n\n{textwrap.fill(topic.words, 80)}\n\n{shown.format_help()}\nexamples:\n{examples}"

@@ -8,6 +8,11 @@ from typing import Any
 from advisor.export.configs.document import walk
 from advisor.records import ConfigKind
 
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 # Clues in keys of one mapping: one that hardly anything else uses counts 2, one that others use too counts 1.
 _STRONG = 2
 # A kind is believed from this sum of clues on, and this many strong ones among them. Counts.
@@ -60,35 +65,14 @@ _CLUES: Mapping[ConfigKind, tuple[str, str]] = {
     ),
 }
 # Arguments of Lightning's Trainer that hardly any other trainer has, and those that others have too. The points of one.
-_TRAINER_OWN = frozenset(
-    [
-        "accelerator",
-        "accumulate_grad_batches",
-        "gradient_clip_val",
-        "gradient_clip_algorithm",
-        "log_every_n_steps",
-        "val_check_interval",
-        "limit_train_batches",
-        "limit_val_batches",
-        "limit_test_batches",
-        "enable_checkpointing",
-        "num_sanity_val_steps",
-        "check_val_every_n_epoch",
-        "detect_anomaly",
-        "enable_progress_bar",
-        "enable_model_summary",
-        "overfit_batches",
-        "fast_dev_run",
-        "reload_dataloaders_every_n_epochs",
-        "use_distributed_sampler",
-        "inference_mode",
-        "sync_batchnorm",
-        "default_root_dir",
-    ]
+_TRAINER_OWN = _words(
+    """accelerator accumulate_grad_batches gradient_clip_val gradient_clip_algorithm log_every_n_steps
+    val_check_interval limit_train_batches limit_val_batches limit_test_batches enable_checkpointing
+    num_sanity_val_steps check_val_every_n_epoch detect_anomaly enable_progress_bar enable_model_summary
+    overfit_batches fast_dev_run reload_dataloaders_every_n_epochs use_distributed_sampler inference_mode
+    sync_batchnorm default_root_dir"""
 )
-_TRAINER_SHARED = frozenset(
-    ["max_epochs", "min_epochs", "max_steps", "max_time", "devices", "precision", "strategy", "benchmark", "num_nodes"]
-)
+_TRAINER_SHARED = _words("max_epochs min_epochs max_steps max_time devices precision strategy benchmark num_nodes")
 _TRAINER = _TRAINER_OWN | _TRAINER_SHARED
 _OF_TRAINER = 3
 # Values of `precision` that Lightning alone has.
