@@ -36,7 +36,6 @@ from advisor.portable import source
 from advisor.recipe import Recipe, Stage, is_host_bound
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 
-_VALUES = ("default", "freeze", "scheduled")
 # Share of the time for which the device computes, from which the host always runs ahead of it. Unitless.
 _ALWAYS_BUSY = 0.97
 _IN_THE_LOOP = "# in the loop, after each step: after_step()\n"

@@ -41,7 +41,6 @@ _ONE_API = "/opt/intel/oneapi/compiler/latest/lib"
 _FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib", _ONE_API)
 _BIND = {"OMP_PROC_BIND": "close", "OMP_PLACES": "cores", "OMP_SCHEDULE": "static"}
 _IOMP = {"KMP_AFFINITY": "granularity=fine,compact,1,0", "KMP_BLOCKTIME": "1"}
-_VALUES = ("default", "bind", "iomp")
 
 
 class OpenMp(Recipe):

@@ -22,22 +22,13 @@ from advisor.figures.formatting import (
 )
 from advisor.headless.effects import baseline_line, name_shown, stack_effect, trial_effect
 from advisor.records import Facts, Hardware, Mode, StackRecord, TrialRecord, Verdict
-from advisor.report.figures import verdict_shown, verified_words
+from advisor.report.figures import STAGES, verdict_shown, verified_words
 from advisor.report.no_result import why_no_stack
 from advisor.report.several_gpus import row_words
 
 # What is not over is not all done, however short the rest is expected to be.
 _ALMOST = 0.99
 _LONGEST_NAMES = 50
-_STAGES = {
-    "baseline": "measuring the baseline",
-    "leap": "measuring the usual stack",
-    "instruments": "measuring noise and the profile",
-    "search": "improving the stack",
-    "confirmation": "confirming the stack",
-    "alone": "measuring settings alone",
-    "several GPUs": "measuring several GPUs",
-}
 
 
 class HeadlessReporter:
@@ -123,7 +114,7 @@ class HeadlessReporter:
 
     @_lines.register
     def _(self, event: events.StageStarted) -> Iterable[str]:
-        return () if event.stage == "done" else (_STAGES.get(event.stage, event.stage),)
+        return () if event.stage == "done" else (STAGES.get(event.stage, event.stage),)
 
     @_lines.register
     def _(self, event: events.FactsFound) -> Iterable[str]:

@@ -66,6 +66,17 @@ class Reading:
 
 # --- candidates and the stack -----------------------------------------------------------------------------------
 
+# The stages of a session, as it names them.
+STAGES = {
+    "baseline": "measuring the baseline",
+    "leap": "measuring the usual stack",
+    "instruments": "measuring noise and the profile",
+    "search": "improving the stack",
+    "confirmation": "confirming the stack",
+    "alone": "measuring settings alone",
+    "several GPUs": "measuring several GPUs",
+}
+
 MEASURED_ONCE = "measured once"
 IN_TURN = "in turn with the baseline"
 # A plain loop agrees with the session where their speed-ups differ by no more than this share. Unitless.

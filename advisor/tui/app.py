@@ -28,7 +28,7 @@ from advisor.tui.actions import VIEWS, bindings, find_view_action
 from advisor.tui.context import Context
 from advisor.tui.countdown import Countdown
 from advisor.tui.decider import Decider
-from advisor.tui.exporting import Exporter
+from advisor.tui.exporting import FileExporter
 from advisor.tui.jobs import Job, Jobs
 from advisor.tui.leaving import leave_from_outside
 from advisor.tui.main_screen import MainScreen
@@ -70,7 +70,7 @@ class AdvisorApp(App[AppResult]):
     def __init__(
         self,
         request: Request,
-        exporter: Exporter,
+        exporter: FileExporter,
         *,
         control: SessionControl | None = None,
         load_catalog: Callable[[], Catalog] | None = None,

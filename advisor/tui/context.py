@@ -14,7 +14,7 @@ from advisor.recipe import Recipe
 from advisor.recipe.catalog import Catalog
 from advisor.records import Recommendation, Value
 from advisor.tui.countdown import Countdown
-from advisor.tui.exporting import Exporter
+from advisor.tui.exporting import FileExporter
 from advisor.tui.recorded import Recorded
 
 
@@ -27,7 +27,7 @@ class Context:
     """
 
     request: Request
-    exporter: Exporter
+    exporter: FileExporter
     control: SessionControl | None = None
     catalog: Catalog | None = None
     state: SessionState = field(default_factory=SessionState)

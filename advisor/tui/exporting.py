@@ -1,30 +1,59 @@
-"""The export view's interface to an exporter. The functions that write files are elsewhere."""
+"""The export view's files: their formats, what is in them, and writing them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
+from advisor.errors import UsageError
+from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
-from advisor.export.format import Offer
+from advisor.export.files import write_atomically
+from advisor.export.format import Found, Offer
+from advisor.export.formats import FORMATS, format_of
+from advisor.figures.formatting import printable
+from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.records import Exported
+from advisor.records.outputs import Outputs
 
 
-class Exporter(Protocol):
-    """Writes what a session found. Every method may raise ``AdvisorError`` with a message and a hint."""
+class FileExporter:
+    """Writes what a session found: the same files that the command line's options write.
+
+    Every method may raise ``AdvisorError`` with a message and a hint.
+    """
+
+    def __init__(self, request: Request, outputs: Outputs) -> None:
+        self._request = request
+        self._outputs = outputs
+        self._catalog: Catalog | None = None
 
     def formats(self) -> Sequence[Offer]:
-        """The formats on offer, in the order in which they are shown."""
+        """The formats on offer, in the registry's order."""
+        return [offer for each in FORMATS if (offer := each.offer(self._outputs))]
 
     def preview(self, format_id: str, state: SessionState) -> str:
-        """The text of the file; for the patched config a unified diff against the user's file."""
+        """The file's text; for the config a unified diff."""
+        return printable(format_of(format_id).preview(self._found(state)))
 
     def save(self, format_id: str, path: Path, state: SessionState) -> Path:
-        """Write the file atomically and return where it is."""
+        """Write the file atomically. The user's own config is not overwritten: the patched one is a copy."""
+        config = self._outputs.config_path
+        if config is not None and path.resolve() == Path(config).resolve():
+            raise UsageError(f"{path.name} is your own config.", "Give the copy another name.")
+        for file in format_of(format_id).files(self._found(state), str(path)):
+            write_atomically(file.path, file.content())
+        return path
 
     def next_steps(self, format_id: str, name: str, state: SessionState) -> Sequence[str]:
-        """Lines that say what to do with a file of this name."""
+        """The next steps for a file of this name, a line each."""
+        return format_of(format_id).next_steps(name, self._found(state))
 
     def to_verify(self, format_id: str, path: Path, state: SessionState) -> Exported | None:
-        """The settings of a saved file that can be verified; None where none can."""
+        """The file as the format wants it verified; None with --no-verify."""
+        return format_of(format_id).to_verify(self._found(state), str(path)) if self._outputs.verify else None
+
+    def _found(self, state: SessionState) -> Found:
+        if self._catalog is None:
+            self._catalog = load_catalog(self._request.recipe_folders)
+        return Found(state, self._request, self._outputs, self._catalog)

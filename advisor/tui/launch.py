@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from advisor.errors import AdvisorError, ExitCode, UsageError
 from advisor.experiment.events import SessionFinished
@@ -15,9 +13,6 @@ from advisor.experiment.past.sameness import changes, with_its_config
 from advisor.experiment.request import Request
 from advisor.experiment.session import Session
 from advisor.experiment.state import SessionState
-from advisor.export.files import write_atomically
-from advisor.export.format import Found, Offer
-from advisor.export.formats import FORMATS, format_of
 from advisor.export.outputs import write_outputs
 from advisor.figures.formatting import printable
 from advisor.files.paths import is_file
@@ -25,11 +20,11 @@ from advisor.machine.hardware import sample_gpus
 from advisor.machine.load import sample_host
 from advisor.process.collector import collector_waits
 from advisor.process.interrupts import INTERRUPTS
-from advisor.recipe.catalog import Catalog, load_catalog
-from advisor.records import Exported
+from advisor.recipe.catalog import load_catalog
 from advisor.records.outputs import Outputs
 from advisor.runner.trials import Runner
 from advisor.tui.app import AdvisorApp
+from advisor.tui.exporting import FileExporter
 from advisor.tui.recorded import Recorded
 from advisor.tui.result import AppResult, Then
 from advisor.tui.sessions import SessionPicker
@@ -145,42 +140,3 @@ def _farewell(state: SessionState, request: Request, outputs: Outputs, result: A
     for line in (*result.error_lines, *(f"perf-advisor: {error.message}\n{error.hint}" for error in written.errors)):
         print(printable(line), file=sys.stderr)
     return int(written.errors[0].exit_code) if written.errors and not result.exit_code else result.exit_code
-
-
-class FileExporter:
-    """The app's exporter: the same files that the command line's options write."""
-
-    def __init__(self, request: Request, outputs: Outputs) -> None:
-        self._request = request
-        self._outputs = outputs
-        self._catalog: Catalog | None = None
-
-    def formats(self) -> Sequence[Offer]:
-        """The formats on offer, in the registry's order."""
-        return [offer for each in FORMATS if (offer := each.offer(self._outputs))]
-
-    def preview(self, format_id: str, state: SessionState) -> str:
-        """The file's text; for the config a unified diff."""
-        return printable(format_of(format_id).preview(self._found(state)))
-
-    def save(self, format_id: str, path: Path, state: SessionState) -> Path:
-        """Write the file atomically. The user's own config is not overwritten: the patched one is a copy."""
-        config = self._outputs.config_path
-        if config is not None and path.resolve() == Path(config).resolve():
-            raise UsageError(f"{path.name} is your own config.", "Give the copy another name.")
-        for file in format_of(format_id).files(self._found(state), str(path)):
-            write_atomically(file.path, file.content())
-        return path
-
-    def next_steps(self, format_id: str, name: str, state: SessionState) -> Sequence[str]:
-        """The next steps for a file of this name, a line each."""
-        return format_of(format_id).next_steps(name, self._found(state))
-
-    def to_verify(self, format_id: str, path: Path, state: SessionState) -> Exported | None:
-        """The file as the format wants it verified; None with --no-verify."""
-        return format_of(format_id).to_verify(self._found(state), str(path)) if self._outputs.verify else None
-
-    def _found(self, state: SessionState) -> Found:
-        if self._catalog is None:
-            self._catalog = load_catalog(self._request.recipe_folders)
-        return Found(state, self._request, self._outputs, self._catalog)

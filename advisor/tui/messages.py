@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from textual.message import Message
@@ -18,37 +19,33 @@ class EventsWaiting(Message):
         return isinstance(message, EventsWaiting)
 
 
+@dataclass
 class Decided(Message):
     """The person accepted or rejected a recommendation, or took that back (None); or accepted one value only."""
 
-    def __init__(self, recipe_id: str, decision: Decision | None, value: Value | None = None) -> None:
-        super().__init__()
-        self.recipe_id = recipe_id
-        self.decision = decision
-        self.value = value
+    recipe_id: str
+    decision: Decision | None
+    value: Value | None = None
 
 
+@dataclass
 class RetryWanted(Message):
     """The person wants a trial to run again."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.name = name
+    name: str
 
 
+@dataclass
 class ExportSaved(Message):
     """A file of the export view has been written."""
 
-    def __init__(self, format_id: str, path: Path) -> None:
-        super().__init__()
-        self.format_id = format_id
-        self.path = path
+    format_id: str
+    path: Path
 
 
+@dataclass
 class TraceSaved(Message):
     """The trace of the profiled steps has been copied to ``path``; without one, ``problem`` says why it was not."""
 
-    def __init__(self, path: Path | None, problem: str = "") -> None:
-        super().__init__()
-        self.path = path
-        self.problem = problem
+    path: Path | None
+    problem: str = ""

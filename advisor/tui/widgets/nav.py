@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.content import Content
@@ -17,12 +19,11 @@ class NavTab(Static):
 
     ALLOW_SELECT = False
 
+    @dataclass
     class Chosen(Message):
         """The tab was clicked."""
 
-        def __init__(self, view_id: str) -> None:
-            super().__init__()
-            self.view_id = view_id
+        view_id: str
 
     def __init__(self, view: ViewInfo) -> None:
         super().__init__(Content.assemble((view.key, "bold $accent"), " ", view.title), id=f"tab-{view.id}")

@@ -58,12 +58,11 @@ class RowTable(ScrollView, can_focus=True):
     class Moved(Message):
         """The person, and not the session, moved the cursor."""
 
+    @dataclass
     class HeadingChosen(Message):
         """A heading was clicked."""
 
-        def __init__(self, key: str) -> None:
-            super().__init__()
-            self.key = key
+        key: str
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - as every widget calls it
         super().__init__(id=id)

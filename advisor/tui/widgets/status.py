@@ -10,7 +10,7 @@ from textual.widgets import Static
 
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_seconds
-from advisor.report.figures import MEASURED_ONCE
+from advisor.report.figures import MEASURED_ONCE, STAGES
 from advisor.tui.context import Context
 from advisor.tui.text import DIM, by_objective, meter, shortened
 from advisor.tui.widgets.changes import show_text
@@ -26,17 +26,6 @@ _LEAST_NAME = 16
 _LATE = 1.5
 # From here on seconds are told as minutes.
 _MINUTES = 100
-STAGES = {
-    "starting": "Starting",
-    "baseline": "Measuring the baseline",
-    "leap": "Measuring the usual stack",
-    "instruments": "Measuring noise and the profile",
-    "search": "Improving the stack",
-    "confirmation": "Confirming the stack",
-    "alone": "Measuring settings alone",
-    "several GPUs": "Measuring several GPUs",
-    "done": "Done",
-}
 
 
 class StatusBar(Horizontal):
@@ -147,7 +136,8 @@ def _stage(context: Context) -> str:
         return context.busy_with or "Done"
     if state.is_loading and not state.running:
         return "Loading the model"
-    return STAGES.get(state.stage, state.stage.capitalize())
+    told = STAGES.get(state.stage, state.stage)
+    return told[:1].upper() + told[1:]
 
 
 def _seconds(context: Context) -> Content:
