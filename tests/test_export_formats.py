@@ -18,7 +18,7 @@ from advisor.export.outputs import write_outputs
 from advisor.recipe.catalog import Catalog
 from advisor.records import Mode
 from advisor.records.outputs import Outputs
-from advisor.tui.launch import FileExporter
+from advisor.tui.exporting import FileExporter
 
 CSV = """
 from advisor.export.format import File, Format, Offer
@@ -48,7 +48,7 @@ def test_a_file_in_the_folder_is_a_format_everywhere(state, tmp_path, monkeypatc
     monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(tmp_path)])
     every = formats.discovered()
     monkeypatch.setattr(formats, "FORMATS", every)
-    monkeypatch.setattr("advisor.tui.launch.FORMATS", every)
+    monkeypatch.setattr("advisor.tui.exporting.FORMATS", every)
     assert ".md, .html or .csv" in " ".join(measure_parser("").format_help().split())
     path = tmp_path / "out.csv"
     wanted = Outputs(report_path=measure_parser("").parse(["demo", "--report", str(path)]).report)

@@ -12,7 +12,7 @@ from advisor.experiment.events import Decided
 from advisor.experiment.state import SessionState
 from advisor.recipe.settings import Settings
 from advisor.records.outputs import Outputs
-from advisor.tui.launch import FileExporter
+from advisor.tui.exporting import FileExporter
 
 
 @pytest.fixture
