@@ -102,7 +102,6 @@ class TunedCallback(framework.Callback):  # type: ignore[misc]
 
 
 def _done_over_gpus(strategy: Any) -> dict[str, object]:
-    """The settings that the Trainer's own strategy has already, with their values."""
     if not isinstance(strategy, DDPStrategy):
         return {}
     return {"parallel.strategy": "ddp", **{f"parallel.{name}": value for name, value in strategy._ddp_kwargs.items()}}

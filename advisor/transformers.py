@@ -84,7 +84,6 @@ class TunedCallback(TrainerCallback):  # type: ignore[misc]
 
 
 def _done(args: Any, settings: dict[str, Value]) -> dict[str, object]:
-    """The settings that the arguments hold already."""
     told = {key: getattr(args, name) for key, name in _NAMED.items()}
     told["precision.autocast"] = "bfloat16" if args.bf16 else "float16" if args.fp16 else "none"
     told[_NON_BLOCKING] = bool(args.accelerator_config.non_blocking)

@@ -79,7 +79,6 @@ def accepted_of(text: str) -> tuple[tuple[str, Value | None], ...]:
 
 
 def _value_of(text: str) -> Value:
-    """A setting's value as it stands in a settings file."""
     if text in ("true", "false"):
         return text == "true"
     return int(text) if re.fullmatch(r"-?\d{1,18}", text, re.ASCII) else text

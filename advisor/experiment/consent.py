@@ -69,7 +69,6 @@ class Consent:
         return declared.severity > self.allow.severity or (measured is not None and exceeds(measured, self.allow))
 
     def _limit(self, settings: Mapping[str, Value]) -> Numerics:
-        """The worst class that these settings may be measured to have."""
         classes = [self.allow]
         for recipe, value in self.catalog.in_order(settings):
             if self.accepts(recipe.id, value):

@@ -465,5 +465,4 @@ class Known:
 
 
 def _holds(new: Settings, old: Settings) -> bool:
-    """Whether settings hold all keys of others."""
     return set(old) <= set(new)

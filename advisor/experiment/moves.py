@@ -127,7 +127,6 @@ def _without_half(known: Known, plain: Settings) -> Moves:
 
 
 def _gain_of_compiling(known: Known, settings: Settings) -> float:
-    """The gain expected of the settings that compile a stack."""
     gain = 1.0
     for candidate in known.plan.candidates:
         if settings.get(candidate.key) == candidate.value and known.plan.recipe(candidate).expensive:
@@ -269,7 +268,6 @@ def _swap(known: Known, candidate: Candidate, rest: Settings) -> Moves:
 
 
 def _is_neighbour(known: Known, candidate: Candidate) -> bool:
-    """Whether a rung of a ladder is next to the stack's."""
     rungs = sorted(c.value for c in known.plan.candidates if c.recipe == candidate.recipe)
     present = known.stack[candidate.key]
     if present not in rungs or candidate.value not in rungs:
@@ -412,7 +410,6 @@ def repeats(known: Known) -> Moves:
 
 
 def _baseline_again(known: Known) -> Moves:
-    """The baseline again, while the noise floor is high."""
     judge = known.judge
     nulls = 1 + len(judge.runs.get(BASELINE, ())) + len(judge.controls)  # disturbed ones as well: the next may be too
     if 1 < nulls < POLICY.most_runs and judge.noise_floor > POLICY.noisy / 2:

@@ -146,7 +146,6 @@ class Plan:
 
     @property
     def _starves(self) -> bool:
-        """Whether the step is known to wait for its data."""
         profile = self.facts.profile
         return profile is not None and profile.bottleneck is not None and profile.bottleneck in _FEEDING
 

@@ -88,7 +88,6 @@ class Teller:
             self._emit(planned)
 
     def _records(self, known: Known) -> list[TrialRecord]:
-        """The record of each candidate; the control first."""
         found = [known.record(candidate) for candidate in _candidates(known)]
         measured = [record for record in found if record is not None]
         control = self._control(known)
@@ -150,7 +149,6 @@ class Teller:
 
 
 def _candidates(known: Known) -> list[Candidate]:
-    """The planned candidates, and those that were tried in the stack's company only."""
     planned = {candidate.name: candidate for candidate in known.plan.candidates}
     for candidate in known.plan.partnered(known.stack) if known.stack else ():
         if candidate.name in known.tried:

@@ -102,7 +102,6 @@ def _layout(known: Known, settings: Settings) -> Iterator[Settings]:
 
 
 def _uncompiled(known: Known, settings: Settings) -> Iterator[Settings]:
-    """Without anything compiled."""
     yield Settings({key: value for key, value in settings.items() if not key.startswith("compile.")})
 
 

@@ -184,7 +184,6 @@ def _trial(record: TrialRecord, facts: Facts | None, catalog: Catalog) -> Json:
 
 
 def _skipped(state: SessionState, catalog: Catalog) -> list[Json]:
-    """The recipes that were not tried, in the form of trials."""
     nothing = TrialRecord(Candidate("", "", False), {}, TrialResult(Outcome.SKIPPED))
     unknown = dict.fromkeys(_trial(nothing, None, catalog))
     known = {"candidate": {}, "settings": {}, "outcome": Outcome.SKIPPED.value, "verdict": Verdict.SKIPPED.value}
@@ -239,7 +238,6 @@ def _pareto_point(point: ParetoPoint) -> Json:
 
 
 def _gain(record: TrialRecord | StackRecord, by: Yardstick | None) -> Json | None:
-    """The gain over the baseline by the objective, with its interval; null where unknown."""
     gain = by.gain(record.result, record.comparison) if by else None
     return {"ratio": gain.ratio, "low": gain.low, "high": gain.high, "floor": gain.floor} if gain else None
 
@@ -262,7 +260,6 @@ def _result(result: TrialResult) -> Json:
 
 
 def _contribution(record: TrialRecord) -> Json | None:
-    """The speed-up that a candidate adds to the other settings of its trial; null where unknown."""
     own = record.contribution
     return {"speedup": own.speedup, "ci_low": own.ci_low, "ci_high": own.ci_high} if own else None
 

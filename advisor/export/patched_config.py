@@ -121,7 +121,6 @@ def _code(patch: Patch, path: Path | None, mode: Mode) -> Iterator[str]:
 
 
 def _ddp_kwargs(patch: Patch) -> Iterator[str]:
-    """The options of DistributedDataParallel as Accelerate takes them: in code."""
     given = {key.partition(".")[2]: value for key, value in patch.rest.items() if key in DDP_KEYS}
     if patch.kind is ConfigKind.ACCELERATE and given:
         arguments = ", ".join(f"{name}={value!r}" for name, value in given.items())

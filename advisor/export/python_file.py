@@ -124,7 +124,6 @@ def _header(chosen: list[tuple[Recipe, Value]], usage: str, imports: list[str]) 
 
 
 def _packages(chosen: list[tuple[Recipe, Value]]) -> str:
-    """The packages that the file needs."""
     extra = sorted({recipe.package for recipe, value in chosen if recipe.package and value != recipe.default})
     return " and ".join(["torch", *extra]) if extra else "torch and nothing else"
 
@@ -236,7 +235,6 @@ def _outside_the_loop(code: str) -> str:
 
 
 def _device_loader(chosen: list[tuple[Recipe, Value]], plan: StepPlan) -> str:
-    """The loader wrapped so that its batches arrive on the device; empty when nothing asks for that."""
     transforms = any(recipe.key == _TRANSFORMS and value for recipe, value in chosen)
     if not (plan.device_prefetch or transforms):
         return ""

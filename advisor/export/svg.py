@@ -100,7 +100,6 @@ def _grid(plot: Plot, canvas: Canvas, floor: float) -> Iterator[str]:
 
 
 def _apart(axis: Axis, width: float, character: float) -> Iterator[tuple[float, str]]:
-    """The ticks whose names do not touch the one before."""
     end = -1e9
     for value, name in axis.ticks:
         half = len(name) * character / 2

@@ -154,7 +154,6 @@ def bound_by(code: str) -> Iterator[str]:
 
 
 def _bound(table: symtable.SymbolTable) -> Iterator[str]:
-    """The names that the top level of a module binds."""
     return (symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned() or symbol.is_imported())
 
 

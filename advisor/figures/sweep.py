@@ -169,7 +169,6 @@ def memory_gained(facts: Facts, record: TrialRecord) -> str:
 
 
 def _fixed_bytes(workload: WorkloadFacts) -> int:
-    """Parameters, the gradients of those that are trained, and the optimizer's state."""
     trained = workload.trainable_parameters / workload.parameters if workload.parameters else 0.0
     state_bytes = workload.optimizer.state_bytes if workload.optimizer else 0
     return round(workload.parameter_bytes * (1 + trained)) + state_bytes

@@ -123,7 +123,6 @@ def _report(reporter: HeadlessReporter, request: Request, outputs: Outputs, sess
 
 
 def _left_off(state: SessionState) -> Iterator[str]:
-    """The command that goes on after an interruption."""
     if state.finished and state.finished.cancelled:
         yield f"{'nothing was measured yet; ' if state.baseline is None else ''}go on with: perf-advisor --resume"
 

@@ -247,7 +247,6 @@ def _handle_of(nvml: Nvml, device: Device, uuid: str) -> Any:
 
 
 def _handles(nvml: Nvml, device: Device) -> Iterator[tuple[str, Any]]:
-    """UUID and handle of a GPU and of its MIG instances."""
     yield device.uuid, device.handle
     if not _enabled(nvml.ask("nvmlDeviceGetMigMode", device.handle)):
         return

@@ -117,7 +117,6 @@ def _cgroup_folders(controller: str, root: Path) -> Iterator[Path]:
 
 
 def _number(*paths: Path) -> int | None:
-    """The number in the first of these files that holds one."""
     words = (text_of_file(path).strip() for path in paths)
     return next((int(word) for word in words if word.isdigit()), None)
 

@@ -62,7 +62,6 @@ class Inbox:
         return None
 
     def _whole(self) -> Message | None:
-        """Take the header, or the message after it."""
         if self._header:
             mark, length = _HEADER.unpack(bytes(self._got))
             if mark != _MARK or not 0 < length <= _LONGEST_BYTES:

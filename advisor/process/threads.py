@@ -116,7 +116,6 @@ def _waits(stack: list[FrameType]) -> bool:
 
 
 def _module_of(thread: threading.Thread, stack: list[FrameType]) -> str:
-    """The module of the thread's class, or of the function that it runs."""
     if type(thread).__module__ != "threading":
         return type(thread).__module__
     modules = [str(frame.f_globals.get("__name__", "")) for frame in reversed(stack)]

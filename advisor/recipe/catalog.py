@@ -94,7 +94,6 @@ class Catalog:
 
     @functools.cached_property
     def _places(self) -> Mapping[str, int]:
-        """The place of each key among all in the order in which settings are applied."""
         ordered = sorted(self, key=lambda recipe: (recipe.stage, recipe.order, recipe.id))
         return {recipe.key: place for place, recipe in enumerate(ordered)}
 
@@ -371,7 +370,6 @@ def _from_rung(values: list[Value], current: Value) -> list[Value]:
 
 
 def _within(gain: float) -> float:
-    """A claimed factor within the limits."""
     low, high = GAIN_LIMITS
     return min(max(gain, low), high) if math.isfinite(gain) else UNKNOWN_GAIN
 

@@ -33,7 +33,6 @@ class Settings(Mapping[str, Value]):
 
     @classmethod
     def _of(cls, values: dict[str, Value]) -> Settings:
-        """Settings of values that were checked and are in order."""
         settings = cls.__new__(cls)
         settings._values = values
         return settings

@@ -160,7 +160,6 @@ def _speed(stack: StackRecord | None) -> str:
 
 
 def _apart(one: Comparison, other: Comparison) -> bool:
-    """Whether two intervals have nothing in common."""
     return one.ci_high < other.ci_low or other.ci_high < one.ci_low
 
 
@@ -246,7 +245,6 @@ def _versions(state: SessionState) -> dict[str, str]:
 
 
 def _different(one: Mapping[str, str], other: Mapping[str, str], missing: str = MISSING) -> Iterator[Change]:
-    """The entries that differ."""
     for key in dict.fromkeys((*one, *other)):
         before, after = one.get(key, missing), other.get(key, missing)
         if before != after:

@@ -59,7 +59,6 @@ def settings_to_export(state: SessionState) -> dict[str, Value]:
 
 
 def _accepted(state: SessionState) -> bool:
-    """Whether a person accepted a setting that is in the stack."""
     accepted = {recipe for recipe, decision in state.decisions.items() if decision is Decision.ACCEPTED}
     candidates = (record.candidate for record in state.trials.values())
     stacked = {one.recipe for one in candidates if state.stack_settings.get(one.key) == one.value}

@@ -202,7 +202,6 @@ def time_section(profile: Profile) -> Iterator[Section]:
 
 
 def _phases(profile: Profile) -> Table:
-    """The device's time beside the host's, where a profiler told it."""
     device = profile.device_phases
     headings: tuple[str, ...] = ("Phase", "Time", "Share")
     rows: list[tuple[Inline, ...]] = [

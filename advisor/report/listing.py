@@ -27,7 +27,6 @@ def result_line(state: SessionState) -> str:
 
 
 def _effect(state: SessionState, stack: StackRecord) -> str:
-    """The stack's effect by the session's objective."""
     if state.yardstick and not state.goal.by_time:
         return state.yardstick.effect(stack.result, stack.comparison)
     return format_interval(stack.comparison)

@@ -44,7 +44,6 @@ def method(state: SessionState, request: Request) -> Iterator[str]:
 
 
 def _ranking_rule(state: SessionState) -> Iterator[str]:
-    """Sentences on an objective that does not rank by the speed-up, and on the memory limit."""
     by = state.yardstick
     if rule := state.goal.words.rule.format(share=format_percent(state.goal.keep_speed)):
         floors = {Objective.MEMORY: by.saving_floor, Objective.ENERGY: by.energy_floor} if by else {}

@@ -172,7 +172,6 @@ _Sign = tuple[str, Tone, str]
 def _front_marks(
     state: SessionState, known: Mapping[Settings, tuple[int, float]], chosen: Settings | None
 ) -> dict[Settings, _Sign]:
-    """The sign of each point, what must not be hidden last."""
     marks: dict[Settings, _Sign] = dict.fromkeys(known, ("•", Tone.OTHER, ""))
 
     def put(settings: Settings, sign: str, tone: Tone, label: str) -> None:

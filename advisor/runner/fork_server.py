@@ -160,7 +160,6 @@ def _is_running() -> bool:
 
 
 def _lost_its_folder(folder: str) -> bool:
-    """Whether the running fork server listens in a folder that is gone."""
     address: str | None = getattr(forkserver, "_forkserver")._forkserver_address  # noqa: B009
     return address is not None and not address.startswith(folder)
 

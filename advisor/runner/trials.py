@@ -484,7 +484,6 @@ def wait_for_any(trials: Collection[Trial]) -> list[tuple[Trial, TrialResult]]:
 
 
 def _enter_trial(spec: TrialSpec, connection: Connection, asked_at: float) -> None:
-    """The child's first function."""
     from advisor.process import importing
 
     main = importing.import_main(connection, spec.target.directory, spec.log_path)

@@ -83,7 +83,6 @@ def is_main_guard(node: ast.AST) -> bool:
 
 
 def _condition(parent: ast.AST, child: ast.AST) -> Iterator[Branch]:
-    """The condition that a parent puts on a child."""
     match parent:
         case ast.If() | ast.IfExp():
             if child is not parent.test:

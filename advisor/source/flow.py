@@ -156,7 +156,6 @@ class Flow:
                 return self._compound(node)
 
     def _compound(self, node: ast.expr) -> Kind:
-        """An expression that is made of others."""
         parts = [self._eval(part) for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)]
         match node:
             case ast.BinOp() | ast.UnaryOp() | ast.BoolOp() | ast.IfExp():
@@ -259,7 +258,6 @@ def _without_fresh(kind: Kind) -> Kind:
 
 
 def _loss_names(program: Program, call: ast.Call) -> Iterator[str]:
-    """The names of what a backward pass starts from."""
     assert isinstance(call.func, ast.Attribute)
     receiver = call.func.value
     driver = program.name(receiver).rpartition(".")[2] in _DRIVERS
@@ -285,7 +283,6 @@ def _roots(program: Program, node: ast.expr) -> Iterator[str]:
 
 
 def _by_scope(program: Program) -> dict[ast.AST, list[ast.Call]]:
-    """The backward passes of each scope."""
     found: dict[ast.AST, list[ast.Call]] = {}
     for call in filter(is_backward, program.calls):
         found.setdefault(program.scope(call), []).append(call)

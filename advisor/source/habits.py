@@ -114,7 +114,6 @@ def _waiting(reading: _Reading, node: ast.expr, value: ast.expr, what: str) -> H
 
 
 def _printed_tensors(reading: _Reading) -> Iterator[Habit]:
-    """Tensors that are turned into text at every step."""
     for node in reading.program.nodes:
         for value in _turned_into_text(reading, node):
             if reading.flow.kind(value) is Kind.DEVICE and reading.program.every_step(value):

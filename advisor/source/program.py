@@ -230,7 +230,6 @@ class Program:
 
 
 def _aliases(nodes: Sequence[ast.AST]) -> dict[str, str]:
-    """Full names of imported names, by local name."""
     found: dict[str, str] = {}
     for node in nodes:
         if isinstance(node, ast.Import):

@@ -115,7 +115,6 @@ def _judged(tree: ast.Module, text: str, shown: str) -> Reading:
 
 
 def _parsed(text: str, *, interactive: bool = False) -> ast.Module | str:
-    """The tree of a program, or why there is none."""
     flags = ast.PyCF_ONLY_AST | (ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if interactive else 0)
     try:
         with warnings.catch_warnings():

@@ -64,12 +64,10 @@ def _advice(model: nn.Module) -> str:
 
 
 def _required(model: nn.Module) -> list[str]:
-    """The inputs without which the model cannot be called."""
     return [p.name for p in positional_inputs(model) or () if p.default is inspect.Parameter.empty]
 
 
 def _inputs(model: nn.Module, shape: tuple[int, ...]) -> Callable[[int], Any]:
-    """Random inputs of one shape, one for each that the model needs."""
     count = max(1, len(_required(model)))
 
     def make(size: int) -> Any:
@@ -88,12 +86,10 @@ def _random(model: nn.Module, shape: tuple[int, ...]) -> torch.Tensor:
 
 
 def _layers(model: nn.Module) -> Iterator[nn.Module]:
-    """The layers that have parameters of their own, in the order of their definition."""
     return (module for module in model.modules() if next(module.parameters(recurse=False), None) is not None)
 
 
 def _shapes(model: nn.Module) -> Iterator[tuple[int, ...]]:
-    """The shapes of one sample that the first layers permit."""
     for layer, _ in zip(_layers(model), range(_LAYERS_TRIED), strict=False):
         yield from _shapes_for(layer)
 

@@ -140,7 +140,6 @@ def _checked(workload: Workload) -> Workload:
 
 
 def _own_tensors(module: nn.Module) -> list[torch.Tensor]:
-    """The parameters and buffers that a module has itself."""
     return [*module.parameters(recurse=False), *module.buffers(recurse=False)]
 
 

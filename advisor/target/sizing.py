@@ -142,5 +142,4 @@ def _positions(tensor: torch.Tensor) -> int:
 
 
 def _power_of_two(value: float) -> int:
-    """The largest power of two that is not above a value, at least 1."""
     return 1 << (max(1, int(value)).bit_length() - 1)

@@ -122,7 +122,6 @@ def _generated_tokens(loop: Loop) -> int | None:
 
 
 def _name_of(model: nn.Module) -> str:
-    """A model's class; of several, the class of each."""
     return " + ".join(type(part).__name__ for part in (model if isinstance(model, Models) else [model]))
 
 
@@ -281,7 +280,6 @@ def _families(model: nn.Module) -> dict[str, int]:
 
 
 def _forks(module: nn.Module) -> bool:
-    """Whether a module is TorchScript that runs parts of itself beside one another."""
     return isinstance(module, torch.jit.ScriptModule) and "prim::fork" in str(getattr(module, "inlined_graph", ""))
 
 

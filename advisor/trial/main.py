@@ -182,7 +182,6 @@ class Trial:
         return replace(self._measured(parts, first), build_s=build_s)
 
     def _load(self) -> tuple[Loop, torch.device]:
-        """The workload in the mode of its loop, on its device."""
         self._say("loading the model")
         if self.loop is None:
             torch.manual_seed(self.spec.seed)

@@ -110,7 +110,6 @@ def _applied(loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec
 
 
 def _own_step(loop: Loop, tuning: Tuning, data: Any) -> tuple[Callable[[Any], Any], Any]:
-    """The user's own step on its models, optimizers and loader, each prepared by the settings."""
     assert loop.step is not None
     models = list(loop.model) if isinstance(loop.model, Models) else [loop.model]
     loaders = [data] if is_loader(data) else []

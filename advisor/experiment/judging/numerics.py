@@ -312,7 +312,6 @@ def _kind(value: float) -> str:
 
 
 def _never_updated(weights: Sequence[float]) -> bool:
-    """Whether no update changed the weights."""
     return len(weights) > 1 and len(set(weights)) == 1
 
 

@@ -96,7 +96,6 @@ def steps_to_break_even(judge: Judge, result: TrialResult) -> int | None:
 
 
 def _failed_numerics(judge: Judge, settings: Mapping[str, Value], result: TrialResult) -> NumericsResult | None:
-    """The numerics of a result that failed because of them; None for any other result."""
     return judge.numerics(settings, result) if result.outcome is Outcome.NON_FINITE else None
 
 

@@ -52,7 +52,6 @@ def _spec(request: Request, settings: Mapping[str, Value], catalog: Catalog, pat
 
 
 def _run(spec: TrialSpec) -> TrialResult:
-    """Run the trial; a signal ends it."""
     Runner.prepare()
     runner, results = Runner(), list[TrialResult]()
     worker = threading.Thread(target=lambda: results.append(runner.run(spec, lambda message: None)), daemon=True)

@@ -70,14 +70,12 @@ def _is_accelerator(made: _Made) -> bool:
 
 
 def _is_optimizer(made: _Made) -> bool:
-    """Whether a mapping makes one of PyTorch's own optimizers."""
     module, _, last = made.name.rpartition(".")
     named_only = not module and ("class_path" in made.mapping or "lr" in made.mapping)
     return last in _OPTIMIZERS and (module.startswith("torch.optim") or named_only)
 
 
 def _is_loader(made: _Made) -> bool:
-    """Whether a mapping makes a DataLoader of the measured mode."""
     evaluates = any(part in _EVALUATION for name in made.path for part in name.lower().split("_"))
     fits = evaluates is (made.config.mode is Mode.INFER)
     return fits and made.name.endswith("DataLoader") and "." in made.name

@@ -134,7 +134,6 @@ def _in_deepspeed(config: Config, phrase: Phrase) -> Iterator[Entry]:
 
 
 def _hf_arguments(config: Config) -> Iterator[Phrase]:
-    """The arguments themselves."""
     settings = config.settings
     dtype = settings.get("precision.autocast")
     if dtype is not None:
@@ -341,7 +340,6 @@ def timm(config: Config) -> Iterator[Phrase]:
 
 
 def _always_in_timm(config: Config) -> Iterator[Phrase]:
-    """Phrases for settings that timm's loader and script have anyway."""
     always = {PERSISTENT: True, PREFETCH: 2, "backends.cudnn_benchmark": True, "precision.float32_matmul": "high"}
     for key, value in always.items():
         if config.settings.get(key) == value:

@@ -189,7 +189,6 @@ class YamlDocument:
         return self._filled(addition.key, node, entries)
 
     def _filled(self, key: Node, value: Node, entries: _Tree) -> _Edit:
-        """An empty value becomes a mapping."""
         start, end = value.start_mark.index, value.end_mark.index
         parent = next(node for node in self._mappings() if any(item is value for _, item in node.value))
         filled = MappingNode(f"{TAG}map", self._nodes(entries))
@@ -289,7 +288,6 @@ class YamlDocument:
         return lines
 
     def _nodes(self, entries: Mapping[str, Any]) -> list[tuple[Node, Node]]:
-        """The nodes that new entries must parse to."""
         return [
             (
                 ScalarNode(f"{TAG}str", key),

@@ -72,7 +72,6 @@ def _content(found: Found) -> bytes:
 
 
 def _where_it_runs(found: Found) -> tuple[str, ...]:
-    """The devices and the batches that the file is for, in a sentence."""
     facts, size = found.state.facts, found.settings.get("data.batch_size")
     if facts is None:
         return ()

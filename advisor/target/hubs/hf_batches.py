@@ -111,12 +111,10 @@ def _longest(model: Any) -> int:
 
 
 def _together(makes: list[Make]) -> Make:
-    """All inputs of several kinds."""
     return lambda size: {name: value for make in makes for name, value in make(size).items()}
 
 
 def _with_a_channel(make: Make) -> Make:
-    """Inputs with a channel of their own before their length."""
     return lambda size: {name: value[:, None] for name, value in make(size).items()}
 
 

@@ -75,7 +75,6 @@ class HuggingFace(Adapter):
 
 
 def _of_class(kind: Any) -> Adapted | None:
-    """A model of a class with its default configuration; None for a class without one."""
     if kind.config_class is None:
         return None
     return Adapted(model=kind(kind.config_class()), notes=["the default configuration, random weights"])

@@ -78,7 +78,6 @@ def _workload(module: Any, data: Any, spec: TargetSpec) -> Any:
 
 
 def _training_step(model: Any, batch: Any) -> Any:
-    """The loss of a LightningModule's own training step."""
     return model.training_step(batch, 0)
 
 

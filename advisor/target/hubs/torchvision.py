@@ -155,8 +155,6 @@ def detection_loss(model: nn.Module, batch: Any) -> torch.Tensor:
 
 
 def _flow(spec: TargetSpec, *, train: bool) -> Samples:
-    """Two images and the flow between them."""
-
     def samples(height: int, width: int) -> Samples:
         def pair(size: int) -> tuple[torch.Tensor, ...]:
             images = noise(2 * size, 3, height, width)

@@ -27,7 +27,6 @@ def _called(block: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
-    """The blocks that a statement holds."""
     for node in (statement, *getattr(statement, "handlers", ())):
         for name in ("body", "orelse", "finalbody"):
             yield getattr(node, name, [])

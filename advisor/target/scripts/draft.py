@@ -146,7 +146,6 @@ def _own_step(seen: Seen) -> Iterator[str]:
 
 
 def _body_text(loop: FoundLoop, loader: Any) -> str:
-    """The body as the script has it, as a loop over the one batch."""
     lines = linecache.getlines(loop.file)
     body = loop.statement.body
     text = textwrap.dedent("".join(lines[body[0].lineno - 1 : body[-1].end_lineno]))

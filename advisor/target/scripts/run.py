@@ -105,7 +105,6 @@ def _in_loop(frames: list[Where]) -> bool:
 
 
 def _no_loop(script: str, seen: Seen, problem: str) -> TargetError:
-    """The error for a script whose loop cannot be measured as it is."""
     type_this = f"`perf-advisor init {script}` writes a build() with what was seen of it: complete that."
     if seen.starts_processes and not seen.updates:
         return TargetError(

@@ -331,16 +331,13 @@ class Watch:
             self._gradients = self._norms()
 
     def _norms(self) -> list[float]:
-        """The norms of the gradients of what was called."""
         return [float(p.grad.detach().float().norm()) for p in self._trained() if p.grad is not None]
 
     def _norms_of_weights(self) -> list[float]:
-        """The norms of what has been updated."""
         groups = (group for optimizer in self.seen.optimizers for group in optimizer.param_groups)
         return [float(p.detach().float().norm()) for group in groups for p in group["params"]]
 
     def _trained(self) -> list[nn.Parameter]:
-        """The parameters with gradients of the modules that were called."""
         found = (p for call in self.seen.calls for p in call.module.parameters() if p.grad is not None)
         return list({id(p): p for p in found}.values())
 
@@ -432,7 +429,6 @@ def fitted_by_library(frames: list[Where]) -> Any:
 
 
 def _has_trained(process: multiprocessing.process.BaseProcess) -> bool:
-    """Whether a process ended at an update of weights."""
     try:
         return process.exitcode == TRAINED
     except ValueError:  # the script has closed it

@@ -109,7 +109,6 @@ def _sampled(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _sums(sample: torch.Tensor) -> tuple[float, ...]:
-    """The norm, and a sum whose weights change from place to place."""
     values = sample.double()
     weights = torch.cos(torch.arange(len(values), dtype=torch.float64))
     sums = (float(torch.linalg.vector_norm(values)), float(values @ weights))

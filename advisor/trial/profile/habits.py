@@ -156,7 +156,6 @@ def _uncompiled(step: TrainStep | InferStep) -> TrainStep | InferStep:
 
 
 def _with_plan(step: TrainStep, **changes: Any) -> TrainStep:
-    """The same step under a plan that differs in these fields."""
     other = copy.copy(step)
     other.plan = replace(step.plan, **changes)
     return other

@@ -235,7 +235,6 @@ def _device_phases(events: Sequence[Any], on_device: Sequence[Any], steps: int) 
 
 
 def _span_at(spans: Sequence[tuple[float, float, str]], time_us: float | None) -> str | None:
-    """The name of the span that a time lies in."""
     if time_us is None:
         return None
     index = bisect.bisect_right(spans, time_us, key=lambda span: span[0]) - 1

@@ -61,7 +61,6 @@ def _moved(func: Any, name: str, args: Sequence[Any], kwargs: dict[str, Any], re
 
 
 def _changed_arguments(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-    """The arguments that the operator's schema says it writes to."""
     values: list[Any] = []
     for index, argument in enumerate(func._schema.arguments):
         if argument.alias_info is None or not argument.alias_info.is_write:

@@ -165,7 +165,6 @@ def effect_facts(item: Recommendation, context: Context) -> list[Fact]:
 
 
 def _goal(record: TrialRecord, context: Context) -> list[Fact]:
-    """The effect by an objective that is no speed."""
     by = context.state.yardstick
     if by is None or by.goal.by_time or not record.alone:
         return []

@@ -170,7 +170,6 @@ class ExportView(View):
             self.edit_path()
 
     def _write(self, chosen: Offer, path: Path) -> None:
-        """Write the file and say where it is, or what went wrong."""
         try:
             written = self.context.exporter.save(chosen.id, path, self.context.state)
         except AdvisorError as error:

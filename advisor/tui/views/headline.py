@@ -104,7 +104,6 @@ def _before_and_after(stack: StackRecord, state: SessionState) -> str:
 
 
 def _cost(stack: StackRecord, state: SessionState) -> Content:
-    """The interval, and what the result costs: memory, numerics, start-up."""
     old = state.baseline.result.peak_reserved_bytes if state.baseline else None
     count = len(stack.settings)
     parts = [
@@ -121,7 +120,6 @@ def _cost(stack: StackRecord, state: SessionState) -> Content:
 
 
 def _roof(state: SessionState) -> list[Content]:
-    """The rate of matrix products before and after, as a line."""
     reached = roof_before_and_after(state)
     return [] if reached is None else [Content.assemble(("efficiency ", DIM), reached)]
 

@@ -59,7 +59,6 @@ def _widths(table: Table) -> list[int]:
 
 
 def _room(table: Table, width: int) -> int:
-    """The cells that the figures leave for a bar."""
     widths = _widths(table)
     return max(0, width - 2 - sum(widths) - 2 * len(widths))
 

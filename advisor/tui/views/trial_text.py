@@ -165,7 +165,6 @@ def _costs(record: TrialRecord, baseline: BaselineRecord | None) -> Content:
 
 
 def _numerics_line(numerics: NumericsResult | None) -> list[Content]:
-    """The numerics, when they are worse than the recipe declares."""
     if numerics is None or not numerics.worse_than_declared:
         return []
     return [Content.assemble(("≠ ", "$error"), numerics.text or format_numerics(numerics))]

@@ -141,7 +141,6 @@ def _stage(context: Context) -> str:
 
 
 def _seconds(context: Context) -> Content:
-    """The running trial's seconds, of those that were expected."""
     spent_s, expected_s = int(context.countdown.trial_s), context.state.expected_s
     if expected_s is None:
         return Content.styled(f"  {spent_s} s", DIM)
