@@ -81,10 +81,12 @@ class Format(ABC):
     # Its place in the app's list, from low to high.
     order: ClassVar[int]
     needs_baseline: ClassVar[bool] = True
+    # Its entry in the app's list, where it has one in every session.
+    offered: ClassVar[Offer | None] = None
 
     def offer(self, outputs: Outputs) -> Offer | None:
         """The entry in the app's list; None where the app does not offer it."""
-        return None
+        return self.offered
 
     def serves(self, outputs: Outputs) -> bool:
         """Whether it can be written of a session with these outputs."""

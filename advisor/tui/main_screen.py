@@ -37,7 +37,6 @@ class MainScreen(Screen[object]):
         self._wanted = ""
 
     def compose(self) -> ComposeResult:
-        """From top to bottom."""
         yield NavBar(self.context.request.target.target, self.context.recorded)
         yield GaugeStrip(self._read_gauges, self.context.recorded)
         with ContentSwitcher(initial=VIEWS[0].id, id="views"):
@@ -46,7 +45,6 @@ class MainScreen(Screen[object]):
         yield KeyFooter()
 
     def on_mount(self) -> None:
-        """Show the first view, and say when it is on screen."""
         self.show_view(VIEWS[0].id)
         self.draw()
         self.focus_view()

@@ -37,7 +37,6 @@ class HelpScreen(ModalScreen[None]):
     ]
 
     def compose(self) -> ComposeResult:
-        """One section under another."""
         with Vertical(classes="dialog", id="help-dialog") as dialog:
             dialog.border_title = "Help"
             with VerticalScroll(id="help-text"):
@@ -47,7 +46,6 @@ class HelpScreen(ModalScreen[None]):
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        """Let the arrow keys scroll."""
         self.query_one("#help-text").focus()
 
 
@@ -64,7 +62,6 @@ class FailureScreen(ModalScreen[None]):
         self._failure = failure
 
     def compose(self) -> ComposeResult:
-        """Message, hint, details."""
         with Vertical(classes="dialog", id="failure-dialog") as dialog:
             dialog.border_title = "The session cannot go on"
             yield Static(Content.styled(self._failure.message, "bold $text-error"), id="failure-message")
@@ -74,7 +71,6 @@ class FailureScreen(ModalScreen[None]):
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        """Let the arrow keys scroll the details; hide them when there are none."""
         details = self.query_one("#failure-details")
         details.display = bool(self._failure.details.strip())
         if details.display:
@@ -107,7 +103,6 @@ class OverwriteScreen(ModalScreen[Overwriting]):
         self._other = other
 
     def compose(self) -> ComposeResult:
-        """The question and the answers; the safe one has the focus."""
         with Vertical(classes="dialog question") as dialog:
             dialog.border_title = "The file exists"
             yield Static(Content.assemble((str(self._path), "bold"), " exists already."), id="overwrite-question")
@@ -119,7 +114,6 @@ class OverwriteScreen(ModalScreen[Overwriting]):
         yield Footer(show_command_palette=False)
 
     def action_answer(self, answer: str) -> None:
-        """Close with an answer."""
         self.dismiss(Overwriting(answer))
 
     @on(Button.Pressed)
@@ -155,7 +149,6 @@ class QuitScreen(ModalScreen[Leaving]):
         self._can_finish = can_finish
 
     def compose(self) -> ComposeResult:
-        """The question and the answers; the safe one has the focus."""
         with Vertical(classes="dialog question") as dialog:
             dialog.border_title = "Still measuring"
             yield Static(Content(f"{self._what or 'The session'} is not finished."), id="quit-question")
@@ -173,7 +166,6 @@ class QuitScreen(ModalScreen[Leaving]):
         return self._can_finish or parameters != (Leaving.FINISH.value,)
 
     def action_answer(self, answer: str) -> None:
-        """Close with an answer."""
         self.dismiss(Leaving(answer))
 
     @on(Button.Pressed)
@@ -196,14 +188,12 @@ class ValueScreen(ModalScreen[int]):
         self._chosen = chosen
 
     def compose(self) -> ComposeResult:
-        """The values, the best one highlighted."""
         with Vertical(classes="dialog question") as dialog:
             dialog.border_title = Content(f"Accept one value: {self._subject}")
             yield OptionList(*self._values, id="values", markup=False)
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        """Highlight the value that is recommended."""
         values = self.query_one("#values", OptionList)
         values.highlighted = self._chosen
         values.focus()

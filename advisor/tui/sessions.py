@@ -50,7 +50,6 @@ class SessionsScreen(ModalScreen[str | None]):
         self._rows: dict[str, tuple[str, ...]] = {}
 
     def compose(self) -> ComposeResult:
-        """The list under its title."""
         with Vertical(classes="dialog", id="sessions-dialog") as dialog:
             dialog.border_title = self._title
             yield Input(placeholder="words to look for; Enter goes to the list", id="sessions-filter", compact=True)
@@ -59,7 +58,6 @@ class SessionsScreen(ModalScreen[str | None]):
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        """Begin to read."""
         table = self._table
         for label, width in (("session", _NAME), ("target", self._target_cells), ("result", None)):
             table.add_column(label, width=width)
@@ -118,11 +116,9 @@ class SessionsScreen(ModalScreen[str | None]):
         self.dismiss(event.row_key.value)
 
     def action_find(self) -> None:
-        """Put the cursor into the filter."""
         self.query_one("#sessions-filter").focus()
 
     def action_move(self, rows: int) -> None:
-        """Go some rows down."""
         self._table.move_cursor(row=self._table.cursor_row + rows)
 
 
@@ -139,7 +135,6 @@ class ComparisonScreen(ModalScreen[None]):
         self._now = now
 
     def compose(self) -> ComposeResult:
-        """The answer, then a table for each kind of change."""
         with Vertical(classes="dialog", id="comparison-dialog") as dialog:
             dialog.border_title = f"From {self._before} to {self._now.session_id}"
             with VerticalScroll(id="comparison-text"):
@@ -147,11 +142,9 @@ class ComparisonScreen(ModalScreen[None]):
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        """Show it once there is a width, and let the arrow keys scroll."""
         self.query_one("#comparison-text").focus()
 
     def on_resize(self) -> None:
-        """Fit the columns to the width."""
         self.call_after_refresh(self._show)
 
     def _show(self) -> None:
@@ -190,7 +183,6 @@ class SessionPicker(App[str]):
     TITLE = "perf-advisor"
 
     def on_mount(self) -> None:
-        """Show the list."""
         self.register_theme(ADVISOR_THEME)
         self.theme = ADVISOR_THEME.name
         self.push_screen(SessionsScreen("Open a session"), self.exit)

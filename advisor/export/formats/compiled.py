@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from advisor.errors import UsageError
 from advisor.export.format import File, Format, Found, Offer
 from advisor.records import Exported, Mode
-from advisor.records.outputs import Outputs
 
 
 class CompiledModel(Format):
@@ -18,11 +17,14 @@ class CompiledModel(Format):
     brief = ".pt2 (the compiled model, for inference)"
     suffixes = (".pt2",)
     order = 35
-
-    def offer(self, outputs: Outputs) -> Offer:
-        """Offered in every session, to be typed: compiling takes a minute or more."""
-        about = "For inference; runs without your source"
-        return Offer(self.id, "Compiled model", "model.pt2", "text", about, by_command=True)
+    # To be typed: compiling takes a minute or more.
+    offered = Offer(
+        "compiled",
+        "Compiled model",
+        "model.pt2",
+        description="For inference; runs without your source",
+        by_command=True,
+    )
 
     def preview(self, found: Found) -> str:
         """The command that makes it, and where it runs; or why it cannot be made of this session."""
@@ -41,7 +43,6 @@ class CompiledModel(Format):
         )
 
     def files(self, found: Found, path: str) -> Iterable[File]:
-        """One file, made in a process of its own."""
         _check_infers(found, path)
         if found.state.finished is None or found.state.finished.cancelled:
             raise UsageError(f"{path}: the session did not run to its end.", "Take it up again with --resume.")
@@ -52,7 +53,6 @@ class CompiledModel(Format):
         return Exported(path)
 
     def next_steps(self, name: str, found: Found) -> tuple[str, str]:
-        """Load it."""
         return f'in your service: model = torch._inductor.aoti_load_package("{name}")', _where_it_runs(found)[0]
 
 

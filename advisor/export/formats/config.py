@@ -23,7 +23,6 @@ class PatchedConfig(Format):
     order = 10
 
     def offer(self, outputs: Outputs) -> Offer | None:
-        """Offered where there is a config."""
         if outputs.config_path is None:
             return None
         path = Path(outputs.config_path)
@@ -31,7 +30,6 @@ class PatchedConfig(Format):
         return Offer(self.id, f"{path.name}, patched", f"{path.stem}.tuned{path.suffix}", "diff", about)
 
     def serves(self, outputs: Outputs) -> bool:
-        """Only where there is a config."""
         return outputs.config_path is not None
 
     def files(self, found: Found, path: str) -> Iterable[File]:
@@ -66,7 +64,6 @@ class PatchedConfig(Format):
         return Exported(path, read_config(path)) if alone and _patched(found, path).patch.added else None
 
     def next_steps(self, name: str, found: Found) -> tuple[str, str]:
-        """Run it."""
         return f"run your training with {name} in place of your config", "only the lines of the diff above differ"
 
 

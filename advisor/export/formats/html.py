@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from advisor.export import svg
 from advisor.export.format import File, Format, Found, Offer
 from advisor.figures.formatting import format_percent, printable
-from advisor.records.outputs import Outputs
 from advisor.report.document import Block, Bullets, Code, Document, Inline, Listing, Paragraph, Picture, Share, Table
 
 if TYPE_CHECKING:
@@ -27,13 +26,9 @@ class HtmlReport(Format):
     brief = ".html"
     suffixes = (".html",)
     order = 50
-
-    def offer(self, outputs: Outputs) -> Offer:
-        """Offered in every session."""
-        return Offer(self.id, "Report (HTML)", "report.html", "html", "The same as a page of its own")
+    offered = Offer("html", "Report (HTML)", "report.html", "html", "The same as a page of its own")
 
     def files(self, found: Found, path: str) -> Iterable[File]:
-        """One page."""
         yield File("Report", path, lambda: html_report(found.state, found.request, found.catalog))
 
 

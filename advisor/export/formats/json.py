@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from advisor.export.format import File, Format, Found, Offer
-from advisor.records.outputs import Outputs
 
 
 class JsonReport(Format):
@@ -16,13 +15,9 @@ class JsonReport(Format):
     brief = "JSON"
     order = 60
     needs_baseline = False
-
-    def offer(self, outputs: Outputs) -> Offer:
-        """Offered in every session."""
-        return Offer(self.id, "Report (JSON)", "report.json", "json", "Everything measured, for programs")
+    offered = Offer("json", "Report (JSON)", "report.json", "json", "Everything measured, for programs")
 
     def files(self, found: Found, path: str) -> Iterable[File]:
-        """One file, or standard output."""
         from advisor.export.json_report import json_text
 
         yield File("JSON report", path, lambda: json_text(found.state, found.request, found.catalog))

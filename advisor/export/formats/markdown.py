@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from advisor.export.format import File, Format, Found, Offer
 from advisor.figures.formatting import format_percent, printable
-from advisor.records.outputs import Outputs
 from advisor.report.document import Block, Bullets, Code, Document, Inline, Listing, Paragraph, Picture, Share, Table
 
 if TYPE_CHECKING:
@@ -25,13 +24,9 @@ class MarkdownReport(Format):
     brief = ".md"
     suffixes = (".md",)
     order = 40
-
-    def offer(self, outputs: Outputs) -> Offer:
-        """Offered in every session."""
-        return Offer(self.id, "Report (Markdown)", "report.md", "markdown", "Everything measured, to read")
+    offered = Offer("markdown", "Report (Markdown)", "report.md", "markdown", "Everything measured, to read")
 
     def files(self, found: Found, path: str) -> Iterable[File]:
-        """One file."""
         yield File("Report", path, lambda: markdown_report(found.state, found.request, found.catalog))
 
 

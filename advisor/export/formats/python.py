@@ -7,7 +7,6 @@ from pathlib import Path
 
 from advisor.export.format import File, Format, Found, Offer
 from advisor.records import Exported, Mode
-from advisor.records.outputs import Outputs
 
 
 class PythonFile(Format):
@@ -18,26 +17,20 @@ class PythonFile(Format):
     brief = ".py"
     suffixes = (".py",)
     order = 30
-
-    def offer(self, outputs: Outputs) -> Offer:
-        """Offered in every session."""
-        return Offer(self.id, "Python file", "tuned.py", "python", "The same in plain PyTorch, without perf-advisor")
+    offered = Offer("python", "Python file", "tuned.py", "python", "The same in plain PyTorch, without perf-advisor")
 
     def files(self, found: Found, path: str) -> Iterable[File]:
-        """One module."""
         from advisor.report.launching import launch_lines
 
         start = tuple(launch_lines(found.state, found.settings))
         yield File("Python file", path, lambda: _source(found), found.remark, more=start)
 
     def to_verify(self, found: Found, path: str) -> Exported | None:
-        """Where the settings are for one process."""
         from advisor.report.launching import gpus_to_start
 
         return Exported(path) if gpus_to_start(found.state, found.settings) == 1 else None
 
     def next_steps(self, name: str, found: Found) -> tuple[str, str]:
-        """Import it."""
         made = "infer_step" if _mode(found) is Mode.INFER else "train_step"
         step = "own_step" if _has_own_step(found) else made
         return f"in your script: from {Path(name).stem} import prepare, {step}", "it needs no perf-advisor"

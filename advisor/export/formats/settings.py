@@ -7,7 +7,6 @@ from pathlib import Path
 
 from advisor.export.format import File, Format, Found, Offer
 from advisor.records import Exported, Mode
-from advisor.records.outputs import Outputs
 
 _ENDINGS = (".yaml", ".yml")
 _PREPARE = "model, optimizer, loader = tuning.prepare(model, optimizer, loader)"
@@ -20,30 +19,24 @@ class SettingsFile(Format):
     option = "--export"
     brief = "YAML"
     order = 20
+    offered = Offer("settings", "Settings (YAML)", "tuned.yaml", "yaml", "What advisor.load() applies")
 
     def takes(self, path: str) -> bool:
         """YAML, also without an ending."""
         return Path(path).suffix.lower() in ("", *_ENDINGS)
 
-    def offer(self, outputs: Outputs) -> Offer:
-        """Offered in every session."""
-        return Offer(self.id, "Settings (YAML)", "tuned.yaml", "yaml", "What advisor.load() applies")
-
     def files(self, found: Found, path: str) -> Iterable[File]:
-        """One file with all settings."""
         from advisor.report.launching import launch_lines
 
         start = tuple(launch_lines(found.state, found.settings))
         yield File("Settings", path, lambda: _text(found), found.remark, more=start)
 
     def to_verify(self, found: Found, path: str) -> Exported | None:
-        """Where the settings are for one process."""
         from advisor.report.launching import gpus_to_start
 
         return Exported(path) if gpus_to_start(found.state, found.settings) == 1 else None
 
     def next_steps(self, name: str, found: Found) -> tuple[str, str]:
-        """Load it."""
         infers = found.state.facts is not None and found.state.facts.workload.mode is Mode.INFER
         applied = "model = tuning.infer(model)" if infers else _PREPARE
         return f'in your script: tuning = advisor.load("{name}")', applied

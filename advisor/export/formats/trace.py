@@ -29,7 +29,6 @@ class Trace(Format):
             yield File("Trace", path, lambda: _content(kept, compressed=compressed))
 
     def missing(self) -> str:
-        """The reason."""
         return "The session ended before its profile, so there is no trace to write."
 
 

@@ -57,7 +57,6 @@ class AdviceView(View):
         self._known_width = 0
 
     def compose(self) -> ComposeResult:
-        """The list, the detail and a place for the plot."""
         yield Static(Content.styled(_EMPTY, DIM), id="advice-empty")
         with Horizontal(id="advice-columns"):
             yield OptionList(id="advice-list", classes="panel", markup=False)
@@ -75,11 +74,9 @@ class AdviceView(View):
             yield PicturePanel()
 
     def on_mount(self) -> None:
-        """Title the panel."""
         self.query_one("#detail").border_title = "Recommendation"
 
     def show(self) -> None:
-        """Draw the list and the detail of the highlighted recommendation."""
         items = self.context.state.recommendations
         finished = self.context.state.finished is not None
         nothing = nothing_helped(self.context.state) if finished and self.context.state.baseline else ""
@@ -134,7 +131,6 @@ class AdviceView(View):
 
     @property
     def subject(self) -> str:
-        """The title of the highlighted recommendation."""
         return self.chosen.title if self.chosen else ""
 
     @on(OptionList.OptionSelected)
@@ -143,7 +139,6 @@ class AdviceView(View):
         self.query_one("#detail").focus()
 
     def on_key(self, event: events.Key) -> None:
-        """Escape leaves the detail; j and k go through the list."""
         if event.key == "escape" and self.query_one("#detail").has_focus:
             self._list.focus()
         elif event.key == "j":
@@ -206,11 +201,9 @@ class AdviceView(View):
         return recipe.code(candidate.value).rstrip()
 
     def text_to_copy(self) -> str:
-        """The code of the highlighted recommendation."""
         return self._code_of(self.chosen.record.candidate) if self.chosen else ""
 
     def handlers(self) -> Mapping[str, Callable[[], None]]:
-        """The keys of this view."""
         return {
             **handlers_of(self._decide),
             "retry": self.retry,
@@ -276,7 +269,6 @@ class AdviceView(View):
         self.app.push_screen(ValueScreen(item.title, value_lines(values, self.context.state), best), accept)
 
     def choose_recipe(self, recipe: str) -> None:
-        """Go to a recipe of the list."""
         if recipe in self._ids:
             self._list.highlighted = self._ids.index(recipe)
 
@@ -293,7 +285,6 @@ class AdviceView(View):
         self.query_one("#detail").display = not panel.is_open
 
     def make_pictures(self) -> list[Picture]:
-        """Speed against memory with the highlighted recommendation marked, and throughput by batch size."""
         state, record = self.context.state, self.chosen.record if self.chosen else None
         front = front_chart(state, record.settings if record and record.alone else None)
         batch = batch_chart(state)
@@ -307,5 +298,4 @@ class AdviceView(View):
             self.query_one("#detail").display = not panel.is_open
 
     def first_focus(self) -> Widget | None:
-        """The list, once there is something in it."""
         return self._list if self._ids else None

@@ -40,7 +40,6 @@ class ExportView(View):
         self._previewed: tuple[tuple[str, int], tuple[str, str]] | None = None
 
     def compose(self) -> ComposeResult:
-        """The list, the preview, and where to write."""
         with Horizontal(id="export-columns"):
             yield OptionList(id="formats", classes="panel", markup=False)
             with Vertical(id="export-right"):
@@ -52,7 +51,6 @@ class ExportView(View):
                     yield Button("Save", id="save", variant="primary", compact=True)
 
     def on_mount(self) -> None:
-        """Fill the list of formats."""
         self.query_one("#formats").border_title = "Write"
         self.query_one("#path").tooltip = "The file to write (key f); Enter saves, Escape goes back to the formats"
         self.query_one("#save").tooltip = "Write the file (key s)"
@@ -83,7 +81,6 @@ class ExportView(View):
         self._list.highlighted = ids.index(format_id)
 
     def show(self) -> None:
-        """Draw the preview of the highlighted format."""
         chosen = self.chosen
         ready = self.context.state.baseline is not None
         saves = self.can("save")
@@ -187,16 +184,13 @@ class ExportView(View):
         self._path.focus()
 
     def on_key(self, event: object) -> None:
-        """Escape leaves the path."""
         if getattr(event, "key", "") == "escape" and self._path.has_focus:
             self._list.focus()
 
     def handlers(self) -> Mapping[str, Callable[[], None]]:
-        """The keys of this view."""
         return {"save": self.save, "path": self.edit_path, "copy": self.copy}
 
     def text_to_copy(self) -> str:
-        """The text of the file."""
         return self._preview(self.chosen)[0] if self.chosen and self.context.state.baseline else ""
 
     def can(self, name: str) -> bool:
@@ -207,7 +201,6 @@ class ExportView(View):
         return name == "copy" or not chosen.by_command
 
     def first_focus(self) -> Widget | None:
-        """The list of formats."""
         return self._list
 
 

@@ -45,7 +45,6 @@ class OverviewView(View):
         super().__init__(context, id="overview")
 
     def compose(self) -> ComposeResult:
-        """The panels."""
         with VerticalScroll(id="overview-scroll"):
             yield Static(id="plan", markup=False)
             yield Static(id="live", markup=False)
@@ -66,7 +65,6 @@ class OverviewView(View):
             yield _panel("Notes", FactList(id="notes"))
 
     def show(self) -> None:
-        """Draw all panels."""
         state, request = self.context.state, self.context.request
         show_text(self.query_one("#headline", Static), headline(state))
         plan = plan_text(state, request.budget_s, self.context.expected_end)
@@ -105,7 +103,6 @@ class OverviewView(View):
         show_text(self.query_one("#clock-words", Static), " ".join(clock_sentences(clock)) if clock else "")
 
     def first_focus(self) -> Widget | None:
-        """The headline, whose keys scroll the view."""
         return self.query_one(Headline)
 
 

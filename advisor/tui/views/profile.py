@@ -42,7 +42,6 @@ class ProfileView(View):
         self._panel = _PANELS[0]
 
     def compose(self) -> ComposeResult:
-        """The panels."""
         with Vertical(classes="panel", id="phases-panel"):
             yield Static(id="verdict", markup=False)
             yield PhaseBar()
@@ -59,7 +58,6 @@ class ProfileView(View):
         yield PicturePanel()
 
     def on_mount(self) -> None:
-        """Title the panels."""
         self.add_class(f"-{self._panel}")
         self.query_one("#phases-panel").border_title = "Where a step goes"
         self.query_one("#roof-panel").border_title = "Efficiency"
@@ -75,7 +73,6 @@ class ProfileView(View):
         return self.query_one("#operators", OperatorTable)
 
     def show(self) -> None:
-        """Draw the profile, once there is one."""
         profile, state = self._profile, self.context.state
         self._show_verdict(profile)
         on_device = profile.device_phases if profile else {}
@@ -115,7 +112,6 @@ class ProfileView(View):
     # --- keys ------------------------------------------------------------------------------------------------
 
     def handlers(self) -> Mapping[str, Callable[[], None]]:
-        """The keys of this view."""
         return {
             "sort": self.sort,
             "shapes": self.toggle_shapes,
@@ -156,7 +152,6 @@ class ProfileView(View):
         self._make_room(panel)
 
     def make_pictures(self) -> list[Picture]:
-        """The roofline and the step times."""
         drawn = (roofline_chart(self.context.state), steps_chart(self.context.state))
         return [Picture(plot, legend=_LEGEND) for plot in drawn if plot is not None]
 
@@ -180,7 +175,6 @@ class ProfileView(View):
             self.call_after_refresh(target.focus)
 
     def first_focus(self) -> Widget | None:
-        """The operators, once there are any, or the panel that was gone to."""
         if self._panel != _PANELS[0]:
             return self.query_one(f"#{self._panel}-panel")
         return self._table if self._table.display else None

@@ -42,7 +42,6 @@ class TrialsView(View):
         self._follows = True
 
     def compose(self) -> ComposeResult:
-        """Top to bottom."""
         with Horizontal(id="trials-head"):
             yield Static(id="tally")
         yield Static(id="trials-empty")
@@ -53,11 +52,9 @@ class TrialsView(View):
             yield LogTail(id="log")
 
     def on_mount(self) -> None:
-        """Hide the filter until it is asked for."""
         self.query_one("#filter").display = False
 
     def show(self) -> None:
-        """Draw the present state."""
         state = self.context.state
         every = build_rows(state, self.context.waiting)
         rows = rows_to_show(every, self._order, state)
@@ -94,7 +91,6 @@ class TrialsView(View):
 
     @property
     def subject(self) -> str:
-        """The row under the cursor."""
         return self.selected_key
 
     @on(RowTable.Moved)
@@ -131,7 +127,6 @@ class TrialsView(View):
         return self.app.size.height >= _TALL if self._log_wanted is None else self._log_wanted
 
     def handlers(self) -> Mapping[str, Callable[[], None]]:
-        """The keys of this view."""
         return {
             "log": self.toggle_log,
             "retry": self.retry,
@@ -166,7 +161,6 @@ class TrialsView(View):
             self.post_message(Decided(candidate.recipe, decision, value))
 
     def choose_recipe(self, recipe: str) -> None:
-        """Go to the first row of a recipe."""
         candidates = {row: self.context.state.candidate(row) for row in self._rows}
         rows = [row for row, candidate in candidates.items() if candidate and candidate.recipe == recipe]
         self._follows = False
@@ -201,7 +195,6 @@ class TrialsView(View):
         self._table.focus()
 
     def on_key(self, event: events.Key) -> None:
-        """Escape clears the filter."""
         entry = self.query_one("#filter", Input)
         if event.key == "escape" and entry.display:
             entry.value = ""
@@ -232,5 +225,4 @@ class TrialsView(View):
             self.post_message(RetryWanted(self.selected_key))
 
     def first_focus(self) -> Widget | None:
-        """The table, once it has rows."""
         return self._table if self._table.display else None

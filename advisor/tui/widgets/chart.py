@@ -31,7 +31,6 @@ class Chart(PlotextPlot):
         self._draw()
 
     def on_resize(self) -> None:
-        """Find new places for the labels."""
         self._draw()
 
     def show(self, plot: Plot) -> None:

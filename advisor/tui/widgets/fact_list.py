@@ -51,11 +51,9 @@ class FactList(Widget):
         return "\n".join(f"{label}  {value}" for label, value in self._facts)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """As many lines as the wrapped values need."""
         return max(1, len(self._lines(width)))
 
     def render(self) -> Content:
-        """All lines, wrapped to the present width."""
         return Content("\n").join(self._lines(self.content_size.width))
 
     def _lines(self, width: int) -> list[Content]:

@@ -54,14 +54,12 @@ class GaugeStrip(Static):
         self._history: deque[float] = deque(maxlen=_HISTORY)
 
     def on_mount(self) -> None:
-        """Read now and then every second."""
         if self._read is not None:
             self.set_interval(INTERVAL_S, self._poll)
             self._poll()
         self._draw()
 
     def on_resize(self) -> None:
-        """Redraw with as many figures as there is room for."""
         self._draw()
 
     def _poll(self) -> None:
@@ -85,7 +83,6 @@ class GaugeStrip(Static):
         self.problem = problem
 
     def watch_reading(self, reading: Reading | None) -> None:
-        """Draw a new reading."""
         if reading is not None:
             gpu = gpu_of(reading, self.device_uuid)
             host = reading.host.cpu_percent if reading.host else 0.0
@@ -93,15 +90,12 @@ class GaugeStrip(Static):
         self._draw()
 
     def watch_device_uuid(self) -> None:
-        """Draw the GPU that is measured on."""
         self._draw()
 
     def watch_problem(self) -> None:
-        """Tell why there are no gauges."""
         self._draw()
 
     def watch_sentence(self) -> None:
-        """Draw it, or the gauges again."""
         self._draw()
 
     def _draw(self) -> None:

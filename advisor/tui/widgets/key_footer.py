@@ -56,7 +56,6 @@ class KeyFooter(Widget):
         self._is_due = False
 
     def on_mount(self) -> None:
-        """Follow the screen's keys."""
         self.screen.bindings_updated_signal.subscribe(self, self._bindings_changed)
 
     def _bindings_changed(self, screen: Screen[object]) -> None:
@@ -87,7 +86,6 @@ class KeyFooter(Widget):
         return list(found.values())
 
     def render(self) -> Content:
-        """The keys from the left, the palette's at the right end."""
         line = Content("").join([key.text for key, _, _ in self._places() if key is not self._palette])
         if self._palette is None:
             return line
@@ -108,12 +106,10 @@ class KeyFooter(Widget):
         return next((key for key, begin, end in self._places() if begin <= x < end), None)
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """Have the tooltip tell about the key under the mouse."""
         key = self._key_at(event.x)
         self.tooltip = key.tooltip if key else None
 
     def on_click(self, event: events.Click) -> None:
-        """Press the key."""
         key = self._key_at(event.x)
         if key and key.enabled:
             self.app.simulate_key(key.key)

@@ -62,7 +62,6 @@ class LogTail(Log):
         self._stamp: tuple[str, int, int] | None = None
 
     def on_mount(self) -> None:
-        """Look at the file twice a second while it is shown."""
         self.set_interval(0.5, self.poll)
 
     def follow(self, path: str) -> None:

@@ -31,7 +31,6 @@ class NavTab(Static):
         self.tooltip = view.description
 
     def on_click(self) -> None:
-        """Ask for the view."""
         self.post_message(self.Chosen(self._view.id))
 
 
@@ -44,7 +43,6 @@ class NavBar(Horizontal):
         self._recorded = recorded
 
     def compose(self) -> ComposeResult:
-        """One tab per view and the target."""
         for view in VIEWS:
             yield NavTab(view)
         when = Content.styled(f"  recorded {self._recorded.date_text}", "$accent") if self._recorded else Content("")

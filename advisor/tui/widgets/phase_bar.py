@@ -47,11 +47,9 @@ class PhaseBar(Widget):
             self.refresh(layout=True)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """As many rows as the bars and the legend take at this width."""
         return len(self._lines(self._chart, width)) if self._chart else 1
 
     def render(self) -> Content:
-        """The bars and the legend."""
         if self._chart is None:
             return Content.styled(self._empty, DIM)
         return Content("\n").join(self._lines(self._chart, self.content_size.width))

@@ -33,12 +33,10 @@ class PicturePanel(Vertical):
         self._chosen: str | None = None
 
     def compose(self) -> ComposeResult:
-        """A place for the plot, and the words."""
         yield Vertical(classes="picture")
         yield Static(classes="under", markup=False)
 
     def on_mount(self) -> None:
-        """Nothing is chosen."""
         self.display = False
 
     @property

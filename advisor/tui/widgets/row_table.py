@@ -98,11 +98,9 @@ class RowTable(ScrollView, can_focus=True):
         self.cursor = list(self.rows).index(key) if key in self.rows else self.cursor
 
     def validate_cursor(self, place: int) -> int:
-        """Keep it on a row."""
         return max(0, min(place, len(self.rows) - 1))
 
     def watch_cursor(self, before: int, place: int) -> None:
-        """Draw the two rows and tell."""
         self.refresh_line(before + 1)
         self.refresh_line(place + 1)
         self._show_cursor()
@@ -118,23 +116,18 @@ class RowTable(ScrollView, can_focus=True):
         self.post_message(self.Moved())
 
     def action_go(self, rows: int) -> None:
-        """Go down so many rows, or up."""
         self._move_to(self.cursor + rows)
 
     def action_page(self, pages: int) -> None:
-        """Go a screen down, or up."""
         self._move_to(self.cursor + pages * max(1, self.scrollable_content_region.height - 1))
 
     def action_top(self) -> None:
-        """Go to the first row."""
         self._move_to(0)
 
     def action_bottom(self) -> None:
-        """Go to the last row."""
         self._move_to(len(self.rows))
 
     def on_click(self, event: events.Click) -> None:
-        """Choose a row, or a heading."""
         at = event.get_content_offset(self)
         if at is None:
             return
@@ -151,15 +144,12 @@ class RowTable(ScrollView, can_focus=True):
                 return
 
     def on_focus(self) -> None:
-        """Draw the cursor as one that moves."""
         self.refresh_line(self.cursor + 1)
 
     def on_blur(self) -> None:
-        """Draw the cursor as one that stays."""
         self.refresh_line(self.cursor + 1)
 
     def on_resize(self, event: events.Resize) -> None:
-        """Keep the cursor in sight."""
         self._show_cursor()
 
     # --- drawing ---------------------------------------------------------------------------------------------
@@ -173,7 +163,6 @@ class RowTable(ScrollView, can_focus=True):
         return super().render_lines(crop)
 
     def render_line(self, y: int) -> Strip:
-        """Return the headings, or a row."""
         place = y + self.scroll_offset.y - 1 if y else _HEADINGS
         style = "" if place != self.cursor else _FOCUSED if self.has_focus else _BLURRED
         strip = self._strips.get((place, style))

@@ -41,12 +41,10 @@ class StatusBar(Horizontal):
         self._drawn: Context | None = None
 
     def compose(self) -> ComposeResult:
-        """The two halves."""
         yield Static(id="status-now")
         yield Static(id="status-far")
 
     def on_mount(self) -> None:
-        """Turn the spinner, unless animations are off, and count the seconds."""
         if self.app.animation_level != "none":
             self._timer = self.set_interval(SPIN_INTERVAL_S, self._turn)
         self.set_interval(COUNT_INTERVAL_S, self._count)
@@ -68,7 +66,6 @@ class StatusBar(Horizontal):
         self._draw()
 
     def on_resize(self) -> None:
-        """Say as much as there is room for now."""
         if self._drawn:
             self.show(self._drawn)
 
