@@ -80,7 +80,8 @@ class HostAllocator(Recipe):
     def code(self, value: Value) -> str:
         if value == self.default:
             return "# the C library's malloc\n"
-        return f"# start the script with {_assignments(self.environment(value))}\n"
+        variables = " ".join(f"{name}={text}" for name, text in self.environment(value).items())
+        return f"# start the script with {variables}\n"
 
 
 @cache
@@ -95,7 +96,3 @@ def library(name: str) -> str | None:
         if known:
             return known
     return None
-
-
-def _assignments(environment: Mapping[str, str]) -> str:
-    return " ".join(f"{name}={text}" for name, text in environment.items())

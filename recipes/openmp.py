@@ -76,7 +76,8 @@ class OpenMp(Recipe):
         if value == "iomp":
             return {"LD_PRELOAD": intel_library() or "libiomp5.so", **_IOMP}
         # What the user has set is emptied to measure it off; otherwise there is nothing to change.
-        return {name: "" for name in (*_BIND, *_IOMP, "LD_PRELOAD") if os.environ.get(name)} if _already_on() else {}
+        on = "OMP_PROC_BIND" in os.environ or "libiomp5" in os.environ.get("LD_PRELOAD", "")
+        return {name: "" for name in (*_BIND, *_IOMP, "LD_PRELOAD") if on and os.environ.get(name)}
 
     def apply(self, workload: Components, value: Value) -> None:
         """Nothing: OpenMP has read its environment."""
@@ -84,10 +85,6 @@ class OpenMp(Recipe):
     def code(self, value: Value) -> str:
         variables = " ".join(f"{name}={text}" for name, text in self.environment(value).items())
         return f"# start the script with {variables}\n" if variables else "# OpenMP places its threads\n"
-
-
-def _already_on() -> bool:
-    return "OMP_PROC_BIND" in os.environ or "libiomp5" in os.environ.get("LD_PRELOAD", "")
 
 
 @cache

@@ -32,7 +32,7 @@ def settings_yaml(
     """
     checked = Settings(settings)
     header = [f"# {_one_line(line)}" for line in _header(state, checked, target, date or datetime.date.today(), beside)]
-    effects = _solo_effects(state)
+    effects = {(trial.candidate.key, trial.candidate.value): trial for trial in state.trials.values()}
     entries = [_entry(key, value, effects) for key, value in checked.items()] or ["{}"]
     return "\n".join([*header, "", *entries]) + "\n"
 
@@ -93,10 +93,6 @@ def _steps(state: SessionState, stack: StackRecord) -> str:
     tuned = f"{format_ms(stack.step_ms)} tuned"
     before = stack.baseline_step_ms or (state.baseline.step_ms if state.baseline else None)
     return f"{format_ms(before)} before, {tuned}" if before else tuned
-
-
-def _solo_effects(state: SessionState) -> dict[tuple[str, Value], TrialRecord]:
-    return {(trial.candidate.key, trial.candidate.value): trial for trial in state.trials.values()}
 
 
 def _entry(key: str, value: Value, effects: Mapping[tuple[str, Value], TrialRecord]) -> str:

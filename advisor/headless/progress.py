@@ -21,7 +21,7 @@ from advisor.figures.formatting import (
     plain,
 )
 from advisor.headless.effects import baseline_line, name_shown, stack_effect, trial_effect
-from advisor.records import Facts, Hardware, Mode, StackRecord, TrialRecord, Verdict
+from advisor.records import Facts, Hardware, Mode, TrialRecord, Verdict
 from advisor.report.figures import STAGES, verdict_shown, verified_words
 from advisor.report.no_result import why_no_stack
 from advisor.report.several_gpus import row_words
@@ -154,7 +154,8 @@ class HeadlessReporter:
     @_lines.register
     def _(self, event: events.StackMeasured) -> Iterable[str]:
         if event.record.settings:
-            line = f"together: {_settings_text(event.record)}  {stack_effect(event.record, self.state.yardstick)}"
+            settings = ", ".join(format_setting(key, value) for key, value in event.record.settings.items())
+            line = f"together: {settings}  {stack_effect(event.record, self.state.yardstick)}"
         else:
             line = f"together: {why_no_stack(self.state)}"
         # Each move may move its figures, by less than is shown.
@@ -200,7 +201,3 @@ def _workload_line(facts: Facts) -> str:
     device = f"{workload.device_name} ({workload.device})" if workload.device_type != "cpu" else "the CPU"
     parameters = format_count(workload.parameters)
     return f"{workload.model}, {parameters} parameters, {loop} on {device}, batch: {workload.batch_text}"
-
-
-def _settings_text(stack: StackRecord) -> str:
-    return ", ".join(format_setting(key, value) for key, value in stack.settings.items()) or "no settings"

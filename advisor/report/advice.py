@@ -74,17 +74,14 @@ def _before_and_after(state: SessionState, stack: StackRecord) -> Iterator[tuple
     rate = stack.baseline_samples_per_s or (baseline.samples_per_s if baseline else None)
     yield "Step", format_ms(step_ms), format_ms(stack.step_ms), format_change(stack.step_ms, step_ms)
     yield "Throughput", format_rate(rate), format_rate(stack.samples_per_s), format_ratio(stack.comparison)
-    yield _memory_row("Peak memory", own.peak_reserved_bytes if own else None, result.peak_reserved_bytes)
+    peaks = (own.peak_reserved_bytes if own else None, result.peak_reserved_bytes)
+    yield "Peak memory", format_bytes(peaks[0]), format_bytes(peaks[1]), format_bytes_change(peaks[1], peaks[0])
     energy = (own.energy_j_per_sample if own else None, result.energy_j_per_sample)
     if any(energy):
         yield "Energy a sample", format_energy(energy[0]), format_energy(energy[1]), format_change(energy[1], energy[0])
     before, after = roof_shares(state)
     if before or after:
         yield "Efficiency", roof_text(before) or MISSING, roof_text(after) or MISSING, ""
-
-
-def _memory_row(name: str, before: int | None, after: int | None) -> tuple[Inline, ...]:
-    return name, format_bytes(before), format_bytes(after), format_bytes_change(after, before)
 
 
 def recommendations(state: SessionState) -> Iterator[Block]:

@@ -20,7 +20,7 @@ from advisor.figures.formatting import (
     format_worth,
 )
 from advisor.recipe.catalog import Catalog
-from advisor.records import BaselineRecord, Finding, HabitRow, TrialRecord, TrialResult
+from advisor.records import BaselineRecord, HabitRow, TrialRecord, TrialResult
 from advisor.report.cells import energy_change, memory_change, settings_code, title_of
 from advisor.report.conclusions import Untried, own_notes
 from advisor.report.document import Block, Bullets, Code, Inline, Paragraph, Table
@@ -127,10 +127,6 @@ def source(state: SessionState) -> Iterator[Block]:
     if state.source_problems:
         yield Bullets(state.source_problems)
     if state.findings:
-        rows = tuple(_finding(finding, state) for finding in state.findings)
+        rows = tuple((f.place, Code(f.text), f.what, f.advice, price_text(f, state)) for f in state.findings)
         brief = ("Where", "What it does", "Instead", "Measured")
         yield Table(("Where", "Line", "What it does", "Instead", "Measured"), rows, brief=brief)
-
-
-def _finding(finding: Finding, state: SessionState) -> tuple[Inline, ...]:
-    return finding.place, Code(finding.text), finding.what, finding.advice, price_text(finding, state)

@@ -84,7 +84,9 @@ def _no_stack_sentence(state: SessionState, by: Yardstick, where: str) -> str:
     elif not helping:
         result = f"None of {count} {what} {goal.better()}" if count > 1 else f"The only {what} {goal.not_better()}"
     else:
-        combined = "no settings were combined" if _nothing_combined(state) else f"together they {goal.not_better(2)}"
+        stack = state.stack
+        nothing = stack is None or not (stack.settings or stack.dropped)
+        combined = "no settings were combined" if nothing else f"together they {goal.not_better(2)}"
         result = f"{helping} of {count} {what} {goal.better(helping)}; {combined}"
     missed = count_untried(state)
     rest = f" {missed} {'more ' * bool(count)}could not be tried, with the reasons below." if missed else ""
@@ -94,10 +96,6 @@ def _no_stack_sentence(state: SessionState, by: Yardstick, where: str) -> str:
 def _helps(record: TrialRecord, by: Yardstick) -> bool:
     """Whether a candidate itself helps; nothing is known of one that was only measured with others."""
     return by.helps(record.result, record.comparison if record.alone else record.contribution)
-
-
-def _nothing_combined(state: SessionState) -> bool:
-    return state.stack is None or not (state.stack.settings or state.stack.dropped)
 
 
 def _subject(state: SessionState) -> str:

@@ -41,24 +41,16 @@ def with_labels(inputs: Callable[[int], Any], output: Any, size: int) -> Callabl
     classes, rest = scores.shape[1], scores.shape[2:]
 
     def make(size: int) -> tuple[Any, ...]:
-        return (*as_tuple(inputs(size)), whole_numbers(classes, size, *rest))
+        made = inputs(size)
+        return (*(made if isinstance(made, tuple) else (made,)), whole_numbers(classes, size, *rest))
 
     return make
 
 
-def as_tuple(batch: Any) -> tuple[Any, ...]:
-    """A batch as positional inputs."""
-    return batch if isinstance(batch, tuple) else (batch,)
-
-
-def floating_type(model: nn.Module) -> torch.dtype:
-    """The type of a model's first floating-point parameter."""
-    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
-
-
 def typed(tensor: torch.Tensor, model: nn.Module) -> torch.Tensor:
     """An input in the model's own floating-point type."""
-    return tensor.to(floating_type(model)) if tensor.is_floating_point() else tensor
+    own = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    return tensor.to(own) if tensor.is_floating_point() else tensor
 
 
 def shape_text(shape: Sequence[int]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -34,6 +34,8 @@ _USUAL_VOCABULARY = 128  # of a model that takes characters without a table of t
 _TRIED = 2  # samples of a batch by which inputs are chosen
 # Parts of a configuration that are about images and sounds, the first that says something being heard.
 _PARTS = ("vision_config", "audio_config", "encoder_config", "encoder", "backbone_config")
+
+_ADAMW = partial(torch.optim.AdamW, lr=1e-5)
 
 Make = Callable[[int], dict[str, Any]]
 MakeLabels = Callable[[int, dict[str, Any]], dict[str, Any]]
@@ -90,11 +92,7 @@ def _samples(model: Any, spec: TargetSpec, length: int, *, train: bool) -> Sampl
             name: typed(value, model) if isinstance(value, torch.Tensor) else value for name, value in batch.items()
         }
 
-    return Samples(make, trains=labels is not None, optimizer=_adamw, notes=about.notes())
-
-
-def _adamw(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(parameters, lr=1e-5)
+    return Samples(make, trains=labels is not None, optimizer=_ADAMW, notes=about.notes())
 
 
 def _longest(model: Any) -> int:

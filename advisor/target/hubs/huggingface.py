@@ -59,7 +59,7 @@ class HuggingFace(Adapter):
             return Adapted(model=_random_weights(transformers, value, spec), notes=["random weights"])
         if isinstance(value, type) and issubclass(value, transformers.PreTrainedModel):
             return _of_class(value)
-        if "transformers.trainer" in _modules_of(value):
+        if any(kind.__module__ == "transformers.trainer" for kind in type(value).__mro__):
             return of_trainer(value)
         return None
 
@@ -78,10 +78,6 @@ def _of_class(kind: Any) -> Adapted | None:
     if kind.config_class is None:
         return None
     return Adapted(model=kind(kind.config_class()), notes=["the default configuration, random weights"])
-
-
-def _modules_of(value: Any) -> set[str]:
-    return {kind.__module__ for kind in type(value).__mro__}
 
 
 def _config(transformers: Any, name: str, spec: TargetSpec) -> tuple[Any, list[str]]:

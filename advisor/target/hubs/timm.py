@@ -36,9 +36,6 @@ class Timm(Adapter):
             sized = self._of_size(timm, name, spec.input_shape, options)
             if sized is not None:
                 return sized
-        return self._create(timm, name, options)
-
-    def _create(self, timm: Any, name: str, options: dict[str, Any]) -> nn.Module:
         return built(name, options, partial(timm.create_model, name), _OPTIONS, pretrained=False)
 
     def _of_size(self, timm: Any, name: str, shape: tuple[int, ...], options: dict[str, Any]) -> nn.Module | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +24,7 @@ _BOXES = 4
 _TRANSFORMER = "rtdetr"
 # A mask has a quarter of the image's side.
 _MASK_RATIO = 4
+_SGD = partial(torch.optim.SGD, lr=1e-3, momentum=0.9)
 
 
 class Ultralytics(Adapter):
@@ -115,15 +117,11 @@ def _samples(network: Any, height: int, width: int, *, train: bool) -> Samples:
     def make(size: int) -> dict[str, Any]:
         return {"img": images(size), **_truth(network, size, height, width)}
 
-    return Samples(make, trains=True, loss=yolo_loss, optimizer=_sgd, notes=(f"{note}, the network's own loss",))
+    return Samples(make, trains=True, loss=yolo_loss, optimizer=_SGD, notes=(f"{note}, the network's own loss",))
 
 
 def _classes(network: Any) -> int:
     return int(getattr(network.model[-1], "nc", 0)) or int(network.yaml.get("nc", 1000))
-
-
-def _sgd(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=1e-3, momentum=0.9)
 
 
 def _truth(network: Any, size: int, height: int, width: int) -> dict[str, Any]:

@@ -304,7 +304,8 @@ class Watch:
     def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if os.getpid() != self._pid:
             os._exit(TRAINED)  # a process that the script forked has reached a loop: that is not the one to measure
-        if not self._is_ours() or (not _has_gradients(optimizer) and not _has_closure(args, kwargs)):
+        has_closure = len(args) > 1 or kwargs.get("closure") is not None
+        if not self._is_ours() or not (has_closure or _has_gradients(optimizer)):
             return
         if optimizer in self.seen.updates or self._ends_soon:
             self._end_step()
@@ -437,11 +438,6 @@ def _has_trained(process: multiprocessing.process.BaseProcess) -> bool:
 
 def _has_gradients(optimizer: Optimizer) -> bool:
     return any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
-
-
-def _has_closure(args: Any, kwargs: Any) -> bool:
-    """Whether an optimizer's ``step``, called with itself and these, computes the gradients by a closure."""
-    return len(args) > 1 or kwargs.get("closure") is not None
 
 
 def _stack(outside: FrameType | None) -> list[FrameType]:

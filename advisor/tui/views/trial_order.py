@@ -48,7 +48,7 @@ class Order:
 
 def rows_to_show(rows: Sequence[Row], order: Order, state: SessionState) -> list[Row]:
     """The rows to show, in their order."""
-    shown = [row for row in rows if order.show_skipped or order.query or not is_hidden(row.key)]
+    shown = [row for row in rows if order.show_skipped or order.query or not row.key.startswith(SKIPPED_PREFIX)]
     words = order.query.lower().split()
     shown = [row for row in shown if all(word in f"{row.key} {row.cells[EFFECT].plain}".lower() for word in words)]
     if not order.column:
@@ -59,11 +59,6 @@ def rows_to_show(rows: Sequence[Row], order: Order, state: SessionState) -> list
     known = [(figure, row) for row in others if (figure := figures[row.key]) is not None]
     known.sort(key=lambda pair: pair[0], reverse=(order.column in _LARGEST_FIRST) is not order.backwards)
     return [*pinned, *(row for _, row in known), *(row for row in others if figures[row.key] is None)]
-
-
-def is_hidden(key: str) -> bool:
-    """Whether a row is hidden unless it is asked for: a recipe that does not apply."""
-    return key.startswith(SKIPPED_PREFIX)
 
 
 def _figure(key: str, column: str, state: SessionState) -> tuple[float, str] | None:
