@@ -11,27 +11,8 @@ from advisor.export.top_level import bound_by, needs
 from advisor.portable import module_text, source
 
 # What steps consist of. A definition stands behind those that it needs when the file is imported.
-STEP_MODULES = (
-    "blocks",
-    "compiled_module",
-    "regions",
-    "nested",
-    "loaders",
-    "parallel",
-    "launched",
-    "calls",
-    "losses",
-    "compiling",
-    "collector",
-    "device_loader",
-    "optimizer_options",
-    "optimizer_steps",
-    "steps",
-    "watching",
-    "dependence",
-    "graphed",
-    "own_step",
-)
+STEP_MODULES = """blocks compiled_module regions nested loaders parallel launched calls losses compiling collector
+    device_loader optimizer_options optimizer_steps steps watching dependence graphed own_step"""
 # Of these, what recipes show as code of their own.
 SHOWN_BY_RECIPES = (
     ("blocks", "compiled_module", "regions"),
@@ -65,7 +46,7 @@ def library_for(codes: Iterable[str], held: Collection[str] = ()) -> Library:
 
     Those named in ``held`` are left out: the file has them elsewhere.
     """
-    every = {name: one for module in STEP_MODULES for one in definitions_in(module) for name in one.names}
+    every = {name: one for module in STEP_MODULES.split() for one in definitions_in(module) for name in one.names}
     known = {name: one for name, one in every.items() if name not in held or one.is_import}
     wanted: set[str] = set()
     new = {name for code in codes for name in set(needs(code)) - set(bound_by(code))} & known.keys()

@@ -13,19 +13,7 @@ import psutil
 
 from advisor.records import HostInfo
 
-CPU_FEATURES = (
-    "avx2",
-    "avx512f",
-    "avx512_vnni",
-    "avx512_bf16",
-    "amx_bf16",
-    "amx_int8",
-    "asimdbf16",
-    "bf16",
-    "i8mm",
-    "sve",
-    "sve2",
-)
+CPU_FEATURES = "avx2 avx512f avx512_vnni avx512_bf16 amx_bf16 amx_int8 asimdbf16 bf16 i8mm sve sve2"
 
 
 def host_info(root: Path = Path("/")) -> HostInfo:
@@ -65,7 +53,7 @@ def _cpu_name(cpuinfo: str) -> str:
 def _cpu_features(cpuinfo: str) -> tuple[str, ...]:
     match = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", cpuinfo, re.M)
     present = set(match[1].split()) if match else set()
-    return tuple(feature for feature in CPU_FEATURES if feature in present)
+    return tuple(feature for feature in CPU_FEATURES.split() if feature in present)
 
 
 def _memory_limits(root: Path) -> tuple[int, int]:

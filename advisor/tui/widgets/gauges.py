@@ -59,9 +59,6 @@ class GaugeStrip(Static):
             self._poll()
         self._draw()
 
-    def on_resize(self) -> None:
-        self._draw()
-
     def _poll(self) -> None:
         if self._read is not None and not self.sentence:
             self._take(self._read)
@@ -89,17 +86,10 @@ class GaugeStrip(Static):
             self._history.append(float(gpu.utilization_percent or 0) if gpu else host)
         self._draw()
 
-    def watch_device_uuid(self) -> None:
-        self._draw()
-
-    def watch_problem(self) -> None:
-        self._draw()
-
-    def watch_sentence(self) -> None:
-        self._draw()
-
     def _draw(self) -> None:
         self.update(self._text(self.size.width - 2), layout=False)
+
+    on_resize = watch_device_uuid = watch_problem = watch_sentence = _draw
 
     def _text(self, width: int) -> Content:
         if self.sentence:

@@ -146,8 +146,7 @@ class RowTable(ScrollView, can_focus=True):
     def on_focus(self) -> None:
         self.refresh_line(self.cursor + 1)
 
-    def on_blur(self) -> None:
-        self.refresh_line(self.cursor + 1)
+    on_blur = on_focus
 
     def on_resize(self, event: events.Resize) -> None:
         self._show_cursor()
