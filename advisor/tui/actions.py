@@ -82,7 +82,7 @@ class Action:
     @property
     def steers(self) -> str:
         """The way in which it steers the session; empty for other actions."""
-        return self.name if self.id.startswith("session.") else ""
+        return self.name if self.id.startswith("session.") and not self.app_action else ""
 
     @property
     def key_display(self) -> str | None:
