@@ -4,6 +4,7 @@ Nothing that a test measures lands in the user's own state folder: trials inheri
 """
 
 import gc
+import multiprocessing
 import os
 import sys
 import tempfile
@@ -59,6 +60,20 @@ def no_accelerator_left():
         from process_state import forget_accelerator
 
         forget_accelerator()
+
+
+@pytest.fixture(autouse=True)
+def no_loader_workers_left():
+    """End the workers of the loaders that a test leaves behind.
+
+    The garbage collector would end them, in whatever test it runs. Where a loader is part of a cycle, it closes the
+    workers' queue first: they never hear that they shall end, and PyTorch waits five seconds for each of them.
+    """
+    yield
+    if multiprocessing.active_children():
+        from process_state import end_loader_workers
+
+        end_loader_workers()
 
 
 @pytest.fixture
