@@ -121,9 +121,7 @@ def _with_whole_wait(phases: dict[str, float], step_ms: float) -> dict[str, floa
     return {**phases, Phase.DATA_WAIT: max(phases[Phase.DATA_WAIT], step_ms - others_ms)}
 
 
-def _under_the_roof(
-    measured: Profile, step: TrainStep | InferStep, deadline: float, *, convolving: bool
-) -> Profile:
+def _under_the_roof(measured: Profile, step: TrainStep | InferStep, deadline: float, *, convolving: bool) -> Profile:
     """The profile with the machine's ceilings, measured again when the step does better than a kept one."""
     dtype = _compute_dtype(step)
     tf32 = dtype is torch.float32 and _runs_tf32(step.device, convolving=convolving)
