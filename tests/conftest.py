@@ -29,6 +29,8 @@ def pytest_configure(config):
     # Else each process that compiles for the CPU starts a compiler and an interpreter, several times, to see which
     # vector instructions there are; with 0 the code has none, but is generated and compiled all the same.
     os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
+    # Threads of OpenMP that wait for one another take the cores from what runs beside them, for most of a trial's time.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if "PERF_ADVISOR_STATE" not in os.environ:
         folder = tempfile.TemporaryDirectory(prefix="perf-advisor-tests-", ignore_cleanup_errors=True)
         os.environ["PERF_ADVISOR_STATE"] = folder.name
