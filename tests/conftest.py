@@ -4,6 +4,7 @@ Nothing that a test measures lands in the user's own state folder: trials inheri
 """
 
 import gc
+import multiprocessing
 import os
 import sys
 import tempfile
@@ -28,6 +29,8 @@ def pytest_configure(config):
     # Else each process that compiles for the CPU starts a compiler and an interpreter, several times, to see which
     # vector instructions there are; with 0 the code has none, but is generated and compiled all the same.
     os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
+    # Threads of OpenMP that wait for one another take the cores from what runs beside them, for most of a trial's time.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if "PERF_ADVISOR_STATE" not in os.environ:
         folder = tempfile.TemporaryDirectory(prefix="perf-advisor-tests-", ignore_cleanup_errors=True)
         os.environ["PERF_ADVISOR_STATE"] = folder.name
@@ -59,6 +62,20 @@ def no_accelerator_left():
         from process_state import forget_accelerator
 
         forget_accelerator()
+
+
+@pytest.fixture(autouse=True)
+def no_loader_workers_left():
+    """End the workers of the loaders that a test leaves behind.
+
+    The garbage collector would end them, in whatever test it runs. Where a loader is part of a cycle, it closes the
+    workers' queue first: they never hear that they shall end, and PyTorch waits five seconds for each of them.
+    """
+    yield
+    if multiprocessing.active_children():
+        from process_state import end_loader_workers
+
+        end_loader_workers()
 
 
 @pytest.fixture

@@ -86,3 +86,12 @@ def forget_accelerator() -> None:
     if state is not None and state.AcceleratorState._shared_state:
         state.AcceleratorState._reset_state(reset_partial_state=True)
         state.GradientState._reset_state()
+
+
+def end_loader_workers() -> None:
+    """End the workers of every loader that is still there, which PyTorch does within milliseconds when asked."""
+    from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+
+    for one in gc.get_objects():
+        if issubclass(type(one), _MultiProcessingDataLoaderIter):
+            one._shutdown_workers()

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from facts import cpu_facts, gpu_facts, profile_facts
 from proposals import proposed, reason
-from small_decoder import Decoder, applied, batches, both_steps, both_ways, by_code, losses, parts
+from small_decoder import Decoder, applied, batches, both_steps, both_ways, by_code, exported, losses, parts
 from torch.profiler import profile
 
 from advisor.records import Mode
@@ -99,33 +94,15 @@ def test_kernels_by_device_and_type():
     assert proposed("sdpa", chosen) == ["efficient", "auto"]
 
 
-COMPILED = """
-import sys
-import torch
-sys.path.insert(0, {tests!r})
-from torch._functorch import config
-from advisor.records import Mode
-from small_decoder import applied, batches, exported
-from test_recipes_attention import attention_calls
-
-inputs = batches(1)[0][0]
-for step_of in {steps_of}:
-    config.enable_autograd_cache = True
-    torch._dynamo.reset()
-    settings = {{"compile.mode": "default", "infer.grad": "no_grad", "attention.backend": {backend!r}}}
-    step = step_of(settings, Mode.INFER)
-    step(inputs)
-    print(attention_calls(step, inputs)[0])
-"""
-
-
 @pytest.mark.compile
-def test_a_compiled_step_is_not_served_another_kernel_from_the_cache(tmp_path):
-    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-    flash_calls = []
-    for backend, steps_of in (("auto", "(applied,)"), ("math", "(applied, exported)")):
-        script = COMPILED.format(tests=str(Path(__file__).parent), steps_of=steps_of, backend=backend)
-        command = [sys.executable, "-c", script]
-        run = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=280)
-        flash_calls += run.stdout.split()
-    assert flash_calls == ["1", "0", "0"]
+@pytest.mark.usefixtures("fresh_compiler", "flags_kept")
+def test_a_compiled_step_is_not_served_another_kernel_from_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    inputs, flash_calls = batches(1)[0][0], []
+    for backend, step_of in (("auto", applied), ("math", applied), ("math", exported)):
+        monkeypatch.setattr("torch._functorch.config.enable_autograd_cache", True)  # as in a process of its own
+        torch._dynamo.reset()
+        step = step_of({"compile.mode": "default", "infer.grad": "no_grad", "attention.backend": backend}, Mode.INFER)
+        step(inputs)
+        flash_calls.append(attention_calls(step, inputs)[0])
+    assert flash_calls == [1, 0, 0]

@@ -446,7 +446,8 @@ def test_norm_recipes_are_proposed_where_pairs_are():
     assert CATALOG["fold_norm"].numerics_of(True, Mode.INFER) is Numerics.CLOSE
 
 
-def test_pairs_are_facts():
+def test_pairs_are_facts(monkeypatch):
+    monkeypatch.setattr("advisor.trial.inspection._TRACING_LIMIT_S", 120.0)  # torch.export may be imported first
     images = torch.randn(2, 3, 8, 8)
     trained = inspected(UNet(), images)
     assert (trained.biased_conv_norm_pairs, trained.conv_norm_pairs, trained.norm_pairs_problem) == (4, 0, "")

@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import warnings
 from collections import UserDict
 
@@ -263,34 +260,19 @@ def test_layers_that_are_unfrozen_are_compiled_anew():
     assert not torch.equal(first, before)
 
 
-COMPILED = """
-import torch
-from torch import nn
-from torch._dynamo.utils import counters
-from advisor.portable.plan import StepPlan
-from advisor.recipe import Components
-from advisor.records import Mode
-from advisor.runtime.step import finish_components, make_step
-
-torch._dynamo.config.suppress_errors = False
-model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-plan = StepPlan(mode=Mode.INFER, device="cpu", compile_mode="default", grad_mode="no_grad")
-batch = torch.ones(3, 4)
-expected = model(batch)
-components = Components(model, None, batch, plan)
-finish_components(components)
-step = make_step(components, None)
-torch.testing.assert_close(step(batch), expected)
-print(counters["stats"]["unique_graphs"], counters["inductor"]["fxgraph_cache_miss"])
-"""
-
-
 @pytest.mark.compile
-def test_a_bare_container_is_really_compiled(tmp_path):
-    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-    command = [sys.executable, "-c", COMPILED]
-    run = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=200)
-    assert run.stdout.split() == ["1", "1"]
+@pytest.mark.usefixtures("fresh_compiler")
+def test_a_bare_container_is_really_compiled(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("torch._dynamo.config.suppress_errors", False)
+    model, batch = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.ones(3, 4)
+    expected = model(batch)
+    plan = StepPlan(mode=Mode.INFER, device="cpu", compile_mode="default", grad_mode="no_grad")
+    components = Components(model, None, batch, plan)
+    finish_components(components)
+    torch.testing.assert_close(make_step(components, None)(batch), expected)
+    counters = torch._dynamo.utils.counters
+    assert (counters["stats"]["unique_graphs"], counters["inductor"]["fxgraph_cache_miss"]) == (1, 1)
 
 
 # --- CUDA graphs ----------------------------------------------------------------------------------------------

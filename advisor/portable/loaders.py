@@ -332,7 +332,7 @@ def same_things(one: list[tuple[typing.Any, typing.Any]], other: list[tuple[typi
 def keep_draws(copied: typing.Any, loader: typing.Any, began: bool) -> None:
     """Have a copied loader draw as its owner's does, when its workers ``began`` to live on, now or in a copy before."""
     held = vars(copied).pop("_get_iterator", None)
-    ours = isinstance(held, IteratorsOf)
+    ours = hasattr(held, "lives_on")  # of another copy of this code too, as where two settings' code is in one file
     once = copied.num_workers > 0 and (held.once if ours else not loader.num_workers)
     lives_on = copied.persistent_workers and (began or (ours and held.lives_on))
     if once or lives_on:

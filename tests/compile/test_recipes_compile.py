@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import copy
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from compiled_models import (
+    IMAGES,
     Block,
     applied,
     both_ways,
@@ -335,33 +332,23 @@ class FoldsNorm(nn.Module):
         return self.head(torch.relu(self.norm(self.conv(images))).mean((2, 3)))
 
 
-FROZEN = """
-import sys
-import torch
-sys.path[:0] = FOLDERS
-from compiled_models import IMAGES, applied
-from proposals import CATALOG
-from test_recipes_compile import FoldsNorm
-from advisor.records import Mode
-from advisor.runtime.step import make_step
-
-
-def by_code(model):
+def frozen_by_code(model):
     namespace = {"torch": torch, "model": model}
     exec(CATALOG["cpu_freeze"].code(True), namespace)
     return torch.no_grad()(namespace["model"])
 
 
-def by_settings(**beside):
-    def step_of(model):
-        return make_step(applied(model, {"compile.freezing": True, **beside}, Mode.INFER), None)
-
-    return step_of
+def frozen_by_settings(model, **beside):
+    return make_step(applied(model, {"compile.freezing": True, **beside}, Mode.INFER), None)
 
 
-for way in (by_settings(), by_code, by_settings(**{"infer.grad": "inference_mode"})):
-    torch._dynamo.reset()
-    torch._inductor.config.freezing = False
+def frozen_in_inference_mode(model):
+    return frozen_by_settings(model, **{"infer.grad": "inference_mode"})
+
+
+@pytest.mark.parametrize("way", [frozen_by_settings, frozen_by_code, frozen_in_inference_mode])
+def test_parameters_become_constants(way, tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     torch.manual_seed(0)
     model = FoldsNorm()
     with torch.no_grad():
@@ -378,20 +365,9 @@ for way in (by_settings(), by_code, by_settings(**{"infer.grad": "inference_mode
     # The weights are constants of the code by now: what becomes of the parameter has no effect any more.
     assert torch.equal(output, again), "not frozen"
     assert not output.requires_grad
-    if way is not by_code:
+    if way is not frozen_by_code:
         model.load_state_dict(saved)
         torch.testing.assert_close(step(IMAGES), expected, rtol=1e-3, atol=1e-4)
-    print("frozen")
-"""
-
-
-def test_parameters_become_constants(tmp_path):
-    script = FROZEN.replace("FOLDERS", repr([str(Path(__file__).parents[place]) for place in (0, 1)]))
-    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-    run = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False, timeout=280
-    )
-    assert run.stdout.split() == ["frozen"] * 3, run.stderr[-3000:]
 
 
 def test_candidates_of_freezing(compilers):

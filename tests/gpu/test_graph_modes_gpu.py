@@ -7,7 +7,6 @@ import warnings
 import pytest
 import torch
 from torch import nn
-from torch._inductor.cudagraph_trees import get_manager
 
 from advisor.runtime.tuning import Tuning
 
@@ -66,6 +65,8 @@ def test_a_loop_of_ones_own_adds_up_gradients_and_keeps_outputs():
 
 
 def test_the_step_replays_graphs_and_the_loop_around_it_does_not():
+    from torch._inductor.cudagraph_trees import get_manager  # the compiler, which collecting tests can do without
+
     tuning, model, optimizer = parts({"compile.mode": "reduce-overhead"})
     _, plain, plain_optimizer = parts({})
     step = tuning.train_step(model, optimizer, nn.CrossEntropyLoss())

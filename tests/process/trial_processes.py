@@ -11,6 +11,7 @@ from planted import TINY_TARGET
 from advisor.records import TargetSpec, TrialSpec
 
 SOON_S = 30.0  # generous: the machine may be loaded
+IMPORTED_S = 120.0  # as generous, where torch is imported first
 # The body of a target that hangs with a child of its own.
 SLEEPING = """
 child = subprocess.Popen(["sleep", "600"])
@@ -55,7 +56,7 @@ def gone(pid):
 
 def appears(path):
     """The words in a file that another process writes, once they are there."""
-    deadline = time.monotonic() + SOON_S
+    deadline = time.monotonic() + IMPORTED_S
     while time.monotonic() < deadline:
         if path.exists() and path.read_text().strip():
             return path.read_text().split()
