@@ -7,15 +7,16 @@ from dataclasses import replace
 
 import pytest
 import torch
-from facts import gpu_facts, loader_facts
+from facts import gpu_facts, h200, loader_facts
 from proposals import CATALOG, proposed, reason
 from sample_session import sample_request, several_gpus_history
 from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.errors import UsageError
 from advisor.experiment.consent import Consent
+from advisor.experiment.scaling.gpus import gpus_in_use, gpus_there, why_not_several
 from advisor.experiment.scaling.known import ONE, Kind, Scaling
-from advisor.experiment.scaling.lab import carried_over, gpus_in_use, why_not_several
+from advisor.experiment.scaling.lab import carried_over
 from advisor.experiment.scaling.moves import moves
 from advisor.experiment.search import explore
 from advisor.experiment.state import SessionState
@@ -33,6 +34,12 @@ from advisor.trial.ranks.failures import of_death, waits_for_others
 GPUS = 2
 DDP = Settings({"parallel.strategy": "ddp"})
 LARGE = {"parameter_bytes": 30 * 2**30, "device_memory_bytes": 140 * 2**30}
+
+
+def machine(gpus, **changes):
+    """A machine with as many H200s."""
+    found = tuple(h200(index=number, uuid=f"GPU-{number}", **changes) for number in range(gpus))
+    return replace(gpu_facts().hardware, gpus=found)
 
 
 def facts(**changes):
@@ -215,8 +222,30 @@ def test_fewer_gpus_than_asked_is_said_before_anything_is_measured(monkeypatch):
     assert gpus_in_use(2, hardware, "cpu") == 2
     with pytest.raises(UsageError, match="4 GPUs are asked for, and 1 is visible"):
         gpus_in_use(4, hardware, "auto")
+    unseen = replace(hardware, gpus=())  # where NVML cannot be used
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,3,5")
-    assert gpus_in_use(0, hardware, "auto") == 3
+    assert gpus_in_use(0, unseen, "auto") == 3
+
+
+@pytest.mark.parametrize(
+    ("shown", "count"),
+    [("0,3,5", 3), ("5,GPU-2", 2), ("0,1,9,2", 2), ("0,-1,1", 1), ("-1", 0), ("1,1", 0), ("", 0), ("GPU-", 0)],
+)
+def test_gpus_are_counted_as_cuda_reads_its_variable(monkeypatch, shown, count):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    assert gpus_there(machine(6)) == count
+
+
+def test_divided_gpus_are_refused_before_anything_is_measured(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with pytest.raises(UsageError, match="divided into MIG instances"):
+        gpus_in_use(2, machine(4, mig_enabled=True), "auto")
+    mixed = machine(4)
+    mixed = replace(mixed, gpus=(replace(mixed.gpus[0], mig_enabled=True), *mixed.gpus[1:]))
+    assert gpus_in_use(0, mixed, "auto") == 3
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1,MIG-2")
+    with pytest.raises(UsageError, match="divided into MIG instances"):
+        gpus_in_use(2, machine(4), "auto")
 
 
 def test_several_gpus_are_for_training():

@@ -60,6 +60,8 @@ def _result(record: ScalingRecord) -> str:
     places = f"{record.gpus} GPUs" if record.device_type == "cuda" else f"{record.gpus} processes"
     if record.rows[0].step_ms is None:
         return f"Several GPUs were not measured: {record.rows[0].reason}"
+    if not any(row.step_ms is not None for row in record.rows[1:]):
+        return _why_none(record, places)
     best = record.row(record.best) if record.best else None
     if best is None:
         return f"At the same global batch nothing on {places} was faster than one GPU with its own settings."
@@ -69,6 +71,14 @@ def _result(record: ScalingRecord) -> str:
         f"On {places} {settings} gives {format_interval(_comparison(best))} the speed of one GPU with the same global "
         f"batch ({how}): an efficiency of {format_percent(best.efficiency)}."
     )
+
+
+def _why_none(record: ScalingRecord, places: str) -> str:
+    """The sentence where no settings on several GPUs were measured."""
+    failed = [f"{row.name}: {row.reason.rstrip('.')}." for row in record.rows[1:]]
+    if failed:
+        return " ".join((f"Nothing on {places} could be measured.", *failed))
+    return f"Nothing was measured on {places} before the session ended: raise --budget."
 
 
 def row_words(row: ScalingRow) -> str:

@@ -140,6 +140,14 @@ ACTIONS = (
         key_display="R",
     ),
     Action(
+        "session.gpus",
+        "G",
+        "GPUs",
+        "Choose on how many GPUs to train, after the search on one",
+        app_action="choose_gpus",
+        key_display="G",
+    ),
+    Action(
         "session.finish",
         "E",
         "End and report",

@@ -10,6 +10,7 @@ import gc
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, ClassVar
 
@@ -20,7 +21,7 @@ from textual.screen import Screen
 from textual.worker import Worker, WorkerState
 
 from advisor.experiment.control import SessionControl
-from advisor.experiment.events import Event, SessionFailed, SessionFinished
+from advisor.experiment.events import BaselineMeasured, Event, SessionFailed, SessionFinished
 from advisor.experiment.request import Request
 from advisor.recipe.catalog import Catalog
 from advisor.report.comparison import Measured
@@ -93,6 +94,7 @@ class AdvisorApp(App[AppResult]):
         self.steering = Steering(self.context, self._jobs, self._tell, self._run_in_thread, self._go_on_with)
         self.decider = Decider(self.context, self._jobs, self._tell, lambda: self._alive, rework_delay_s)
         self._stopping = False
+        self._asked_gpus = False
         self._then: Then | None = None
         for theme in THEMES:
             self.register_theme(theme)
@@ -166,6 +168,9 @@ class AdvisorApp(App[AppResult]):
         self.context.take(event)
         if isinstance(event, SessionFailed):
             self._show_failure(event)
+        if isinstance(event, BaselineMeasured) and not self._asked_gpus:
+            self._asked_gpus = True
+            self.call_after_refresh(self._offer_gpus)
         if isinstance(event, SessionFinished):
             self.decider.session_finished()
         return [toast] if toast else []
@@ -282,6 +287,8 @@ class AdvisorApp(App[AppResult]):
         """Hide the keys of other views; dim those that make no sense just now."""
         if action == "undo":
             return (True if self.decider.can_undo else None) if self._alive and self.view.decides else False
+        if action == "choose_gpus":
+            return self._alive and self.context.gpus_to_offer > 0
         if action == "steer":
             return self.steering.can(str(parameters[0])) if self._alive else False
         if action != "in_view" or not self._alive:
@@ -296,6 +303,29 @@ class AdvisorApp(App[AppResult]):
         """Do what a key that steers the session says."""
         self.steering.do(name)
         self._draw()
+
+    def _offer_gpus(self) -> None:
+        """Ask, once the baseline is known, where the person has not said how many GPUs; not over another question."""
+        if self._alive and self.context.gpus == 1 and len(self.screen_stack) == 1:
+            self.action_choose_gpus()
+
+    def action_choose_gpus(self) -> None:
+        """Ask on how many GPUs to train."""
+        from advisor.tui.screens import GpusScreen
+
+        if gpus := self.context.gpus_to_offer:
+            self.push_screen(GpusScreen(gpus, self.context.gpus), self._use_gpus)
+
+    def _use_gpus(self, count: int | None) -> None:
+        control = self.context.control
+        if count is None or count == self.context.gpus or control is None:
+            return
+        if not self.context.gpus_to_offer:
+            self._tell("The search on one GPU is over. A new session with --gpus measures on several.")
+            return
+        self._run_in_thread(partial(control.use_gpus, count))
+        after = "one GPU only" if count == 1 else f"{count} GPUs after the search on one"
+        self._tell(f"The session measures on {after}. Key G changes it.")
 
     def action_help(self) -> None:
         """Show the help screen."""
