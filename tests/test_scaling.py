@@ -28,7 +28,8 @@ from advisor.recipe import NOT_COMPILED
 from advisor.recipe.settings import Settings
 from advisor.records import Block, Mode, Numerics, Outcome, RankFound, RanksFound, TrialResult
 from advisor.records.parallel import UNUSED_PARAMETERS
-from advisor.report.several_gpus import several_gpus_section
+from advisor.report.document import Table
+from advisor.report.several_gpus import row_words, several_gpus_section
 from advisor.trial.ranks.failures import of_death, waits_for_others
 
 GPUS = 2
@@ -133,6 +134,13 @@ def test_weak_scaling_is_told_apart_and_never_the_stack():
     weak = [row for row in known.record().rows if row.weak]
     assert len(weak) == 1
     assert not any(row.weak for row in known.record().rows if row.name == known.record().best)
+    told = row_words(weak[0])
+    assert "whole batch on each GPU: " in told
+    assert "the samples/s of one GPU at 2 times its global batch, efficiency" in told
+    assert all("global batch" not in row_words(row) for row in known.record().rows if not row.weak)
+    (table,) = [block for block in next(several_gpus_section(known.record())).blocks if isinstance(block, Table)]
+    remarks = {cells[0]: cells[-1] for cells in table.rows}
+    assert remarks[weak[0].name] == "another training, at 2 times its global batch"
 
 
 def test_where_one_gpu_is_as_fast_there_is_no_stack_and_still_a_price_for_each():
@@ -196,6 +204,13 @@ def test_exposed_communication_is_evidence_for_the_bottleneck():
 
 
 # --- what is tried, carried over, refused -----------------------------------------------------------------------
+
+
+def test_every_strategy_is_expected_to_give_what_was_measured_of_it():
+    strategy = CATALOG["parallel_strategy"]
+    gains = {name: strategy.expected_gain(facts(), name) for name in ("ddp", "fully_shard", "data_parallel", "single")}
+    assert gains == {"ddp": 1.38, "fully_shard": 1.0, "data_parallel": 1.0, "single": 1.0}
+    assert strategy.expected_gain(replace(facts(), gpus=8), "fully_shard") == pytest.approx(2.56)
 
 
 def test_sharding_is_tried_where_the_state_is_large():

@@ -20,10 +20,10 @@ def speed(settings):
     return pauses_removed(settings) * (1.8 if settings.get("parallel.strategy") == "ddp" else 1.0)
 
 
-def session(folder, speed_of=speed, **options):
+def session(folder, speed_of=speed, more=(), **options):
     plant_removers(folder / "recipes", usual=True, first="EXACT", second="EXACT")
     recipes = (str(folder / "recipes"),)
-    only = ("first", "second", "parallel_strategy")
+    only = ("first", "second", "parallel_strategy", *more)
     return FakeRun(folder, speed_of, only=only, recipe_folders=recipes, **{"budget_s": BUDGET_S, **options})
 
 
@@ -113,3 +113,28 @@ def test_what_could_not_be_measured_is_not_called_slower(tmp_path):
     )
     result = next(several_gpus_section(late.run().state.scaling)).blocks[0].text
     assert result == "Nothing was measured on 2 processes before the session ended: raise --budget."
+
+
+def in_step(settings):
+    """Over ranks a collection in step is worth a tenth; on one GPU it is worth nothing."""
+    helps = settings.get("host.gc") == "scheduled" and "parallel.strategy" in settings
+    return speed(settings) * (1.1 if helps else 1.0)
+
+
+def test_collecting_garbage_in_step_is_measured_over_several_gpus(tmp_path):
+    run = session(tmp_path, in_step, ("host_gc",), gpus=2).run()
+    rows = {row.name: row for row in run.state.scaling.rows}
+    assert "ddp, host.gc: freeze" not in rows
+    assert best(run).name == "ddp, host.gc: scheduled"
+    assert best(run).speedup == pytest.approx(1.98, rel=0.02)
+
+
+def test_what_one_gpu_has_of_the_collector_is_left_out_once_over_several(tmp_path):
+    def only_on_one(settings):
+        if "parallel.strategy" in settings:
+            return speed(settings)
+        return speed(settings) * (1.2 if settings.get("host.gc") == "scheduled" else 1.0)
+
+    run = session(tmp_path, only_on_one, ("host_gc",), gpus=2).run()
+    assert run.state.scaling.carried["host.gc"] == "scheduled"
+    assert "ddp, host.gc: default" in {row.name for row in run.state.scaling.rows}

@@ -94,7 +94,15 @@ def against_one_gpu(row: ScalingRow) -> str:
     """The speed of a row against one GPU: ``1.72x (1.65-1.79) one GPU, efficiency 86 %``; empty for one GPU."""
     if row.gpus == 1:
         return ""
-    return f"{format_interval(_comparison(row))} one GPU, efficiency {format_percent(row.efficiency)}"
+    versus = "one GPU"
+    if row.weak:
+        versus = f"the samples/s of one GPU {_at_another_batch(row)}"
+    return f"{format_interval(_comparison(row))} {versus}, efficiency {format_percent(row.efficiency)}"
+
+
+def _at_another_batch(row: ScalingRow) -> str:
+    """How weak scaling trains, as it is told apart in each place."""
+    return f"at {row.gpus} times its global batch"
 
 
 def scaling_table(rows: tuple[ScalingRow, ...]) -> Table:
@@ -118,7 +126,7 @@ def _cells(row: ScalingRow) -> tuple[str, ...]:
         format_percent(row.straggler_share, digits=1),
         format_bytes(max(row.peak_reserved_bytes)) if row.peak_reserved_bytes else MISSING,
         MISSING if row.loss_difference is None else f"{row.loss_difference:.1e}",
-        row.reason,
+        row.reason or (f"another training, {_at_another_batch(row)}" if row.weak else ""),
     )
 
 

@@ -77,7 +77,7 @@ class ScalingLab:
         facts = replace(facts, gpus=gpus, workload=replace(facts.workload, current=current))
         request = self.bench.request
         proposals = catalog.propose(facts, only=request.only, skip=request.skip)
-        parallel = [recipe.id for recipe in catalog if recipe.key.startswith(PARALLEL)]
+        parallel = [recipe.id for recipe in catalog if recipe.key.startswith(PARALLEL) or recipe.over_ranks]
         known = Scaling(
             gpus=gpus,
             catalog=catalog,
