@@ -22,14 +22,25 @@ from advisor.experiment.search import explore
 from advisor.experiment.state import SessionState
 from advisor.export.formats.markdown import markdown_report
 from advisor.export.json_report import report
-from advisor.portable.parallel import LikeLengths, ShareOfBatches, spread_loader
+from advisor.portable.parallel import BalancedShares, LikeLengths, ShareOfBatches, spread_loader
 from advisor.portable.plan import StepPlan
 from advisor.recipe import NOT_COMPILED
 from advisor.recipe.settings import Settings
-from advisor.records import Block, Mode, Numerics, Outcome, RankFound, RanksFound, TrialResult
+from advisor.records import (
+    Block,
+    Mode,
+    Numerics,
+    Outcome,
+    RankFound,
+    RanksFound,
+    ScalingRecord,
+    ScalingRow,
+    TrialResult,
+)
 from advisor.records.parallel import UNUSED_PARAMETERS
-from advisor.report.document import Table
+from advisor.report.document import Bullets, Table
 from advisor.report.several_gpus import row_words, several_gpus_section
+from advisor.trial.ranks.communication import straggler_of
 from advisor.trial.ranks.failures import of_death, waits_for_others
 
 GPUS = 2
@@ -304,6 +315,34 @@ def test_like_lengths_leave_no_rank_with_longer_samples():
         assert abs(sum(lengths[i] for i in mine) - sum(lengths[i] for i in theirs)) <= 2
 
 
+def test_balanced_shares_divide_each_batch_as_drawn_into_parts_of_about_one_length():
+    lengths = [9, 90, 2, 91, 3, 92, 4, 93, 50]
+    batches = [[0, 1, 2, 3], [7, 4, 5, 6], [8]]
+    one, other = (list(BalancedShares(batches, rank, 2, lengths=lengths)) for rank in range(2))
+    for mine, theirs, batch in zip(one, other, batches, strict=True):
+        assert len(mine) == len(theirs)
+        assert {*mine, *theirs} == {*batch}
+        assert abs(sum(lengths[i] for i in mine) - sum(lengths[i] for i in theirs)) <= 8
+    three = [next(iter(BalancedShares([[0, 1, 2, 3, 4]], rank, 3, lengths=lengths))) for rank in range(3)]
+    assert [len(part) for part in three] == [2, 2, 2]
+    assert {*itertools.chain(*three)} == {0, 1, 2, 3, 4}
+
+
+@pytest.mark.parametrize(
+    ("everywhere", "usual_ms", "share"),
+    [
+        ([[10.0] * 20, [40.0] * 20], 40.0, 0.75),
+        ([[10.0, 40.0] * 10, [40.0, 10.0] * 10], 40.0, 0.75),
+        ([[20.0] * 20, [20.0] * 20], 20.0, 0.0),
+        ([[20.0] * 20, [30.0] * 20, [40.0] * 20], 40.0, 0.5),
+        ([[20.0] * 19 + [900.0], [25.0] * 20], 25.0, 0.2),
+    ],
+    ids=["one is slow", "by turns", "alike", "three", "a disturbed step"],
+)
+def test_the_straggler_s_share_is_what_the_fastest_rank_waits_for_the_slowest(everywhere, usual_ms, share):
+    assert straggler_of(everywhere) == pytest.approx((usual_ms, share), rel=0.02)
+
+
 def test_a_strategy_switches_off_what_does_not_go_with_it():
     known, lab = searched(rate_of, carried={"model.memory_format": "channels_last"}, **LARGE)
     assert ("strategy", "fully_shard, model.memory_format: contiguous") in lab.asked
@@ -316,6 +355,22 @@ def test_data_parallel_runs_without_compiled_code(compiles):
     (copies,) = (spread for spread in known.runs if spread.strategy == "data_parallel")
     settings = known.carried.merged(copies.settings)
     assert all(settings.get(key, off) == off for key, off in NOT_COMPILED.items())
+
+
+def test_the_wait_for_the_slowest_is_told_before_and_after_what_evens_it_out():
+    ddp = {"parallel.strategy": "ddp"}
+    even = {**ddp, "parallel.balanced_shares": True}
+    rows = (
+        ScalingRow("one GPU", {}, 1, step_ms=10.0),
+        ScalingRow("ddp", ddp, 2, step_ms=8.0, straggler_share=0.41),
+        ScalingRow("ddp, balanced_shares: true", even, 2, step_ms=6.0, straggler_share=0.03),
+        ScalingRow("ddp, static_graph: true", {**ddp, "parallel.static_graph": True}, 2, step_ms=8.0),
+        ScalingRow("ddp, balanced_shares: true, whole batch on each GPU", even, 2, weak=True, straggler_share=0.2),
+    )
+    record = ScalingRecord(2, "cuda", "nccl", {}, rows=rows)
+    (remarks,) = [block for block in next(several_gpus_section(record)).blocks if isinstance(block, Bullets)]
+    told = "The wait for the slowest is 41.0 % of the step with ddp, 3.0 % with ddp, balanced_shares: true."
+    assert remarks.items == (told,)
 
 
 def test_every_report_has_what_several_gpus_gave():

@@ -13,6 +13,7 @@ from advisor.figures.formatting import (
     format_rate,
     format_setting,
 )
+from advisor.recipe.parallel_recipe import AGAINST_STRAGGLERS
 from advisor.records import Comparison, ScalingRecord, ScalingRow
 from advisor.report.document import Block, Bullets, Paragraph, Section, Table
 
@@ -44,6 +45,7 @@ def _blocks(record: ScalingRecord) -> Iterator[Block]:
     yield scaling_table(record.rows)
     remarks = [
         *([f"Bound by {record.evidence}."] if record.evidence else []),
+        *_stragglers(record.rows),
         *(f"Left out on several GPUs: {key}, since {reason}." for key, reason in record.left_out.items()),
         *(f"Not tried: {name}, since {reason}." for name, reason in record.passed_over.items()),
     ]
@@ -53,6 +55,17 @@ def _blocks(record: ScalingRecord) -> Iterator[Block]:
         )
     if remarks:
         yield Bullets(tuple(remarks))
+
+
+def _stragglers(rows: tuple[ScalingRow, ...]) -> Iterator[str]:
+    """The wait for the slowest, before and after a setting that is meant to shorten it."""
+    told = [row for row in rows if row.straggler_share is not None and not row.weak]
+    for after in told:
+        for key in AGAINST_STRAGGLERS.intersection(after.settings):
+            plain = {name: value for name, value in after.settings.items() if name != key}
+            for before in (row for row in told if row.settings == plain):
+                shares = [format_percent(row.straggler_share, digits=1) for row in (before, after)]
+                yield f"The wait for the slowest is {shares[0]} of the step with {before.name}, {shares[1]} with {after.name}."
 
 
 def _result(record: ScalingRecord) -> str:

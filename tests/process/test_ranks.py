@@ -53,6 +53,31 @@ TARGET = """
         batch = torch.randn(16, 8, generator=generator), torch.arange(16) % 3
         return model, batch, nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=0.1)
 
+    class Lengths(torch.utils.data.Dataset):
+        # The first half of each batch of eight is four times as long as the second.
+        lengths = [4, 4, 4, 4, 1, 1, 1, 1] * 4
+
+        def __len__(self):
+            return len(self.lengths)
+
+        def __getitem__(self, place):
+            return torch.randn(8), place % 3, self.lengths[place]
+
+    class Takes(nn.Module):
+        # A step of this rank takes 4 ms for each unit of length.
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(8, 3)
+
+        def forward(self, batch):
+            time.sleep(0.004 * int(batch[2].sum()))
+            return nn.functional.cross_entropy(self.head(batch[0]), batch[1])
+
+    def uneven():
+        model = Takes()
+        loader = torch.utils.data.DataLoader(Lengths(), batch_size=8)
+        return model, loader, lambda model, batch: model(batch), torch.optim.SGD(model.parameters(), lr=0.1)
+
     def group():
         torch.distributed.init_process_group("gloo")
         return made("")
@@ -151,6 +176,17 @@ def test_the_first_error_of_a_rank_is_the_reason(run, name, outcome, words):
     assert result.outcome is outcome, result
     assert words in result.reason
     assert result.hint
+
+
+def test_the_wait_for_the_slowest_is_what_was_planted_and_dealing_by_length_ends_it(run):
+    """One rank's parts take 64 ms a step and the other's 16 ms; dealt by length both take 40 ms."""
+    drawn, dealt = (
+        run("uneven", {"parallel.strategy": "ddp", **more}).ranks for more in ({}, {"parallel.balanced_shares": True})
+    )
+    assert drawn.straggler_share == pytest.approx(0.75, abs=0.2)
+    assert drawn.ranks[0].alone_ms > 2 * drawn.ranks[1].alone_ms
+    assert dealt.straggler_share < drawn.straggler_share / 2
+    assert dealt.global_batch == drawn.global_batch == 8
 
 
 def test_a_rank_that_hangs_is_named_with_where_it_is(run):
