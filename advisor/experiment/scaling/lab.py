@@ -89,6 +89,7 @@ class ScalingLab:
             passed_over=_passed_over(catalog, facts, proposals.skipped, _named(parallel, request.only)),
             same_losses=same_losses,
             device_type=facts.workload.device_type,
+            machines=request.machines,
         )
         return known.with_run(ONE, self._trial(known, ONE))
 
