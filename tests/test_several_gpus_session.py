@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from fake_trials import FakeRun
+import torch
+from facts import cpu_facts
+from fake_trials import FakeRun, FakeTrials
 from made_up import failed
 from planted import pauses_removed, plant_removers
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from advisor.errors import ExitCode
 from advisor.experiment import events
 from advisor.experiment.past.journal import open_session
+from advisor.records import Mode
 from advisor.report.several_gpus import several_gpus_section
+from advisor.runtime.loop import Loop
+from advisor.trial.ranks.trial import samples_in
 
 BUDGET_S = 120.0
 
@@ -138,3 +148,42 @@ def test_what_one_gpu_has_of_the_collector_is_left_out_once_over_several(tmp_pat
     run = session(tmp_path, only_on_one, ("host_gc",), gpus=2).run()
     assert run.state.scaling.carried["host.gc"] == "scheduled"
     assert "ddp, host.gc: default" in {row.name for row in run.state.scaling.rows}
+
+
+WRAPPED = "the model is wrapped in DistributedDataParallel already"
+
+
+def test_what_is_spread_already_is_told_at_once_and_leaves_its_time_to_one_gpu(tmp_path):
+    facts = cpu_facts()
+    facts = replace(facts, workload=replace(facts.workload, spread_already=WRAPPED))
+    run = session(tmp_path, trials=FakeTrials(speed, facts=facts), gpus=2, budget_s=20.0).run()
+    told = [place for place, event in enumerate(run.told) if WRAPPED in getattr(event, "text", "")]
+    searched = [place for place, event in enumerate(run.told) if isinstance(event, events.TrialMeasured)]
+    assert told and told[0] < searched[0]
+    assert run.trials.now_s > 12, "more than the half of the time that is kept for several GPUs"
+    assert run.state.scaling is None
+
+
+def loop_of(model, data=None):
+    return Loop(model, data, None, None, Mode.TRAIN, 2)
+
+
+def test_what_of_a_loop_is_spread_already(tmp_path):
+    samples = TensorDataset(torch.zeros(4, 2))
+    sampler = DistributedSampler(samples, num_replicas=2, rank=0)
+    plain = nn.Linear(2, 2)
+    assert loop_of(plain, DataLoader(samples)).spread_already == ""
+    assert "wrapped in DataParallel" in loop_of(nn.DataParallel(plain)).spread_already
+    assert "DistributedSampler" in loop_of(plain, DataLoader(samples, sampler=sampler)).spread_already
+    store = distributed.FileStore(str(tmp_path / "store"), 1)
+    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        assert "init_process_group" in loop_of(plain).spread_already
+        assert "wrapped in DistributedDataParallel" in loop_of(DistributedDataParallel(plain)).spread_already
+    finally:
+        distributed.destroy_process_group()
+
+
+def test_samples_are_counted_where_a_loader_can_tell():
+    assert samples_in(DataLoader(TensorDataset(torch.zeros(4, 2)))) == 4
+    assert samples_in(torch.zeros(4, 2)) is None

@@ -197,13 +197,15 @@ class Session:
         hardware = inspect_hardware()
         self._outbox.emit(events.HardwareFound(hardware))
         check_energy(self.request, hardware)
-        gpus_in_use(self.request.gpus, hardware, self.request.target.device)  # too many are refused before any trial
+        gpus = gpus_in_use(self.request.gpus, hardware, self.request.target.device)
         findings = self._read_source()
         self._lab.enter("baseline")
         facts, result = first_run(self._bench, hardware, findings)
         self._check_comparable(facts)
         self._outbox.watch = SourceWatch(facts.sources)
         self._begin(facts, result)
+        if self.request.wants_several:
+            self._check_several(gpus * self.request.machines)
         known = self._lab.tell(self._current)
         if not known.plan.candidates and not self.request.wants_several:
             self._outbox.warn(caveats.of_nothing_to_try(self.request, known.plan))
@@ -223,14 +225,18 @@ class Session:
         """The seconds of the budget that are kept for the search on several GPUs."""
         return self.request.budget_s * (1 - POLICY.one_gpu)
 
+    def _check_several(self, gpus: int) -> None:
+        """Leave several GPUs out where they make no sense, and their time to the search on one."""
+        reason = why_not_several(self._current.plan.facts) if gpus > 1 else "there is only one"
+        if reason:
+            self._outbox.warn(f"several GPUs are not measured: {reason}")
+            self._bench.budget.extended_s += self._several_s
+            self.request = replace(self.request, gpus=1, machines=1)
+
     def _search_on_several(self, gpus: int, known: Known) -> None:
         """Carry the stack over to several GPUs, and search on for how to spread the work, in the rest of the budget."""
         self._bench.budget.extended_s += self._several_s
         facts, consent = known.plan.facts, self._consented(known.plan.consent)
-        reason = why_not_several(facts) if gpus > 1 else "there is only one"
-        if reason:
-            self._outbox.warn(f"several GPUs are not measured: {reason}")
-            return
         self._lab.enter(SEVERAL)
         self._runner.forget_build()  # ranks build the model themselves: its memory is theirs
         lab = ScalingLab(self._bench, self._outbox.emit, Settings(known.stack), self._consented)

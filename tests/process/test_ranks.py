@@ -78,6 +78,12 @@ TARGET = """
         loader = torch.utils.data.DataLoader(Lengths(), batch_size=8)
         return model, loader, lambda model, batch: model(batch), torch.optim.SGD(model.parameters(), lr=0.1)
 
+    def fewer():
+        model, (inputs, targets), loss, optimizer = made("plain")
+        count = 12 if os.environ.get("RANK") == "1" else 16
+        data = torch.utils.data.TensorDataset(inputs[:count], targets[:count])
+        return model, torch.utils.data.DataLoader(data, batch_size=4), loss, optimizer
+
     def group():
         torch.distributed.init_process_group("gloo")
         return made("")
@@ -167,6 +173,7 @@ def test_two_ranks_compute_what_one_process_does(run, settings, accumulate):
         ("raises", Outcome.FAILED, "rank 1: ValueError: no such sample"),
         ("dies", Outcome.CRASHED, "rank 1: its process was ended by SIGKILL"),
         ("differs", Outcome.FAILED, "rank 1: RuntimeError: [1]: params[4] in this process"),
+        ("fewer", Outcome.FAILED, "the ranks disagree on the number of samples: 12, 16"),
         ("group", Outcome.FAILED, "the target starts a process group itself"),
         ("skips", Outcome.FAILED, "parameters got no gradient"),
     ],

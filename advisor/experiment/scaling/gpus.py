@@ -74,6 +74,8 @@ def why_not_several(facts: Facts) -> str:
         return "several GPUs are for training; for inference start a copy of the program on each"
     if facts.workload.own_step:
         return "the step is your own, and what several GPUs change happens inside it"
+    if facts.workload.spread_already:
+        return f"{facts.workload.spread_already}: return the plain parts from build(), which perf-advisor spreads itself"
     loader = facts.workload.loader
     if loader is not None and loader.iterable_dataset:
         return "the loader's dataset is iterable: nothing but its own code can divide it among ranks"
