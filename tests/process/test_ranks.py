@@ -237,6 +237,17 @@ def test_another_machine_follows_with_its_ranks(run, tmp_path):
     assert result.losses == pytest.approx(losses_of_one_process(), rel=1e-5)
 
 
+def test_machines_that_do_not_meet_are_told_with_the_port(run):
+    """Another program has the port: torchrun takes it for the other machine, and would wait for minutes."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        meeting = f"127.0.0.1:{taken.getsockname()[1]}"
+        options = ("--nnodes", "2", "--rdzv-endpoint", meeting, "--rdzv-backend", "c10d")
+        result = run("plain", {"parallel.strategy": "ddp"}, timeout_s=20, world=World(1, machines=2, options=options))
+    assert result.outcome is Outcome.TIMED_OUT
+    assert f"the machines did not meet at {meeting}" in result.reason
+    assert "perf-advisor follow" in result.hint
+
+
 def test_a_batch_that_cannot_be_divided_is_refused(run):
     result = run("plain", {"parallel.strategy": "ddp"}, world=World(3))
     assert "a batch of 16 cannot be divided among 3 GPUs" in result.reason
