@@ -9,8 +9,8 @@ What it does
 Why it helps
 ------------
 A full collection looks at every object of the program. With PyTorch and its compiler imported these are 430,000, which
-takes 0.2 s on two cores of a server, and the host launches nothing meanwhile. On several GPUs each waits for the slowest:
-when every process collects at a time of its own, each of these pauses stops all. `scheduled` counts steps, so all
+takes 0.2 s on two cores of a server, and the host launches nothing meanwhile. On several GPUs all wait for the slowest:
+where every process collects at a time of its own, each of these pauses stops all. `scheduled` counts steps, so all
 processes collect in the same step and pause once.
 
 When it does not

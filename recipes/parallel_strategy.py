@@ -38,8 +38,8 @@ from advisor.recipe import NOT_COMPILED, TRAINING, Recipe, Stage
 from advisor.recipe.parallel_recipe import ONE_GPU, why_not_sharded
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 
-# Speed-up as a share of the number of GPUs: medians of the models on two H200s in tests/gpu/RESULTS.md ("Several GPUs").
-# It orders the trials only. DataParallel has not been measured, so nothing is expected of it.
+# Speed-up as a share of the number of GPUs: medians over the models on two H200s, tests/gpu/RESULTS.md, "Several
+# GPUs". It orders the trials only. DataParallel has not been measured, so nothing is expected of it.
 _EFFICIENCY = {"ddp": 0.69, "fully_shard": 0.32}
 _CODE = {
     "single": "# one process on one GPU\n",

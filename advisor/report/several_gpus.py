@@ -64,8 +64,8 @@ def _stragglers(rows: tuple[ScalingRow, ...]) -> Iterator[str]:
         for key in AGAINST_STRAGGLERS.intersection(after.settings):
             plain = {name: value for name, value in after.settings.items() if name != key}
             for before in (row for row in told if row.settings == plain):
-                shares = [format_percent(row.straggler_share, digits=1) for row in (before, after)]
-                yield f"The wait for the slowest is {shares[0]} of the step with {before.name}, {shares[1]} with {after.name}."
+                first, then = (format_percent(row.straggler_share, digits=1) for row in (before, after))
+                yield f"The wait for the slowest is {first} of the step with {before.name}, {then} with {after.name}."
 
 
 def _result(record: ScalingRecord) -> str:

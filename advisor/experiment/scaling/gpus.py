@@ -75,9 +75,7 @@ def why_not_several(facts: Facts) -> str:
     if facts.workload.own_step:
         return "the step is your own, and what several GPUs change happens inside it"
     if facts.workload.spread_already:
-        return (
-            f"{facts.workload.spread_already}: return the plain parts from build(), which perf-advisor spreads itself"
-        )
+        return f"{facts.workload.spread_already}: return the plain parts from build(), for perf-advisor to spread"
     loader = facts.workload.loader
     if loader is not None and loader.iterable_dataset:
         return "the loader's dataset is iterable: nothing but its own code can divide it among ranks"

@@ -100,8 +100,8 @@ def of_no_meeting(options: Sequence[str], how: str) -> TrialResult:
     return TrialResult(
         Outcome.TIMED_OUT,
         f"the machines did not meet at {named.get('--rdzv-endpoint', 'their endpoint')}: {how}",
-        "Name a free port of the first machine that all reach, and start `perf-advisor follow` with the same options on "
-        "the others.",
+        "Name a free port of the first machine that all reach; on the others start `perf-advisor follow` with the same "
+        "options.",
     )
 
 

@@ -288,7 +288,7 @@ class RankTrial:
 
 def samples_in(data: Any) -> int | None:
     """The number of samples that a loader draws from; None of anything else, and where nobody can tell."""
-    dataset = data.dataset if isinstance(data, DataLoader) else None
+    dataset: Any = data.dataset if isinstance(data, DataLoader) else None
     return len(dataset) if hasattr(dataset, "__len__") else None
 
 
