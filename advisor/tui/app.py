@@ -10,7 +10,6 @@ import gc
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, ClassVar
 
@@ -30,6 +29,7 @@ from advisor.tui.context import Context
 from advisor.tui.countdown import Countdown
 from advisor.tui.decider import Decider
 from advisor.tui.exporting import Exporter
+from advisor.tui.gpus import GpusQuestion
 from advisor.tui.jobs import Job, Jobs
 from advisor.tui.leaving import leave_from_outside
 from advisor.tui.main_screen import MainScreen
@@ -93,8 +93,8 @@ class AdvisorApp(App[AppResult]):
         self._jobs = Jobs(self._start_job, self.set_timer)
         self.steering = Steering(self.context, self._jobs, self._tell, self._run_in_thread, self._go_on_with)
         self.decider = Decider(self.context, self._jobs, self._tell, lambda: self._alive, rework_delay_s)
+        self.gpus_question = GpusQuestion(self, self._tell, self._run_in_thread)
         self._stopping = False
-        self._asked_gpus = False
         self._then: Then | None = None
         for theme in THEMES:
             self.register_theme(theme)
@@ -168,9 +168,8 @@ class AdvisorApp(App[AppResult]):
         self.context.take(event)
         if isinstance(event, SessionFailed):
             self._show_failure(event)
-        if isinstance(event, BaselineMeasured) and not self._asked_gpus:
-            self._asked_gpus = True
-            self.call_after_refresh(self._offer_gpus)
+        if isinstance(event, BaselineMeasured):
+            self.call_after_refresh(self.gpus_question.ask_once)
         if isinstance(event, SessionFinished):
             self.decider.session_finished()
         return [toast] if toast else []
@@ -304,28 +303,9 @@ class AdvisorApp(App[AppResult]):
         self.steering.do(name)
         self._draw()
 
-    def _offer_gpus(self) -> None:
-        """Ask, once the baseline is known, where the person has not said how many GPUs; not over another question."""
-        if self._alive and self.context.gpus == 1 and len(self.screen_stack) == 1:
-            self.action_choose_gpus()
-
     def action_choose_gpus(self) -> None:
         """Ask on how many GPUs to train."""
-        from advisor.tui.screens import GpusScreen
-
-        if gpus := self.context.gpus_to_offer:
-            self.push_screen(GpusScreen(gpus, self.context.gpus), self._use_gpus)
-
-    def _use_gpus(self, count: int | None) -> None:
-        control = self.context.control
-        if count is None or count == self.context.gpus or control is None:
-            return
-        if not self.context.gpus_to_offer:
-            self._tell("The search on one GPU is over. A new session with --gpus measures on several.")
-            return
-        self._run_in_thread(partial(control.use_gpus, count))
-        after = "one GPU only" if count == 1 else f"{count} GPUs after the search on one"
-        self._tell(f"The session measures on {after}. Key G changes it.")
+        self.gpus_question.ask()
 
     def action_help(self) -> None:
         """Show the help screen."""
