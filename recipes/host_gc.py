@@ -9,7 +9,9 @@ What it does
 Why it helps
 ------------
 A full collection looks at every object of the program. With PyTorch and its compiler imported these are 430,000, which
-takes 0.2 s on two cores of a server, and the host launches nothing meanwhile. On several GPUs one such pause stops all.
+takes 0.2 s on two cores of a server, and the host launches nothing meanwhile. On several GPUs all wait for the slowest:
+where every process collects at a time of its own, each of these pauses stops all. `scheduled` counts steps, so all
+processes collect in the same step and pause once.
 
 When it does not
 ----------------
@@ -53,8 +55,11 @@ class HostGc(Recipe):
     attacks = frozenset({Bottleneck.LAUNCH})
     numerics = Numerics.EXACT
     stage = Stage.STEP
+    over_ranks = True
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        if facts.gpus > 1:
+            return ["scheduled"]  # in step on all ranks, however busy each GPU is between its pauses
         share = facts.profile.device_busy_share if facts.profile else None
         if share is not None and share >= _ALWAYS_BUSY:
             return Skip(f"the GPU computes for {format_percent(share)} of the step, which hides what the host does")

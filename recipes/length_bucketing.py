@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from advisor.recipe.parallel_recipe import ParallelRecipe
+from advisor.recipe.parallel_recipe import ParallelRecipe, why_no_uneven_lengths
 from advisor.records import Facts, Numerics, Skip, Value
 
 _CODE = """\
@@ -51,11 +51,8 @@ class LengthBucketing(ParallelRecipe):
     gain = 1.1
 
     def values_for(self, facts: Facts) -> Sequence[Value] | Skip:
-        if facts.workload.loader is None:
-            return Skip("the data does not come from a DataLoader")
-        if not facts.workload.varying_shapes:
-            return Skip("the first batches are of one shape, so no GPU waits for longer samples")
-        return [True]
+        reason = why_no_uneven_lengths(facts)
+        return Skip(reason) if reason else [True]
 
     def code(self, value: Value) -> str:
         return _CODE if value else "# batches are drawn as the loader draws them\n"

@@ -24,6 +24,8 @@ from advisor.records import (
     Inspected,
     Outcome,
     Profiled,
+    RankFound,
+    RanksFound,
     Ready,
     TrialKind,
     TrialResult,
@@ -115,6 +117,14 @@ class FakeTrials:
         return self.cancelled or self._skipped
 
 
+def found_by(spec) -> RanksFound:
+    """The findings of a trial over ranks that divide a batch of 32."""
+    batch = 32 * spec.world.devices if spec.world.weak else 32
+    ranks = tuple(RankFound(number, f"cuda:{number}", 1.0) for number in range(spec.world.devices))
+    strategy = str(spec.settings.get("parallel.strategy", "single"))
+    return RanksFound(spec.world, strategy, batch, batch // spec.world.devices, ranks)
+
+
 class FakeTrial:
     """One trial: it warms up, and is measured as a whole or block by block."""
 
@@ -125,7 +135,7 @@ class FakeTrial:
             speed /= slowed
         if not isinstance(speed, TrialResult):
             speed = failed(speed) if isinstance(speed, str) else result_at(speed)
-        self._answer = speed
+        self._answer = replace(speed, ranks=found_by(spec)) if spec.world and speed.measured else speed
 
     def result(self) -> TrialResult:
         return self._warm_up() or self._measure()

@@ -12,6 +12,7 @@ import yaml
 from project_configs import CONFIGS
 from sample_session import sample_history, sample_request
 from torch import distributed, nn
+from torch.distributed.run import get_args_parser
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 from advisor.experiment.events import ScalingMeasured
@@ -51,11 +52,12 @@ def prepared_by_file(objects):
     return names["prepare"](*objects), names["train_step"]
 
 
-def exported(path, *, carried=None, settings=None, config=None):
+def exported(path, *, carried=None, settings=None, config=None, gpus=2, machines=1):
     """The sentences about an export of the sample session, after its stack was measured on two GPUs."""
     state = SessionState.of(sample_history())
     carried = state.stack_settings if carried is None else carried
-    record = ScalingRecord(2, "cuda", "nccl", carried, best="ddp", settings=DDP if settings is None else settings)
+    settings = DDP if settings is None else settings
+    record = ScalingRecord(gpus, "cuda", "nccl", carried, best="ddp", settings=settings, machines=machines)
     state.apply(ScalingMeasured(record))
     outputs = Outputs(export_path=str(path), config_path=str(config) if config else None)
     written = write_outputs(state, sample_request(), outputs, load_catalog())
@@ -72,6 +74,20 @@ def test_what_won_on_several_gpus_is_exported_with_the_command_that_starts_it(na
     assert "parallel.static_graph: true" in text
     assert "not measured together" not in text
     assert "precision.autocast: bfloat16" in text
+
+
+@pytest.mark.parametrize(("gpus", "machines"), [(2, 1), (16, 2)])
+def test_torchrun_takes_the_command_that_starts_it_on_each_machine(tmp_path, gpus, machines):
+    config = CONFIGS["accelerate_default.yaml"]
+    told = exported(tmp_path / "new.yaml", config=config, gpus=gpus, machines=machines)
+    exported(tmp_path / "tuned.yaml", gpus=gpus, machines=machines)
+    (command,) = [line.strip() for line in told if line.startswith("  torchrun")]
+    assert f"# start: {command}\n" in (tmp_path / "tuned.yaml").read_text()
+    options = get_args_parser().parse_args(command.split()[1:])
+    assert (options.nproc_per_node, options.nnodes) == (str(gpus // machines), "1:1" if machines == 1 else "2")
+    assert (options.standalone, options.rdzv_endpoint) == ((True, "") if machines == 1 else (False, "HOST:PORT"))
+    written = yaml.safe_load((tmp_path / "new.yaml").read_text())
+    assert (written["num_processes"], written["num_machines"]) == (gpus, machines)
 
 
 def test_one_gpu_s_settings_are_exported_where_several_were_no_faster(tmp_path):

@@ -7,32 +7,51 @@ from dataclasses import replace
 
 import pytest
 import torch
-from facts import gpu_facts, loader_facts
+from facts import gpu_facts, h200, loader_facts
 from proposals import CATALOG, proposed, reason
 from sample_session import sample_request, several_gpus_history
 from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.errors import UsageError
 from advisor.experiment.consent import Consent
+from advisor.experiment.scaling.gpus import gpus_in_use, gpus_there, why_not_several
 from advisor.experiment.scaling.known import ONE, Kind, Scaling
-from advisor.experiment.scaling.lab import carried_over, gpus_in_use, why_not_several
+from advisor.experiment.scaling.lab import carried_over
 from advisor.experiment.scaling.moves import moves
 from advisor.experiment.search import explore
 from advisor.experiment.state import SessionState
 from advisor.export.formats.markdown import markdown_report
 from advisor.export.json_report import report
-from advisor.portable.parallel import LikeLengths, ShareOfBatches, spread_loader
+from advisor.portable.parallel import BalancedShares, LikeLengths, ShareOfBatches, spread_loader
 from advisor.portable.plan import StepPlan
 from advisor.recipe import NOT_COMPILED
 from advisor.recipe.settings import Settings
-from advisor.records import Block, Mode, Numerics, Outcome, RankFound, RanksFound, TrialResult
+from advisor.records import (
+    Block,
+    Mode,
+    Numerics,
+    Outcome,
+    RankFound,
+    RanksFound,
+    ScalingRecord,
+    ScalingRow,
+    TrialResult,
+)
 from advisor.records.parallel import UNUSED_PARAMETERS
-from advisor.report.several_gpus import several_gpus_section
+from advisor.report.document import Bullets, Table
+from advisor.report.several_gpus import row_words, several_gpus_section
+from advisor.trial.ranks.communication import straggler_of
 from advisor.trial.ranks.failures import of_death, waits_for_others
 
 GPUS = 2
 DDP = Settings({"parallel.strategy": "ddp"})
 LARGE = {"parameter_bytes": 30 * 2**30, "device_memory_bytes": 140 * 2**30}
+
+
+def machine(gpus, **changes):
+    """A machine with as many H200s."""
+    found = tuple(h200(index=number, uuid=f"GPU-{number}", **changes) for number in range(gpus))
+    return replace(gpu_facts().hardware, gpus=found)
 
 
 def facts(**changes):
@@ -126,6 +145,13 @@ def test_weak_scaling_is_told_apart_and_never_the_stack():
     weak = [row for row in known.record().rows if row.weak]
     assert len(weak) == 1
     assert not any(row.weak for row in known.record().rows if row.name == known.record().best)
+    told = row_words(weak[0])
+    assert "whole batch on each GPU: " in told
+    assert "the samples/s of one GPU at 2 times its global batch, efficiency" in told
+    assert all("global batch" not in row_words(row) for row in known.record().rows if not row.weak)
+    (table,) = [block for block in next(several_gpus_section(known.record())).blocks if isinstance(block, Table)]
+    remarks = {cells[0]: cells[-1] for cells in table.rows}
+    assert remarks[weak[0].name] == "another training, at 2 times its global batch"
 
 
 def test_where_one_gpu_is_as_fast_there_is_no_stack_and_still_a_price_for_each():
@@ -191,6 +217,13 @@ def test_exposed_communication_is_evidence_for_the_bottleneck():
 # --- what is tried, carried over, refused -----------------------------------------------------------------------
 
 
+def test_every_strategy_is_expected_to_give_what_was_measured_of_it():
+    strategy = CATALOG["parallel_strategy"]
+    gains = {name: strategy.expected_gain(facts(), name) for name in ("ddp", "fully_shard", "data_parallel", "single")}
+    assert gains == {"ddp": 1.38, "fully_shard": 1.0, "data_parallel": 1.0, "single": 1.0}
+    assert strategy.expected_gain(replace(facts(), gpus=8), "fully_shard") == pytest.approx(2.56)
+
+
 def test_sharding_is_tried_where_the_state_is_large():
     assert proposed("parallel_strategy", facts()) == ["ddp", "data_parallel"]
     assert proposed("parallel_strategy", facts(**LARGE)) == ["ddp", "fully_shard", "data_parallel"]
@@ -215,8 +248,30 @@ def test_fewer_gpus_than_asked_is_said_before_anything_is_measured(monkeypatch):
     assert gpus_in_use(2, hardware, "cpu") == 2
     with pytest.raises(UsageError, match="4 GPUs are asked for, and 1 is visible"):
         gpus_in_use(4, hardware, "auto")
+    unseen = replace(hardware, gpus=())  # where NVML cannot be used
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,3,5")
-    assert gpus_in_use(0, hardware, "auto") == 3
+    assert gpus_in_use(0, unseen, "auto") == 3
+
+
+@pytest.mark.parametrize(
+    ("shown", "count"),
+    [("0,3,5", 3), ("5,GPU-2", 2), ("0,1,9,2", 2), ("0,-1,1", 1), ("-1", 0), ("1,1", 0), ("", 0), ("GPU-", 0)],
+)
+def test_gpus_are_counted_as_cuda_reads_its_variable(monkeypatch, shown, count):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    assert gpus_there(machine(6)) == count
+
+
+def test_divided_gpus_are_refused_before_anything_is_measured(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with pytest.raises(UsageError, match="divided into MIG instances"):
+        gpus_in_use(2, machine(4, mig_enabled=True), "auto")
+    mixed = machine(4)
+    mixed = replace(mixed, gpus=(replace(mixed.gpus[0], mig_enabled=True), *mixed.gpus[1:]))
+    assert gpus_in_use(0, mixed, "auto") == 3
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1,MIG-2")
+    with pytest.raises(UsageError, match="divided into MIG instances"):
+        gpus_in_use(2, machine(4), "auto")
 
 
 def test_several_gpus_are_for_training():
@@ -260,6 +315,34 @@ def test_like_lengths_leave_no_rank_with_longer_samples():
         assert abs(sum(lengths[i] for i in mine) - sum(lengths[i] for i in theirs)) <= 2
 
 
+def test_balanced_shares_divide_each_batch_as_drawn_into_parts_of_about_one_length():
+    lengths = [9, 90, 2, 91, 3, 92, 4, 93, 50]
+    batches = [[0, 1, 2, 3], [7, 4, 5, 6], [8]]
+    one, other = (list(BalancedShares(batches, rank, 2, lengths=lengths)) for rank in range(2))
+    for mine, theirs, batch in zip(one, other, batches, strict=True):
+        assert len(mine) == len(theirs)
+        assert {*mine, *theirs} == {*batch}
+        assert abs(sum(lengths[i] for i in mine) - sum(lengths[i] for i in theirs)) <= 8
+    three = [next(iter(BalancedShares([[0, 1, 2, 3, 4]], rank, 3, lengths=lengths))) for rank in range(3)]
+    assert [len(part) for part in three] == [2, 2, 2]
+    assert {*itertools.chain(*three)} == {0, 1, 2, 3, 4}
+
+
+@pytest.mark.parametrize(
+    ("everywhere", "usual_ms", "share"),
+    [
+        ([[10.0] * 20, [40.0] * 20], 40.0, 0.75),
+        ([[10.0, 40.0] * 10, [40.0, 10.0] * 10], 40.0, 0.75),
+        ([[20.0] * 20, [20.0] * 20], 20.0, 0.0),
+        ([[20.0] * 20, [30.0] * 20, [40.0] * 20], 40.0, 0.5),
+        ([[20.0] * 19 + [900.0], [25.0] * 20], 25.0, 0.2),
+    ],
+    ids=["one is slow", "by turns", "alike", "three", "a disturbed step"],
+)
+def test_the_straggler_s_share_is_what_the_fastest_rank_waits_for_the_slowest(everywhere, usual_ms, share):
+    assert straggler_of(everywhere) == pytest.approx((usual_ms, share), rel=0.02)
+
+
 def test_a_strategy_switches_off_what_does_not_go_with_it():
     known, lab = searched(rate_of, carried={"model.memory_format": "channels_last"}, **LARGE)
     assert ("strategy", "fully_shard, model.memory_format: contiguous") in lab.asked
@@ -272,6 +355,22 @@ def test_data_parallel_runs_without_compiled_code(compiles):
     (copies,) = (spread for spread in known.runs if spread.strategy == "data_parallel")
     settings = known.carried.merged(copies.settings)
     assert all(settings.get(key, off) == off for key, off in NOT_COMPILED.items())
+
+
+def test_the_wait_for_the_slowest_is_told_before_and_after_what_evens_it_out():
+    ddp = {"parallel.strategy": "ddp"}
+    even = {**ddp, "parallel.balanced_shares": True}
+    rows = (
+        ScalingRow("one GPU", {}, 1, step_ms=10.0),
+        ScalingRow("ddp", ddp, 2, step_ms=8.0, straggler_share=0.41),
+        ScalingRow("ddp, balanced_shares: true", even, 2, step_ms=6.0, straggler_share=0.03),
+        ScalingRow("ddp, static_graph: true", {**ddp, "parallel.static_graph": True}, 2, step_ms=8.0),
+        ScalingRow("ddp, balanced_shares: true, whole batch on each GPU", even, 2, weak=True, straggler_share=0.2),
+    )
+    record = ScalingRecord(2, "cuda", "nccl", {}, rows=rows)
+    (remarks,) = [block for block in next(several_gpus_section(record)).blocks if isinstance(block, Bullets)]
+    told = "The wait for the slowest is 41.0 % of the step with ddp, 3.0 % with ddp, balanced_shares: true."
+    assert remarks.items == (told,)
 
 
 def test_every_report_has_what_several_gpus_gave():

@@ -49,6 +49,12 @@ class SessionControl(Protocol):
     def extend(self, seconds: float) -> None:
         """Give a running session this much more time."""
 
+    def use_gpus(self, count: int) -> None:
+        """Go on with this many GPUs (0 for all) after the search on one; 1 for one only.
+
+        Has no effect once that search is over.
+        """
+
     def finish(self) -> None:
         """End the running trial and the search; the session closes with what it has, as when its time is over."""
 

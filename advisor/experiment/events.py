@@ -208,6 +208,13 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True)
+class GpusChosen:
+    """The person chose how many GPUs to train on after the search on one: a number, 0 for all, 1 for one only."""
+
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
 class Held:
     """The session waits before its next trial, since the person paused it; or it goes on."""
 
@@ -277,6 +284,7 @@ Event = (
     | ScalingMeasured
     | Ranked
     | Decided
+    | GpusChosen
     | Held
     | ProgressMade
     | ExportVerified

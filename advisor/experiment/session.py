@@ -31,8 +31,9 @@ from advisor.experiment.plan import Plan
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.request import Request
+from advisor.experiment.scaling.gpus import SEVERAL, gpus_in_use, why_not_several
 from advisor.experiment.scaling.known import ONE
-from advisor.experiment.scaling.lab import ScalingLab, gpus_in_use, losses_compare, why_not_several
+from advisor.experiment.scaling.lab import ScalingLab, losses_compare
 from advisor.experiment.scaling.moves import moves as scaling_moves
 from advisor.experiment.search import explore, search
 from advisor.experiment.state import SessionState
@@ -65,15 +66,17 @@ class Session:
         past: PastSession | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.request = request
+        self._past = SessionState.of(past.events) if past else None
+        chosen = self._past.chosen_gpus if self._past else None
+        self.request = request = request if chosen is None or request.wants_several else replace(request, gpus=chosen)
         self.catalog: Catalog = load_catalog(request.recipe_folders)
         self._runner = runner
         self._outbox = Outbox(emit, journal)
-        self._past = SessionState.of(past.events) if past else None
         self._past_events = past.events if past else ()
         self._damaged = past.damaged if past else 0
         self._lock = threading.Lock()
         self._closed = False
+        self._gpus_settled = False
         self._running_afterwards = ""
         self._decisions = Decisions(*((self._past.decisions, self._past.accepted_values) if self._past else ()))
         self._steering = Steering()
@@ -128,6 +131,18 @@ class Session:
     def extend(self, seconds: float) -> None:
         """Give the session this much more time."""
         self._bench.budget.extended_s += seconds
+        if self._known is not None:
+            self._lab.tell_progress(self._known)
+
+    def use_gpus(self, count: int) -> None:
+        """Go on with this many GPUs (0 for all) after the search on one; 1 for one only. Ignored once that is over."""
+        with self._lock:
+            before = self.request
+            if self._gpus_settled or count == before.gpus:
+                return
+            self.request = replace(before, gpus=count)
+        self._bench.budget.extended_s -= self._several_s * (self.request.wants_several - before.wants_several)
+        self._outbox.emit(events.GpusChosen(count))
         if self._known is not None:
             self._lab.tell_progress(self._known)
 
@@ -189,6 +204,8 @@ class Session:
         self._check_comparable(facts)
         self._outbox.watch = SourceWatch(facts.sources)
         self._begin(facts, result)
+        if self.request.wants_several:
+            self._check_several(gpus * self.request.machines)
         known = self._lab.tell(self._current)
         if not known.plan.candidates and not self.request.wants_several:
             self._outbox.warn(caveats.of_nothing_to_try(self.request, known.plan))
@@ -196,26 +213,38 @@ class Session:
             self._lab.other_gpus.find(known)
         self._search(known)
         self._lab.other_gpus.stop()
+        with self._lock:
+            self._gpus_settled = True
         if self.request.wants_several:
+            gpus = gpus_in_use(self.request.gpus, hardware, self.request.target.device)
             self._search_on_several(gpus * self.request.machines, self._current)
         self._conclude(self._current)
 
-    def _search_on_several(self, gpus: int, known: Known) -> None:
-        """Carry the stack over to several GPUs, and search on for how to spread the work, in the rest of the budget."""
-        self._bench.budget.extended_s += self.request.budget_s * (1 - POLICY.one_gpu)
-        facts, consent = known.plan.facts, self._consented(known.plan.consent)
-        reason = why_not_several(facts) if gpus > 1 else "there is only one"
+    @property
+    def _several_s(self) -> float:
+        """The seconds of the budget that are kept for the search on several GPUs."""
+        return self.request.budget_s * (1 - POLICY.one_gpu)
+
+    def _check_several(self, gpus: int) -> None:
+        """Leave several GPUs out where they make no sense, and their time to the search on one."""
+        reason = why_not_several(self._current.plan.facts) if gpus > 1 else "there is only one"
         if reason:
             self._outbox.warn(f"several GPUs are not measured: {reason}")
-            return
-        self._lab.enter("several GPUs")
+            self._bench.budget.extended_s += self._several_s
+            self.request = replace(self.request, gpus=1, machines=1)
+
+    def _search_on_several(self, gpus: int, known: Known) -> None:
+        """Carry the stack over to several GPUs, and search on for how to spread the work, in the rest of the budget."""
+        self._bench.budget.extended_s += self._several_s
+        facts, consent = known.plan.facts, self._consented(known.plan.consent)
+        self._lab.enter(SEVERAL)
         self._runner.forget_build()  # ranks build the model themselves: its memory is theirs
         lab = ScalingLab(self._bench, self._outbox.emit, Settings(known.stack), self._consented)
         compare = losses_compare(facts) and not known.judge.spread.random
         scaling = lab.tell(lab.begin(facts, gpus, consent, same_losses=compare))
         one = scaling.runs[ONE][-1]
         if not one.measured:
-            self._outbox.warn(f"several GPUs are not measured: {one.reason}. {one.hint}")
+            self._outbox.warn(f"several GPUs are not measured: {one.reason.rstrip('.')}. {one.hint}")
         explore(scaling, lab, scaling_moves)
 
     def _check_comparable(self, facts: Facts) -> None:

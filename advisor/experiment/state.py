@@ -60,6 +60,7 @@ class SessionState:
     combinations: dict[Settings, ParetoPoint] = field(default_factory=dict)
     stack: StackRecord | None = None
     scaling: ScalingRecord | None = None
+    chosen_gpus: int | None = None
     recommendations: tuple[Recommendation, ...] = ()
     decisions: dict[str, Decision] = field(default_factory=dict)
     accepted_values: dict[str, Value] = field(default_factory=dict)
@@ -205,6 +206,10 @@ class SessionState:
         if event.value is not None:
             self.accepted_values[event.recipe] = event.value
         self._follow_decisions()
+
+    @apply.register
+    def _(self, event: events.GpusChosen) -> None:
+        self.chosen_gpus = event.gpus
 
     @apply.register
     def _(self, event: events.Held) -> None:

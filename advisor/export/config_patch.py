@@ -63,6 +63,7 @@ class Wanted:
     mode: Mode = Mode.TRAIN
     on_cpu: bool = False
     gpus: int = 1
+    machines: int = 1
 
     @property
     def brought(self) -> dict[str, Value]:
@@ -183,6 +184,7 @@ def _phrases(document: Document, wanted: Wanted, kind: ConfigKind) -> list[Phras
         wanted.mode,
         wanted.on_cpu,
         wanted.gpus,
+        wanted.machines,
     )
     return [*words_of(kind)(config), *phrases_of_nodes(config)]
 

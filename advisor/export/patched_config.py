@@ -70,7 +70,8 @@ def _wanted(state: SessionState, settings: Mapping[str, Value], outputs: Outputs
     along = {key: current[key] for key in LOADER_KEYS if loads and key in current}
     mode, on_cpu = (facts.mode, facts.device_type == "cpu") if facts else (Mode.TRAIN, False)
     gpus = gpus_to_start(state, settings)
-    return Wanted(settings, current, outputs.key_map, implied, along, mode, on_cpu, gpus)
+    machines = state.scaling.machines if state.scaling and gpus > 1 else 1
+    return Wanted(settings, current, outputs.key_map, implied, along, mode, on_cpu, gpus, machines)
 
 
 def _rest_path(export: Path) -> Path:

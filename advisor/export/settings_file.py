@@ -11,7 +11,7 @@ from advisor.files.config_file import dumped
 from advisor.recipe.settings import Settings
 from advisor.records import Comparison, ScalingRecord, StackRecord, TrialRecord, Value
 from advisor.report.figures import effect_words, hardware_line, how_confirmed
-from advisor.report.launching import gpus_to_start
+from advisor.report.launching import gpus_to_start, launch_command
 from advisor.report.no_result import why_no_stack
 from advisor.version import __version__
 
@@ -86,7 +86,7 @@ def _on_several_gpus(scaling: ScalingRecord, processes: int) -> Iterator[str]:
         found = format_interval(Comparison(best.speedup, best.ci_low, best.ci_high, 0.0))
         yield f"speed-up on {scaling.gpus} GPUs over one with its own best settings: {found}"
     if processes > 1:
-        yield f"start: torchrun --standalone --nproc-per-node {processes} your_script.py"
+        yield f"start: {launch_command(scaling)}"
 
 
 def _steps(state: SessionState, stack: StackRecord) -> str:

@@ -162,16 +162,31 @@ class ShareOfBatches:
             self.batches.sampler.set_epoch(epoch)
 
 
-class LikeLengths(ShareOfBatches):
-    """Batches of samples of like lengths, so that no rank waits for another's long ones.
-
-    Samples are drawn as before; those of fifty batches are sorted by length, and their batches come in random order.
-    Within a batch neighbours go to different ranks.
-    """
+class BalancedShares(ShareOfBatches):
+    """Parts of about the same length in all, so that no rank waits for another's long samples; batches as drawn."""
 
     def __init__(self, batches: typing.Any, rank: int, ranks: int, seed: int = 0, *, lengths: list[int]) -> None:
         super().__init__(batches, rank, ranks, seed)
         self.lengths = lengths
+
+    def __iter__(self) -> collections.abc.Iterator[list[typing.Any]]:
+        self.begin()
+        for batch in self.batches:
+            yield self.dealt(list(batch))
+
+    def dealt(self, batch: list[typing.Any]) -> list[typing.Any]:
+        """This rank's part of a batch: sorted by length, neighbours go to different ranks, there and back."""
+        filled = (batch * self.ranks)[: -(-len(batch) // self.ranks) * self.ranks]
+        ordered = sorted(filled, key=self.lengths.__getitem__)
+        rounds = [ordered[start : start + self.ranks] for start in range(0, len(ordered), self.ranks)]
+        return [one[-1 - self.rank if place % 2 else self.rank] for place, one in enumerate(rounds)]
+
+
+class LikeLengths(BalancedShares):
+    """Batches of samples of like lengths, so that no rank waits for another's long ones.
+
+    Samples are drawn as before; those of fifty batches are sorted by length, and their batches come in random order.
+    """
 
     def __iter__(self) -> collections.abc.Iterator[list[typing.Any]]:
         self.begin()
@@ -188,8 +203,7 @@ class LikeLengths(ShareOfBatches):
         samples = iter(sorted(itertools.chain.from_iterable(waiting), key=self.lengths.__getitem__))
         alike = [list(itertools.islice(samples, len(batch))) for batch in waiting]
         for place in torch.randperm(len(alike), generator=self.generator).tolist():
-            batch, missing = alike[place], -len(alike[place]) % self.ranks
-            yield (batch + batch[:missing])[self.rank :: self.ranks]
+            yield self.dealt(alike[place])
 
 
 def share_of_list(batch: list[typing.Any], rank: int, ranks: int) -> list[typing.Any]:
@@ -216,9 +230,10 @@ def spread_loader(loader: typing.Any, plan: typing.Any, rank: int, ranks: int, s
         raise ValueError("the loader's sampler divides the samples among ranks already (DistributedSampler)")
     if isinstance(loader.dataset, torch.utils.data.IterableDataset) or loader.batch_sampler is None:
         raise ValueError("the loader draws no batches of samples that could be divided: its dataset is iterable")
-    if plan.length_bucketing:
-        lengths = lengths_in(loader)
-        return copy_with(loader, batch_sampler=LikeLengths(loader.batch_sampler, rank, ranks, seed, lengths=lengths))
+    if plan.length_bucketing or plan.balanced_shares:
+        kind = LikeLengths if plan.length_bucketing else BalancedShares
+        sampler = kind(loader.batch_sampler, rank, ranks, seed, lengths=lengths_in(loader))
+        return copy_with(loader, batch_sampler=sampler)
     return copy_with(loader, batch_sampler=ShareOfBatches(loader.batch_sampler, rank, ranks, seed))
 
 

@@ -109,6 +109,7 @@ class Recipe(ABC):
     ``expensive``: a trial may take tens of seconds (compilation); the search tries it on top of the stack.
     ``habit``: it prices a common mistake; the user's loop most likely has the good value already.
     ``times_kernels``: it has libraries time kernels in the first steps, beside which nothing else may run.
+    ``over_ranks``: beside what one GPU gained of it, it is tried again over several.
     ``saves_memory``: it is meant to lower the peak; with memory as the objective the search tries it first.
     ``usual``: values that many workloads gain from; the search tries them before all others, at once with one another.
     ``replacement_margin``: above 1 when earlier values have fewer side effects; how many times as fast a later one
@@ -142,6 +143,7 @@ class Recipe(ABC):
     expensive: ClassVar[bool] = False
     habit: ClassVar[bool] = False
     times_kernels: ClassVar[bool] = False
+    over_ranks: ClassVar[bool] = False
     saves_memory: ClassVar[bool] = False
     inside_step: ClassVar[bool] = False
     partners: ClassVar[frozenset[str]] = frozenset()

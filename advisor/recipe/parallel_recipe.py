@@ -13,6 +13,8 @@ STRATEGY = "parallel.strategy"
 SINGLE = "single"
 ONE_GPU = Skip("it is about several GPUs: measure on them with --gpus N")
 PARALLEL = "parallel."
+# Settings that even out what the ranks wait for one another.
+AGAINST_STRAGGLERS = frozenset({"parallel.balanced_shares", "parallel.length_bucketing"})
 # Sharding is passed over where parameters, gradients and optimizer state take less than this share of one GPU.
 _FITS_EASILY = 0.25
 
@@ -72,3 +74,12 @@ def why_not_sharded(facts: Facts) -> str:
         f"parameters, gradients and optimizer state take {format_bytes(needed)} of {format_bytes(memory)} on each GPU, "
         "so there is nothing to gain by dividing them"
     )
+
+
+def why_no_uneven_lengths(facts: Facts) -> str:
+    """The reason that no GPU waits for the longer samples of another; empty where one may."""
+    if facts.workload.loader is None:
+        return "the data does not come from a DataLoader"
+    if not facts.workload.varying_shapes:
+        return "the first batches are of one shape, so no GPU waits for longer samples"
+    return ""

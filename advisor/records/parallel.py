@@ -128,7 +128,7 @@ class ScalingRecord:
     with the reasons. ``rows``: all that was tried, the one-GPU stack first. ``best`` names the row of the settings
     that won at the same global batch; empty where one GPU is as fast. ``passed_over``: strategies and options that
     were not tried, by name, with the reasons. ``confirmed``: the best was timed in turn with one GPU. ``device_type``
-    is ``cuda`` or ``cpu`` (processes on the same cores, for trying it out).
+    is ``cuda`` or ``cpu`` (processes on the same cores, for trying it out). ``machines`` have as many of the GPUs each.
     """
 
     gpus: int
@@ -142,6 +142,7 @@ class ScalingRecord:
     passed_over: dict[str, str] = field(default_factory=dict)
     confirmed: bool = False
     evidence: str = ""
+    machines: int = 1
 
     @property
     def all_settings(self) -> dict[str, Value]:

@@ -13,6 +13,7 @@ from advisor.figures.formatting import (
     format_rate,
     format_setting,
 )
+from advisor.recipe.parallel_recipe import AGAINST_STRAGGLERS
 from advisor.records import Comparison, ScalingRecord, ScalingRow
 from advisor.report.document import Block, Bullets, Paragraph, Section, Table
 
@@ -44,6 +45,7 @@ def _blocks(record: ScalingRecord) -> Iterator[Block]:
     yield scaling_table(record.rows)
     remarks = [
         *([f"Bound by {record.evidence}."] if record.evidence else []),
+        *_stragglers(record.rows),
         *(f"Left out on several GPUs: {key}, since {reason}." for key, reason in record.left_out.items()),
         *(f"Not tried: {name}, since {reason}." for name, reason in record.passed_over.items()),
     ]
@@ -55,11 +57,24 @@ def _blocks(record: ScalingRecord) -> Iterator[Block]:
         yield Bullets(tuple(remarks))
 
 
+def _stragglers(rows: tuple[ScalingRow, ...]) -> Iterator[str]:
+    """The wait for the slowest, before and after a setting that is meant to shorten it."""
+    told = [row for row in rows if row.straggler_share is not None and not row.weak]
+    for after in told:
+        for key in AGAINST_STRAGGLERS.intersection(after.settings):
+            plain = {name: value for name, value in after.settings.items() if name != key}
+            for before in (row for row in told if row.settings == plain):
+                first, then = (format_percent(row.straggler_share, digits=1) for row in (before, after))
+                yield f"The wait for the slowest is {first} of the step with {before.name}, {then} with {after.name}."
+
+
 def _result(record: ScalingRecord) -> str:
     """The result in a sentence or two."""
     places = f"{record.gpus} GPUs" if record.device_type == "cuda" else f"{record.gpus} processes"
     if record.rows[0].step_ms is None:
         return f"Several GPUs were not measured: {record.rows[0].reason}"
+    if not any(row.step_ms is not None for row in record.rows[1:]):
+        return _why_none(record, places)
     best = record.row(record.best) if record.best else None
     if best is None:
         return f"At the same global batch nothing on {places} was faster than one GPU with its own settings."
@@ -69,6 +84,14 @@ def _result(record: ScalingRecord) -> str:
         f"On {places} {settings} gives {format_interval(_comparison(best))} the speed of one GPU with the same global "
         f"batch ({how}): an efficiency of {format_percent(best.efficiency)}."
     )
+
+
+def _why_none(record: ScalingRecord, places: str) -> str:
+    """The sentence where no settings on several GPUs were measured."""
+    failed = [f"{row.name}: {row.reason.rstrip('.')}." for row in record.rows[1:]]
+    if failed:
+        return " ".join((f"Nothing on {places} could be measured.", *failed))
+    return f"Nothing was measured on {places} before the session ended: raise --budget."
 
 
 def row_words(row: ScalingRow) -> str:
@@ -84,7 +107,15 @@ def against_one_gpu(row: ScalingRow) -> str:
     """The speed of a row against one GPU: ``1.72x (1.65-1.79) one GPU, efficiency 86 %``; empty for one GPU."""
     if row.gpus == 1:
         return ""
-    return f"{format_interval(_comparison(row))} one GPU, efficiency {format_percent(row.efficiency)}"
+    versus = "one GPU"
+    if row.weak:
+        versus = f"the samples/s of one GPU {_at_another_batch(row)}"
+    return f"{format_interval(_comparison(row))} {versus}, efficiency {format_percent(row.efficiency)}"
+
+
+def _at_another_batch(row: ScalingRow) -> str:
+    """How weak scaling trains, as it is told apart in each place."""
+    return f"at {row.gpus} times its global batch"
 
 
 def scaling_table(rows: tuple[ScalingRow, ...]) -> Table:
@@ -108,7 +139,7 @@ def _cells(row: ScalingRow) -> tuple[str, ...]:
         format_percent(row.straggler_share, digits=1),
         format_bytes(max(row.peak_reserved_bytes)) if row.peak_reserved_bytes else MISSING,
         MISSING if row.loss_difference is None else f"{row.loss_difference:.1e}",
-        row.reason,
+        row.reason or (f"another training, {_at_another_batch(row)}" if row.weak else ""),
     )
 
 

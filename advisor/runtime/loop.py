@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import nn
+from torch import distributed, nn
 from torch.utils.data import DataLoader
 
 from advisor.portable.plan import StepPlan
@@ -47,3 +47,16 @@ class Loop:
     def loader(self) -> DataLoader[Any] | None:
         """The DataLoader, if the data comes from one."""
         return self.data if isinstance(self.data, DataLoader) else None
+
+    @property
+    def spread_already(self) -> str:
+        """What of it is spread over several processes or GPUs already; empty where nothing is."""
+        if isinstance(self.model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+            return f"the model is wrapped in {type(self.model).__name__} already"
+        if hasattr(self.model, "set_requires_gradient_sync"):
+            return "the model is sharded by fully_shard already"
+        if hasattr(getattr(self.loader, "sampler", None), "num_replicas"):
+            return "the loader has a DistributedSampler already"
+        if distributed.is_available() and distributed.is_initialized():
+            return "the target starts a process group itself (init_process_group)"
+        return ""

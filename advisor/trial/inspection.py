@@ -103,6 +103,7 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any]) -> Wo
         notes=tuple(loop.notes),
         linear_shapes=_linear_shapes(loop.model),
         own_step=loop.step is not None,
+        spread_already=loop.spread_already,
         differentiates_twice=differentiates_twice(loop),
         torchscript=isinstance(loop.model, torch.jit.ScriptModule),
         generated_tokens=_generated_tokens(loop),

@@ -136,6 +136,13 @@ ACTIONS = (
     ),
     Action("session.untried", "R", "Try the rest", "After the session: try what it had no time for, for as long again"),
     Action(
+        "session.gpus",
+        "G",
+        "GPUs",
+        "Choose on how many GPUs to train, after the search on one",
+        app_action="choose_gpus",
+    ),
+    Action(
         "session.finish", "E", "End and report", "End the session now and report what it has measured", footer=False
     ),
     Action(

@@ -20,7 +20,7 @@ from textual.screen import Screen
 from textual.worker import Worker, WorkerState
 
 from advisor.experiment.control import SessionControl
-from advisor.experiment.events import Event, SessionFailed, SessionFinished
+from advisor.experiment.events import BaselineMeasured, Event, SessionFailed, SessionFinished
 from advisor.experiment.request import Request
 from advisor.recipe.catalog import Catalog
 from advisor.report.comparison import Measured
@@ -29,6 +29,7 @@ from advisor.tui.context import Context
 from advisor.tui.countdown import Countdown
 from advisor.tui.decider import Decider
 from advisor.tui.exporting import FileExporter
+from advisor.tui.gpus import GpusQuestion
 from advisor.tui.jobs import Job, Jobs
 from advisor.tui.leaving import leave_from_outside
 from advisor.tui.main_screen import MainScreen
@@ -92,6 +93,7 @@ class AdvisorApp(App[AppResult]):
         self._jobs = Jobs(self._start_job, self.set_timer)
         self.steering = Steering(self.context, self._jobs, self._tell, self._run_in_thread, self._go_on_with)
         self.decider = Decider(self.context, self._jobs, self._tell, lambda: self._alive, rework_delay_s)
+        self.gpus_question = GpusQuestion(self, self._tell, self._run_in_thread)
         self._stopping = False
         self._then: Then | None = None
         for theme in THEMES:
@@ -166,6 +168,8 @@ class AdvisorApp(App[AppResult]):
         self.context.take(event)
         if isinstance(event, SessionFailed):
             self._show_failure(event)
+        if isinstance(event, BaselineMeasured):
+            self.call_after_refresh(self.gpus_question.ask_once)
         if isinstance(event, SessionFinished):
             self.decider.session_finished()
         return [toast] if toast else []
@@ -282,6 +286,8 @@ class AdvisorApp(App[AppResult]):
         """Hide the keys of other views; dim those that make no sense just now."""
         if action == "undo":
             return (True if self.decider.can_undo else None) if self._alive and self.view.decides else False
+        if action == "choose_gpus":
+            return self._alive and self.context.gpus_to_offer > 0
         if action == "steer":
             return self.steering.can(str(parameters[0])) if self._alive else False
         if action != "in_view" or not self._alive:
@@ -296,6 +302,10 @@ class AdvisorApp(App[AppResult]):
         """Do what a key that steers the session says."""
         self.steering.do(name)
         self._draw()
+
+    def action_choose_gpus(self) -> None:
+        """Ask on how many GPUs to train."""
+        self.gpus_question.ask()
 
     def action_help(self) -> None:
         """Show the help screen."""

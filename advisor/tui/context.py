@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from advisor.experiment import events
 from advisor.experiment.control import Decision, SessionControl
 from advisor.experiment.request import Request
+from advisor.experiment.scaling.gpus import gpus_to_offer
 from advisor.experiment.state import SessionState
 from advisor.recipe import Recipe
 from advisor.recipe.catalog import Catalog
@@ -44,6 +45,18 @@ class Context:
         """The time at which the session is expected to end; None where unknown."""
         _, left_s = self.countdown.now(self.state)
         return None if left_s is None else self.today() + timedelta(seconds=left_s)
+
+    @property
+    def gpus(self) -> int:
+        """The number of GPUs that the session trains on, as it was asked for; 0 for all."""
+        chosen = self.state.chosen_gpus
+        return self.request.gpus if chosen is None else chosen
+
+    @property
+    def gpus_to_offer(self) -> int:
+        """The number of GPUs that the person can have a running session train on; 0 where there is no choice."""
+        running = self.control is not None and self.recorded is None
+        return gpus_to_offer(self.request, self.state) if running else 0
 
     def take(self, event: events.Event) -> None:
         """Have the state and the countdown follow an event."""

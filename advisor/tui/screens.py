@@ -173,6 +173,42 @@ class QuitScreen(ModalScreen[Leaving]):
         self.dismiss(Leaving(event.button.id or Leaving.STAY))
 
 
+class GpusScreen(ModalScreen[int]):
+    """The machine has several GPUs: on how many to train. Answers with their number; none when it is cancelled."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q", "dismiss", "As it is", key_display="esc", tooltip="Change nothing", id="gpus.cancel"),
+        _QUIT_AT_ONCE,
+    ]
+
+    def __init__(self, gpus: int, chosen: int) -> None:
+        super().__init__()
+        self._counts = (1, *(2**power for power in range(1, gpus.bit_length()) if 2**power < gpus), gpus)
+        self._chosen = chosen or gpus
+
+    def compose(self) -> ComposeResult:
+        """The numbers, the present one highlighted."""
+        most = self._counts[-1]
+        with Vertical(classes="dialog question") as dialog:
+            dialog.border_title = f"This machine has {most} GPUs"
+            yield Static("On how many do you want to train?", id="gpus-question")
+            about = "The search on one goes on meanwhile. Several share each batch, and get half of the time."
+            yield Static(Content.styled(about, DIM))
+            names = {1: "One GPU", most: f"All {most} GPUs"}
+            yield OptionList(*(names.get(count, f"{count} GPUs") for count in self._counts), id="gpus", markup=False)
+        yield Footer(show_command_palette=False)
+
+    def on_mount(self) -> None:
+        """Highlight what the session does now: Enter changes nothing."""
+        counts = self.query_one("#gpus", OptionList)
+        counts.highlighted = self._counts.index(self._chosen) if self._chosen in self._counts else 0
+        counts.focus()
+
+    @on(OptionList.OptionSelected)
+    def _on_selected(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(self._counts[event.option_index])
+
+
 class ValueScreen(ModalScreen[int]):
     """A recipe has several values: which of them is accepted. Answers with a position; none when it is cancelled."""
 

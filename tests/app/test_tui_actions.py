@@ -16,8 +16,9 @@ from advisor.tui.actions import ACTIONS, Action
 from advisor.tui.app import AdvisorApp
 
 UNTRIED = histories.failed("tf32", "precision.float32_matmul", "medium", Outcome.SKIPPED, "it needs about 17 s")
-# Offered only in a recorded session, and while something is measured again: tests of their own press them.
-ELSEWHERE = {"session.continue", "session.stop"}
+# Offered only in a recorded session, while something is measured again, and with several GPUs: tests of their own press
+# them.
+ELSEWHERE = {"session.continue", "session.stop", "session.gpus"}
 # What has to be done first for a key to have something to do.
 BEFORE = {
     "advice.undo": ["a"],

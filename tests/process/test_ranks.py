@@ -53,6 +53,37 @@ TARGET = """
         batch = torch.randn(16, 8, generator=generator), torch.arange(16) % 3
         return model, batch, nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=0.1)
 
+    class Lengths(torch.utils.data.Dataset):
+        # The first half of each batch of eight is four times as long as the second.
+        lengths = [4, 4, 4, 4, 1, 1, 1, 1] * 4
+
+        def __len__(self):
+            return len(self.lengths)
+
+        def __getitem__(self, place):
+            return torch.randn(8), place % 3, self.lengths[place]
+
+    class Takes(nn.Module):
+        # A step of this rank takes 4 ms for each unit of length.
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(8, 3)
+
+        def forward(self, batch):
+            time.sleep(0.004 * int(batch[2].sum()))
+            return nn.functional.cross_entropy(self.head(batch[0]), batch[1])
+
+    def uneven():
+        model = Takes()
+        loader = torch.utils.data.DataLoader(Lengths(), batch_size=8)
+        return model, loader, lambda model, batch: model(batch), torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def fewer():
+        model, (inputs, targets), loss, optimizer = made("plain")
+        count = 12 if os.environ.get("RANK") == "1" else 16
+        data = torch.utils.data.TensorDataset(inputs[:count], targets[:count])
+        return model, torch.utils.data.DataLoader(data, batch_size=4), loss, optimizer
+
     def group():
         torch.distributed.init_process_group("gloo")
         return made("")
@@ -142,6 +173,7 @@ def test_two_ranks_compute_what_one_process_does(run, settings, accumulate):
         ("raises", Outcome.FAILED, "rank 1: ValueError: no such sample"),
         ("dies", Outcome.CRASHED, "rank 1: its process was ended by SIGKILL"),
         ("differs", Outcome.FAILED, "rank 1: RuntimeError: [1]: params[4] in this process"),
+        ("fewer", Outcome.FAILED, "the ranks disagree on the number of samples: 12, 16"),
         ("group", Outcome.FAILED, "the target starts a process group itself"),
         ("skips", Outcome.FAILED, "parameters got no gradient"),
     ],
@@ -151,6 +183,17 @@ def test_the_first_error_of_a_rank_is_the_reason(run, name, outcome, words):
     assert result.outcome is outcome, result
     assert words in result.reason
     assert result.hint
+
+
+def test_the_wait_for_the_slowest_is_what_was_planted_and_dealing_by_length_ends_it(run):
+    """One rank's parts take 64 ms a step and the other's 16 ms; dealt by length both take 40 ms."""
+    drawn, dealt = (
+        run("uneven", {"parallel.strategy": "ddp", **more}).ranks for more in ({}, {"parallel.balanced_shares": True})
+    )
+    assert drawn.straggler_share == pytest.approx(0.75, abs=0.2)
+    assert drawn.ranks[0].alone_ms > 2 * drawn.ranks[1].alone_ms
+    assert dealt.straggler_share < drawn.straggler_share / 2
+    assert dealt.global_batch == drawn.global_batch == 8
 
 
 def test_a_rank_that_hangs_is_named_with_where_it_is(run):
@@ -192,6 +235,17 @@ def test_another_machine_follows_with_its_ranks(run, tmp_path):
     assert result.outcome is Outcome.MEASURED, (result, (tmp_path / "follow.log").read_text())
     assert (result.ranks.global_batch, result.ranks.batch_per_rank, len(result.ranks.ranks)) == (16, 8, 2)
     assert result.losses == pytest.approx(losses_of_one_process(), rel=1e-5)
+
+
+def test_machines_that_do_not_meet_are_told_with_the_port(run):
+    """Another program has the port: torchrun takes it for the other machine, and would wait for minutes."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        meeting = f"127.0.0.1:{taken.getsockname()[1]}"
+        options = ("--nnodes", "2", "--rdzv-endpoint", meeting, "--rdzv-backend", "c10d")
+        result = run("plain", {"parallel.strategy": "ddp"}, timeout_s=20, world=World(1, machines=2, options=options))
+    assert result.outcome is Outcome.TIMED_OUT
+    assert f"the machines did not meet at {meeting}" in result.reason
+    assert "perf-advisor follow" in result.hint
 
 
 def test_a_batch_that_cannot_be_divided_is_refused(run):

@@ -40,9 +40,9 @@ _REPEAT_SHARE = 0.15
 class Budget:
     """Keeps the time of a session. ``clock`` is injectable for tests and replays.
 
-    ``extended_s`` is what the person has added to ``total_s``. ``baseline_s`` is what a trial like the baseline takes,
-    less inspecting; None before it is measured. ``interpreter_s`` is what a trial in a fresh interpreter takes beside:
-    it imports torch and builds the target again, which takes ``build_s`` of it.
+    ``extended_s`` is what was added to ``total_s``; below 0 where a part is kept for several GPUs. ``baseline_s`` is
+    what a trial like the baseline takes, less inspecting; None before it is measured. ``interpreter_s`` is what a trial
+    in a fresh interpreter takes beside: it imports torch and builds the target again, which takes ``build_s`` of it.
     """
 
     def __init__(self, total_s: float, clock: Callable[[], float] = time.monotonic) -> None:

@@ -69,9 +69,21 @@ def visible_gpus(hardware: Hardware, environment: Mapping[str, str] = os.environ
     chosen = environment.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return hardware.gpus
-    by_name = {str(gpu.index): gpu for gpu in hardware.gpus} | {gpu.uuid: gpu for gpu in hardware.gpus}
-    found = [by_name.get(name.strip()) for name in chosen.split(",")]
-    return tuple(gpu for gpu in found if gpu is not None) if None not in found else ()
+    found: list[GpuInfo] = []
+    for name in chosen.split(","):
+        gpu = _named(name.strip(), hardware.gpus)
+        if gpu is None:
+            break  # CUDA reads no further than the names that it knows
+        found.append(gpu)
+    return tuple(found) if len({gpu.uuid for gpu in found}) == len(found) else ()
+
+
+def _named(name: str, gpus: Sequence[GpuInfo]) -> GpuInfo | None:
+    """The GPU that CUDA takes a name for: its number, or the beginning of one UUID."""
+    if name.isdecimal():
+        return next((gpu for gpu in gpus if gpu.index == int(name)), None)
+    meant = [gpu for gpu in gpus if name.startswith("GPU-") and gpu.uuid.startswith(name)]
+    return meant[0] if len(meant) == 1 else None
 
 
 def cores_of_a_trial(facts: Facts, settings: Mapping[str, Value], catalog: Catalog | None = None) -> int:

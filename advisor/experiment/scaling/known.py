@@ -128,6 +128,7 @@ class Scaling:
     confirmed: bool = False
     turns: int = 0
     device_type: str = "cpu"
+    machines: int = 1
 
     # --- evidence -------------------------------------------------------------------------------------------------
 
@@ -215,6 +216,7 @@ class Scaling:
             passed_over=dict(self.passed_over),
             confirmed=self.confirmed,
             evidence=self._evidence(best) if self.stack else "",
+            machines=self.machines,
         )
 
     def row_of(self, spread: Spread) -> ScalingRow:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-from advisor.errors import UsageError
 from advisor.experiment import events
 from advisor.experiment.consent import Consent
 from advisor.experiment.measuring.bench import Bench
@@ -16,7 +14,7 @@ from advisor.experiment.scaling.moves import moves
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.parallel_recipe import PARALLEL, STRATEGY, why_not_sharded
 from advisor.recipe.settings import Settings
-from advisor.records import Facts, Hardware, Mode, TrialResult, Value
+from advisor.records import Facts, TrialResult, Value
 
 # torchrun imports PyTorch in each rank, which a trial of one GPU is spared. Seconds, before one was timed.
 _START_S = 8.0
@@ -27,39 +25,6 @@ _HANGS_AFTER, _HANGS_AFTER_S = 4.0, 60.0
 _MEETING_S = 120.0
 # CUDA graphs of the compiler do not hold the exchange of gradients; the same code without them.
 _WITHOUT_GRAPHS = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
-
-
-def gpus_in_use(wanted: int, hardware: Hardware, device: str) -> int:
-    """The number of GPUs (or of processes on the CPU) of a session. Raises UsageError where there are fewer."""
-    if wanted == 1:
-        return 1
-    if device == "cpu":
-        return wanted or max(2, hardware.host.usable_cores)
-    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
-    there = len(hardware.gpus) if shown is None else len([name for name in shown.split(",") if name.strip()])
-    if not there:
-        raise UsageError(
-            "--gpus asks for several GPUs, and there is none here.",
-            "Leave it out; with --device cpu it starts processes on the CPU, to see that it runs.",
-        )
-    if wanted > there:
-        raise UsageError(
-            f"{wanted} GPUs are asked for, and {there} {'is' if there == 1 else 'are'} visible.",
-            "Ask for fewer with --gpus, or show more with CUDA_VISIBLE_DEVICES.",
-        )
-    return wanted or there
-
-
-def why_not_several(facts: Facts) -> str:
-    """The reason to measure a workload on one GPU only; empty where several make sense."""
-    if facts.workload.mode is not Mode.TRAIN:
-        return "several GPUs are for training; for inference start a copy of the program on each"
-    if facts.workload.own_step:
-        return "the step is your own, and what several GPUs change happens inside it"
-    loader = facts.workload.loader
-    if loader is not None and loader.iterable_dataset:
-        return "the loader's dataset is iterable: nothing but its own code can divide it among ranks"
-    return ""
 
 
 def carried_over(catalog: Catalog, stack: Mapping[str, Value]) -> tuple[Settings, dict[str, str]]:
@@ -112,7 +77,7 @@ class ScalingLab:
         facts = replace(facts, gpus=gpus, workload=replace(facts.workload, current=current))
         request = self.bench.request
         proposals = catalog.propose(facts, only=request.only, skip=request.skip)
-        parallel = [recipe.id for recipe in catalog if recipe.key.startswith(PARALLEL)]
+        parallel = [recipe.id for recipe in catalog if recipe.key.startswith(PARALLEL) or recipe.over_ranks]
         known = Scaling(
             gpus=gpus,
             catalog=catalog,
@@ -124,6 +89,7 @@ class ScalingLab:
             passed_over=_passed_over(catalog, facts, proposals.skipped, _named(parallel, request.only)),
             same_losses=same_losses,
             device_type=facts.workload.device_type,
+            machines=request.machines,
         )
         return known.with_run(ONE, self._trial(known, ONE))
 

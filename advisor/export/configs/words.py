@@ -54,7 +54,8 @@ class Phrase:
 class Config:
     """The input of a phrase: the wanted settings, the config's contents, and the path of the arguments in it.
 
-    ``on_cpu``: the loop was measured on a CPU. ``gpus`` is how many the settings are for.
+    ``on_cpu``: the loop was measured on a CPU. ``gpus`` is how many the settings are for, on
+    ``machines``.
     """
 
     settings: Mapping[str, Value]
@@ -63,6 +64,7 @@ class Config:
     mode: Mode = Mode.TRAIN
     on_cpu: bool = False
     gpus: int = 1
+    machines: int = 1
 
     def batch_per_gpu(self, *path: str) -> Iterator[Phrase]:
         """The batch size, under a key that counts the samples of one GPU."""
@@ -287,13 +289,15 @@ def accelerate(config: Config) -> Iterator[Phrase]:
 
 def _accelerate_parallel(config: Config) -> Iterator[Phrase]:
     """The kind of distribution and the number of processes. The options of DistributedDataParallel are for the code."""
-    strategy, count = config.settings.get("parallel.strategy"), config.entry("num_processes", config.gpus)
+    strategy, counts = config.settings.get("parallel.strategy"), [config.entry("num_processes", config.gpus)]
+    if config.machines > 1:
+        counts.append(config.entry("num_machines", config.machines))
     if strategy == "ddp":
         kind = "MULTI_CPU" if config.on_cpu else "MULTI_GPU"
-        yield Phrase(("parallel.strategy",), (config.entry("distributed_type", kind), count))
+        yield Phrase(("parallel.strategy",), (config.entry("distributed_type", kind), *counts))
     elif strategy == "fully_shard":
         version = config.entry("fsdp_config", 2, "fsdp_version")
-        yield Phrase(("parallel.strategy",), (config.entry("distributed_type", "FSDP"), count, version))
+        yield Phrase(("parallel.strategy",), (config.entry("distributed_type", "FSDP"), *counts, version))
         reshard = config.settings.get("parallel.reshard_after_forward")
         if reshard is not None:
             entry = config.entry("fsdp_config", reshard, "fsdp_reshard_after_forward")

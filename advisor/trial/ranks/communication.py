@@ -44,15 +44,23 @@ def communication_of(
         return Communication(exposed_ms, by)
     steps_ms = [block.step_ms for block in blocks]
     everywhere = _steps_alone(step, clock, min(steps_ms) / 1e3, peers)
+    usual_ms, straggler_share = straggler_of(everywhere)
+    if exposed_ms is None:
+        exposed_ms, by = max(0.0, median(steps_ms) - usual_ms), "difference"
+    return Communication(exposed_ms, by, tuple(median(times) for times in everywhere), straggler_share)
+
+
+def straggler_of(everywhere: list[list[float]]) -> tuple[float, float | None]:
+    """The usual ms of the slowest rank's steps, and the share of them for which the fastest waits, 0 to 1.
+
+    ``everywhere`` are the ms of each rank's steps. In each step another rank may be the slowest.
+    """
     slowest = [max(times) for times in zip(*everywhere, strict=True)]
     fastest = [min(times) for times in zip(*everywhere, strict=True)]
     # Without the highest: one step that something outside disturbed is not how the ranks differ.
     waits = [slow - fast for slow, fast in zip(slowest, fastest, strict=True)]
     usual_ms = _trimmed_mean(slowest)
-    if exposed_ms is None:
-        exposed_ms, by = max(0.0, median(steps_ms) - usual_ms), "difference"
-    straggler_share = _trimmed_mean(waits) / usual_ms if usual_ms else None
-    return Communication(exposed_ms, by, tuple(median(times) for times in everywhere), straggler_share)
+    return usual_ms, _trimmed_mean(waits) / usual_ms if usual_ms else None
 
 
 def _exposed_on_all(clock: StepClock, peers: Peers) -> float | None:

@@ -94,6 +94,17 @@ def of_hang(silent: Sequence[tuple[int, int, str]], how: str, log_path: str) -> 
     return TrialResult(Outcome.TIMED_OUT, f"rank {rank} hangs{doing}: {how}", hint, where)
 
 
+def of_no_meeting(options: Sequence[str], how: str) -> TrialResult:
+    """No rank was started, since torchrun's processes on the machines did not meet where ``options`` say."""
+    named = dict(zip(options[::2], options[1::2], strict=False))
+    return TrialResult(
+        Outcome.TIMED_OUT,
+        f"the machines did not meet at {named.get('--rdzv-endpoint', 'their endpoint')}: {how}",
+        "Name a free port of the first machine that all reach; on the others start `perf-advisor follow` with the same "
+        "options.",
+    )
+
+
 def waits_for_others(stack: str) -> bool:
     """Whether the innermost calls of a rank are PyTorch's, waiting for a device or for other ranks."""
     calls = [line for line in stack.splitlines() if line.lstrip().startswith("File ")][:_INNERMOST]

@@ -213,6 +213,8 @@ class Launcher:
         return failures.of_torchrun(self.exit_code, self.folder, self.spec.log_path)
 
     def _hang(self, how: str) -> TrialResult:
+        if not self._ranks and self.spec.world is not None and self.spec.world.options:
+            return failures.of_no_meeting(self.spec.world.options, how)
         silent = [one for one in self._ranks if not one.ended and one.result is None and one.doing != WAITING]
         return failures.of_hang(tuple((one.number, one.pid, one.doing) for one in silent), how, self.spec.log_path)
 
@@ -223,7 +225,7 @@ class Launcher:
 
     def end(self) -> None:
         """Wait for ranks that are done to leave, and end the others with torchrun."""
-        if all(one.result is not None and one.result.measured for one in self._ranks):
+        if self._ranks and all(one.result is not None and one.result.measured for one in self._ranks):
             self._await_agent(_LEAVING_S)
         for one in self._ranks:
             with contextlib.suppress(OSError):

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from advisor.errors import TargetError
 from advisor.machine.device import backend_of
 from advisor.records.kinds import COLLECTIVES
 
@@ -19,11 +18,6 @@ class Peers:
     """This rank among all. Every method is called by all ranks at once."""
 
     def __init__(self, device: torch.device, timeout_s: float) -> None:
-        if dist.is_initialized():
-            raise TargetError(
-                "the target starts a process group itself (init_process_group).",
-                "Return the plain model and loader: perf-advisor starts the ranks and divides the batches.",
-            )
         self.device = device
         self.rank = int(os.environ["RANK"])
         self.size = int(os.environ["WORLD_SIZE"])

@@ -11,7 +11,6 @@ from statistics import median
 from typing import Any
 
 import torch
-from torch import nn
 from torch.utils.data import DataLoader
 
 from advisor.errors import TargetError
@@ -134,14 +133,19 @@ class RankTrial:
     def _components(self, loop: Loop, device: torch.device) -> Components:
         """The parts of the workload under the settings, with this rank's share of the data."""
         components = components_of(loop, device, self.catalog, self.spec.settings)
-        sizes = set(self.peers.objects(components.batch_size))
-        if len(sizes) > 1:
-            raise TargetError(
-                f"the ranks disagree on the batch size: {', '.join(map(str, sorted(sizes, key=str)))}.",
-                "Have build() return the same batches in each process, or set --batch-size.",
-            )
+        self._agree("batch size", components.batch_size)
+        self._agree("number of samples", samples_in(components.data))
         components.data = self._share(components)
         return components
+
+    def _agree(self, name: str, own: int | None) -> None:
+        """Raise TargetError, in all ranks, where they have different values."""
+        found = set(self.peers.objects(own))
+        if len(found) > 1:
+            raise TargetError(
+                f"the ranks disagree on the {name}: {', '.join(map(str, sorted(found, key=str)))}.",
+                "Have build() return the same model and the same data in each process.",
+            )
 
     def _share(self, components: Components) -> Any:
         """This rank's part of the data; with weak scaling, or in one process, all of it."""
@@ -282,16 +286,19 @@ class RankTrial:
         return all_reduce_sweep(self.peers.device)
 
 
+def samples_in(data: Any) -> int | None:
+    """The number of samples that a loader draws from; None of anything else, and where nobody can tell."""
+    dataset: Any = data.dataset if isinstance(data, DataLoader) else None
+    return len(dataset) if hasattr(dataset, "__len__") else None
+
+
 _PLAIN = "Return the plain model and loader from build(): perf-advisor starts the ranks and divides the batches."
 
 
 def _check_plain(loop: Loop) -> None:
     """Raise TargetError for what is spread over ranks already, and for what cannot be."""
-    wrappers = (nn.parallel.DistributedDataParallel, nn.DataParallel)
-    if isinstance(loop.model, wrappers):
-        raise TargetError(f"the model is wrapped in {type(loop.model).__name__} already.", _PLAIN)
-    if hasattr(getattr(loop.loader, "sampler", None), "num_replicas"):
-        raise TargetError("the loader has a DistributedSampler already.", _PLAIN)
+    if loop.spread_already:
+        raise TargetError(f"{loop.spread_already}.", _PLAIN)
     if loop.step is not None:
         raise TargetError(
             "the step is your own, and what several GPUs change happens inside it.",

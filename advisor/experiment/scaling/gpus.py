@@ -1,0 +1,82 @@
+"""The GPUs of a session: how many there are, whether they are enough, and whether the person can choose."""
+
+from __future__ import annotations
+
+import os
+
+from advisor.errors import UsageError
+from advisor.experiment.measuring.other_gpus import visible_gpus
+from advisor.experiment.request import Request
+from advisor.experiment.state import SessionState
+from advisor.records import Facts, Hardware, Mode
+
+# The stage of a session in which it measures on several GPUs.
+SEVERAL = "several GPUs"
+
+
+def gpus_in_use(wanted: int, hardware: Hardware, device: str) -> int:
+    """The number of GPUs (or of processes on the CPU) of a session. Raises UsageError where there are fewer."""
+    if wanted == 1:
+        return 1
+    if device == "cpu":
+        return wanted or max(2, hardware.host.usable_cores)
+    there = gpus_there(hardware)
+    if there < max(2, wanted) and _has_instances(hardware):
+        raise UsageError(
+            "--gpus asks for several GPUs, and they are divided into MIG instances, of which a process sees one.",
+            "Leave --gpus out to measure on one instance, or have MIG switched off.",
+        )
+    if not there:
+        raise UsageError(
+            "--gpus asks for several GPUs, and there is none here.",
+            "Leave it out; with --device cpu it starts processes on the CPU, to see that it runs.",
+        )
+    if wanted > there:
+        raise UsageError(
+            f"{wanted} GPUs are asked for, and {there} {'is' if there == 1 else 'are'} visible.",
+            "Ask for fewer with --gpus, or show more with CUDA_VISIBLE_DEVICES.",
+        )
+    return wanted or there
+
+
+def gpus_there(hardware: Hardware) -> int:
+    """The number of whole GPUs that CUDA shows to this process and its children."""
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if shown is not None and not hardware.gpus:  # NVML cannot be used, which CUDA need not know
+        return len([name for name in shown.split(",") if name.strip()])
+    return len([gpu for gpu in visible_gpus(hardware) if not gpu.mig_enabled])
+
+
+def gpus_to_offer(request: Request, state: SessionState) -> int:
+    """The number of GPUs that a person could have this session train on; 0 where there is nothing to choose.
+
+    Known from the baseline on, and open until the search on one GPU is over.
+    """
+    if request.target.device not in ("auto", "cuda") or request.machines > 1 or state.hardware is None:
+        return 0
+    if state.baseline is None or state.facts is None or not state.facts.on_cuda or why_not_several(state.facts):
+        return 0
+    if state.finished is not None or state.failure is not None or state.stage in (SEVERAL, "done"):
+        return 0
+    there = gpus_there(state.hardware)
+    return there if there > 1 else 0
+
+
+def _has_instances(hardware: Hardware) -> bool:
+    """Whether CUDA is shown GPUs that are divided."""
+    named = "MIG-" in os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return named or any(gpu.mig_enabled for gpu in visible_gpus(hardware))
+
+
+def why_not_several(facts: Facts) -> str:
+    """The reason to measure a workload on one GPU only; empty where several make sense."""
+    if facts.workload.mode is not Mode.TRAIN:
+        return "several GPUs are for training; for inference start a copy of the program on each"
+    if facts.workload.own_step:
+        return "the step is your own, and what several GPUs change happens inside it"
+    if facts.workload.spread_already:
+        return f"{facts.workload.spread_already}: return the plain parts from build(), for perf-advisor to spread"
+    loader = facts.workload.loader
+    if loader is not None and loader.iterable_dataset:
+        return "the loader's dataset is iterable: nothing but its own code can divide it among ranks"
+    return ""

@@ -1,0 +1,64 @@
+"""Samples dealt to the GPUs by their length
+
+What it does
+------------
+Deals the samples of each batch to the GPUs in the order of their lengths, so that all get about as many long ones. The
+batches themselves stay as they are drawn.
+
+Why it helps
+------------
+All GPUs wait for the slowest, which is the one with the longest samples. A batch that is cut into parts in the order in
+which it was drawn leaves that to chance.
+
+When it does not
+----------------
+Samples of one length leave nothing to balance. Where a batch holds few samples for each GPU, single long ones decide:
+batches of like lengths (`length_bucketing`) help more, but change the order of the samples.
+
+Numerics
+--------
+close: the same samples make an update, in another order of sums. What depends on the samples beside one sees others, as
+it does on several GPUs anyway: padding, batch norms, a loss that is averaged over the tokens of each GPU.
+
+References
+----------
+Zeng et al., Boosting Distributed Training Performance of the Unpadded BERT Model, 2022, on load balance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from advisor.recipe.parallel_recipe import ParallelRecipe, why_no_uneven_lengths
+from advisor.records import Facts, Numerics, Skip, Value
+
+_CODE = """\
+# with lengths[i], the length of sample i: this rank's part of a batch, a list of indices
+by_length = sorted(batch, key=lengths.__getitem__)
+rounds = [by_length[start : start + ranks] for start in range(0, len(by_length), ranks)]
+part = [dealt[rank if place % 2 == 0 else ranks - 1 - rank] for place, dealt in enumerate(rounds)]
+"""
+
+
+class BalancedShares(ParallelRecipe):
+    """A batch sampler that deals the samples of a batch to the ranks by length."""
+
+    id = "balanced_shares"
+    title = "Samples dealt by length"
+    key = "parallel.balanced_shares"
+    default = False
+    strategies = frozenset({"ddp", "fully_shard"})
+    numerics = Numerics.CLOSE
+    gain = 1.05
+
+    def values_for(self, facts: Facts) -> Sequence[Value] | Skip:
+        reason = why_no_uneven_lengths(facts)
+        return Skip(reason) if reason else [True]
+
+    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+        if value and settings.get("parallel.length_bucketing"):
+            return "parallel.length_bucketing deals the samples of its batches by length, too"
+        return super().conflict(value, settings)
+
+    def code(self, value: Value) -> str:
+        return _CODE if value else "# each rank gets a part of the batch in the order in which it was drawn\n"
