@@ -7,6 +7,7 @@ import fcntl
 import os
 import stat
 from collections.abc import Iterator
+from pathlib import Path
 
 _OWN_FILES = "/proc/self/fd"
 _STANDARD_STREAMS = 3
@@ -30,7 +31,7 @@ def read_independently() -> None:
 def _for_reading() -> Iterator[int]:
     """The descriptors of regular files that are open for reading alone."""
     try:
-        descriptors = [int(name) for name in os.listdir(_OWN_FILES)]
+        descriptors = [int(link.name) for link in Path(_OWN_FILES).iterdir()]
     except OSError:  # another system
         return
     for descriptor in descriptors:

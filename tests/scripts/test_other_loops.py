@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 
 import pytest
 
@@ -44,7 +45,7 @@ for epoch in range(3):
 def test_a_search_for_a_learning_rate_in_front_of_the_loop_is_told(script):
     loop, _ = script(FINDER)
     (note,) = [note for note in loop.notes if "first that the script comes to" in note]
-    source = open("train.py", encoding="utf-8").read().splitlines()
+    source = Path("train.py").read_text(encoding="utf-8").splitlines()
     here, there = source.index("    for x, y in batches:") + 1, source.index("    for x, y in loader:") + 1
     assert f"train.py:{here} is the first" in note
     assert f"another loop that trains is at line {there}: to measure that, let the script skip this one" in note

@@ -6,7 +6,6 @@ import ast
 import linecache
 from collections.abc import Iterable, Iterator
 
-_LOOPS = (ast.For, ast.While)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -33,18 +32,18 @@ def other_loops(source: str, loop: ast.stmt, lines: Iterable[int]) -> list[int]:
         return []
     own = [(loop.lineno, loop.end_lineno or loop.lineno), *_spans_of(_called_from(tree, loop))]
     inside = [*lines, loop.lineno]
+    training = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.While) and _trains(node)]
     return sorted(
         node.lineno
-        for node in ast.walk(tree)
-        if _trains(node)
-        and not any(_trains(inner) for inner in ast.walk(node) if inner is not node)
+        for node in training
+        if not any(_trains(inner) for inner in ast.walk(node) if inner is not node)
         and not any(node.lineno <= line <= (node.end_lineno or 0) for line in inside)
         and not any(first <= node.lineno <= last for first, last in own)
     )
 
 
 def _trains(node: ast.AST) -> bool:
-    return isinstance(node, _LOOPS) and "backward" in _names_called(node)
+    return isinstance(node, ast.For | ast.While) and "backward" in _names_called(node)
 
 
 def _names_called(node: ast.AST) -> set[str]:

@@ -63,7 +63,10 @@ def _plain(seen: Seen) -> Adapted | None:
         mode="train",
         current=current,
         clip_grad=seen.clip_norm,
-        notes=[f"the script's model, loss and optimizer as its first step used them{made}; {_left_out(seen)}", *_others(seen)],
+        notes=[
+            f"the script's model, loss and optimizer as its first step used them{made}; {_left_out(seen)}",
+            *_others(seen),
+        ],
     )
 
 
@@ -165,13 +168,18 @@ def _inference(seen: Seen) -> Adapted:
     """The model and the loader of a script that updates nothing."""
     if not seen.models or seen.batch is None:
         raise NoBodyError("no optimizer made an update, and no model was called with the batches of a DataLoader")
-    call = next(call for call in reversed(seen.calls) if call.module in seen.models)
-    split = splitter(call.module, with_target=False)(seen.batch)
-    if not _same(split.args, call.args) or not _same(split.kwargs, call.kwargs):
+    calls = [call for call in seen.calls if call.module in seen.models]
+    call = next((call for call in reversed(calls) if _is_called_with(call, seen.batch)), None)
+    if call is None:
         raise NoBodyError("no optimizer made an update, and the model was called with something else than a batch")
-    return Adapted(
-        model=call.module.eval(),
-        data=seen.loader,
-        mode="infer",
-        notes=["the script's model on the batches of its loader; nothing was updated, so this is inference"],
-    )
+    notes = ["the script's model on the batches of its loader; nothing was updated, so this is inference"]
+    if len(calls) > 1:
+        notes.append(
+            "the script calls its models several times for a batch; the call with the batch itself is measured"
+        )
+    return Adapted(model=call.module.eval(), data=seen.loader, mode="infer", notes=notes)
+
+
+def _is_called_with(call: ModelCall, batch: Any) -> bool:
+    split = splitter(call.module, with_target=False)(batch)
+    return _same(split.args, call.args) and _same(split.kwargs, call.kwargs)
