@@ -333,6 +333,7 @@ def _optimizer_facts(optimizer: Any, model: nn.Module) -> OptimizerFacts:
         tensors=sum(len(group["params"]) for group in optimizer.param_groups),
         state_bytes=sum(map(expected_state_bytes, each)),
         builtin=all(type(one).__module__.startswith("torch.optim") for one in each),
+        made_steps=any(getattr(one, "state", None) for one in each),
     )
 
 
