@@ -34,7 +34,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 
 from advisor.recipe import TRAINING, Components, Recipe, Stage
-from advisor.records import Facts, Numerics, Skip, Value
+from advisor.records import Facts, Numerics, OptimizerFacts, Skip, Value
 
 # Goyal et al. train ImageNet with plain SGD up to 8,192 samples a batch.
 _LARGE_BATCH = 4096
@@ -67,11 +67,8 @@ class LargeBatchOptimizer(Recipe):
                 f"it is for batches of about {_LARGE_BATCH:,} samples and more, and yours has {batch_size:,}; "
                 "raise --batch-size first"
             )
-        if not optimizer.builtin or optimizer.name not in _VALUES:
-            return Skip(
-                "LARS takes the place of torch.optim's SGD and LAMB that of its Adam or AdamW; yours is "
-                f"{optimizer.name}{'' if optimizer.builtin else ' of another package'}"
-            )
+        if problem := _problem_of(optimizer):
+            return Skip(problem)
         if find_spec("timm") is None:
             return Skip("LARS and LAMB come from timm, which is not installed: pip install timm")
         return [_VALUES[optimizer.name]]
@@ -100,3 +97,15 @@ class LargeBatchOptimizer(Recipe):
         if settings.get("step.cuda_graph"):
             return "LARS and LAMB of timm count and decide on the host, which step.cuda_graph cannot record"
         return None
+
+
+def _problem_of(optimizer: OptimizerFacts) -> str:
+    """The reason that an optimizer cannot become one of these; empty where it can."""
+    if not optimizer.builtin or optimizer.name not in _VALUES:
+        return (
+            "LARS takes the place of torch.optim's SGD and LAMB that of its Adam or AdamW; yours is "
+            f"{optimizer.name}{'' if optimizer.builtin else ' of another package'}"
+        )
+    if optimizer.made_steps:
+        return "the optimizer has made steps, as a script's has once its loop is seen: change it where it is made"
+    return ""

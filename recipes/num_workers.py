@@ -21,9 +21,11 @@ memory, so a dataset that only slices tensors can become slower.
 Numerics
 --------
 exact: the sampler still decides the order. Augmentation draws its random numbers in the workers, so the single
-samples differ as they do between two seeds. An iterable dataset has to divide its samples by `get_worker_info()`, or
-every worker yields all of them: then no more than one is tried. Several of one that does hand out its samples in
-another order, which is measured as changed.
+samples differ as they do between two seeds. Each worker has a copy of a random generator that the dataset or a
+transform holds, so several draw the same numbers, which is measured as changed. An iterable dataset has to divide its
+samples by `get_worker_info()`, or every worker yields all of them: then no more than one is tried. Several of one that
+does hand out its samples in another order, which is measured as changed. A sampler with a `state_dict()` gets no
+workers: they read it ahead, and a run that goes on from a checkpoint would leave samples out.
 
 References
 ----------

@@ -68,6 +68,10 @@ class OptimizerMemory(Recipe):
                 f"the optimizer is {optimizer.name}{'' if optimizer.builtin else ' of another package'}; what "
                 "torch.optim's Adam and AdamW keep is what could be made smaller"
             )
+        if optimizer.made_steps:
+            return Skip(
+                "the optimizer has made steps, as a script's has once its loop is seen: change it where it is made"
+            )
         share = _share_of_memory(facts)
         if share < _LEAST_SHARE:
             return Skip(f"the optimizer's state is {format_percent(share)} of the memory that a step needs")

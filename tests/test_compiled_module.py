@@ -40,6 +40,15 @@ def test_the_same_code_without_graphs(options, expected):
     assert without_graphs(options) == expected
 
 
+def test_a_model_of_generated_code_is_compiled():
+    """As torch.fx and torch.export make them: their forward names no module that it is from."""
+    model, inputs = nn.Sequential(nn.Linear(3, 2), nn.ReLU()).eval(), torch.ones(4, 3)
+    for generated in (torch.fx.symbolic_trace(model), torch.export.export(model, (inputs,)).module()):
+        assert type(generated).forward.__module__ is None
+        compile_in_place(generated, backend="eager")
+        assert torch.equal(generated(inputs), model(inputs))
+
+
 @pytest.fixture
 def modes_called(monkeypatch):
     """The modes of the compiled calls that ran; a stand-in, for a CPU has no CUDA graphs."""

@@ -428,6 +428,22 @@ def test_exported_files(tmp_path):
     assert "--input" in failure("net.pt", directory=tmp_path).hint
 
 
+class Scaled(nn.Module):
+    def forward(self, values, shift, *, scale):
+        return values * scale + shift
+
+
+def test_an_exported_program_that_takes_inputs_by_position_and_by_keyword(tmp_path):
+    examples = (torch.ones(2, 3), torch.full((2, 3), 5.0)), {"scale": torch.full((2, 3), 2.0)}
+    torch.export.save(torch.export.export(Scaled(), *examples), tmp_path / "scaled.pt2")
+    loop = load("scaled.pt2", directory=tmp_path)
+    assert list(loop.data) == ["values", "shift", "scale"]
+    assert "a dict of their names" in loop.notes[0]
+    assert loop.model.train().training
+    loop.model.eval()
+    assert one_step_as_it_is(loop).tolist() == [[7.0] * 3] * 2
+
+
 def one_step_as_it_is(loop):
     plan = StepPlan(mode=loop.mode, device="cpu")
     return make_step(Components(loop.model, None, loop.data, plan), None)(loop.data)

@@ -73,3 +73,13 @@ def test_torchscript_is_told_from_other_modules():
     script = torch.jit.script(nn.Linear(2, 1))
     assert inspected(script, torch.ones(3, 2)).torchscript
     assert not inspected(nn.Sequential(script), torch.ones(3, 2)).torchscript
+
+
+def test_an_optimizer_that_has_made_steps_is_told_from_a_new_one():
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.Adam(model.parameters())
+    parts = model, (torch.ones(4, 2), torch.ones(4, 1)), nn.MSELoss(), optimizer
+    assert not inspected(*parts).optimizer.made_steps
+    model(torch.ones(4, 2)).sum().backward()
+    optimizer.step()
+    assert inspected(*parts).optimizer.made_steps

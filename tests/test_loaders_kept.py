@@ -20,6 +20,7 @@ from torch.utils.data import (
     Dataset,
     DistributedSampler,
     IterableDataset,
+    SequentialSampler,
     Subset,
     TensorDataset,
     get_worker_info,
@@ -376,7 +377,27 @@ def planned():
     return loader
 
 
+class Positioned(SequentialSampler):
+    """Tells a checkpoint how far it has been read."""
+
+    position = 0
+
+    def __iter__(self):
+        while self.position < 24:
+            yield self.position
+            self.position += 1
+        self.position = 0
+
+    def state_dict(self):
+        return {"position": self.position}
+
+
 REFUSED = {
+    "a position": (
+        lambda: DataLoader(Numbers(), 4, sampler=Positioned(Numbers())),
+        {"data.num_workers": 1},
+        r"the sampler's state_dict\(\) tells its position",
+    ),
     "a property": (lambda: Fixed(Numbers(), batch_size=4), {"data.num_workers": 2}, "Fixed decides on num_workers"),
     "a count": (lambda: Counted(Numbers(), batch_size=4), {"data.batch_size": 8}, "counts its batches itself"),
     "an iterator": (lambda: Generating(Numbers()), {"data.num_workers": 1}, r"reads from an iterator \(batches\)"),
@@ -424,6 +445,14 @@ def test_so_does_the_exported_file(kind):
     with pytest.warns(UserWarning, match=rf"the loader stays as it is, without \w+=\w+: .*{reason}"):
         back = names["prepare"](nn.Linear(1, 1), None, loader)[2]
     assert back is loader
+
+
+def test_a_position_that_is_read_ahead_already_or_that_the_loader_keeps_is_no_reason():
+    begun = loader_with(DataLoader(Numbers(), 4, sampler=Positioned(Numbers()), num_workers=1), num_workers=2)
+    assert begun.num_workers == 2
+    keeping = DataLoader(Numbers(), 4, sampler=Positioned(Numbers()))
+    keeping.state_dict = dict
+    assert loader_with(keeping, num_workers=1).num_workers == 1
 
 
 @both_ways

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+import yaml
+from facts import loader_facts
 from project_configs import CONFIGS
 from sample_session import sample_history, sample_request
 
 from advisor.experiment.state import SessionState
 from advisor.export.outputs import write_outputs
+from advisor.export.patched_config import patched_for
 from advisor.recipe.catalog import load_catalog
 from advisor.records import ConfigKind
 from advisor.records.outputs import Outputs
@@ -42,6 +47,19 @@ def test_the_rest_goes_beside_the_config_and_can_be_loaded(name, code, tmp_path)
     assert any(", ".join(sorted(rest)) in line for line in told)
     comments = (tmp_path / "tuned.yaml").read_text()
     assert "# speed-up together with those in patched.yaml: 1.97x" in comments
+
+
+@pytest.mark.parametrize("hears_of_epochs", [False, True])
+def test_workers_live_on_in_the_config_only_where_they_did_in_the_trials(hears_of_epochs, tmp_path):
+    config = tmp_path / "train.yaml"
+    config.write_text("num_workers: 0\npersistent_workers: false\n")
+    state = SessionState.of(sample_history())
+    loader = loader_facts(num_workers=0, persistent_workers=False, hears_of_epochs=hears_of_epochs)
+    state.facts = replace(state.facts, workload=replace(state.facts.workload, loader=loader))
+    outputs = Outputs(export_path=str(tmp_path / "tuned.yaml"), config_path=str(config))
+    exported = patched_for(state, {"data.num_workers": 2}, outputs, load_catalog(), tmp_path / "tuned.yaml")
+    written = yaml.safe_load(exported.patch.text)
+    assert (written["num_workers"], written["persistent_workers"]) == (2, not hears_of_epochs)
 
 
 def test_the_rest_overwrites_neither_the_config_nor_a_file_of_the_user_s(tmp_path):

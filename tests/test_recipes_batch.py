@@ -447,6 +447,12 @@ def test_less_state_is_tried_where_the_state_is_large():
     assert "the optimizer is SGD" in reason("optimizer_memory", gpu_facts())
 
 
+def test_an_optimizer_that_has_made_steps_is_not_exchanged():
+    begun = adamw_facts(state_bytes=30 * GIB, made_steps=True)
+    assert "has made steps" in reason("optimizer_memory", gpu_facts(optimizer=begun, parameter_bytes=15 * GIB))
+    assert "has made steps" in reason("large_batch_optimizer", gpu_facts(batch_size=8192, optimizer=begun))
+
+
 @pytest.mark.parametrize(
     "other", [{"optimizer.implementation": "fused"}, {"step.cuda_graph": True}, {"compile.optimizer": True}]
 )

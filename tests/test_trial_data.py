@@ -85,7 +85,43 @@ class PerWorker(Images):
         return torch.tensor(float(self.calls)), index
 
 
+class Shaken:
+    """A transform with random numbers of its own, of which each worker gets a copy."""
+
+    def __init__(self):
+        self.random = random.Random(3)
+
+    def __call__(self, image):
+        return image + self.random.random()
+
+
+class Transformed(Images):
+    def __init__(self):
+        super().__init__(augment=False)
+        self.transform = [Shaken()]
+
+    def __getitem__(self, index):
+        image, label = super().__getitem__(index)
+        return self.transform[0](image), label
+
+
+def shaken(**options):
+    return DataLoader(Transformed(), batch_size=4, **options)
+
+
+def test_a_generator_deep_inside_a_dataset_is_left_as_it_was():
+    loader = shaken()
+    state = loader.dataset.transform[0].random.getstate()
+    assert seen(loader, steps=0).random == ()
+    assert loader.dataset.transform[0].random.getstate() == state
+
+
 DIFFERENT = {
+    "random numbers that each worker draws for itself": (
+        lambda: shaken(num_workers=2),
+        shaken,
+        "0 of batch 2 has other contents",
+    ),
     "contents": (lambda: Sevens(Images(False), batch_size=4), plain, "0 of batch 1 has other contents"),
     "contents of what is not random": (
         lambda: DataLoader(TensorDataset(torch.rand(40, 3), torch.zeros(40).long()), batch_size=4),

@@ -57,7 +57,8 @@ def compile_in_place(module: torch.nn.Module, *, is_block: bool = False, **optio
 
 def frame_of(module: torch.nn.Module) -> typing.Callable[..., typing.Any]:
     """Return a module's call as a function whose frames the compiler takes."""
-    if not getattr(type(module).forward, "__module__", "").startswith("torch.nn.") or "forward" in vars(module):
+    home = getattr(type(module).forward, "__module__", None) or ""  # None for code that was generated, as torch.fx does
+    if not home.startswith("torch.nn.") or "forward" in vars(module):
         return module._call_impl
 
     # Dynamo skips PyTorch's own frames unless they are called from another.

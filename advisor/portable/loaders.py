@@ -16,6 +16,10 @@ import torch
 
 WITHOUT_WORKERS = {"prefetch_factor": None, "persistent_workers": False, "multiprocessing_context": None, "timeout": 0}
 REBUILT = "Accelerate builds the loader anew, and workers that live on between epochs would change how it shuffles"
+READ_AHEAD = (
+    "the sampler's state_dict() tells its position, and workers read it ahead: "
+    "a run that goes on from a checkpoint would leave samples out"
+)
 # Objects that are looked through for code that divides samples among workers, at most. A count.
 MOST_LOOKED_AT = 2000
 # Things in one container that are looked into, beside the container itself. A count.
@@ -35,6 +39,8 @@ def loader_with(loader: typing.Any, **changes: typing.Any) -> typing.Any:
         raise ValueError("the dataset has set_epoch(), which workers that live on from epoch to epoch do not hear of")
     if changes.get("persistent_workers") and not loader.persistent_workers and is_rebuilt_later(loader):
         raise ValueError(f"{REBUILT}: prepare it with Accelerate first")
+    if changes.get("num_workers") and not loader.num_workers and keeps_position(loader):
+        raise ValueError(READ_AHEAD)
     changed = copy_with(loader, **changes)
     refuse_ignored_changes(loader, changed, changes)
     return changed
@@ -57,6 +63,12 @@ def hears_of_epochs(dataset: typing.Any) -> bool:
     """Whether a dataset, or one within it, is told of each epoch by a call of its ``set_epoch``."""
     inner = getattr(dataset, "__dict__", {}).get("dataset")
     return hasattr(dataset, "set_epoch") or (inner is not None and hears_of_epochs(inner))
+
+
+def keeps_position(loader: typing.Any) -> bool:
+    """Whether a sampler of the loader's has a state for checkpoints, and the loader none that allows for workers."""
+    samplers = (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
+    return not hasattr(loader, "state_dict") and any(hasattr(sampler, "state_dict") for sampler in samplers)
 
 
 def is_rebuilt_later(loader: typing.Any) -> bool:
@@ -270,13 +282,18 @@ def state_kept(generator: torch.Generator | None) -> typing.Iterator[None]:
 
 
 def given_to_workers(loader: typing.Any) -> list[tuple[typing.Any, typing.Any]]:
-    """What workers get to see when they start, as far as that is quickly told: objects, each with what it holds.
+    """What workers get to see when they start, as far as that is quickly told: objects, each with what it holds."""
+    found: list[tuple[typing.Any, typing.Any]] = []
+    for one, held in seen_by_workers(loader):
+        with contextlib.suppress(Exception):  # an object of any class may refuse to be looked into
+            found.append((one, contents_of(one, held)))
+    return found
 
-    These are the dataset, the functions that a loader calls in workers, and what they hold and read.
-    """
+
+def seen_by_workers(loader: typing.Any) -> typing.Iterator[tuple[typing.Any, list[typing.Any]]]:
+    """The dataset, the functions that a loader calls in workers, and what they hold and read, each with its parts."""
     waiting: collections.deque[typing.Any] = collections.deque()
     waiting += [loader.dataset, loader.collate_fn, loader.worker_init_fn]
-    found: list[tuple[typing.Any, typing.Any]] = []
     seen: set[int] = set()
     while waiting and len(seen) < MOST_LOOKED_AT:
         one = waiting.popleft()  # what is near before what is deep inside
@@ -284,11 +301,10 @@ def given_to_workers(loader: typing.Any) -> list[tuple[typing.Any, typing.Any]]:
             seen.add(id(one))
             try:
                 held = things_in(one)
-                found.append((one, contents_of(one, held)))
                 waiting += [thing for thing in held if not is_value(thing)][:MOST_IN_ONE]
             except Exception:  # noqa: S112 - an object of any class may refuse to be looked into
                 continue
-    return found
+            yield one, held
 
 
 def things_in(one: typing.Any) -> list[typing.Any]:

@@ -42,7 +42,10 @@ class LoaderFacts:
 
 @dataclass(frozen=True, slots=True)
 class OptimizerFacts:
-    """An optimizer: its class and the implementations that its class offers. ``builtin``: a class of torch.optim."""
+    """An optimizer: its class and the implementations that its class offers.
+
+    ``builtin``: a class of torch.optim. ``made_steps``: it has state already, as that of a watched script has.
+    """
 
     name: str
     implementation: str
@@ -51,6 +54,7 @@ class OptimizerFacts:
     tensors: int
     state_bytes: int = 0
     builtin: bool = True
+    made_steps: bool = False
 
 
 @dataclass(frozen=True, slots=True)

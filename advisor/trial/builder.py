@@ -29,6 +29,7 @@ import torch
 
 from advisor.process.channel import send_message
 from advisor.process.household import lead_own_group
+from advisor.process.opened import read_independently
 from advisor.process.output import redirect_output
 from advisor.process.threads import StartedThread, sees_all_threads, started_since, thread_ids
 from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec, TrialSpec
@@ -359,6 +360,7 @@ def _enter_fork(
 ) -> None:
     for end in builders_ends:
         end.close()
+    read_independently()
     torch.set_num_threads(threads)
     trial_main(spec, Connection(handle), asked_at, loop=loop, wait_for_memory=partial(_wait_for_end, closed))
 

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from advisor.portable.loaders import copy_with
 from advisor.portable.plan import StepPlan
 from advisor.process.household import lead_own_group
+from advisor.process.opened import read_independently
 from advisor.recipe.rebuild import resize_batch
 from advisor.records import Mode
 from advisor.runtime.loop import Loop
@@ -70,6 +71,7 @@ def _run_and_leave(loop: Loop, threads: int, writing: int) -> None:
     """Run the parts; report each before it starts, and an exception. Never returns."""
     try:
         lead_own_group()
+        read_independently()
         for name, part in _parts(loop, threads):
             os.write(writing, f"{name}\n".encode())
             failure = _failure_of(part)

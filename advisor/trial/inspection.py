@@ -15,7 +15,7 @@ from advisor.machine.device import backend_of
 from advisor.machine.host import usable_cores
 from advisor.portable import checkpointing, conv_bias, fold_norm, generation, inplace, padding, pointwise
 from advisor.portable.blocks import repeated_blocks
-from advisor.portable.loaders import divides_samples, hears_of_epochs, loader_with
+from advisor.portable.loaders import READ_AHEAD, divides_samples, hears_of_epochs, keeps_position, loader_with
 from advisor.portable.nested import tensors_of
 from advisor.portable.optimizer_options import torch_class
 from advisor.portable.tracing import CannotTraceError
@@ -327,6 +327,7 @@ def _optimizer_facts(optimizer: Any, model: nn.Module) -> OptimizerFacts:
         tensors=sum(len(group["params"]) for group in optimizer.param_groups),
         state_bytes=sum(map(expected_state_bytes, each)),
         builtin=all(type(one).__module__.startswith("torch.optim") for one in each),
+        made_steps=any(getattr(one, "state", None) for one in each),
     )
 
 
@@ -339,6 +340,11 @@ def _copy_problem(loader: torch.utils.data.DataLoader[Any]) -> str:
     except ValueError as error:
         return str(error)
     return ""
+
+
+def _problem_of_workers(loader: torch.utils.data.DataLoader[Any]) -> str:
+    """What a loader's first workers would change beside the data; empty for nothing."""
+    return READ_AHEAD if keeps_position(loader) else state_problem(loader)
 
 
 def _loader_facts(loop: Loop, batch: Any, *, on_device: bool) -> LoaderFacts | None:
@@ -364,5 +370,5 @@ def _loader_facts(loop: Loop, batch: Any, *, on_device: bool) -> LoaderFacts | N
         pinning_problem=pinning_problem(batch),
         divides_samples=iterable and divides_samples(loader),
         hears_of_epochs=hears_of_epochs(loader.dataset),
-        state_problem="" if loader.num_workers else state_problem(loader),
+        state_problem="" if loader.num_workers else _problem_of_workers(loader),
     )

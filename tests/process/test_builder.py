@@ -67,6 +67,31 @@ def test_a_forked_trial_computes_what_one_that_builds_for_itself_does(built):
     assert again.losses == forked.losses  # a trial leaves nothing behind in the process that it was forked from
 
 
+def test_a_dataset_that_reads_on_in_an_open_file_gives_each_trial_the_same(built, tmp_path):
+    values = torch.arange(1.0, 4097.0)
+    (tmp_path / "values").write_bytes(values.numpy().tobytes())
+    runner, problem, spec = built(
+        f"import torch\nvalues = open({str(tmp_path / 'values')!r}, 'rb', buffering=0)\n"
+        + """
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        while True:
+            read = values.read(16)
+            if len(read) < 16:
+                values.seek(0)
+                continue
+            yield torch.frombuffer(bytearray(read), dtype=torch.float32)
+def build():
+    model = torch.nn.Linear(4, 1)
+    return model, torch.utils.data.DataLoader(Stream(), batch_size=2), lambda model, x: model(x).mean()
+"""
+    )
+    assert not problem
+    first, second = run(runner, spec), run(runner, spec)
+    assert first.losses
+    assert second.losses == first.losses
+
+
 def test_settings_are_applied_to_the_fork_alone(built):
     runner, _, spec = built(TINY_TARGET)
     plain = run(runner, spec)

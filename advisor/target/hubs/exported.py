@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import zipfile
 from pathlib import Path
 from types import MethodType
@@ -86,6 +87,21 @@ def _holds(path: Path, part: str) -> bool:
         return False
 
 
+class _ByName(nn.Module):
+    """A program that takes inputs by position and others by keyword, called with all of them by their names."""
+
+    def __init__(self, program: nn.Module, positional: tuple[str, ...]) -> None:
+        super().__init__()
+        self.program = program
+        self._positional = positional
+        self.eval()
+
+    def forward(self, **inputs: Any) -> Any:
+        """Call the program."""
+        args = [inputs.pop(name) for name in self._positional]
+        return self.program(*args, **inputs)
+
+
 def _of_program(program: torch.export.ExportedProgram, spec: TargetSpec) -> Any:
     model: nn.Module = program.module()
     # Its own train() and eval() refuse; the flag that they set changes nothing in a program.
@@ -97,9 +113,13 @@ def _of_program(program: torch.export.ExportedProgram, spec: TargetSpec) -> Any:
         return Adapted(model=model, mode=Mode.INFER.value)
     args, kwargs = examples
     batch: Any = dict(kwargs) if kwargs and not args else args[0] if len(args) == 1 else tuple(args)
-    if (args and kwargs) or next(tensors_of(batch), None) is None:
+    if args and kwargs:
+        names = tuple(inspect.signature(model.forward).parameters)[: len(args)]
+        model, batch = _ByName(model, names), dict(zip(names, args, strict=True)) | kwargs
+    if next(tensors_of(batch), None) is None:
         return Adapted(model=model, mode=Mode.INFER.value)
-    notes = ["the program's own example inputs as its batch"]
+    named = ", a dict of their names: it takes some by position and some by keyword" if args and kwargs else ""
+    notes = [f"the program's own example inputs as its batch{named}"]
     if _is_dynamic(program) and spec.batch_size:
         batch = resize_batch(batch, spec.batch_size)
     elif spec.batch_size and spec.batch_size != batch_size_of(batch):

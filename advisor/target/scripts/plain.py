@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from advisor.portable.calls import splitter
 from advisor.portable.nested import tensors_of
 from advisor.target.hubs.contract import Adapted
 from advisor.target.scripts.body import NoBodyError, step_of, training_loop
+from advisor.target.scripts.elsewhere import told_of_others
 from advisor.target.scripts.watch import LossCall, ModelCall, Seen
 
 _MOST_NAMED = 5  # statements after the update, by name
@@ -61,7 +63,10 @@ def _plain(seen: Seen) -> Adapted | None:
         mode="train",
         current=current,
         clip_grad=seen.clip_norm,
-        notes=[f"the script's model, loss and optimizer as its first step used them{made}; {_left_out(seen)}"],
+        notes=[
+            f"the script's model, loss and optimizer as its first step used them{made}; {_left_out(seen)}",
+            *_others(seen),
+        ],
     )
 
 
@@ -85,6 +90,16 @@ def _left_out(seen: Seen) -> str:
     named = ", ".join(f"`{text}`" for text in behind[:_MOST_NAMED])
     more = f" and {len(behind) - _MOST_NAMED} more" if len(behind) > _MOST_NAMED else ""
     return f"{rest}, after the update {named}{more}" if behind else rest
+
+
+def _others(seen: Seen) -> list[str]:
+    """Which loop was measured, where the script has others that train, such as a search for a learning rate."""
+    with contextlib.suppress(NoBodyError):
+        loop = training_loop(seen.frames, seen.loader)
+        lines = [where.line for where in seen.frames if where.frame.f_code.co_filename == loop.file]
+        if others := told_of_others(loop.file, loop.statement, lines):
+            return [f"the loop at {loop.place} is the first that the script comes to; {others}"]
+    return []
 
 
 def _loss_of(seen: Seen) -> LossCall | None:
@@ -137,7 +152,7 @@ def _own_step(seen: Seen) -> Adapted:
         step=step,
         models=list(_outermost(seen.models)),
         optimizers=seen.optimizers,
-        notes=[f"the body of the loop at {loop.place} is the step, with all that it does"],
+        notes=[f"the body of the loop at {loop.place} is the step, with all that it does", *_others(seen)],
     )
 
 
@@ -153,13 +168,18 @@ def _inference(seen: Seen) -> Adapted:
     """The model and the loader of a script that updates nothing."""
     if not seen.models or seen.batch is None:
         raise NoBodyError("no optimizer made an update, and no model was called with the batches of a DataLoader")
-    call = next(call for call in reversed(seen.calls) if call.module in seen.models)
-    split = splitter(call.module, with_target=False)(seen.batch)
-    if not _same(split.args, call.args) or not _same(split.kwargs, call.kwargs):
+    calls = [call for call in seen.calls if call.module in seen.models]
+    call = next((call for call in reversed(calls) if _is_called_with(call, seen.batch)), None)
+    if call is None:
         raise NoBodyError("no optimizer made an update, and the model was called with something else than a batch")
-    return Adapted(
-        model=call.module.eval(),
-        data=seen.loader,
-        mode="infer",
-        notes=["the script's model on the batches of its loader; nothing was updated, so this is inference"],
-    )
+    notes = ["the script's model on the batches of its loader; nothing was updated, so this is inference"]
+    if len(calls) > 1:
+        notes.append(
+            "the script calls its models several times for a batch; the call with the batch itself is measured"
+        )
+    return Adapted(model=call.module.eval(), data=seen.loader, mode="infer", notes=notes)
+
+
+def _is_called_with(call: ModelCall, batch: Any) -> bool:
+    split = splitter(call.module, with_target=False)(batch)
+    return _same(split.args, call.args) and _same(split.kwargs, call.kwargs)

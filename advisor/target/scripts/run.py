@@ -111,6 +111,11 @@ def _no_loop(script: str, seen: Seen, problem: str) -> TargetError:
             f"{script} trains in processes of its own (fork, multiprocessing or spawn), which are not watched.",
             f"Let one process train, with the script's own options after --; or {type_this}",
         )
+    if not seen.updates and not seen.calls and seen.calls_in_threads:
+        return TargetError(
+            f"{script} calls its model in a thread of its own, which is not watched.",
+            f"Name what makes your model, as in {script}:build; or {type_this}",
+        )
     if not seen.updates and not seen.calls:
         return TargetError(
             f"{script} ended without a training loop: no model was called.",

@@ -96,8 +96,9 @@ class Seen:
     script made. ``frames`` is the stack at the first update, innermost first. ``clip_norm`` is what the norm of the
     gradients was clipped to, ``changes_gradients`` that they were made, clipped or changed in another way,
     ``changes_weights`` that what follows the update changed what that had trained. ``fitted`` is what a library's
-    trainer was asked to train. ``starts_processes``: other processes were started, or forked; ``trains_elsewhere``: one
-    of them came to an update.
+    trainer was asked to train. ``calls_in_threads``: a module was called beside the main
+    thread. ``starts_processes``: other processes were started, or forked; ``trains_elsewhere``: one of them came to an
+    update.
     """
 
     loader: Any = None
@@ -114,6 +115,7 @@ class Seen:
     changes_gradients: bool = False
     changes_weights: bool = False
     fitted: Any = None
+    calls_in_threads: bool = False
     starts_processes: bool = False
     trains_elsewhere: bool = False
 
@@ -213,6 +215,8 @@ class Watch:
     # --- modules --------------------------------------------------------------------------------------------------
 
     def _before_forward(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if self._outside is not None and threading.get_ident() != self._thread:
+            self.seen.calls_in_threads = True
         if self._is_ours():
             if self._ends_soon:
                 self._end_step()

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from advisor.errors import RefusedError, TargetError
-from advisor.portable.loaders import copy_with
+from advisor.portable.loaders import copy_with, seen_by_workers
 from advisor.portable.nested import tensors_of
 from advisor.portable.plan import StepPlan
 from advisor.records import DataPrint, varying
@@ -174,7 +174,7 @@ def side_effects_undone(loader: Any) -> Iterator[None]:
     """
     owners = list(_owners(loader, _DEEPEST))
     held = [(owner, dict(vars(owner))) for owner in owners]
-    generators = [value for _, attributes in held for value in attributes.values()]
+    generators = [*(value for _, attributes in held for value in attributes.values()), *_deep_inside(loader)]
     states = [(generator, _state_of(generator)) for generator in generators]
     host, program = _host_states(), _program_state()
     try:
@@ -297,6 +297,12 @@ def _owners(value: Any, depth: int) -> Iterator[Any]:
         for name, held in vars(value).items() if depth else ():
             if name in _LEADS_ON or isinstance(held, Dataset | Sampler | DataLoader):
                 yield from _owners(held, depth - 1)
+
+
+def _deep_inside(loader: Any) -> Iterator[Any]:
+    """The generators of random numbers that a loader's dataset reaches through its transforms and functions."""
+    if isinstance(loader, DataLoader) and "dataset" in vars(loader):
+        yield from (one for one, _ in seen_by_workers(loader) if _state_of(one) is not None)
 
 
 def _state_of(value: Any) -> Any:
