@@ -77,6 +77,11 @@ def test_each_part_is_found(value):
     assert loop.loss is LOSS or isinstance(loop.loss, OwnLoss | nn.CrossEntropyLoss)
 
 
+def test_inputs_and_a_target_side_by_side_are_one_batch():
+    for value in ((NET, *BATCH, LOSS, SGD), (NET, LOSS, *BATCH, SGD)):
+        assert all(a is b for a, b in zip(normalise(value, SPEC).data, BATCH, strict=True))
+
+
 @pytest.mark.parametrize(
     ("value", "note"),
     [

@@ -46,6 +46,8 @@ def in_order(values: Sequence[Any], notes: list[str]) -> dict[str, Any] | None:
             notes.append(f"the {type(value).__name__} is left out: {BESIDE['scheduler']}")
         elif kind == "data" and "data" in parts and isinstance(value, DataLoader):
             notes.append(f"the second loader is left out: {BESIDE['val_loader']}")
+        elif isinstance(value, torch.Tensor) and isinstance(before := parts.get("data"), torch.Tensor | tuple):
+            parts["data"] = (*(before if isinstance(before, tuple) else (before,)), value)  # inputs and a target
         elif kind and kind not in parts:
             parts[kind] = value
         elif kind == "model" and "loss" not in parts:  # a module of the person's own that computes it
