@@ -30,7 +30,7 @@ from made_up import (
     together,
 )
 
-from advisor.experiment.judging.judge import BASELINE
+from advisor.experiment.judging.judge import BASELINE, AlternatedBlocks
 from advisor.experiment.known import Kind
 from advisor.experiment.moves import moves, why_not
 from advisor.experiment.search import best, search
@@ -268,6 +268,30 @@ def test_hints_of_an_earlier_session_join_the_leap():
     lab = FakeLab(EVERYTHING_HELPS)
     search(hinted, lab)
     assert lab.asked[0].settings["precision.autocast"] == "bfloat16"
+
+
+# --- the end --------------------------------------------------------------------------------------------------
+
+
+def after_turns(late: float, *, noisy: bool):
+    """A stack that took turns with the baseline (1.2x), and a later one that few runs show to be faster."""
+    known, proven = known_of(), together(BF16, LAST)
+    later = proven.merged(FUSED.settings)
+    turns = AlternatedBlocks(result_at(1.2).blocks, result_at(1.0).blocks, result_at(1.2))
+    judge = known.judge.with_run(proven, result_at(1.2)).with_alternated(proven, turns)
+    for speed in (0.7, 1.3, 0.8) if noisy else (1.0, 1.0, 1.0):
+        judge = judge.with_run(BASELINE, result_at(speed))
+    return replace(known, judge=judge.with_run(later, result_at(late)), stack=later), proven, later
+
+
+def test_a_stack_that_nothing_proves_gives_way_to_one_that_turns_have_proven():
+    known, proven, later = after_turns(1.3, noisy=True)
+    assert not known.with_proven_stack().pending
+    assert known.with_proven_stack().stack == proven
+    assert "no time was left" in known.with_proven_stack().dropped[FUSED.key]
+    assert replace(known, stack=proven).with_proven_stack().stack == proven
+    known, _, later = after_turns(1.3, noisy=False)
+    assert known.with_proven_stack().stack == later, "runs of a quiet machine are proof enough"
 
 
 # --- the loop -------------------------------------------------------------------------------------------------

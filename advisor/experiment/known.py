@@ -17,6 +17,7 @@ from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Comparison, Facts, Numerics, NumericsResult, Objective, TrialRecord, TrialResult
 
 _NOT_FASTER = "the stack is not faster with it"
+_NOT_PROVEN = "no time was left to show that the stack is faster with it"
 
 
 class Kind(StrEnum):
@@ -247,6 +248,31 @@ class Known:
         if self.pending or not best or self.judge.gain(best, self.stack).low <= 1:
             return self
         return self._with_stack(best)
+
+    def with_proven_stack(self) -> Known:
+        """The knowledge at the end of a search: with a stack that turns have shown to be faster, if there is one.
+
+        A better one may have been found shortly before the end, by few runs that show nothing on a noisy machine.
+        """
+        if self.pending or self._may_recommend(self.stack):
+            return self
+        kept = Settings({key: value for key, value in self.stack.items() if self._is_accepted(key)})
+        proven = [
+            settings
+            for settings in {**self.judge.alternated, **dict.fromkeys(self.judge.in_turn)}
+            if settings.merged(kept) == settings and self.usable(settings) and self._may_recommend(settings)
+        ]
+        if not proven:
+            return self
+        best = max(proven, key=lambda settings: self.judge.gain(settings, BASELINE).ratio)
+        known, gone = self._with_stack(best), [key for key in self.stack if key not in best]
+        return replace(known, dropped={**known.dropped, **dict.fromkeys(gone, _NOT_PROVEN)})
+
+    def _may_recommend(self, settings: Settings) -> bool:
+        result = self.judge.result(settings)
+        if not settings or result is None or not result.measured:
+            return False
+        return self.judge.yardstick.may_recommend(result, self.judge.compare(settings))
 
     def without_runs(self, settings: Settings) -> Known:
         """The knowledge without the runs of these settings, which are measured anew."""
