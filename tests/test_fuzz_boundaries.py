@@ -192,6 +192,6 @@ def test_journals(examples, tmp_path, monkeypatch):
         random.Random(seed).choice(SHOWN)(state, past.request, catalog).encode()
 
     # Damaged keys and values of settings, and damaged times, found by earlier runs.
-    for found in (18972666, 477995336, 2929734, 437222685100, 2028133612728588, 1187792421):
+    for found in (18972666, 477995336, 2929734, 437222685100, 2028133612728588, 1187792421, 21009245529520):
         shows(found)
     fuzz(examples, st.integers(0, 2**64), shows)

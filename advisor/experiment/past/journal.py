@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import os
 import threading
 import time
@@ -29,6 +30,7 @@ from advisor.records.secrets import arguments_without_secrets, without_secrets
 
 SCHEMA = 1
 _EVENTS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
+_FACTS = frozenset({"facts", "hardware", "profile", "workload"})
 # Digits of the longest whole number in a line: bytes, nanoseconds and operations of a session have fewer.
 _MOST_DIGITS = 24
 _UNREADABLE = (OSError, LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
@@ -283,6 +285,7 @@ def _event(line: bytes, folder: Path) -> Event | None:
     try:
         entry = json.loads(line, parse_int=_whole_number)
         _check_keys(entry["data"])
+        _check_figures(entry["data"])
         event: Event = msgspec.convert(_with_own_files(entry["data"], folder), _EVENTS[entry["event"]])
     except (*_UNREADABLE, UsageError):
         return None
@@ -308,6 +311,19 @@ def _check_keys(value: Any) -> None:
             Settings({key: True})
         for inner in value.values():
             _check_keys(inner)
+
+
+def _check_figures(value: Any, *, of_facts: bool = False) -> None:
+    """Raise ValueError where a profile or other facts hold what no figure can be; a loss may be infinite."""
+    if isinstance(value, float):
+        if of_facts and not math.isfinite(value):
+            raise ValueError(f"{value} in the facts")
+    elif isinstance(value, list):
+        for inner in value:
+            _check_figures(inner, of_facts=of_facts)
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            _check_figures(inner, of_facts=of_facts or key in _FACTS)
 
 
 def _with_own_files(value: Any, folder: Path) -> Any:
