@@ -174,6 +174,10 @@ def summary(state, request, catalog):
 SHOWN = [summary, json_text, markdown_report, html_report]
 
 
+# Journals with a block of no steps, a speed without end, and a profile of a step that took no time.
+FOUND = (389627, 10013212, 30016773)
+
+
 @EXAMPLES
 def test_journals(examples, tmp_path, monkeypatch):
     monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path))
@@ -192,6 +196,6 @@ def test_journals(examples, tmp_path, monkeypatch):
         random.Random(seed).choice(SHOWN)(state, past.request, catalog).encode()
 
     # Damaged keys and values of settings, and damaged times, found by earlier runs.
-    for found in (18972666, 477995336, 2929734, 437222685100, 2028133612728588, 1187792421, 21009245529520):
+    for found in (18972666, 477995336, 2929734, 437222685100, 2028133612728588, 1187792421, 21009245529520, *FOUND):
         shows(found)
     fuzz(examples, st.integers(0, 2**64), shows)

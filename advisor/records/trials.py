@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from advisor.records.data import DataPrint
 from advisor.records.kinds import Mode, Numerics, Outcome, TrialKind, Value, Verdict, text_of
@@ -159,9 +161,9 @@ class Latency:
 class Block:
     """Back-to-back steps timed together: wall seconds between two moments at which the device had done all before."""
 
-    steps: int
+    steps: Annotated[int, Meta(ge=1)]
     samples: int
-    seconds: float
+    seconds: Annotated[float, Meta(gt=0)]
 
     @property
     def step_ms(self) -> float:

@@ -161,8 +161,8 @@ Chart = Plot | Bars | StackedBars
 
 
 def linear_axis(title: str, values: Iterable[float], unit: str = "") -> Axis:
-    """An axis with four to eight round ticks that encloses the values with some room."""
-    known = list(values) or [0.0, 1.0]
+    """An axis with four to eight round ticks that encloses the values with some room; see ``log_axis`` for limits."""
+    known = [min(max(value, -_LARGEST), _LARGEST) for value in values] or [0.0, 1.0]
     low, high = min(known), max(known)
     margin = (high - low) * _MARGIN or max(abs(high), 1.0) * 0.1
     step = _round_step((high - low + 2 * margin) / 5)
