@@ -98,8 +98,9 @@ def test_a_step_that_cannot_be_captured_is_replayed_in_parts_where_that_gains(in
             return EVERYTHING_HELPS(settings)
         return in_parts if isinstance(in_parts, str) else in_parts * EVERYTHING_HELPS(settings)
 
-    known, lab = found_by(speed)
+    known, lab = found_by(speed, gpu_facts(parameters=25_000_000))
     assert lab.settings_of(Kind.LEAP)[:3] == [PLAIN, UNCAPTURED, UNCAPTURED.merged(IN_PARTS)]
+    assert {move.kind for move in lab.asked[:4]} == {Kind.LEAP, Kind.CONTROL}, "nothing else comes before"
     assert known.stack.get("compile.mode") in modes
     assert set(UNCAPTURED.merged(WITH_LOSS.settings)) <= set(known.stack)
 

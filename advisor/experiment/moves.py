@@ -17,6 +17,7 @@ from advisor.experiment.plan import COMPILE_MODE, COMPILE_SCOPE
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.weaken import GRAPH, weaker, without_half
+from advisor.recipe import NOT_COMPILED
 from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Outcome, TrialResult, Verdict
 
@@ -127,10 +128,12 @@ def _without_half(known: Known, plain: Settings) -> Moves:
 
 
 def _gain_of_compiling(known: Known, settings: Settings) -> float:
+    """The expected gain of compiling as these settings say. Any of several that compile would do it without the rest."""
+    plain = Settings({key: value for key, value in settings.items() if key not in NOT_COMPILED})
     gain = 1.0
     for candidate in known.plan.candidates:
         if settings.get(candidate.key) == candidate.value and known.plan.recipe(candidate).expensive:
-            gain = max(gain, known.plan.expected_gain(candidate, settings.without(candidate.key), known.step_ms))
+            gain = max(gain, known.plan.expected_gain(candidate, plain.without(candidate.key), known.step_ms))
     return max(gain, POLICY.drop_gain)
 
 
