@@ -17,8 +17,9 @@ When it does not
 ----------------
 Nothing is fused across blocks or outside them, so the step can be somewhat slower than with the whole model compiled;
 a long run earns the longer compilation back. Blocks of several shapes, as in the stages of a convolutional network,
-are compiled once for each shape. With few blocks there is little to save. A loss that takes a small share of the step,
-or that the compiler cannot trace, gains nothing by being compiled with the model.
+are compiled once for each shape; where more than a third differ it is not tried. With few blocks there is little to
+save. A loss that takes a small share of the step, or that the compiler cannot trace, gains nothing by being compiled
+with the model.
 
 Numerics
 --------
@@ -45,9 +46,9 @@ from advisor.records import Bottleneck, Facts, Mode, Numerics, Phase, Skip, Valu
 # candidate should not come and go with that.
 _LEAST_SHARE = 0.001
 # Of a ResNet-50's 16 blocks eight differ in shape: an H200's host had not compiled them after 37 s, the model in 33 s.
-_CONVOLVES = (
-    "the blocks that the model repeats ({}) convolve: they differ in shape, and each shape is compiled by itself, "
-    "which takes no less time than the whole model"
+_SHAPES = (
+    "{count} blocks that the model repeats ({name}) have {shapes} shapes, and each shape is compiled by itself, which "
+    "takes no less time than the whole model"
 )
 
 
@@ -69,13 +70,14 @@ class CompileScope(Recipe):
     usual = frozenset({"with_loss"})
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
-        blocks, convolves = facts.workload.repeated_blocks, facts.workload.has("conv1d", "conv2d", "conv3d")
+        blocks, shapes = facts.workload.repeated_blocks, facts.workload.block_shapes
+        count = sum(count for _, count in blocks)
         values = ["with_loss"] if _loss_counts(facts) else []
-        values += ["regional"] if blocks and not convolves else []
+        values += ["regional"] if blocks and 3 * shapes <= count else []
         if values:
             return cannot_compile(facts) or values
         if blocks:
-            return Skip(_CONVOLVES.format(blocks[0][0]))
+            return Skip(_SHAPES.format(count=count, name=blocks[0][0], shapes=shapes))
         return Skip("the model repeats no block of layers that could be compiled by itself")
 
     def expected_gain(self, facts: Facts, value: Value) -> float:

@@ -110,7 +110,7 @@ def test_a_compilation_that_may_end_too_late_is_started_only_for_a_bold_leap(lab
 def test_repeated_blocks_are_compiled_by_themselves_where_the_whole_may_take_too_long(lab, passed_s, expected):
     """A transformer's compilation takes 30 s, and half of that for its blocks."""
     lab.bench.budget.learn(30.0, CATALOG.compiled_code(WHOLE.merged({"compile.mode": "max-autotune"})), cost=1.0)
-    blocks = gpu_facts(repeated_blocks=(("Block", 6),), families={"linear": 12})
+    blocks = gpu_facts(repeated_blocks=(("Block", 6),), block_shapes=1, families={"linear": 12})
     known = known_of(blocks)
     known = known.after(Move(Kind.LEAP, known.usual, 1.9, "stack"), Evidence(runs=((known.usual, result_at(1.5)),)))
     known = replace(known, done=frozenset({Kind.CONTROL}))

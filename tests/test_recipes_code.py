@@ -16,8 +16,12 @@ from advisor.records import Mode
 from advisor.runtime.apply import apply_settings
 from advisor.runtime.step import make_step
 
-# Compared in tests of their own: a part of the loop though `apply` is overridden; set once in a process; from timm.
-OWN_WAY = {"control", "eval_no_grad", "gpu_prefetch", "host_sync", "interop_threads", "large_batch_optimizer", "sdpa"}
+# Compared in tests of their own: a part of the loop though `apply` is overridden; set once in a process; from timm; for
+# Hugging Face decoders.
+OWN_WAY = {
+    *("control", "eval_no_grad", "gpu_prefetch", "host_sync", "interop_threads", "large_batch_optimizer", "sdpa"),
+    "training_cache",
+}
 
 
 @pytest.fixture(autouse=True)

@@ -121,6 +121,17 @@ def test_a_failure_that_names_its_cause_costs_one_trial(culprit, reason):
     assert without[:3] == [False, True, True]
 
 
+def test_a_compiled_step_whose_kernel_returns_another_layout_keeps_the_models_own():
+    def speed(settings):
+        if {LAST.key, WITH_LOSS.key} <= set(settings):
+            return "AssertionError: expected size 512==512, stride 16==1 at dim=1 (/tmp/torchinductor_user/x.py)"
+        return EVERYTHING_HELPS(settings)
+
+    known, lab = found_by(speed)
+    assert lab.settings_of(Kind.LEAP)[:3] == [PLAIN, WHOLE, WHOLE.without(LAST.key)]
+    assert known.stack == WHOLE.without(LAST.key)
+
+
 def test_where_half_precision_changes_the_results_the_leap_takes_tensorfloat32():
     def speed(settings):
         result = result_at(EVERYTHING_HELPS(settings) * (1.2 if TF32.key in settings else 1.0))

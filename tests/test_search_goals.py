@@ -109,7 +109,7 @@ SAVES = of_memory(precision__autocast=0.7, memory__activation_checkpointing=0.6,
 
 
 def memory_facts():
-    return gpu_facts(families={"linear": 12}, repeated_blocks=(("Block", 12),), optimizer=adamw_facts())
+    return gpu_facts(families={"linear": 12}, repeated_blocks=(("Block", 12),), block_shapes=1, optimizer=adamw_facts())
 
 
 def test_with_memory_as_the_goal_the_leap_saves_it():

@@ -7,7 +7,7 @@ from torch import nn
 
 from advisor.portable import source
 from advisor.portable.blocks import repeated_blocks
-from advisor.trial.inspection import block_counts
+from advisor.trial.inspection import block_counts, block_shapes
 
 
 class Block(nn.Module):
@@ -77,6 +77,19 @@ def test_the_exported_search_finds_the_same(make, expected):
     exec(source("blocks"), namespace)
     assert namespace["repeated_blocks"](model) == repeated_blocks(model)
     assert len(repeated_blocks(model)) == len(expected)
+
+
+@pytest.mark.parametrize(
+    ("make", "shapes"),
+    [
+        (Decoder, 1),
+        (lambda: nn.Sequential(Stage(4, 2), Stage(8, 3)), 2),
+        (torchvision.models.resnet18, 7),
+        (lambda: nn.Linear(2, 2), 0),
+    ],
+)
+def test_blocks_of_one_class_that_differ_in_shape_are_of_several_kinds(make, shapes):
+    assert block_shapes(make()) == shapes
 
 
 def test_blocks_come_with_their_names_and_the_largest_first():

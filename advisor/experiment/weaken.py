@@ -20,6 +20,8 @@ _PRECISION = (AUTOCAST, WEIGHTS, MATMUL)
 _OF_CAPTURE = ("captur", "cuda graph", "cudagraph", "graph replay", "stream is capturing")
 _OF_COMPILING = ("dynamo", "inductor", "triton", "compil", "fake tensor", "faketensor", "backend=")
 
+# A compiled step that was promised another layout than a kernel returns.
+_OF_PROMISED_LAYOUT = ("assert_size_stride", "expected size ")
 # Errors of views that channels_last breaks, and of two number types where an operation takes one.
 _OF_LAYOUT = ("view size is not compatible", "non-overlapping and dense", "input is not contiguous")
 _OF_TYPES = ("expected scalar type", "same dtype", "bfloat16", "c10::half", "(float) and", "dtype mismatch")
@@ -62,6 +64,7 @@ def _by_message(text: str, rest: tuple[Weakening, ...], *, compiled: bool) -> tu
     causes: tuple[tuple[tuple[str, ...], tuple[Weakening, ...]], ...] = (
         (_OF_SECOND_DERIVATIVES, (_uncompiled, *rest)),
         (_OF_CAPTURE, rest),
+        (_OF_PROMISED_LAYOUT if compiled else (), (_layout, _compiling, _graph, _others, without_half)),
         (_OF_COMPILING if compiled else (), (_compiling, _graph, _others, without_half)),
         (_OF_LAYOUT, (_layout, *rest)),
         (_OF_TYPES, (without_half, *rest)),

@@ -13,8 +13,17 @@ from torch import nn
 
 from advisor.machine.device import backend_of
 from advisor.machine.host import usable_cores
-from advisor.portable import checkpointing, conv_bias, fold_norm, generation, inplace, padding, pointwise
-from advisor.portable.blocks import repeated_blocks
+from advisor.portable import (
+    checkpointing,
+    conv_bias,
+    fold_norm,
+    generation,
+    inplace,
+    padding,
+    pointwise,
+    training_cache,
+)
+from advisor.portable.blocks import kind_of, repeated_blocks
 from advisor.portable.loaders import READ_AHEAD, divides_samples, hears_of_epochs, keeps_position, loader_with
 from advisor.portable.nested import tensors_of
 from advisor.portable.optimizer_options import torch_class
@@ -85,6 +94,7 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any]) -> Wo
         threads=torch.get_num_threads(),
         usable_cores=usable_cores(),
         repeated_blocks=block_counts(loop.model),
+        block_shapes=block_shapes(loop.model),
         varying_shapes=len({_shapes_of(batch) for batch in batches}) > 1,
         fusable_chains=fusable_chains,
         fusing_problem=fusing_problem,
@@ -113,6 +123,12 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any]) -> Wo
 def block_counts(model: nn.Module) -> tuple[tuple[str, int], ...]:
     """Class name and number of the blocks that a model repeats, in the order of :func:`repeated_blocks`."""
     return tuple((type(group[0][1]).__name__, len(group)) for group in repeated_blocks(model))
+
+
+def block_shapes(model: nn.Module) -> int:
+    """The number of kinds among the blocks that a model repeats: of one class, with parameters of the same shapes."""
+    blocks = [block for group in repeated_blocks(model) for _, block in group]
+    return len({(kind_of(block), tuple((name, p.shape) for name, p in block.named_parameters())) for block in blocks})
 
 
 def _generated_tokens(loop: Loop) -> int | None:
@@ -152,6 +168,8 @@ def current_settings(loop: Loop) -> dict[str, Value]:
         current["data.prefetch_factor"] = loop.loader.prefetch_factor or 2
         if loop.loader.multiprocessing_context is not None:
             current["data.multiprocessing_context"] = loop.loader.multiprocessing_context.get_start_method()
+    if loop.mode is Mode.TRAIN and (decoders := training_cache.decoders(loop.model)):
+        current["model.use_cache"] = any(map(training_cache.says_cache, decoders))
     if loop.optimizer is not None:
         current["optimizer.implementation"] = optimizer_implementation(loop.optimizer)
     return {**current, **loop.current}

@@ -132,15 +132,16 @@ def test_candidates_of_the_scope(compilers):
     blocks = (("GPT2Block", 12),)
     cheap = profile_facts(phases={"forward": 99.99, "loss": 0.01})
     for facts in (gpu_facts, cpu_facts):
-        assert proposed("compile_scope", facts(repeated_blocks=blocks, families=LINEAR)) == ["with_loss", "regional"]
-        profiled = facts(repeated_blocks=blocks, families=LINEAR, profile=cheap)
-        assert proposed("compile_scope", profiled) == ["regional"]
+        assert proposed("compile_scope", facts(repeated_blocks=blocks, block_shapes=4)) == ["with_loss", "regional"]
+        assert proposed("compile_scope", facts(repeated_blocks=blocks, block_shapes=5)) == ["with_loss"]
+        assert proposed("compile_scope", facts(repeated_blocks=blocks, block_shapes=1, profile=cheap)) == ["regional"]
     assert "repeats no block" in reason("compile_scope", gpu_facts(profile=cheap))
     assert "repeats no block" in reason("compile_scope", gpu_facts(mode=Mode.INFER))
     assert "too old for Triton" in reason(
-        "compile_scope", gpu_facts(capability=(6, 0), repeated_blocks=blocks, families=LINEAR)
+        "compile_scope", gpu_facts(capability=(6, 0), repeated_blocks=blocks, block_shapes=1)
     )
-    assert "differ in shape" in reason("compile_scope", gpu_facts(repeated_blocks=blocks, profile=cheap))
+    many = reason("compile_scope", gpu_facts(repeated_blocks=blocks, block_shapes=5, profile=cheap))
+    assert "12 blocks that the model repeats (GPT2Block) have 5 shapes" in many
     why = CATALOG["compile_scope"].why(gpu_facts(repeated_blocks=blocks), "regional")
     assert "repeats GPT2Block 12 times" in why
 

@@ -72,6 +72,7 @@ LEFT_OUT: Mapping[str, str] = {
     "debug.switches": "a habit: it is measured, never advised",
     "loop.eval_grad": "a habit: it prices a validation step",
     "loop.host_sync": "a habit: it prices lines of the user's code",
+    "model.use_cache": "for Hugging Face decoders; tests/test_recipes_training_cache.py",
     "memory.allocator": "has to be in the environment before Python starts",
     "precision.float8": "needs torchao and wide layers",
     "precision.quantize": "needs torchao",

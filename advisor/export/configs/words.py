@@ -168,6 +168,8 @@ def _hf_arguments(config: Config) -> Iterator[Phrase]:
     if "data.non_blocking" in settings:
         entry = config.entry("accelerator_config", settings["data.non_blocking"], "non_blocking")
         yield Phrase(("data.non_blocking",), (entry,))
+    if settings.get("model.use_cache") is False:  # the Trainer's own default
+        yield Phrase(("model.use_cache",), (config.off("use_cache"),))
     if settings.get("backends.deterministic") is False and config.get("full_determinism"):
         yield Phrase(("backends.deterministic",), (config.off("full_determinism"),))
     if settings.get("loop.empty_cache") == "never" and config.get("torch_empty_cache_steps"):

@@ -1,0 +1,28 @@
+"""The keys and values that a Hugging Face decoder returns of each call, which nobody reads while it trains."""
+
+import torch
+
+
+def decoders(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """The parts of a model that attend to the past, and whose configuration says whether they keep keys and values.
+
+    An encoder's configuration may say so too, and it keeps nothing.
+    """
+    parts = [module for module in model.modules() if isinstance(says_cache(module), bool)]
+    return [part for part in parts if any(map(looks_back, part.modules()))]
+
+
+def says_cache(module: torch.nn.Module) -> object:
+    """What a module's configuration says of keeping keys and values; None where it says nothing."""
+    return getattr(getattr(module, "config", None), "use_cache", None)
+
+
+def looks_back(module: torch.nn.Module) -> bool:
+    """Whether a module is attention to the past, by the names that Hugging Face gives to it."""
+    return True in (getattr(module, "is_causal", None), getattr(module, "is_decoder", None))
+
+
+def keep_no_cache(model: torch.nn.Module) -> None:
+    """Have no part of the model keep keys and values. ``generate`` has a setting of its own and goes on keeping them."""
+    for part in decoders(model):
+        part.config.use_cache = False

@@ -1,0 +1,66 @@
+"""No cache of keys and values in training
+
+What it does
+------------
+Sets `use_cache` to false in the configuration of a Hugging Face decoder. By default each call returns the keys and
+values of all layers, for the next call to go on from: what text generation needs, and training never reads.
+`generate` has a setting of its own and goes on keeping them.
+
+Why it helps
+------------
+Nothing is stored and passed on that nobody reads. It matters most for a compiler: each layer looks at the cache, which
+is longer by one entry for each, so that layers which are otherwise alike are compiled one by one.
+
+When it does not
+----------------
+A step that is not compiled gains little: the tensors exist anyway, for the backward pass. A loop that reads
+`past_key_values` in training, as in training over segments of a long text, needs it. Hugging Face's Trainer switches it
+off by itself.
+
+Numerics
+--------
+exact: the same products in the same order.
+
+References
+----------
+Hugging Face documentation, Caching; TrainingArguments, use_cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from advisor.portable import source
+from advisor.recipe import TRAINING, Components, Recipe, Stage
+from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+
+
+class TrainingCache(Recipe):
+    """`model.config.use_cache = False`, in each part that has one."""
+
+    id = "training_cache"
+    title = "No cache of keys and values in training"
+    key = "model.use_cache"
+    default = True
+    modes = TRAINING
+    attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
+    numerics = Numerics.EXACT
+    stage = Stage.MODEL
+    gain = 1.01
+    usual = frozenset({False})
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        if self.key not in facts.workload.current:
+            return Skip("no part of the model is a Hugging Face decoder, which keeps keys and values in training")
+        return [False] if facts.current(self.key, True) else Skip("the model keeps no keys and values already")
+
+    def apply(self, workload: Components, value: Value) -> None:
+        if not value:
+            from advisor.portable.training_cache import keep_no_cache
+
+            keep_no_cache(workload.model)
+
+    def code(self, value: Value) -> str:
+        if value:
+            return "# the model's configuration says whether it keeps keys and values\n"
+        return f"{source('training_cache')}\n\nkeep_no_cache(model)\n"
