@@ -128,7 +128,7 @@ def _without_half(known: Known, plain: Settings) -> Moves:
 
 
 def _gain_of_compiling(known: Known, settings: Settings) -> float:
-    """The expected gain of compiling as these settings say. Any of several that compile would do it without the rest."""
+    """The expected gain of compiling as these settings say; any of several that compile would do it by itself."""
     plain = Settings({key: value for key, value in settings.items() if key not in NOT_COMPILED})
     gain = 1.0
     for candidate in known.plan.candidates:

@@ -1,9 +1,11 @@
 """The keys and values that a Hugging Face decoder returns of each call, which nobody reads while it trains."""
 
+import typing
+
 import torch
 
 
-def decoders(model: torch.nn.Module) -> list[torch.nn.Module]:
+def decoders(model: torch.nn.Module) -> list[typing.Any]:
     """The parts of a model that attend to the past, and whose configuration says whether they keep keys and values.
 
     An encoder's configuration may say so too, and it keeps nothing.
@@ -23,6 +25,6 @@ def looks_back(module: torch.nn.Module) -> bool:
 
 
 def keep_no_cache(model: torch.nn.Module) -> None:
-    """Have no part of the model keep keys and values. ``generate`` has a setting of its own and goes on keeping them."""
+    """Have no part of the model keep keys and values, except in ``generate``, which has a setting of its own."""
     for part in decoders(model):
         part.config.use_cache = False
