@@ -17,6 +17,28 @@ from advisor.portable.graphed import GraphedStep
 from advisor.portable.plan import StepPlan
 from advisor.portable.steps import InferStep
 
+# --- what comes before a capture ------------------------------------------------------------------------------
+
+
+def test_the_last_eager_step_goes_the_way_of_the_captured_one(monkeypatch):
+    """Code such as Hugging Face's attention masks looks at the batch's values unless it is captured."""
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    in_forward, in_updates = [], []
+
+    def loss(model, batch):
+        in_forward.append(torch.cuda.is_current_stream_capturing())
+        return of_model(model, batch)
+
+    model = net()
+    optimizer = sgd(model.parameters())
+    optimizer.register_step_pre_hook(lambda *_: in_updates.append(torch.cuda.is_current_stream_capturing()))
+    step = graphed(model, optimizer, loss)
+    for batch in batches(3):
+        step(batch)
+    assert in_forward == [False, False, True]
+    assert in_updates == [False, False, False], "an optimizer refuses to be captured unless it is told before"
+
+
 # --- what a graph follows -------------------------------------------------------------------------------------
 
 

@@ -3,7 +3,8 @@
 import functools
 import operator
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -36,6 +37,21 @@ def capture_stream(device: torch.device) -> torch.cuda.Stream:
     Left to PyTorch, it is on the device that was the current one in the first capture, and records nothing of others.
     """
     return torch.cuda.Stream(device)
+
+
+@contextmanager
+def as_if_captured() -> Iterator[None]:
+    """Have code that asks whether a graph is being captured hear that one is.
+
+    Some goes another way then (Hugging Face's attention masks are made without a look at their values), and what a
+    compiler has to make for that way it cannot make in a capture.
+    """
+    asked = torch.cuda.is_current_stream_capturing
+    torch.cuda.is_current_stream_capturing = lambda: True
+    try:
+        yield
+    finally:
+        torch.cuda.is_current_stream_capturing = asked
 
 
 class CudaGraph:
@@ -138,16 +154,16 @@ class Patience:
 class GraphedStep:
     """A step that is captured in a CUDA graph on its fourth call and replayed from then on.
 
-    The first calls run eagerly on a side stream and are steps like any other. Each replay computes with the present
-    learning rates. Before it, what a graph cannot follow is compared with what was captured: the batch's structure,
-    shapes, types and Python values; the layers, their modes and hooks; the parameters and which of them are trained;
-    the numbers and tensors that the model and the loss read (``watching.py`` says which are found); the optimizer's
-    other options and its state. Where that changed, the step runs eagerly and is captured again once it has settled. A
-    batch that differs once, such as a short last one, runs eagerly between replays. Where options other than the
-    learning rate change again and again, where the optimizer's step needs the host, and where gradients are scaled, the
-    update stays outside the graph. A step in which something changes each time, that decides by random numbers of the
-    host, or that writes into its batch goes on eagerly, with a warning that says why. Raises what a capture raises, as
-    where the host reads a result.
+    The first calls run eagerly on a side stream and are steps like any other; in the last of them the forward pass goes
+    the way that it goes in a capture. Each replay computes with the present learning rates. Before it, what a graph
+    cannot follow is compared with what was captured: the batch's structure, shapes, types and Python values; the
+    layers, their modes and hooks; the parameters and which of them are trained; the numbers and tensors that the model
+    and the loss read (``watching.py`` says which are found); the optimizer's other options and its state. Where that
+    changed, the step runs eagerly and is captured again once it has settled. A batch that differs once, such as a short
+    last one, runs eagerly between replays. Where options other than the learning rate change again and again, where the
+    optimizer's step needs the host, and where gradients are scaled, the update stays outside the graph. A step in which
+    something changes each time, that decides by random numbers of the host, or that writes into its batch goes on
+    eagerly, with a warning that says why. Raises what a capture raises, as where the host reads a result.
     """
 
     def __init__(self, step: TrainStep | InferStep, graph: Any = None) -> None:
@@ -278,13 +294,22 @@ class GraphedStep:
         if self.captured:  # a batch of another form, in between
             result = self.graph.warm_up(lambda: self.step.run(batch))
         else:
-            generators = host_generators() if self.patience.is_almost_over else []
+            is_last = self.patience.is_almost_over
+            generators = host_generators() if is_last else []
             versions = list(map(writes_to, given))
-            result = self.graph.warm_up(lambda: self.step.run(batch))
+            result = self.graph.warm_up(lambda: self._rehearse(batch) if is_last else self.step.run(batch))
             drew = bool(generators) and host_generators() != generators
             self._look_after_a_step(batch, drew=drew, wrote=list(map(writes_to, given)) != versions)
         self.patience.ran_eagerly()
         return result
+
+    def _rehearse(self, batch: Any) -> Any:
+        """Run a step whose forward pass goes the way of a captured one."""
+        self.step.around_forward = as_if_captured
+        try:
+            return self.step.run(batch)
+        finally:
+            self.step.around_forward = nullcontext
 
     def _look_after_a_step(self, batch: Any, *, drew: bool, wrote: bool) -> None:
         """Note what an eager step changed: the first makes the optimizer's state.

@@ -52,7 +52,8 @@ class TrainStep:
 
     ``scaler`` is the gradient scaler, None without one. ``state_dict`` and ``load_state_dict`` hold what a checkpoint
     needs beside the model and the optimizer: the scaler's state, and how many batches of an update are in.
-    ``optimizer_step`` runs in place of the optimizer's own ``step``. Raises ValueError for an optimizer that calls the
+    ``optimizer_step`` runs in place of the optimizer's own ``step``, and each forward pass inside ``around_forward()``.
+    Raises ValueError for an optimizer that calls the
     loss itself. Gradients are clipped over the optimizer's parameters.
     """
 
@@ -91,6 +92,7 @@ class TrainStep:
         self._autocast = autocast_of(plan)
         self._attention = attention_of(plan)
         self._creation = creation_of(plan)
+        self.around_forward: Callable[[], AbstractContextManager[Any]] = nullcontext
         self._marks_steps = marks_steps(plan)
         self._graphs = replaying_graphs if self._marks_steps else nullcontext
         self._all_parameters = list(model.parameters()) if plan.compiles_with != "none" else []
@@ -131,7 +133,7 @@ class TrainStep:
     def forward(self, batch: Any) -> Any:
         """The model's output; the whole loss when the loss takes the model or is compiled with it."""
         self.settle_loss(batch)
-        with self._graphs(), self._creation(), self._attention(), self._autocast:
+        with self.around_forward(), self._graphs(), self._creation(), self._attention(), self._autocast:
             if self._loss_takes_model:
                 return (self._whole or self.loss_function)(self.model, batch)
             split = (self._split_mapping if isinstance(batch, Mapping) else self._split)(batch)
@@ -325,6 +327,7 @@ class InferStep:
         self._autocast = autocast_of(plan)
         self._attention = attention_of(plan)
         self._creation = creation_of(plan)
+        self.around_forward: Callable[[], AbstractContextManager[Any]] = nullcontext
         self._marks_steps = marks_steps(plan)
         self._graphs = replaying_graphs if self._marks_steps else nullcontext
         self._collect = collector_of(plan)
@@ -349,7 +352,8 @@ class InferStep:
         return self._forward(batch)
 
     def _forward(self, batch: Any) -> Any:
-        with grad_mode(self.plan.runs_under), self._graphs(), self._creation(), self._attention(), self._autocast:
+        grad = grad_mode(self.plan.runs_under)
+        with self.around_forward(), grad, self._graphs(), self._creation(), self._attention(), self._autocast:
             split = self._split(batch)
             return self.model(*split.args, **split.kwargs)
 
