@@ -7,8 +7,11 @@ import torch
 from compiled_models import both_ways, by_apply
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
 
+from advisor.portable.plan import StepPlan
 from advisor.portable.regions import compile_blocks
+from advisor.portable.steps import TrainStep
 from advisor.portable.training_cache import decoders
+from advisor.trial.measurement.probe import probe_training
 
 IDS = torch.arange(16).reshape(2, 8) + 3
 
@@ -55,6 +58,18 @@ def test_a_decoder_trains_the_same_and_keeps_nothing(make, effect):
     assert none_kept is None
     assert same == loss
     torch.testing.assert_close(same_gradients, gradients, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("make", [gpt2, t5])
+def test_the_outputs_that_a_trial_compares_hold_no_cache(make):
+    samples = []
+    for model in same_model_twice(make):
+        if samples:
+            by_apply("training_cache", False, model)
+        optimizer = torch.optim.SGD(model.train().parameters(), lr=0.1)
+        step = TrainStep(model, optimizer, None, StepPlan(mode="train", device="cpu"))
+        samples.append(probe_training(step, [{"input_ids": IDS, "labels": IDS}] * 2, seed=0).outputs)
+    assert samples[0] == samples[1] != ()
 
 
 def test_generation_goes_on_keeping_keys_and_values():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -285,8 +285,19 @@ class _FirstOutput:
 
     def _keep(self, module: nn.Module, inputs: Any, output: Any) -> None:
         if not self.sample:
-            self.sample = sample_of(output)
+            self.sample = sample_of(_without_caches(output))
         self.close()  # a captured step waits until no hook comes or goes
+
+
+def _without_caches(output: Any) -> Any:
+    """An output without what a Hugging Face decoder keeps to go on from, which a setting may have it not return."""
+    if isinstance(output, Mapping):
+        return {name: part for name, part in output.items() if not _is_cache(part)}
+    return [part for part in output if not _is_cache(part)] if isinstance(output, list | tuple) else output
+
+
+def _is_cache(part: Any) -> bool:
+    return type(part).__module__ == "transformers.cache_utils"
 
 
 def _model_of(step: Any) -> nn.Module | None:
