@@ -57,6 +57,20 @@ def test_gradients_that_are_there_at_times_are_counted(way):
     assert counted([0, 0, 0]) == 0
 
 
+def test_the_operations_that_gradients_flow_through_are_counted():
+    def counted(model):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        step = TrainStep(model, optimizer, nn.CrossEntropyLoss(), StepPlan(mode=Mode.TRAIN, device="cpu"))
+        return probe_training(step, [batch()], 0).operations
+
+    one, frozen = nn.Sequential(nn.Linear(16, 4)), nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 4))
+    frozen[0].requires_grad_(False)
+    layer = counted(one)
+    assert layer > 0
+    assert counted(frozen) == layer
+    assert counted(nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))) == 2 * layer + 1
+
+
 class Scaler:
     """A gradient scaler whose scale falls with each of the first steps."""
 

@@ -19,6 +19,7 @@ from advisor.experiment.known import Kind, Known, Move
 from advisor.experiment.measuring.baseline import check_energy, first_run
 from advisor.experiment.measuring.bench import Bench, SessionCancelledError
 from advisor.experiment.measuring.budget import Budget
+from advisor.experiment.measuring.compile_time import expected_compile_s
 from advisor.experiment.measuring.lab import Lab
 from advisor.experiment.measuring.verification import verify
 from advisor.experiment.moves import why_not
@@ -41,7 +42,7 @@ from advisor.experiment.telling import Teller
 from advisor.machine.hardware import inspect_hardware
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.recipe.settings import Settings
-from advisor.records import Candidate, Exported, Facts, Finding, Mode, StackRecord, TrialResult, Value
+from advisor.records import Candidate, Exported, Facts, Finding, StackRecord, TrialResult, Value
 from advisor.runner.trials import Runner
 from advisor.source.prints import SourceWatch
 from advisor.source.reading import read_sources
@@ -307,8 +308,7 @@ class Session:
 
     def _prepare_budget(self, facts: Facts, hints: Hints) -> None:
         budget = self._bench.budget
-        budget.parameter_tensors = facts.workload.parameter_tensors
-        budget.compiles_backward = facts.workload.mode is Mode.TRAIN
+        budget.guessed_compile_s = expected_compile_s(facts)
         budget.hinted_compile_s = hints.compile_s
 
     def _search(self, known: Known, *, wanted: Callable[[Move], bool] = lambda move: True) -> None:

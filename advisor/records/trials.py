@@ -189,7 +189,8 @@ class TrialResult:
     steps and after each; norms of another number of ``parameters`` are not compared.
     ``disturbed`` says what from outside made the timings unreliable; empty when nothing did. ``skipped_steps`` counts
     the updates that a gradient scaler skipped in the probe. ``gradients_at_times`` counts the trained parameters that
-    had a gradient after some steps of the probe and none after others. ``energy_j_per_sample`` is what the whole GPU
+    had a gradient after some steps of the probe and none after others; ``operations`` those of the model's forward pass
+    that gradients flow through, 0 where they are not known. ``energy_j_per_sample`` is what the whole GPU
     took while the blocks were timed, its idle draw and the host's pauses included. ``data`` tells what the first
     batches of a loader were; None where one batch is used again and again. ``phases`` are ms per part of a step, each
     waited for; empty where nobody asked for them. ``device``: the GPU that the trial ran on, where that is not the
@@ -223,6 +224,7 @@ class TrialResult:
     disturbed: str = ""
     skipped_steps: int = 0
     gradients_at_times: int = 0
+    operations: int = 0
     energy_j_per_sample: float | None = None
     gpu: GpuReadings | None = None
     log_path: str = ""

@@ -69,10 +69,10 @@ class WorkloadFacts:
     value of every known setting as the user has it.
     ``input_dims`` has the number of dimensions of each input tensor. ``linear_shapes`` has inputs, outputs and count
     for each size of linear layer. ``repeated_blocks`` has class and count, and ``block_shapes`` counts their shapes;
-    ``varying_shapes`` is whether the first batches differ in shape. ``fusable_chains`` counts chains of pointwise
-    operations and ``inplace_activations`` the activations that could write over their input; where there is none
-    because the model cannot be traced, the problem says why. ``clip_norm`` is the norm that the user clips gradients
-    to, None without clipping.
+    ``parameter_shapes`` counts those of all parameters; ``varying_shapes`` is whether the first batches differ in
+    shape. ``fusable_chains`` counts chains of pointwise operations and ``inplace_activations`` the activations that
+    could write over their input; where there is none because the model cannot be traced, the problem says why.
+    ``clip_norm`` is the norm that the user clips gradients to, None without clipping.
     ``biased_conv_norm_pairs`` counts convolutions whose bias a norm cancels, ``conv_norm_pairs`` batch norms that could
     be folded (looked for in inference only); where neither could be looked for, ``norm_pairs_problem`` says why.
     ``paddable_outputs`` has, for a multiple, how many layers could be padded to it, and the outputs of the widest.
@@ -113,6 +113,7 @@ class WorkloadFacts:
     linear_shapes: tuple[tuple[int, int, int], ...] = ()
     repeated_blocks: tuple[tuple[str, int], ...] = ()
     block_shapes: int = 0
+    parameter_shapes: int = 0
     varying_shapes: bool = False
     fusable_chains: int = 0
     fusing_problem: str = ""
@@ -326,7 +327,8 @@ class Facts:
 
     ``sources`` has the fingerprints of the user's own modules that the baseline imported, by path. ``gpus`` is how many
     the settings at hand are measured on. ``gradients_at_times`` counts the trained parameters that had a gradient after
-    some of the first steps and none after others.
+    some of the first steps and none after others. ``operations`` are those of the model's forward pass that gradients
+    flow through, 0 where they are not known.
     """
 
     hardware: Hardware
@@ -339,6 +341,7 @@ class Facts:
     sources: dict[str, str] = field(default_factory=dict)
     gpus: int = 1
     gradients_at_times: int = 0
+    operations: int = 0
 
     def computes(self, *families: str) -> bool:
         """Whether a step computes one of these kinds of things: by a module of the model, or by calling a function."""

@@ -95,6 +95,7 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any]) -> Wo
         usable_cores=usable_cores(),
         repeated_blocks=block_counts(loop.model),
         block_shapes=block_shapes(loop.model),
+        parameter_shapes=len({p.shape for p in parameters}),
         varying_shapes=len({_shapes_of(batch) for batch in batches}) > 1,
         fusable_chains=fusable_chains,
         fusing_problem=fusing_problem,

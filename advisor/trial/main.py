@@ -242,6 +242,7 @@ class Trial:
             parameters=sum(parameter.numel() for parameter in parts.components.model.parameters()),
             skipped_steps=probe.skipped_steps,
             gradients_at_times=probe.gradients_at_times,
+            operations=probe.operations,
             notes=(
                 *_notes(warm, parts.loop, clock),
                 *notes_on_data(first.data),

@@ -70,6 +70,7 @@ def first_run(bench: Bench, hardware: Hardware, findings: tuple[Finding, ...]) -
         peak_reserved_bytes=result.peak_reserved_bytes,
         sources=bench.inspected.sources,
         gradients_at_times=result.gradients_at_times,
+        operations=result.operations,
     )
     return facts, result
 

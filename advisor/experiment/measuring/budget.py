@@ -14,13 +14,8 @@ from advisor.recipe.settings import Settings
 _SHORTEST_MEASURE_S = 0.5
 _LONGEST_MEASURE_S = 3.0
 _MEASURE_SHARE = 0.015
-# A guess until one has been seen. On an H200's host trials that compiled training took 33 s for a ResNet-50 of 161
-# parameter tensors, 27 s for a GPT-2 of 148, 24 s for a ResNet-18 of 62 and 11 s for an MLP of 48; for inference the
-# ResNet-50 took 14 s.
-_COMPILE_S = 6.0
-_COMPILE_S_PER_TENSOR = 0.15
-_FORWARD_SHARE = 0.4
-_MID_SIZE_TENSORS = 100
+# What is expected of a first compilation before the workload is known. Seconds.
+_COMPILE_S = 25.0
 # A trial that finds its kernels in the compiler's cache takes this share of one that compiles: 0.19 to 0.35 on H200s.
 _CACHED_SHARE = 0.3
 # Importing torch, building a large model and its first steps can take this long before anything is known. Seconds.
@@ -56,8 +51,7 @@ class Budget:
         self.baseline_s: float | None = None
         self.interpreter_s = 0.0
         self.build_s = 0.0
-        self.parameter_tensors = _MID_SIZE_TENSORS
-        self.compiles_backward = True
+        self.guessed_compile_s = _COMPILE_S
         self.hinted_compile_s: float | None = None
 
     def renewed(self, total_s: float | None = None) -> Budget:
@@ -157,8 +151,7 @@ class Budget:
             return self.compile_s
         if self.hinted_compile_s is not None:
             return self.hinted_compile_s + ordinary_s
-        share = 1.0 if self.compiles_backward else _FORWARD_SHARE
-        return _COMPILE_S + _COMPILE_S_PER_TENSOR * share * self.parameter_tensors + ordinary_s
+        return self.guessed_compile_s + ordinary_s
 
     def allows_repeat(self, expected_s: float) -> bool:
         """Whether a disturbed trial may be measured again: repeats get a fixed share of the budget."""

@@ -34,7 +34,8 @@ class Probe:
     ``usual_step_s`` is what one took on average, the longest left out where there are several: that one compiles.
     ``losses``, ``outputs`` and ``weights`` are as in ``TrialResult``. ``skipped_steps`` of the steps changed no weight,
     because a gradient scaler skipped their update; ``scale`` is that scaler's in the end. ``gradients_at_times`` counts
-    the trained parameters that had a gradient after some steps and none after others.
+    the trained parameters that had a gradient after some steps and none after others, ``operations`` those behind the
+    model's first output.
     """
 
     seconds: float
@@ -46,6 +47,7 @@ class Probe:
     scale: float | None = None
     usual_step_s: float = 0.0
     gradients_at_times: int = 0
+    operations: int = 0
 
     def scaler_notes(self, scale_now: float | None) -> tuple[str, ...]:
         """Notes on the gradient scaler, whose scale is ``scale_now`` after warm-up and timing."""
@@ -113,6 +115,7 @@ def probe_training(
         scale=counted.scale,
         usual_step_s=counted.usual_step_s,
         gradients_at_times=gradients.at_times,
+        operations=output.operations,
     )
 
 
@@ -197,6 +200,18 @@ def squared_norm(model: nn.Module) -> float:
     return sum(float(torch.stack(on_one).sum()) for on_one in squares.values())  # one wait for each device
 
 
+def operations_behind(output: Any) -> int:
+    """The number of operations that made an output and that gradients flow back through; 0 without gradients."""
+    waiting = [tensor.grad_fn for tensor in tensors_of(output) if tensor.grad_fn is not None]
+    found = set(waiting)
+    while waiting:
+        for behind, _ in waiting.pop().next_functions:
+            if behind is not None and behind not in found:
+                found.add(behind)
+                waiting.append(behind)
+    return sum(bool(operation.next_functions) for operation in found)  # a parameter has none behind it
+
+
 class _CountedStep:
     """Runs steps and keeps count of them, of their time, and of the updates that a gradient scaler skips."""
 
@@ -272,6 +287,7 @@ class _FirstOutput:
 
     def __init__(self, model: nn.Module | None, *, traced: bool) -> None:
         self.sample: tuple[float, ...] = ()
+        self.operations = 0
         # A model that is compiled in place, or in a larger whole, would trace the hook; TorchScript takes none.
         compiled = traced or getattr(model, "_compiled_call_impl", None) or isinstance(model, torch.jit.ScriptModule)
         hooked = model is not None and not compiled
@@ -286,6 +302,7 @@ class _FirstOutput:
     def _keep(self, module: nn.Module, inputs: Any, output: Any) -> None:
         if not self.sample:
             self.sample = sample_of(_without_caches(output))
+            self.operations = operations_behind(output)
         self.close()  # a captured step waits until no hook comes or goes
 
 

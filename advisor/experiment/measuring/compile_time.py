@@ -1,0 +1,29 @@
+"""What a first compilation is expected to take, before one has been seen.
+
+Tracing takes time for each operation, and making kernels for each that is unlike the others, which tensors of as many
+shapes stand for: a transformer has few, a network of convolutions many.
+"""
+
+from __future__ import annotations
+
+from advisor.records import Facts, Mode
+
+# By least squares over eleven models in training on an H200's host (16 cores of a Xeon), torch 2.11, compiled as one
+# with the loss; tests/test_compile_time.py has them. Seconds.
+_AT_LEAST_S = 5.0
+_PER_OPERATION_S = 0.028
+_PER_SHAPE_S = 0.88
+# Without a backward pass: 14 s for a ResNet-50, 13 s for a ViT-S.
+_FORWARD_SHARE = 0.3
+# Where operations and shapes are not known, the usual ones for each parameter tensor.
+_OPERATIONS_PER_TENSOR = 2
+_SHAPES_PER_TENSOR = 1 / 6
+
+
+def expected_compile_s(facts: Facts) -> float:
+    """The seconds that compiling the model and its loss usually takes, without the rest of the trial."""
+    tensors = facts.workload.parameter_tensors
+    operations = facts.operations or _OPERATIONS_PER_TENSOR * tensors
+    shapes = facts.workload.parameter_shapes or _SHAPES_PER_TENSOR * tensors
+    share = 1.0 if facts.workload.mode is Mode.TRAIN else _FORWARD_SHARE
+    return _AT_LEAST_S + share * (_PER_OPERATION_S * operations + _PER_SHAPE_S * shapes)

@@ -1,0 +1,45 @@
+"""The guess at a first compilation, against what compilations took on an H200's host."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from facts import gpu_facts
+
+from advisor.experiment.measuring.compile_time import expected_compile_s
+from advisor.records import Mode
+
+# Operations of the forward pass, shapes of parameters, and the seconds from the uncompiled to the compiled stack, less
+# the three of an ordinary trial. Sessions of tests/gpu/RESULTS.md.
+TOOK = {
+    "T5-small": (1256, 6, 49),
+    "GPT-2": (674, 9, 27),
+    "Llama, 8 layers": (559, 5, 26),
+    "Whisper, 4 layers": (518, 10, 26),
+    "ViT-S": (336, 12, 24),
+    "ConvNeXt-tiny": (314, 24, 34),
+    "MobileNetV3": (190, 63, 65),
+    "FCN on ResNet-50": (179, 29, 35),
+    "ResNet-50": (178, 28, 35),
+    "diffusion U-Net": (151, 23, 33),
+    "ResNet-18": (72, 17, 24),
+}
+
+
+@pytest.mark.parametrize(("operations", "shapes", "seconds"), TOOK.values(), ids=TOOK)
+def test_the_guess_is_within_a_fifth_of_what_it_took(operations, shapes, seconds):
+    facts = replace(gpu_facts(parameter_shapes=shapes), operations=operations)
+    assert expected_compile_s(facts) == pytest.approx(seconds, rel=0.2)
+
+
+@pytest.mark.parametrize(("tensors", "shapes", "seconds"), [(161, 28, 14), (152, 12, 13)], ids=["ResNet-50", "ViT-S"])
+def test_without_a_backward_pass_it_takes_less(tensors, shapes, seconds):
+    facts = gpu_facts(mode=Mode.INFER, parameter_tensors=tensors, parameter_shapes=shapes)
+    assert expected_compile_s(facts) == pytest.approx(seconds, rel=0.25)
+
+
+def test_what_older_sessions_know_is_enough_for_a_guess():
+    guesses = [expected_compile_s(gpu_facts(parameter_tensors=tensors)) for tensors in (20, 60, 160)]
+    assert guesses == sorted(guesses)
+    assert 5 < guesses[0] < guesses[-1] < 60
