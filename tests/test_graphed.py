@@ -20,7 +20,15 @@ from advisor.portable.steps import InferStep
 # --- what comes before a capture ------------------------------------------------------------------------------
 
 
-def test_the_last_eager_step_goes_the_way_of_the_captured_one(monkeypatch):
+@pytest.mark.parametrize(
+    ("plan", "ways"),
+    [
+        ({}, [False, False, True]),
+        ({"compile_mode": "default", "compile_scope": "regional"}, [True, True, True]),
+        ({"compile_mode": "default"}, [False, False, False]),
+    ],
+)
+def test_eager_steps_go_the_way_of_the_captured_one_before_anything_is_captured(plan, ways, monkeypatch):
     """Code such as Hugging Face's attention masks looks at the batch's values unless it is captured."""
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     in_forward, in_updates = [], []
@@ -32,10 +40,10 @@ def test_the_last_eager_step_goes_the_way_of_the_captured_one(monkeypatch):
     model = net()
     optimizer = sgd(model.parameters())
     optimizer.register_step_pre_hook(lambda *_: in_updates.append(torch.cuda.is_current_stream_capturing()))
-    step = graphed(model, optimizer, loss)
+    step = graphed(model, optimizer, loss, **plan)
     for batch in batches(3):
         step(batch)
-    assert in_forward == [False, False, True]
+    assert in_forward == ways
     assert in_updates == [False, False, False], "an optimizer refuses to be captured unless it is told before"
 
 

@@ -154,16 +154,17 @@ class Patience:
 class GraphedStep:
     """A step that is captured in a CUDA graph on its fourth call and replayed from then on.
 
-    The first calls run eagerly on a side stream and are steps like any other; in the last of them the forward pass goes
-    the way that it goes in a capture. Each replay computes with the present learning rates. Before it, what a graph
-    cannot follow is compared with what was captured: the batch's structure, shapes, types and Python values; the
-    layers, their modes and hooks; the parameters and which of them are trained; the numbers and tensors that the model
-    and the loss read (``watching.py`` says which are found); the optimizer's other options and its state. Where that
-    changed, the step runs eagerly and is captured again once it has settled. A batch that differs once, such as a short
-    last one, runs eagerly between replays. Where options other than the learning rate change again and again, where the
-    optimizer's step needs the host, and where gradients are scaled, the update stays outside the graph. A step in which
-    something changes each time, that decides by random numbers of the host, or that writes into its batch goes on
-    eagerly, with a warning that says why. Raises what a capture raises, as where the host reads a result.
+    The first calls run eagerly on a side stream and are steps like any other; in the last of them, and in all where
+    blocks are compiled, the forward pass goes the way that it goes in a capture. Each replay computes with the present
+    learning rates. Before it, what a graph cannot follow is compared with what was captured: the batch's structure,
+    shapes, types and Python values; the layers, their modes and hooks; the parameters and which of them are trained;
+    the numbers and tensors that the model and the loss read (``watching.py`` says which are found); the optimizer's
+    other options and its state. Where that changed, the step runs eagerly and is captured again once it has settled. A
+    batch that differs once, such as a short last one, runs eagerly between replays. Where options other than the
+    learning rate change again and again, where the optimizer's step needs the host, and where gradients are scaled, the
+    update stays outside the graph. A step in which something changes each time, that decides by random numbers of the
+    host, or that writes into its batch goes on eagerly, with a warning that says why. Raises what a capture raises, as
+    where the host reads a result.
     """
 
     def __init__(self, step: TrainStep | InferStep, graph: Any = None) -> None:
@@ -294,14 +295,25 @@ class GraphedStep:
         if self.captured:  # a batch of another form, in between
             result = self.graph.warm_up(lambda: self.step.run(batch))
         else:
-            is_last = self.patience.is_almost_over
-            generators = host_generators() if is_last else []
+            generators = host_generators() if self.patience.is_almost_over else []
             versions = list(map(writes_to, given))
-            result = self.graph.warm_up(lambda: self._rehearse(batch) if is_last else self.step.run(batch))
+            run = self._rehearse if self._rehearses else self.step.run
+            result = self.graph.warm_up(lambda: run(batch))
             drew = bool(generators) and host_generators() != generators
             self._look_after_a_step(batch, drew=drew, wrote=list(map(writes_to, given)) != versions)
         self.patience.ran_eagerly()
         return result
+
+    @property
+    def _rehearses(self) -> bool:
+        """Whether the next eager step's forward pass goes the way of a captured one.
+
+        With blocks that are compiled all do, or they would be compiled for both ways. A forward pass that is compiled
+        as a whole has one way.
+        """
+        if self.plan.compiles_with == "none":
+            return self.patience.is_almost_over
+        return self.plan.compile_scope == "regional"
 
     def _rehearse(self, batch: Any) -> Any:
         """Run a step whose forward pass goes the way of a captured one."""
