@@ -4,8 +4,8 @@
     python tests/gpu/screenshots.py resnet50.jsonl screenshots
 
 The arguments: target, batch size, budget in seconds, folder, for a session that is measured now; or the journal of one
-that was measured elsewhere, and the folder. Each view is drawn dark and light, at 120x36 and at 80x24; recording.svg
-plays the session from its first event to its advice.
+that was measured elsewhere, with its folder of logs beside it, and the folder. Each view is drawn dark and light, at
+120x36 and at 80x24; recording.svg plays the session from its first event to its advice.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ THEMES = {"": "advisor", "-light": "advisor-light"}
 VIEWS = {
     "overview": "1",
     "profile": "2",
-    "roofline": "2p",
-    "step_times": "2pp",
-    "trials": "3",
+    "roofline": "2 p",
+    "step_times": "2 p p",
+    "trials": "3 home",
     "advice": "4",
-    "front": "4p",
-    "batch_sizes": "4pp",
+    "front": "4 p",
+    "batch_sizes": "4 p p",
     "export": "5",
 }
 # The recording: the share of the events that have come, and the keys that are pressed then.
@@ -56,9 +56,9 @@ SCENES = (
     (0.9, "1"),
     (1.0, "1"),
     (1.0, "2"),
-    (1.0, "2p"),
+    (1.0, "2 p"),
     (1.0, "4"),
-    (1.0, "4p"),
+    (1.0, "4 p"),
     (1.0, "5"),
 )
 RUNNING = 0.6
@@ -146,6 +146,8 @@ def session_of(arguments: Sequence[str]) -> PastSession:
     state = Path(tempfile.mkdtemp(), "sessions")
     state.mkdir()
     shutil.copy(arguments[0], state)
+    if (logs := Path(arguments[0]).with_suffix("")).is_dir():
+        shutil.copytree(logs, state / logs.name)
     os.environ["PERF_ADVISOR_STATE"] = str(state.parent)
     return open_session(Path(arguments[0]).stem)
 
@@ -155,14 +157,14 @@ async def show(app, pilot, keys: str) -> bool:
     for panel in app.query(PicturePanel):
         while panel.is_open:
             panel.go_on()
-    for key in keys:
+    for key in keys.split():
         if key == "p" and not app.view.can("plot"):
             return False
         await pilot.press(key)
     await pilot.pause(0.5)
     app.clear_notifications()
     await pilot.pause(0.2)
-    return "p" not in keys or any(panel.is_open for panel in app.query(PicturePanel))
+    return "p" not in keys.split() or any(panel.is_open for panel in app.query(PicturePanel))
 
 
 async def draw_views(past: PastSession, folder: Path, suffix: str, size: tuple[int, int], theme: str) -> None:
