@@ -39,7 +39,7 @@ def session_row(line: str, folder: str, options: argparse.Namespace, lane: int) 
     environment = {
         **os.environ,
         "PERF_ADVISOR_STATE": f"{folder}/state-{lane}",
-        "PYTHONPATH": str(HERE.parent.parent),
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(HERE.parent.parent), os.environ.get("PYTHONPATH")))),
         **({"CUDA_VISIBLE_DEVICES": str(lane % options.gpus)} if options.gpus else {}),
     }
     try:
