@@ -8,6 +8,7 @@ import pytest
 from facts import gpu_facts
 from made_up import BF16, CATALOG, COMPILED, CUDNN, FUSED, GRAPH, known_of, result_at
 
+from advisor.experiment.judging.judge import BASELINE
 from advisor.experiment.known import Evidence, Kind, Move
 from advisor.experiment.measuring.bench import Bench
 from advisor.experiment.measuring.budget import Budget
@@ -71,6 +72,14 @@ def test_timing_kernels_and_fresh_interpreters_cost_more(lab):
     assert lab.cost_s(leap(Settings(CUDNN.settings)), known) > 3.0
     fresh = Settings({"memory.allocator": "expandable_segments"})
     assert lab.cost_s(leap(fresh), known) == 10.0
+
+
+def test_an_instrumented_pass_takes_longer_the_more_operations_there_are(lab):
+    profile = Move(Kind.PROFILE, BASELINE, 1.08, "baseline, instrumented")
+    few, many = (known_of(replace(gpu_facts(), operations=operations)) for operations in (178, 1256))
+    lab.clock.now = 88.0
+    assert lab.affords(profile, few)
+    assert not lab.affords(profile, many), "it would be given up"
 
 
 def test_the_reserve_is_what_the_turns_need_and_a_fifth_at_most(lab):
