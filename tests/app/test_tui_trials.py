@@ -86,6 +86,24 @@ def test_every_trial_has_a_row_also_one_that_is_no_candidates(state) -> None:
     assert rows["baseline, again"].cells["effect"].plain == "running: warming up"
 
 
+@pytest.mark.parametrize(
+    ("name", "subject", "told"),
+    [
+        ("stack: compile.scope: with_loss, step.cuda_graph: true", "stack of 2", "compile.scope: with_loss, step"),
+        ("stack without precision.autocast, not compiled", "stack", "without precision.autocast, not compiled"),
+        ("stack, confirmed", "stack", "confirmed"),
+        ("baseline, instrumented", "baseline", "instrumented"),
+        ("the same step on the CPU", "the same step on the CPU", "measured"),
+    ],
+)
+def test_what_a_trial_was_of_and_what_is_said_of_it_have_a_column_each(state, name, subject, told) -> None:
+    state.apply(events.TrialStarted(name, "/nowhere/x.log"))
+    state.apply(events.TrialEnded(name, Outcome.MEASURED, "", 19.6, None, 3.0))
+    (row,) = [row for row in build_rows(state) if row.key == name]
+    assert row.cells["name"].plain == subject
+    assert row.cells["effect"].plain.startswith(told)
+
+
 def test_a_trial_that_has_ended_no_longer_runs(state) -> None:
     state.apply(events.TrialStarted(PART, ""))
     assert state.running == PART

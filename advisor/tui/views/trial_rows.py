@@ -151,10 +151,21 @@ def _other_row(name: str, state: SessionState) -> Row:
         sign = Content.styled("○" if ended.outcome is Outcome.SKIPPED else "✗", "$warning")
         reason = format_outcome(TrialResult(ended.outcome, ended.reason))
         return _row(name, cells | {"state": sign, "effect": _plain(ended.reason or reason, "dim")}, log_path)
-    cells["effect"] = _plain(_of_several_gpus(name, state) or "measured", "dim")
+    subject, told = _subject(name)
+    cells["name"] = _plain(subject, "dim")
+    cells["effect"] = _plain(_of_several_gpus(name, state) or told or "measured", "dim")
     cells["step"] = Content.styled(format_ms(ended.step_ms), "dim")
     cells["memory"] = Content.styled(format_bytes(ended.peak_reserved_bytes), "dim")
     return _row(name, cells, log_path)
+
+
+def _subject(name: str) -> tuple[str, str]:
+    """The subject of a trial's name and what it says of it: the column of names is too narrow for both."""
+    subject, colon, rest = name.partition(": ")
+    if colon and subject in ("stack", "again"):
+        return (f"stack of {rest.count(',') + 1}" if subject == "stack" else subject), rest
+    subject = next((word for word in ("stack", "baseline") if name.startswith(word)), name)
+    return subject, name.removeprefix(subject).lstrip(", ")
 
 
 def _of_several_gpus(name: str, state: SessionState) -> str:
