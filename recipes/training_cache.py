@@ -15,7 +15,8 @@ When it does not
 ----------------
 A step that is not compiled gains little: the tensors exist anyway, for the backward pass. A loop that reads
 `past_key_values` in training, as in training over segments of a long text, needs it. Hugging Face's Trainer switches it
-off by itself.
+off by itself. `save_pretrained` writes the configuration as it is; `generate` keeps its cache also in a model that is
+loaded from there.
 
 Numerics
 --------
