@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, field
-from typing import Annotated, Any
-
-from msgspec import Meta
+from typing import Any
 
 from advisor.records.data import DataPrint
 from advisor.records.kinds import Mode, Numerics, Outcome, TrialKind, Value, Verdict, text_of
@@ -161,9 +159,9 @@ class Latency:
 class Block:
     """Back-to-back steps timed together: wall seconds between two moments at which the device had done all before."""
 
-    steps: Annotated[int, Meta(ge=1)]
+    steps: int
     samples: int
-    seconds: Annotated[float, Meta(gt=0)]
+    seconds: float
 
     @property
     def step_ms(self) -> float:

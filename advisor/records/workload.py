@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated
-
-from msgspec import Meta
 
 from advisor.records.hardware import Hardware
 from advisor.records.kinds import Bottleneck, Mode, Value
@@ -260,7 +257,7 @@ class Profile:
     ``batched_product``. ``phases_alone``: nothing but the phases was timed, before the pass itself.
     """
 
-    step_ms: Annotated[float, Meta(gt=0)]
+    step_ms: float
     phases: dict[str, float]
     operators: tuple[OperatorRow, ...] = ()
     device_busy_share: float | None = None

@@ -31,6 +31,8 @@ from advisor.records.secrets import arguments_without_secrets, without_secrets
 SCHEMA = 1
 _EVENTS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
 _FACTS = frozenset({"facts", "hardware", "profile", "workload"})
+# Figures that something is divided by, beside the field that tells whose they are: a block's and a profile's.
+_ABOVE_ZERO = (("samples", ("steps", "seconds")), ("phases", ("step_ms",)))
 # Digits of the longest whole number in a line: bytes, nanoseconds and operations of a session have fewer.
 _MOST_DIGITS = 24
 _UNREADABLE = (OSError, LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
@@ -314,7 +316,7 @@ def _check_keys(value: Any) -> None:
 
 
 def _check_figures(value: Any, *, of_facts: bool = False) -> None:
-    """Raise ValueError where a profile or other facts hold what no figure can be; a loss may be infinite."""
+    """Raise ValueError for what no figure can be: no time or no steps at all, and in facts one without end."""
     if isinstance(value, float):
         if of_facts and not math.isfinite(value):
             raise ValueError(f"{value} in the facts")
@@ -322,6 +324,9 @@ def _check_figures(value: Any, *, of_facts: bool = False) -> None:
         for inner in value:
             _check_figures(inner, of_facts=of_facts)
     elif isinstance(value, dict):
+        for beside, keys in _ABOVE_ZERO:
+            if beside in value and any(value.get(key, 1) <= 0 for key in keys):
+                raise ValueError(f"{' or '.join(keys)} of none")
         for key, inner in value.items():
             _check_figures(inner, of_facts=of_facts or key in _FACTS)
 
