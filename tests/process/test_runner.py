@@ -295,8 +295,10 @@ def test_semaphores_left_by_trials_are_cleaned_up_without_a_word():
         """
         import os
         from multiprocessing import resource_tracker
+        from advisor.runner import fork_server
         from advisor.runner.trials import Runner
 
+        fork_server._PRELOAD = []  # who cleans up is no question of what is imported
         Runner.prepare()
         resource_tracker.register("/perf-advisor-test", "semaphore")
         assert "PYTHONWARNINGS" not in os.environ
