@@ -4,13 +4,16 @@ Nothing that a test measures lands in the user's own state folder: trials inheri
 """
 
 import gc
+import itertools
 import multiprocessing
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
 
 import pytest
+from _pytest.mark import _parse_expression
 
 from advisor.runner.trials import Runner
 
@@ -22,10 +25,18 @@ MEASURE_S = 0.5
 TIERS = ("process", "compile", "app")
 # These have to be asked for with -m.
 ON_DEMAND = ("gpu", "fuzz", "faults")
+MARKERS = frozenset((*TIERS, *ON_DEMAND, "timed"))
+
+WANTED = pytest.StashKey()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config):
     config.option.markexpr = _tiers_to_run(config)
+    config.stash[WANTED] = _parse_expression(config.option.markexpr, "-m")
+    # What is never collected, libraries take for leaked. Clean-ups run backwards: pytest's last five collections, which
+    # look for errors in what the tests left, come before this one and need not go through all that was imported.
+    config.add_cleanup(gc.unfreeze)
     # Else each process that compiles for the CPU starts a compiler and an interpreter, several times, to see which
     # vector instructions there are; with 0 the code has none, but is generated and compiled all the same.
     os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
@@ -41,10 +52,6 @@ def pytest_collection_finish():
     """Leave what is imported now out of garbage collections: they took a third of the tests' time."""
     gc.collect()
     gc.freeze()
-
-
-def pytest_unconfigure():
-    gc.unfreeze()  # what is never collected, libraries take for leaked
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -102,13 +109,33 @@ def _tiers_to_run(config):
     return " and ".join([*([f"({wanted})"] if wanted else []), *(f"not {name}" for name in left_out)])
 
 
+def pytest_ignore_collect(collection_path, config):
+    """Leave files out that hold no test that -m asks for: importing them all takes a third of a minute."""
+    names = {*re.findall(r"\w+", config.option.markexpr)} - {"and", "or", "not"}
+    if not collection_path.match("test_*.py") or names - MARKERS:
+        return None
+    own, named = _tiers_of(collection_path)
+    some = itertools.chain.from_iterable(itertools.combinations(named, count) for count in range(len(named) + 1))
+    return None if any(config.stash[WANTED].evaluate(own.union(names).__contains__) for names in some) else True
+
+
+def _tiers_of(path):
+    """The tiers of all tests in a file, by its folder, and those that some of its tests have by a marker."""
+    folder = path.relative_to(TESTS).parts[0]
+    own = {folder} & {*TIERS, "gpu"}
+    return own, MARKERS & {*re.findall(r"\bmark\.(\w+)", path.read_text(encoding="utf-8"))} - own
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at -m
 def pytest_collection_modifyitems(items):
-    """Mark each test with the tier of its folder."""
-    for item in items:
-        folder = item.path.relative_to(TESTS).parts[0]
-        if folder in TIERS:
-            item.add_marker(folder)
+    """Mark each test with the tier of its folder; a marker of a tier stands in the test's own file."""
+    for path, tests in itertools.groupby(items, lambda item: item.path):
+        own, named = _tiers_of(path)
+        for item in tests:
+            if elsewhere := MARKERS & {mark.name for mark in item.iter_markers()} - own - named:
+                raise pytest.UsageError(f"{item.nodeid} is marked {elsewhere}, but not in its file: mark it there")
+            for tier in own:
+                item.add_marker(tier)
 
 
 @pytest.fixture(scope="session")

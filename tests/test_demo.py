@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 
+import forked
 import pytest
 import torch
 from PIL import Image
@@ -104,13 +105,11 @@ def test_processes_that_start_together_share_one_folder(temporary):
         "demo.IMAGES_PER_CLASS = 8\n"
         "print(len(list(demo.image_folder().rglob('*.jpg'))))\n"
     )
-    environment = {**os.environ, "TMPDIR": str(temporary)}
-    processes = [
-        subprocess.Popen([sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, text=True)
-        for _ in range(3)
+    ended = [
+        program.ended()
+        for program in [forked.Program(script, environment={"TMPDIR": str(temporary)}) for _ in range(3)]
     ]
-    assert [process.communicate(timeout=120)[0].strip() for process in processes] == ["80"] * 3
-    assert all(process.returncode == 0 for process in processes)
+    assert [(one.returncode, one.stdout.strip()) for one in ended] == [(0, "80")] * 3
     assert len([path for path in temporary.iterdir() if path.is_dir()]) == 1
 
 

@@ -150,8 +150,11 @@ def assert_restored(shown):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("number", EVERY)
-@pytest.mark.parametrize("measured", [False, True], ids=["at once", "measuring"])
+@pytest.mark.parametrize(
+    ("number", "measured"),
+    [*((number, False) for number in EVERY), (signal.SIGTERM, True)],  # one handler takes all three
+    ids=[*(f"at once-{number}" for number in EVERY), "measuring"],
+)
 def test_the_app_leaves_its_screen_and_writes_what_was_asked_for(tmp_path, number, measured):
     def asks(shown, seconds):
         return b"Overview" in shown and (not measured or has_baseline(tmp_path / "s"))

@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 
+import forked
 import pytest
 import torch
 from facts import cpu_facts, gpu_facts, host
@@ -226,8 +225,8 @@ for value in (True, False):
 @pytest.mark.parametrize("effect", ["by_apply", "by_code"])
 def test_denormals_are_flushed_in_all_threads(effect):
     script = DENORMALS.format(tests=str(Path(__file__).parent), effect=effect)
-    run = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, check=True, timeout=200)
-    assert run.stdout.splitlines() == ["8000000 False", "0 True", "8000000 False"]
+    run = forked.run(script)
+    assert run.stdout.splitlines() == ["8000000 False", "0 True", "8000000 False"], run.stderr
 
 
 @both_ways

@@ -394,9 +394,9 @@ def _is_next_rung(known: Known, candidate: Candidate) -> bool:
         return True
     rungs = [c for c in known.plan.candidates if c.recipe == candidate.recipe and not c.already_on]
     before = rungs[: rungs.index(candidate)] if candidate in rungs else []
-    records = [known.record(rung) for rung in before]
     if not before:
         return True
+    records = [known.record(rung) for rung in before]
     if any(record is None for record in records):
         return False
     last = records[-1]

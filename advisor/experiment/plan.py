@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from advisor.experiment.bounds import against_objective, without_gain
 from advisor.experiment.consent import Consent
@@ -99,8 +100,16 @@ class Plan:
 
     def applies(self, candidate: Candidate, settings: Mapping[str, Value]) -> bool:
         """Whether a recipe would propose a candidate to somebody who has these settings (and not its own) already."""
-        others = Settings(settings).without(candidate.key)
-        return candidate.already_on or self.catalog.proposes(candidate, facts_under(self.facts, others))
+        if candidate.already_on:
+            return True
+        key = candidate, Settings(settings).without(candidate.key)
+        if key not in self._applied:  # the search asks the same for each move
+            self._applied[key] = self.catalog.proposes(candidate, facts_under(self.facts, key[1]))
+        return self._applied[key]
+
+    @cached_property
+    def _applied(self) -> dict[tuple[Candidate, Settings], bool]:
+        return {}
 
     def fits(self, candidate: Candidate, settings: Settings) -> bool:
         """Whether a candidate conflicts with none of these settings, and they leave it something to do."""

@@ -79,7 +79,8 @@ def _plan(chosen: list[tuple[Recipe, Value]], mode: Mode) -> StepPlan:
 
 def _plan_data(plan: StepPlan, code: str) -> str:
     """The plan as the file has it: what its code reads. ``step_plan`` adds what follows from the device."""
-    names = dict.fromkeys(name for name in dir(plan) if re.search(rf"\bplan\.{name}\b", code))
+    read = set(re.findall(r"\bplan\.(\w+)", code))
+    names = [name for name in dir(plan) if name in read]
     values = {name: getattr(plan, name) for name in names if name not in ("device", "device_type", "clip_norm")}
     lines = [f'    "{name}": {json.dumps(v) if isinstance(v, str) else repr(v)},' for name, v in values.items()]
     return "\n".join(["# How a step runs.", "PLAN = {", *lines, "}", "StepPlan = SimpleNamespace"])

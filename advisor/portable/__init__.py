@@ -9,6 +9,7 @@ package but each other.
 from __future__ import annotations
 
 import ast
+import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,6 +34,7 @@ def source(*names: str) -> str:
     return head + "\n\n\n".join(_body(text) for text in texts) + "\n"
 
 
+@functools.cache
 def _imports(text: str) -> list[str]:
     return [ast.unparse(node) for node in ast.parse(text).body if _is_needed(node)]
 
@@ -43,6 +45,7 @@ def _is_needed(node: ast.stmt) -> bool:
     return isinstance(node, ast.Import) and node.names[0].name != "torch"
 
 
+@functools.cache
 def _body(text: str) -> str:
     """From the first statement that is neither the docstring nor an import."""
     first = next(node for node in ast.parse(text).body if not isinstance(node, ast.Expr | ast.Import | ast.ImportFrom))

@@ -28,7 +28,7 @@ class Numerics(StrEnum):
     @property
     def severity(self) -> int:
         """0 for exact, 1 for close, 2 for changed."""
-        return list(Numerics).index(self)
+        return ("exact", "close", "changed").index(self)
 
 
 class Outcome(StrEnum):

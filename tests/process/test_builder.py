@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 
+import forked
 import psutil
 import pytest
 import torch
@@ -355,9 +356,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_a_fork_of_a_process_that_has_imported_the_compiler_can_compile(tmp_path):
-    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "-c", IMPORTS_THE_COMPILER]
-    done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True)
+    done = forked.Program(IMPORTS_THE_COMPILER, environment={"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}).ended()
     assert done.returncode == 0, done.stderr
 
 
@@ -403,8 +402,7 @@ process.join()
 @pytest.mark.parametrize("forks", ["useful", "no use"])
 def test_what_is_imported_meanwhile_is_imported_once(tmp_path, forks):
     (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
-    command = [sys.executable, "-c", SERVES, str(tmp_path), forks]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=6 * SOON_S)
+    done = forked.run(SERVES, str(tmp_path), forks)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "imported").read_text() == "once"
 
@@ -460,8 +458,7 @@ def test_a_trial_starts_while_the_one_before_ends_and_takes_memory_after_it(tmp_
     )
     assert moves != TINY_TARGET
     (tmp_path / "target.py").write_text(LEAVES_SLOWLY + moves, encoding="utf-8")
-    command = [sys.executable, "-c", SERVES_AT_ONCE, str(tmp_path)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=3 * SOON_S)
+    done = forked.run(SERVES_AT_ONCE, str(tmp_path))
     assert done.returncode == 0, done.stderr
     started = [float(line) for line in done.stdout.split()]
     moved, left = ([float(line) for line in (tmp_path / name).read_text().split()] for name in ("moved", "left"))
@@ -516,5 +513,5 @@ assert torch.__config__.show() == str(os.getpid())
 
 
 def test_reading_the_configuration_of_pytorch_asks_no_driver_in_the_builder():
-    done = subprocess.run([sys.executable, "-c", SHOWS], capture_output=True, text=True, timeout=SOON_S, check=False)
+    done = forked.run(SHOWS)
     assert done.returncode == 0, done.stderr

@@ -78,12 +78,6 @@ TARGET = """
         loader = torch.utils.data.DataLoader(Lengths(), batch_size=8)
         return model, loader, lambda model, batch: model(batch), torch.optim.SGD(model.parameters(), lr=0.1)
 
-    def fewer():
-        model, (inputs, targets), loss, optimizer = made("plain")
-        count = 12 if os.environ.get("RANK") == "1" else 16
-        data = torch.utils.data.TensorDataset(inputs[:count], targets[:count])
-        return model, torch.utils.data.DataLoader(data, batch_size=4), loss, optimizer
-
     def group():
         torch.distributed.init_process_group("gloo")
         return made("")
@@ -173,7 +167,6 @@ def test_two_ranks_compute_what_one_process_does(run, settings, accumulate):
         ("raises", Outcome.FAILED, "rank 1: ValueError: no such sample"),
         ("dies", Outcome.CRASHED, "rank 1: its process was ended by SIGKILL"),
         ("differs", Outcome.FAILED, "rank 1: RuntimeError: [1]: params[4] in this process"),
-        ("fewer", Outcome.FAILED, "the ranks disagree on the number of samples: 12, 16"),
         ("group", Outcome.FAILED, "the target starts a process group itself"),
         ("skips", Outcome.FAILED, "parameters got no gradient"),
     ],
@@ -246,12 +239,6 @@ def test_machines_that_do_not_meet_are_told_with_the_port(run):
     assert result.outcome is Outcome.TIMED_OUT
     assert f"the machines did not meet at {meeting}" in result.reason
     assert "perf-advisor follow" in result.hint
-
-
-def test_a_batch_that_cannot_be_divided_is_refused(run):
-    result = run("plain", {"parallel.strategy": "ddp"}, world=World(3))
-    assert "a batch of 16 cannot be divided among 3 GPUs" in result.reason
-    assert "--batch-size" in result.hint
 
 
 def test_a_session_on_two_processes_from_its_command_to_its_report(run, tmp_path):

@@ -340,6 +340,17 @@ class Judge:
         self, settings: Mapping[str, Value], result: TrialResult, *, unseen_draws: bool = False
     ) -> NumericsResult:
         """The measured numerics of settings, and those declared; ``unseen_draws`` allows for others further apart."""
+        # The search asks dozens of times for each move; the result stays, so that its id is its own.
+        key = Settings(settings), id(result), unseen_draws
+        if key not in self._compared:
+            self._compared[key] = result, self._numerics(key[0], result, unseen_draws)
+        return self._compared[key][1]
+
+    @cached_property
+    def _compared(self) -> dict[tuple[Settings, int, bool], tuple[TrialResult, NumericsResult]]:
+        return {}
+
+    def _numerics(self, settings: Settings, result: TrialResult, unseen_draws: bool) -> NumericsResult:
         return compare_numerics(
             result,
             self._baseline_with_varying_parts,
