@@ -40,7 +40,7 @@ def _plain(seen: Seen) -> Adapted | None:
     call, loss, batch = seen.calls[0], _loss_of(seen), seen.batch
     if batch is None:
         batch = _made_batch(call, loss)
-    if batch is None or call.autocast == "float16":
+    if batch is None or call.autocast == "float16" or not call.module.training:
         return None
     if loss is None:
         kwargs = splitter(call.module, with_target=False)(batch).kwargs
