@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
 import torch
 from torch import nn
+from torch.nn.modules.loss import _Loss
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset
@@ -26,7 +27,15 @@ from advisor.target.adapters import interpreted, with_samples
 from advisor.target.batches import batches_in_data
 from advisor.target.hubs.contract import Adapted
 from advisor.target.own_step import EXAMPLE, HINT, mode_of_step, optimizers_of, with_own_step
-from advisor.target.parts import ALIASES, BESIDE, attributes_of, in_order, optimizers_among
+from advisor.target.parts import (
+    ALIASES,
+    BESIDE,
+    attributes_of,
+    in_order,
+    loader_to_train_with,
+    optimizers_among,
+    parts_within,
+)
 from advisor.target.sizing import LARGEST_BATCH
 from advisor.target.workload import Workload
 
@@ -38,14 +47,18 @@ _DEFAULT_LEARNING_RATE = 1e-3
 def normalise(value: Any, spec: TargetSpec) -> Loop:
     """The loop that a build's return value describes, under the command line's options. Raises TargetError."""
     notes: list[str] = []
-    workload = _as_written(_as_workload(interpreted(value, spec), notes), notes)
+    workload = _as_written(_with_loss_around(_as_workload(interpreted(value, spec), notes), notes), notes)
     if workload.data is None:
         workload = with_samples(workload, spec)
     if isinstance(workload, Adapted):
         notes.extend(workload.notes)
+    if workload.step is None:
+        workload.data = loader_to_train_with(workload.data, notes)
     workload.data = batches_in_data(workload.data, notes, workload.model, own_step=workload.step is not None)
     data, make_batch = _data(workload, spec)
     mode = _mode(workload, data, spec)
+    if mode is Mode.TRAIN and workload.step is None:
+        workload = _with_parts_within(workload, notes)
     loop = Loop(
         model=workload.model,
         data=data,
@@ -86,7 +99,29 @@ def _as_workload(value: Any, notes: list[str]) -> Workload:
     if parts := attributes_of(value):
         notes.append(f"taken from the {type(value).__name__}: {', '.join(parts)}")
         return _checked(Workload(**parts))
-    raise TargetError(f"the target returned {_kind(value)}.", f"Return {_SHAPES}.")
+    raise TargetError(f"the target returned {_kind(value)}.", _may_return(value))
+
+
+def _with_loss_around(workload: Workload, notes: list[str]) -> Workload:
+    """A loss that holds the model and calls it, as those of sentence-transformers do, as the model; others as given."""
+    model, loss = workload.model, workload.loss
+    if not isinstance(loss, nn.Module) or loss is model or not any(part is model for part in loss.modules()):
+        return workload
+    notes.append(f"{type(loss).__name__} holds the model and calls it: what it returns for a batch is the loss")
+    return replace(workload, model=loss, loss=_as_returned)
+
+
+def _as_returned(output: Any) -> Any:
+    return output
+
+
+def _with_parts_within(workload: Workload, notes: list[str]) -> Workload:
+    """The workload with the optimizer, and the loss, that its model was given by a ``compile`` of its own."""
+    held = parts_within(workload.model) if workload.optimizer is None else {}
+    held = {name: part for name, part in held.items() if getattr(workload, name) is None}
+    if held:
+        notes.append(f"taken from the {type(workload.model).__name__}: {', '.join(held)}")
+    return replace(workload, **held)
 
 
 def _as_written(workload: Workload, notes: list[str]) -> Workload:
@@ -105,7 +140,8 @@ def _from_mapping(value: Mapping[str, Any], notes: list[str]) -> Workload:
     unknown = [name for name in named if name not in _NAMES]
     if unknown or not ("model" in named or "step" in named):
         problem = f"with the unknown keys {', '.join(unknown)}" if unknown else "without a model"
-        raise TargetError(f"the target returned a dict {problem}.", f"Its keys may be: {', '.join(_NAMES)}.")
+        usual = f"Its keys may be: {', '.join(_NAMES)}."
+        raise TargetError(f"the target returned a dict {problem}.", _for_several(value.values()) or usual)
     return Workload(**named)
 
 
@@ -116,7 +152,11 @@ def _checked(workload: Workload) -> Workload:
         name = workload.model.__name__
         raise TargetError(f"the target's model is the class {name}, not an instance.", f"Return {name}(...).")
     if not isinstance(workload.model, nn.Module):
-        raise TargetError(f"the target's model is {_kind(workload.model)}, not an nn.Module.", f"Return {_SHAPES}.")
+        raise TargetError(
+            f"the target's model is {_kind(workload.model)}, not an nn.Module.", _may_return(workload.model)
+        )
+    if isinstance(workload.model, torch.jit.ScriptModule) and not hasattr(workload.model, "training"):
+        workload.model.eval()  # one that was frozen has lost its mode: it is for inference
     lazy = [type(part).__name__ for part in workload.model.modules() if any(map(is_lazy, _own_tensors(part)))]
     if lazy:
         raise TargetError(
@@ -137,6 +177,17 @@ def _checked(workload: Workload) -> Workload:
     if clip is not None and (isinstance(clip, bool) or not isinstance(clip, int | float) or not clip > 0):
         raise TargetError(f"clip_grad={clip!r} is not a norm to clip gradients to.", "Give a number above 0, or None.")
     return workload
+
+
+def _may_return(value: Any) -> str:
+    """What to return in place of a value that is no workload."""
+    return (_for_several(value) if isinstance(value, tuple | list) else "") or f"Return {_SHAPES}."
+
+
+def _for_several(parts: Iterable[Any]) -> str:
+    """What to return where there is more than one model; empty for one."""
+    several = sum(isinstance(part, nn.Module) and not isinstance(part, _Loss) for part in parts) > 1
+    return f"Several models need a step of your own, a function of a batch: return {EXAMPLE}." if several else ""
 
 
 def _own_tensors(module: nn.Module) -> list[torch.Tensor]:

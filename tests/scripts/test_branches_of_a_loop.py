@@ -61,7 +61,7 @@ def test_an_update_in_every_second_round_is_no_branch_of_the_loss():
 
 
 def test_a_term_that_is_added_later_is_measured_with_the_body(script):
-    loop, names = script("""
+    loop, _names = script("""
         count = 0
         for x, y in loader:
             loss = nn.functional.mse_loss(model(x), y)
