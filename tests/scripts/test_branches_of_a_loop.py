@@ -28,7 +28,7 @@ ALIKE = {
     "an option": "if args.flip:\n    x = flipped(x)",
     "the form of a batch": "if x.dim() == 1:\n    x = x[:, None]",
     "the kind of a batch": "if isinstance(x, list):\n    x = x[0]",
-    "a rate": "if number < warmup:\n    rate = number / warmup\nfor group in optimizer.param_groups:\n    group['lr'] = rate",
+    "a rate": "if number < warmup:\n    rate = number / warmup\nfor group in groups:\n    group['lr'] = rate",
     "a message": "if number % 50 == 0:\n    print(number)",
 }
 
