@@ -75,7 +75,7 @@ def _given(value: Any, pytorch: Any) -> _Given | None:
     if len(modules) != 1 or len(trainers) > 1 or len(modules) + len(loaders) + len(trainers) != len(parts):
         return None
     notes = ["the second loader is left out: what is measured are training steps"] if len(loaders) > 1 else []
-    return _Given(modules[0], *loaders[:1] or [None], *trainers, notes=notes)
+    return _Given(modules[0], next(iter(loaders), None), next(iter(trainers), None), notes)
 
 
 def _instance(kind: type) -> Any:
@@ -118,7 +118,7 @@ def _workload(given: _Given, pytorch: Any, spec: TargetSpec) -> Any:
 
 
 def _training_step(module: Any, data: Any) -> Any:
-    """The loss of a batch: the hooks that change it, of the DataModule or else of the module, then ``training_step``."""
+    """The loss of a batch: ``training_step`` after the DataModule's hooks of a batch, else the module's."""
     owners = {hook: next((one for one in (data, module) if _has(one, hook)), None) for hook in _OF_A_BATCH}
     of_data = {hook: getattr(data, hook) for hook, owner in owners.items() if owner is not None and owner is data}
     hooks = [hook for hook, owner in owners.items() if owner is not None]
