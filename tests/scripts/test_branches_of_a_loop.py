@@ -29,6 +29,7 @@ ALIKE = {
     "the form of a batch": "if x.dim() == 1:\n    x = x[:, None]",
     "the kind of a batch": "if isinstance(x, list):\n    x = x[0]",
     "a rate": "if number < warmup:\n    rate = number / warmup\nfor group in groups:\n    group['lr'] = rate",
+    "gradients": "if number % 2:\n    model.clip_grad_norm_(1.0)",
     "a message": "if number % 50 == 0:\n    print(number)",
 }
 

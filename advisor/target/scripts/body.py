@@ -19,6 +19,7 @@ from advisor.runtime.loader import batches_in
 from advisor.target.scripts.behind import behind
 from advisor.target.scripts.branches import branch_of_the_loss
 from advisor.target.scripts.contexts import Context, contexts_of, entered
+from advisor.target.scripts.elsewhere import clears_gradients
 from advisor.target.scripts.files import writing_over_nothing
 from advisor.target.scripts.names import Names
 from advisor.target.scripts.readings import Readings
@@ -40,7 +41,8 @@ class FoundLoop:
 
     ``contexts`` are the blocks of PyTorch's around it, the outermost first. ``behind`` are the statements of a round
     that call something after the update, in a line each. ``branch`` is the line of a branch by which the loss of one
-    round may be computed otherwise than that of another; None without one.
+    round may be computed otherwise than that of another; None without one. ``clears`` tells whether gradients are
+    cleared in the loop; where they are not, they add up.
     """
 
     statement: Loop
@@ -49,6 +51,7 @@ class FoundLoop:
     contexts: tuple[Context, ...] = ()
     behind: tuple[str, ...] = ()
     branch: int | None = None
+    clears: bool = True
 
     @property
     def file(self) -> str:
@@ -298,7 +301,9 @@ def _with_names(where: Where, loops: list[Loop], inner: list[Where], outer: list
         branch = next(filter(None, [branch_of_the_loss(loop.body, where.line, loops), *inside]), None)
         around = (*outside, *_contexts(where, names, loop.lineno))
         after = (*called, *behind(loop.body, where.line))
-        yield FoundLoop(loop, names, where.frame.f_code, around, after, branch)
+        code = where.frame.f_code
+        clears = clears_gradients(code.co_filename, loop, map(_scope_of, inner))
+        yield FoundLoop(loop, names, code, around, after, branch, clears)
 
 
 def _names(where: Where) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def _plain(seen: Seen) -> Adapted | None:
     alone = len(seen.calls) == 1 and len(seen.backward) == 1
     if len(seen.updates) != 1 or not (alone or _repeats(seen)):
         return None
-    if seen.changes_gradients or seen.changes_weights or seen.changes_batch or _branch(seen) is not None:
+    if seen.changes_gradients or seen.changes_weights or seen.changes_batch or _rounds_differ(seen):
         return None
     call, loss, batch = seen.calls[0], _loss_of(seen), seen.batch
     if batch is None:
@@ -80,11 +80,12 @@ def _repeats(seen: Seen) -> bool:
     return same_call and same_loss and loss.kwargs == next_loss.kwargs
 
 
-def _branch(seen: Seen) -> int | None:
-    """The line of a branch that another round of the loop may take to another loss; None without one."""
+def _rounds_differ(seen: Seen) -> bool:
+    """Whether another round may compute another loss, by a branch, or gradients of several rounds add up."""
     with contextlib.suppress(NoBodyError):
-        return training_loop(seen.frames, seen.loader).branch
-    return None
+        loop = training_loop(seen.frames, seen.loader)
+        return loop.branch is not None or not loop.clears
+    return False
 
 
 def _left_out(seen: Seen) -> str:
