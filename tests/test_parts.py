@@ -125,6 +125,42 @@ def test_a_loss_may_be_a_method_and_an_optimizer_is_made_with_the_rate_beside_it
     assert normalise(learner, SPEC).optimizer.param_groups[0]["lr"] == 3e-2
 
 
+class OwnTrainer(Trainer):
+    max_grad_norm = 0.0
+
+    def __init__(self):
+        super().__init__()
+        self.grad_clip = 0.0
+
+    def compute_loss(self, model, batch):
+        return functional.cross_entropy(model(batch[0]), batch[1], label_smoothing=0.3)
+
+
+def test_the_loss_that_a_trainer_computes_comes_before_the_one_that_it_holds():
+    trainer = OwnTrainer()
+    loop = normalise(trainer, SPEC)
+    assert loop.loss == trainer.compute_loss
+    assert loop.clip_norm is None
+    assert normalise({"model": NET, "data": LOADER, "max_grad_norm": 2.0}, SPEC).clip_norm == 2.0
+
+
+def test_a_loss_of_the_batch_alone_knows_its_model():
+    def restored(batch):
+        return functional.mse_loss(net(batch), batch)
+
+    net, batch = nn.Linear(8, 8), torch.randn(4, 8)
+    loop = normalise((net, batch, restored), SPEC)
+    step = make_step(loop.components(StepPlan(loop.mode, "cpu"), loop.data), loop.loss)
+    expected = float(restored(batch).detach())
+    assert float(step(batch)) == pytest.approx(expected)
+    assert "restored gets the batch, and calls the model itself" in loop.notes
+
+
+def test_a_loss_that_nobody_gave_is_told():
+    assert any("no loss was given" in note for note in normalise((NET, LOADER, SGD), SPEC).notes)
+    assert not any("no loss was given" in note for note in normalise((NET, LOADER, LOSS, SGD), SPEC).notes)
+
+
 class Compiled(nn.Linear):
     """A model with the ``compile`` of Keras."""
 

@@ -15,7 +15,13 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset
 
 from advisor.errors import TargetError
-from advisor.portable.losses import MODEL_NAMES, describe_loss, is_callable_with, takes_output_only
+from advisor.portable.losses import (
+    MODEL_NAMES,
+    describe_loss,
+    is_callable_with,
+    parameters_of_loss,
+    takes_output_only,
+)
 from advisor.portable.nested import tensors_of
 from advisor.portable.steps import needs_closure
 from advisor.recipe.rebuild import batch_size_of, loader_with, resize_batch
@@ -42,12 +48,15 @@ from advisor.target.workload import Workload
 _NAMES = ("model", "data", "loss", "optimizer", "mode", "current", "clip_grad", "step", "models", "optimizers")
 _SHAPES = "a model, (model, data), (model, data, loss), (model, data, loss, optimizer), a dict of those, or a Workload"
 _DEFAULT_LEARNING_RATE = 1e-3
+# The only parameter of a loss that is no output of the model.
+_OF_A_BATCH = (["batch"], ["data"], ["inputs"], ["minibatch"])
 
 
 def normalise(value: Any, spec: TargetSpec) -> Loop:
     """The loop that a build's return value describes, under the command line's options. Raises TargetError."""
     notes: list[str] = []
     workload = _as_written(_with_loss_around(_as_workload(interpreted(value, spec), notes), notes), notes)
+    workload = _with_loss_of_batch(workload, notes)
     if workload.data is None:
         workload = with_samples(workload, spec)
     if isinstance(workload, Adapted):
@@ -59,6 +68,8 @@ def normalise(value: Any, spec: TargetSpec) -> Loop:
     mode = _mode(workload, data, spec)
     if mode is Mode.TRAIN and workload.step is None:
         workload = _with_parts_within(workload, notes)
+        if workload.loss is None and not isinstance(workload, Adapted):
+            notes.append("no loss was given: it is the model's own if its output has one, else chosen by the targets")
     loop = Loop(
         model=workload.model,
         data=data,
@@ -109,6 +120,20 @@ def _with_loss_around(workload: Workload, notes: list[str]) -> Workload:
         return workload
     notes.append(f"{type(loss).__name__} holds the model and calls it: what it returns for a batch is the loss")
     return replace(workload, model=loss, loss=_as_returned)
+
+
+def _with_loss_of_batch(workload: Workload, notes: list[str]) -> Workload:
+    """A loss of a batch alone, which knows its model from around it, as ``loss(model, batch)``; others as given."""
+    loss: Any = workload.loss
+    given = parameters_of_loss(loss) if callable(loss) and not isinstance(loss, nn.Module | type) else []
+    if [parameter.name for parameter in given if parameter.default is parameter.empty] not in _OF_A_BATCH:
+        return workload
+    notes.append(f"{describe_loss(loss)} gets the batch, and calls the model itself")
+
+    def loss_of_batch(model: Any, batch: Any) -> Any:
+        return loss(batch)
+
+    return replace(workload, loss=loss_of_batch)
 
 
 def _as_returned(output: Any) -> Any:

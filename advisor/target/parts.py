@@ -23,6 +23,7 @@ ALIASES = {
     **dict.fromkeys(("loaders", "dataloaders", "dls"), "data"),
     **dict.fromkeys(("criterion", "loss_fn", "loss_func", "loss_function"), "loss"),
     **dict.fromkeys(("opt", "optim", "opt_func"), "optimizer"),
+    **dict.fromkeys(("max_grad_norm", "grad_clip", "clip_grad_norm", "gradient_clip_val"), "clip_grad"),
 }
 # The loader to train with, by its name among several.
 _TO_TRAIN_WITH = ("train", "training", "train_loader", "train_dataloader", "train_dl")
@@ -101,14 +102,18 @@ def attributes_of(value: Any) -> dict[str, Any]:
     """
     held = getattr(value, "__dict__", {})
     methods = {name: getattr(value, name) for name in _LOSS_NAMES if name not in held and _is_method(value, name)}
-    found = {ALIASES.get(name, name): part for name, part in {**methods, **held}.items() if part is not None}
+    found = {ALIASES.get(name, name): part for name, part in held.items() if part is not None}
+    if methods and ("loss" not in found or "compute_loss" in methods):  # that calls what else is there
+        found["loss"] = next(iter(methods.values()))
     parts = {name: found[name] for name in (*ORDER, "clip_grad", "step") if name in found}
+    if not parts.get("clip_grad", True):  # 0, by which trainers say that they do not clip
+        del parts["clip_grad"]
     if is_optimizer_class(parts.get("optimizer")) and isinstance(rate := held.get("lr"), float):
         parts["optimizer"] = functools.partial(parts["optimizer"], lr=rate)
     return parts if isinstance(parts.get("model"), nn.Module) else {}
 
 
-_LOSS_NAMES = ("loss", *(name for name, part in ALIASES.items() if part == "loss"))
+_LOSS_NAMES = ("compute_loss", "loss", *(name for name, part in ALIASES.items() if part == "loss"))
 
 
 def _is_method(value: Any, name: str) -> bool:
