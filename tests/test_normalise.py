@@ -328,6 +328,7 @@ def test_a_mapping_with_labels_gives_a_plain_model_its_target():
         ((Net(), batch(), lambda model, x, y: 0), "loss takes (model, x, y)", "loss(model, batch)"),
         ((Net(), batch(), nn.TripletMarginLoss()), "loss takes (anchor, positive, negative)", "loss(model, batch)"),
         ((Net(), {"x": batch()[0].numpy()}), "data is a dict and holds no tensor", "torch.from_numpy"),
+        ((Net(), batch()[0].numpy()), "data is a ndarray and holds no tensor", "torch.from_numpy"),
         ((Net(), "images"), "data is a str and holds no tensor", "DataLoader"),
         ((Net(), TensorDataset(torch.ones(2))), "data is a TensorDataset, a dataset without", "DataLoader(dataset"),
         ((nn.Sequential(nn.LazyLinear(3)), batch()), "without a size yet: LazyLinear", "Call the model on a batch"),

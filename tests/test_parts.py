@@ -50,6 +50,21 @@ class Trainer:
         self.net, self.loader, self.loss_fn, self.opt, self.device = NET, LOADER, LOSS, SGD, "cpu"
 
 
+class Learner:
+    def __init__(self):
+        self.dls, self.model, self.opt, self.opt_func = SimpleNamespace(train=LOADER, valid=LOADER), NET, None, SGD
+
+    def loss_func(self, output, target):
+        return functional.cross_entropy(output, target, label_smoothing=0.1)
+
+
+class AcceleratedScheduler:
+    """Named and used like one, and no class of PyTorch's."""
+
+    def step(self):
+        """Do nothing."""
+
+
 RETURNED = {
     "in the documented order": (NET, LOADER, LOSS, SGD),
     "the loss before the data": (NET, LOSS, LOADER, SGD),
@@ -67,6 +82,10 @@ RETURNED = {
     "a dataclass": Parts(NET, LOADER, LOSS, SGD),
     "a namespace": SimpleNamespace(model=NET, loader=LOADER, loss=LOSS, optimizer=SGD),
     "a trainer": Trainer(),
+    "a scheduler that is wrapped": (NET, LOADER, LOSS, SGD, AcceleratedScheduler()),
+    "loaders by their names": (NET, {"train": LOADER, "val": DataLoader(BATCH)}, LOSS, SGD),
+    "loaders by their names in a dict": {"model": NET, "dataloaders": {"train": LOADER}, "loss": LOSS, "opt": SGD},
+    "a pair of loaders": (NET, (LOADER, DataLoader(BATCH)), LOSS, SGD),
 }
 
 
@@ -88,11 +107,111 @@ def test_inputs_and_a_target_side_by_side_are_one_batch():
         (RETURNED["a scheduler too"], "the StepLR is left out: the learning rate does not change in a trial"),
         (RETURNED["a second loader"], "the second loader is left out: what is measured are training steps"),
         (RETURNED["more names"], "val_loader is not used: what is measured are training steps"),
+        (RETURNED["a pair of loaders"], "the first of the 2 loaders is measured"),
+        (RETURNED["loaders by their names"], "the loader 'train' is measured, and no other of the dict"),
         (RETURNED["a trainer"], "taken from the Trainer: model, data, loss, optimizer"),
     ],
 )
 def test_what_is_left_out_is_told(value, note):
     assert note in normalise(value, SPEC).notes
+
+
+def test_a_loss_may_be_a_method_and_an_optimizer_is_made_with_the_rate_beside_it():
+    learner = Learner()
+    loop = normalise(learner, SPEC)
+    assert loop.data is LOADER
+    assert loop.loss == learner.loss_func
+    learner.opt_func, learner.lr = torch.optim.AdamW, 3e-2
+    assert normalise(learner, SPEC).optimizer.param_groups[0]["lr"] == 3e-2
+
+
+class OwnTrainer(Trainer):
+    max_grad_norm = 0.0
+
+    def __init__(self):
+        super().__init__()
+        self.grad_clip = 0.0
+
+    def compute_loss(self, model, batch):
+        return functional.cross_entropy(model(batch[0]), batch[1], label_smoothing=0.3)
+
+
+def test_the_loss_that_a_trainer_computes_comes_before_the_one_that_it_holds():
+    trainer = OwnTrainer()
+    loop = normalise(trainer, SPEC)
+    assert loop.loss == trainer.compute_loss
+    assert loop.clip_norm is None
+    assert normalise({"model": NET, "data": LOADER, "max_grad_norm": 2.0}, SPEC).clip_norm == 2.0
+
+
+def test_a_loss_of_the_batch_alone_knows_its_model():
+    def restored(batch):
+        return functional.mse_loss(net(batch), batch)
+
+    net, batch = nn.Linear(8, 8), torch.randn(4, 8)
+    loop = normalise((net, batch, restored), SPEC)
+    step = make_step(loop.components(StepPlan(loop.mode, "cpu"), loop.data), loop.loss)
+    expected = float(restored(batch).detach())
+    assert float(step(batch)) == pytest.approx(expected)
+    assert "restored gets the batch, and calls the model itself" in loop.notes
+
+
+def test_a_loss_that_nobody_gave_is_told():
+    assert any("no loss was given" in note for note in normalise((NET, LOADER, SGD), SPEC).notes)
+    assert not any("no loss was given" in note for note in normalise((NET, LOADER, LOSS, SGD), SPEC).notes)
+
+
+class Compiled(nn.Linear):
+    """A model with the ``compile`` of Keras."""
+
+    def compile(self, optimizer, loss):
+        self.optimizer, self.loss = optimizer, loss
+
+
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(label_smoothing=0.1), LOSS], ids=["a module", "a function"])
+def test_a_model_trains_with_the_optimizer_and_the_loss_that_it_was_given(loss):
+    model = Compiled(8, 3)
+    model.compile(torch.optim.Adam(model.parameters()), loss)
+    loop = normalise((model, LOADER), SPEC)
+    assert (loop.optimizer, loop.loss) == (model.optimizer, loss)
+    assert "taken from the Compiled: optimizer, loss" in loop.notes
+    assert normalise((model, BATCH[0]), SPEC).mode is Mode.INFER
+    assert normalise((model, LOADER, LOSS, SGD), SPEC).optimizer is SGD
+
+
+class Similarity(nn.Module):
+    """A loss that holds the model, as those of sentence-transformers do."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model, self.scale = model, nn.Parameter(torch.ones(()))
+
+    def forward(self, features, labels):
+        outputs = [self.scale * self.model(part) for part in features]
+        return functional.mse_loss(torch.cosine_similarity(*outputs), labels)
+
+
+def test_a_loss_that_holds_the_model_is_measured_as_the_model():
+    loss = Similarity(NET)
+    batches = [([torch.randn(4, 8), torch.randn(4, 8)], torch.rand(4)) for _ in range(2)]
+    loop = normalise((NET, batches, loss, SGD), SPEC)
+    step = make_step(loop.components(StepPlan(loop.mode, "cpu"), loop.data), loop.loss)
+    assert loop.model is loss
+    for batch in batches:
+        expected = float(loss(*batch))
+        assert float(step(batch)) == pytest.approx(expected)
+
+
+def test_several_models_are_told_of_a_step_of_their_own():
+    for value in ((NET, nn.Linear(3, 8), LOADER, LOSS, SGD), ([NET, NET], LOADER), {"encoder": NET, "decoder": NET}):
+        with pytest.raises(TargetError) as raised:
+            normalise(value, SPEC)
+        assert "Several models need a step of your own" in raised.value.hint
+
+
+def test_a_frozen_script_is_for_inference():
+    frozen = torch.jit.freeze(torch.jit.script(nn.Linear(8, 3).eval()))
+    assert normalise((frozen, BATCH[0]), SPEC).mode is Mode.INFER
 
 
 def test_what_is_no_part_is_refused_as_before():

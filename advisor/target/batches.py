@@ -61,7 +61,8 @@ def batches_in_data(data: Any, notes: list[str], model: Any = None, *, own_step:
         kept = _read_ahead(data)
         notes.append(f"the {_name(data)} can be read only once: its first {len(kept)} batches are repeated")
         return GivenBatches(_Source(lambda: kept), _name(data))
-    of_batches = isinstance(data, Iterable) and next(tensors_of(data), None) is None
+    is_array = hasattr(data, "__array__")  # its rows, or a table's columns, are no batches
+    of_batches = isinstance(data, Iterable) and not is_array and next(tensors_of(data), None) is None
     return GivenBatches(_Source(lambda: data), _name(data)) if of_batches else data
 
 

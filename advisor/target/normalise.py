@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
 import torch
 from torch import nn
+from torch.nn.modules.loss import _Loss
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset
 
 from advisor.errors import TargetError
-from advisor.portable.losses import MODEL_NAMES, describe_loss, is_callable_with, takes_output_only
+from advisor.portable.losses import (
+    MODEL_NAMES,
+    describe_loss,
+    is_callable_with,
+    parameters_of_loss,
+    takes_output_only,
+)
 from advisor.portable.nested import tensors_of
 from advisor.portable.steps import needs_closure
 from advisor.recipe.rebuild import batch_size_of, loader_with, resize_batch
@@ -26,26 +33,43 @@ from advisor.target.adapters import interpreted, with_samples
 from advisor.target.batches import batches_in_data
 from advisor.target.hubs.contract import Adapted
 from advisor.target.own_step import EXAMPLE, HINT, mode_of_step, optimizers_of, with_own_step
-from advisor.target.parts import ALIASES, BESIDE, attributes_of, in_order, optimizers_among
+from advisor.target.parts import (
+    ALIASES,
+    BESIDE,
+    attributes_of,
+    in_order,
+    loader_to_train_with,
+    optimizers_among,
+    parts_within,
+)
 from advisor.target.sizing import LARGEST_BATCH
 from advisor.target.workload import Workload
 
 _NAMES = ("model", "data", "loss", "optimizer", "mode", "current", "clip_grad", "step", "models", "optimizers")
 _SHAPES = "a model, (model, data), (model, data, loss), (model, data, loss, optimizer), a dict of those, or a Workload"
 _DEFAULT_LEARNING_RATE = 1e-3
+# The only parameter of a loss that is no output of the model.
+_OF_A_BATCH = (["batch"], ["data"], ["inputs"], ["minibatch"])
 
 
 def normalise(value: Any, spec: TargetSpec) -> Loop:
     """The loop that a build's return value describes, under the command line's options. Raises TargetError."""
     notes: list[str] = []
-    workload = _as_written(_as_workload(interpreted(value, spec), notes), notes)
+    workload = _as_written(_with_loss_around(_as_workload(interpreted(value, spec), notes), notes), notes)
+    workload = _with_loss_of_batch(workload, notes)
     if workload.data is None:
         workload = with_samples(workload, spec)
     if isinstance(workload, Adapted):
         notes.extend(workload.notes)
+    if workload.step is None:
+        workload.data = loader_to_train_with(workload.data, notes)
     workload.data = batches_in_data(workload.data, notes, workload.model, own_step=workload.step is not None)
     data, make_batch = _data(workload, spec)
     mode = _mode(workload, data, spec)
+    if mode is Mode.TRAIN and workload.step is None:
+        workload = _with_parts_within(workload, notes)
+        if workload.loss is None and not isinstance(workload, Adapted):
+            notes.append("no loss was given: it is the model's own if its output has one, else chosen by the targets")
     loop = Loop(
         model=workload.model,
         data=data,
@@ -86,7 +110,43 @@ def _as_workload(value: Any, notes: list[str]) -> Workload:
     if parts := attributes_of(value):
         notes.append(f"taken from the {type(value).__name__}: {', '.join(parts)}")
         return _checked(Workload(**parts))
-    raise TargetError(f"the target returned {_kind(value)}.", f"Return {_SHAPES}.")
+    raise TargetError(f"the target returned {_kind(value)}.", _may_return(value))
+
+
+def _with_loss_around(workload: Workload, notes: list[str]) -> Workload:
+    """A loss that holds the model and calls it, as those of sentence-transformers do, as the model; others as given."""
+    model, loss = workload.model, workload.loss
+    if not isinstance(loss, nn.Module) or loss is model or not any(part is model for part in loss.modules()):
+        return workload
+    notes.append(f"{type(loss).__name__} holds the model and calls it: what it returns for a batch is the loss")
+    return replace(workload, model=loss, loss=_as_returned)
+
+
+def _with_loss_of_batch(workload: Workload, notes: list[str]) -> Workload:
+    """A loss of a batch alone, which knows its model from around it, as ``loss(model, batch)``; others as given."""
+    loss: Any = workload.loss
+    given = parameters_of_loss(loss) if callable(loss) and not isinstance(loss, nn.Module | type) else []
+    if [parameter.name for parameter in given if parameter.default is parameter.empty] not in _OF_A_BATCH:
+        return workload
+    notes.append(f"{describe_loss(loss)} gets the batch, and calls the model itself")
+
+    def loss_of_batch(model: Any, batch: Any) -> Any:
+        return loss(batch)
+
+    return replace(workload, loss=loss_of_batch)
+
+
+def _as_returned(output: Any) -> Any:
+    return output
+
+
+def _with_parts_within(workload: Workload, notes: list[str]) -> Workload:
+    """The workload with the optimizer, and the loss, that its model was given by a ``compile`` of its own."""
+    held = parts_within(workload.model) if workload.optimizer is None else {}
+    held = {name: part for name, part in held.items() if getattr(workload, name) is None}
+    if held:
+        notes.append(f"taken from the {type(workload.model).__name__}: {', '.join(held)}")
+    return replace(workload, **held)
 
 
 def _as_written(workload: Workload, notes: list[str]) -> Workload:
@@ -105,7 +165,8 @@ def _from_mapping(value: Mapping[str, Any], notes: list[str]) -> Workload:
     unknown = [name for name in named if name not in _NAMES]
     if unknown or not ("model" in named or "step" in named):
         problem = f"with the unknown keys {', '.join(unknown)}" if unknown else "without a model"
-        raise TargetError(f"the target returned a dict {problem}.", f"Its keys may be: {', '.join(_NAMES)}.")
+        usual = f"Its keys may be: {', '.join(_NAMES)}."
+        raise TargetError(f"the target returned a dict {problem}.", _for_several(value.values()) or usual)
     return Workload(**named)
 
 
@@ -116,7 +177,11 @@ def _checked(workload: Workload) -> Workload:
         name = workload.model.__name__
         raise TargetError(f"the target's model is the class {name}, not an instance.", f"Return {name}(...).")
     if not isinstance(workload.model, nn.Module):
-        raise TargetError(f"the target's model is {_kind(workload.model)}, not an nn.Module.", f"Return {_SHAPES}.")
+        raise TargetError(
+            f"the target's model is {_kind(workload.model)}, not an nn.Module.", _may_return(workload.model)
+        )
+    if isinstance(workload.model, torch.jit.ScriptModule) and not hasattr(workload.model, "training"):
+        workload.model.eval()  # one that was frozen has lost its mode: it is for inference
     lazy = [type(part).__name__ for part in workload.model.modules() if any(map(is_lazy, _own_tensors(part)))]
     if lazy:
         raise TargetError(
@@ -137,6 +202,17 @@ def _checked(workload: Workload) -> Workload:
     if clip is not None and (isinstance(clip, bool) or not isinstance(clip, int | float) or not clip > 0):
         raise TargetError(f"clip_grad={clip!r} is not a norm to clip gradients to.", "Give a number above 0, or None.")
     return workload
+
+
+def _may_return(value: Any) -> str:
+    """What to return in place of a value that is no workload."""
+    return (_for_several(value) if isinstance(value, tuple | list) else "") or f"Return {_SHAPES}."
+
+
+def _for_several(parts: Iterable[Any]) -> str:
+    """What to return where there is more than one model; empty for one."""
+    several = sum(isinstance(part, nn.Module) and not isinstance(part, _Loss) for part in parts) > 1
+    return f"Several models need a step of your own, a function of a batch: return {EXAMPLE}." if several else ""
 
 
 def _own_tensors(module: nn.Module) -> list[torch.Tensor]:

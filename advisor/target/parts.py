@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,9 +20,13 @@ ORDER = ("model", "data", "loss", "optimizer")
 ALIASES = {
     **dict.fromkeys(("net", "network"), "model"),
     **dict.fromkeys(("batch", "loader", "dataloader", "train_loader", "train_dataloader", "train_dl"), "data"),
+    **dict.fromkeys(("loaders", "dataloaders", "dls"), "data"),
     **dict.fromkeys(("criterion", "loss_fn", "loss_func", "loss_function"), "loss"),
-    **dict.fromkeys(("opt", "optim"), "optimizer"),
+    **dict.fromkeys(("opt", "optim", "opt_func"), "optimizer"),
+    **dict.fromkeys(("max_grad_norm", "grad_clip", "clip_grad_norm", "gradient_clip_val"), "clip_grad"),
 }
+# The loader to train with, by its name among several.
+_TO_TRAIN_WITH = ("train", "training", "train_loader", "train_dataloader", "train_dl")
 # What a loop has beside its steps, by the names that people give it.
 BESIDE = {
     **dict.fromkeys(("scheduler", "lr_scheduler"), "the learning rate does not change in a trial"),
@@ -64,7 +70,7 @@ def kind_of(value: Any) -> str:
     """The only thing that a part can be; empty for a function, and for what may be several things."""
     if isinstance(value, torch.optim.Optimizer) or is_optimizer_class(value) or optimizers_among(value):
         return "optimizer"
-    if isinstance(value, LRScheduler):
+    if isinstance(value, LRScheduler) or ("scheduler" in type(value).__name__.lower() and hasattr(value, "step")):
         return "scheduler"
     if isinstance(value, _Loss):
         return "loss"
@@ -90,7 +96,54 @@ def optimizers_among(value: Any) -> list[torch.optim.Optimizer]:
 
 
 def attributes_of(value: Any) -> dict[str, Any]:
-    """The parts that an object holds under the usual names, such as a dataclass or a trainer; empty without a model."""
-    held = {ALIASES.get(name, name): part for name, part in getattr(value, "__dict__", {}).items()}
-    parts = {name: held[name] for name in (*ORDER, "clip_grad", "step") if name in held}
+    """The parts that an object holds under the usual names, such as a dataclass or a trainer; empty without a model.
+
+    Its loss may be a method.
+    """
+    held = getattr(value, "__dict__", {})
+    methods = {name: getattr(value, name) for name in _LOSS_NAMES if name not in held and _is_method(value, name)}
+    found = {ALIASES.get(name, name): part for name, part in held.items() if part is not None}
+    if methods and ("loss" not in found or "compute_loss" in methods):  # that calls what else is there
+        found["loss"] = next(iter(methods.values()))
+    parts = {name: found[name] for name in (*ORDER, "clip_grad", "step") if name in found}
+    if not parts.get("clip_grad", True):  # 0, by which trainers say that they do not clip
+        del parts["clip_grad"]
+    if is_optimizer_class(parts.get("optimizer")) and isinstance(rate := held.get("lr"), float):
+        parts["optimizer"] = functools.partial(parts["optimizer"], lr=rate)
     return parts if isinstance(parts.get("model"), nn.Module) else {}
+
+
+_LOSS_NAMES = ("compute_loss", "loss", *(name for name, part in ALIASES.items() if part == "loss"))
+
+
+def _is_method(value: Any, name: str) -> bool:
+    return inspect.isroutine(getattr(type(value), name, None))
+
+
+def parts_within(model: nn.Module) -> dict[str, Any]:
+    """The optimizer and the loss that a model was given, as ``compile(optimizer, loss)`` does; empty without the first.
+
+    Without an optimizer of its own a model trains by somebody else's rules, whatever its attributes are called.
+    """
+    held = {**vars(model), **dict(model.named_children())}
+    named = {ALIASES.get(name, name): part for name, part in held.items() if part is not None}
+    if not isinstance(named.get("optimizer"), torch.optim.Optimizer):
+        return {}
+    return {name: named[name] for name in ("optimizer", "loss") if callable(named.get(name)) or name == "optimizer"}
+
+
+def loader_to_train_with(data: Any, notes: list[str]) -> Any:
+    """The training loader of several: in a dict, in a pair, or in an object with their names; other data as it is."""
+    if isinstance(data, DataLoader | torch.Tensor | nn.Module) or data is None:
+        return data
+    if isinstance(data, tuple | list):
+        if len(data) <= 1 or not all(isinstance(part, DataLoader) for part in data):
+            return data
+        notes.append(f"the first of the {len(data)} loaders is measured")
+        return data[0]
+    held = data if isinstance(data, Mapping) else getattr(data, "__dict__", {})
+    name = next((name for name in _TO_TRAIN_WITH if isinstance(held.get(name), DataLoader)), None)
+    if name is None:
+        return data
+    notes.append(f"the loader {name!r} is measured, and no other of the {type(data).__name__}")
+    return held[name]

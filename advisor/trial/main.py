@@ -189,7 +189,8 @@ class Trial:
         device = named(self.spec.target.device)
         backend_of(device).synchronize()  # to start CUDA takes no memory that another trial could miss
         self.wait_for_memory()
-        set_mode(loop.model.to(device), training=loop.mode is Mode.TRAIN)
+        loop.model.to(device)
+        set_mode(loop)
         return loop, device
 
     def _prepare(self, loop: Loop, device: torch.device) -> _Parts:

@@ -13,7 +13,7 @@ from advisor.portable.nested import mover
 from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
 from advisor.recipe.catalog import Catalog
-from advisor.records import Value
+from advisor.records import Mode, Value
 from advisor.runtime.apply import apply_settings
 from advisor.runtime.loader import loop_loader
 from advisor.runtime.loop import Loop
@@ -33,10 +33,14 @@ def components_of(loop: Loop, device: torch.device, catalog: Catalog, settings: 
     return components
 
 
-def set_mode(model: torch.nn.Module, *, training: bool) -> None:
-    """Put a model into the mode of its loop, unless it is in it: its frozen layers keep theirs then."""
-    if model.training is not training:
-        model.train(training)
+def set_mode(loop: Loop) -> None:
+    """Put a model into the mode of its loop, unless it is in it: its frozen layers keep theirs then.
+
+    A training step of somebody's own sees to that itself: some train in evaluation mode.
+    """
+    training = loop.mode is Mode.TRAIN
+    if loop.model.training is not training and not (training and loop.step is not None):
+        loop.model.train(training)
 
 
 def resident_data(components: Components) -> Any:

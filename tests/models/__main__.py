@@ -117,7 +117,6 @@ def row_of(line: str, folder: str) -> tuple[str, ...]:
     from advisor.errors import AdvisorError
     from advisor.portable.plan import StepPlan
     from advisor.recipe import Components
-    from advisor.records import Mode
     from advisor.runtime.batches import describe
     from advisor.runtime.step import make_step
     from advisor.target.entrypoint import load_target
@@ -128,7 +127,7 @@ def row_of(line: str, folder: str) -> tuple[str, ...]:
     request = parse(words_of(line, folder, "--device", "cpu"), (), "").request
     try:
         loop = load_target(request.target)
-        set_mode(loop.model, training=loop.mode is Mode.TRAIN)
+        set_mode(loop)
         plan = StepPlan(mode=loop.mode, device="cpu")
         components = Components(loop.model, loop.optimizer, loop.data, plan, own_step=loop.step)
         step = make_step(components, loop.loss)

@@ -24,4 +24,5 @@ class Regression(L.LightningModule):
 if __name__ == "__main__":
     loader = DataLoader(TensorDataset(torch.randn(64, 6), torch.randn(64, 1)), batch_size=16)
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    L.Trainer(max_epochs=100, accelerator="cpu", enable_model_summary=False, **quiet).fit(Regression(), loader)
+    options = {"max_epochs": 100, "accelerator": "cpu", "gradient_clip_val": 0.5, "enable_model_summary": False}
+    L.Trainer(**options, **quiet).fit(Regression(), loader)

@@ -75,7 +75,8 @@ def test_a_script_is_measured_without_an_edit(name):
 @pytest.mark.process
 @pytest.mark.parametrize("name", WITH_LIBRARIES)
 def test_a_script_that_leaves_the_loop_to_a_library(name):
-    check(name, *WITH_LIBRARIES[name])
+    loop = check(name, *WITH_LIBRARIES[name])
+    assert loop.clip_norm == {"lightning_fit": 0.5, "hf_trainer": 1.0}.get(name)
 
 
 def test_every_script_here_is_tested():

@@ -9,6 +9,7 @@ import torch
 
 from advisor.errors import TargetError
 from advisor.target.scripts.draft import draft_of
+from advisor.trial.timed_loop import set_mode
 from scripts.steps import HEAD, STEP, batches
 
 
@@ -330,6 +331,40 @@ class TestWhatIsNoPlainLoop:
     )
     def test_ones_that_are_not(self, script, other):
         assert script(self.TEXT.format(**{**USUAL, **other}))[0].step is not None
+
+    @pytest.mark.parametrize(
+        ("before", "in_loop", "plain"),
+        [
+            ("pass", "optimizer.zero_grad()", True),
+            ("pass", "clear()", True),
+            ("pass", "for p in model.parameters(): p.grad = None", True),
+            ("pass", "model.bias.grad.zero_(); model.weight.grad.zero_()", True),
+            ("optimizer.zero_grad()", "pass", False),
+        ],
+    )
+    def test_gradients_that_add_up_over_the_rounds(self, script, before, in_loop, plain):
+        loop, _ = script(f"""
+            def clear():
+                optimizer.zero_grad()
+            {before}
+            for x, y in loader:
+                loss = nn.functional.mse_loss(model(x), y)
+                loss.backward(); optimizer.step()
+                {in_loop}
+        """)
+        assert (loop.step is None) is plain
+
+    def test_a_model_that_trains_in_evaluation_mode_stays_in_it(self, script):
+        loop, _ = script("""
+            model = nn.Sequential(nn.Linear(1, 1), nn.Dropout(0.5)).eval()
+            optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+            for x, y in loader:
+                loss = nn.functional.mse_loss(model(x), y)
+                optimizer.zero_grad(); loss.backward(); optimizer.step()
+        """)
+        set_mode(loop)
+        assert loop.step is not None
+        assert not any(part.training for part in loop.model.modules())
 
     def test_options_of_a_loss_are_kept(self, script):
         loop, _ = script(self.TEXT.format(**{**USUAL, "loss": ", scale=3.0"}))

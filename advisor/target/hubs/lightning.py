@@ -4,16 +4,34 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
 from advisor.errors import TargetError
+from advisor.portable.losses import is_callable_with
 from advisor.records import Mode, TargetSpec
 from advisor.target.hubs.contract import Adapted, Adapter
 
 _PAIR = 2
+# The hooks that a batch goes through before ``training_step``, in their order.
+_OF_A_BATCH = ("on_before_batch_transfer", "on_after_batch_transfer")
+# The hooks of a module around its training step, which a step without Lightning does not call.
+_AROUND_A_STEP = (
+    "on_train_batch_start",
+    "on_before_zero_grad",
+    "on_before_backward",
+    "backward",
+    "on_after_backward",
+    "on_before_optimizer_step",
+    "configure_gradient_clipping",
+    "optimizer_step",
+    "on_train_batch_end",
+)
+_EPOCHS = 1000  # of a Trainer that is told no number
+_AUTOCAST = {"bf16-mixed": "bfloat16", "16-mixed": "float16"}
 
 
 class Lightning(Adapter):
@@ -25,16 +43,8 @@ class Lightning(Adapter):
     def workload(self, value: Any, spec: TargetSpec) -> Any:
         """The loop that Lightning would run, without its callbacks."""
         pytorch: Any = self.imported().pytorch if self.package == "lightning" else self.imported()
-        module, data = value if isinstance(value, tuple | list) and len(value) == _PAIR else (value, None)
-        module, data = (
-            _instance(part) if isinstance(part, type) and issubclass(part, known) else part
-            for part, known in ((module, pytorch.LightningModule), (data, pytorch.LightningDataModule))
-        )
-        if not isinstance(module, pytorch.LightningModule):
-            return None
-        if data is not None and not isinstance(data, pytorch.LightningDataModule | DataLoader):
-            return None
-        return _workload(module, data, spec)
+        given = _given(value, pytorch)
+        return None if given is None else _workload(given, pytorch, spec)
 
 
 class PytorchLightning(Lightning):
@@ -42,6 +52,30 @@ class PytorchLightning(Lightning):
 
     order = 50
     package = "pytorch_lightning"
+
+
+@dataclass(slots=True)
+class _Given:
+    """What a target returned of Lightning's: the module, its DataModule or loader, and the Trainer, where given."""
+
+    module: Any
+    data: Any = None
+    trainer: Any = None
+    notes: list[str] = field(default_factory=list)
+
+
+def _given(value: Any, pytorch: Any) -> _Given | None:
+    """The module and what came with it, in any order; None where there is none, or something else beside it."""
+    values = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple | list) else [value]
+    own = (pytorch.LightningModule, pytorch.LightningDataModule)
+    parts = [_instance(part) if isinstance(part, type) and issubclass(part, own) else part for part in values]
+    modules = [part for part in parts if isinstance(part, pytorch.LightningModule)]
+    loaders = [part for part in parts if isinstance(part, pytorch.LightningDataModule | DataLoader)]
+    trainers = [part for part in parts if isinstance(part, pytorch.Trainer)]
+    if len(modules) != 1 or len(trainers) > 1 or len(modules) + len(loaders) + len(trainers) != len(parts):
+        return None
+    notes = ["the second loader is left out: what is measured are training steps"] if len(loaders) > 1 else []
+    return _Given(modules[0], next(iter(loaders), None), next(iter(trainers), None), notes)
 
 
 def _instance(kind: type) -> Any:
@@ -56,29 +90,95 @@ def _instance(kind: type) -> Any:
     return kind()
 
 
-def _workload(module: Any, data: Any, spec: TargetSpec) -> Any:
+def _workload(given: _Given, pytorch: Any, spec: TargetSpec) -> Any:
+    module, data = given.module, given.data
     loader = data if isinstance(data, DataLoader) else _loader(module, data)
     if loader is None:
         return module if module.example_input_array is not None or spec.input_shape else _no_data(module)
     if spec.mode is Mode.INFER:
-        return Adapted(model=module, data=loader, mode=Mode.INFER.value)
+        return Adapted(model=module, data=loader, mode=Mode.INFER.value, notes=given.notes)
+    name = type(module).__name__
     if not module.automatic_optimization:
         raise TargetError(
-            f"{type(module).__name__} optimizes by hand (automatic_optimization is False).",
+            f"{name} optimizes by hand (automatic_optimization is False).",
             "Return its model, loader, loss and optimizer from a build() of your own, or give --mode infer.",
         )
+    left = [hook for hook in _AROUND_A_STEP if _defines(module, hook)]
+    left_out = f"; so are its {', '.join(left)}" if left else ""
+    own = f"{name}'s own training_step and optimizer; callbacks and schedules are left out{left_out}"
     return Adapted(
         model=module,
         data=loader,
-        loss=_training_step,
-        optimizer=_one_optimizer(module.configure_optimizers(), type(module).__name__),
+        loss=_training_step(module, data),
+        optimizer=_one_optimizer(_configured(given, loader, pytorch), name),
         mode=Mode.TRAIN.value,
-        notes=[f"{type(module).__name__}'s own training_step and optimizer; callbacks and schedules are left out"],
+        **_of_trainer(given.trainer),
+        notes=[own, *_told_of(given.trainer), *given.notes],
     )
 
 
-def _training_step(model: Any, batch: Any) -> Any:
-    return model.training_step(batch, 0)
+def _training_step(module: Any, data: Any) -> Any:
+    """The loss of a batch: ``training_step`` after the DataModule's hooks of a batch, else the module's."""
+    owners = {hook: next((one for one in (data, module) if _has(one, hook)), None) for hook in _OF_A_BATCH}
+    of_data = {hook: getattr(data, hook) for hook, owner in owners.items() if owner is not None and owner is data}
+    hooks = [hook for hook, owner in owners.items() if owner is not None]
+    takes_number = is_callable_with(inspect.signature(module.training_step), _PAIR)
+
+    def training_step(model: Any, batch: Any) -> Any:
+        for hook in hooks:
+            batch = (of_data.get(hook) or getattr(model, hook))(batch, 0)
+        return model.training_step(batch, 0) if takes_number else model.training_step(batch)
+
+    return training_step
+
+
+def _has(owner: Any, hook: str) -> bool:
+    return hasattr(type(owner), hook) and _defines(owner, hook)
+
+
+def _configured(given: _Given, loader: Any, pytorch: Any) -> Any:
+    """What ``configure_optimizers`` returns, with a Trainer where it asks one for the number of steps."""
+    try:
+        return given.module.configure_optimizers()
+    except RuntimeError as error:
+        if "not attached to a `Trainer`" not in str(error):
+            raise
+    trainer = given.trainer or pytorch.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
+    if trainer.max_epochs is None:
+        trainer.fit_loop.max_epochs = _EPOCHS
+    if trainer.train_dataloader is None:  # it trains nothing yet
+        trainer.strategy.connect(given.module)
+        trainer._data_connector.attach_data(given.module, train_dataloaders=loader)
+    given.module.trainer = trainer
+    try:
+        return given.module.configure_optimizers()
+    finally:
+        given.module._trainer = None  # its log() does nothing without one
+
+
+def _of_trainer(trainer: Any) -> dict[str, Any]:
+    """What a Trainer does around the steps: its precision, and the norm that it clips gradients to."""
+    if trainer is None:
+        return {}
+    clip = trainer.gradient_clip_val if _clips_norm(trainer) else None
+    autocast = _AUTOCAST.get(str(trainer.precision))
+    current = {"precision.autocast": autocast} if autocast else {}
+    return {"clip_grad": clip or None, "current": current}
+
+
+def _told_of(trainer: Any) -> list[str]:
+    """Notes on what a Trainer does with gradients that is not measured."""
+    if trainer is None:
+        return []
+    steps = trainer.accumulate_grad_batches
+    notes = [f"each step is one of the {steps} that the Trainer accumulates"] if steps > 1 else []
+    if trainer.gradient_clip_val and not _clips_norm(trainer):
+        notes.append("the Trainer clips gradients by value, which is left out")
+    return notes
+
+
+def _clips_norm(trainer: Any) -> bool:
+    return str(trainer.gradient_clip_algorithm or "norm").rpartition(".")[2].lower() == "norm"
 
 
 def _no_data(module: Any) -> Any:

@@ -17,7 +17,9 @@ import torch
 from advisor.errors import TargetError
 from advisor.runtime.loader import batches_in
 from advisor.target.scripts.behind import behind
+from advisor.target.scripts.branches import branch_of_the_loss
 from advisor.target.scripts.contexts import Context, contexts_of, entered
+from advisor.target.scripts.elsewhere import clears_gradients
 from advisor.target.scripts.files import writing_over_nothing
 from advisor.target.scripts.names import Names
 from advisor.target.scripts.readings import Readings
@@ -38,7 +40,9 @@ class FoundLoop:
     """A loop of the script's: its statement, the names as they are in its frame, and the code that it is part of.
 
     ``contexts`` are the blocks of PyTorch's around it, the outermost first. ``behind`` are the statements of a round
-    that call something after the update, in a line each.
+    that call something after the update, in a line each. ``branch`` is the line of a branch by which the loss of one
+    round may be computed otherwise than that of another; None without one. ``clears`` tells whether gradients are
+    cleared in the loop; where they are not, they add up.
     """
 
     statement: Loop
@@ -46,6 +50,8 @@ class FoundLoop:
     code: CodeType
     contexts: tuple[Context, ...] = ()
     behind: tuple[str, ...] = ()
+    branch: int | None = None
+    clears: bool = True
 
     @property
     def file(self) -> str:
@@ -290,10 +296,14 @@ def _with_names(where: Where, loops: list[Loop], inner: list[Where], outer: list
     names = _names(where)
     called = [text for one in inner for text in behind(getattr(_scope_of(one), "body", []), one.line)]
     outside = [context for caller in reversed(outer) for context in _contexts(caller, _names(caller), caller.line)]
+    inside = [branch_of_the_loss(getattr(_scope_of(one), "body", []), one.line) for one in inner]
     for loop in loops:
+        branch = next(filter(None, [branch_of_the_loss(loop.body, where.line, loops), *inside]), None)
         around = (*outside, *_contexts(where, names, loop.lineno))
         after = (*called, *behind(loop.body, where.line))
-        yield FoundLoop(loop, names, where.frame.f_code, around, after)
+        code = where.frame.f_code
+        clears = clears_gradients(code.co_filename, loop, map(_scope_of, inner))
+        yield FoundLoop(loop, names, code, around, after, branch, clears)
 
 
 def _names(where: Where) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The other loops of a script's file that train: what is measured is the first one that the script comes to."""
+"""What stands elsewhere in a script's file: other loops that train, and functions that the measured loop calls."""
 
 from __future__ import annotations
 
@@ -40,6 +40,27 @@ def other_loops(source: str, loop: ast.stmt, lines: Iterable[int]) -> list[int]:
         and not any(node.lineno <= line <= (node.end_lineno or 0) for line in inside)
         and not any(first <= node.lineno <= last for first, last in own)
     )
+
+
+def clears_gradients(file: str, loop: ast.stmt, within: Iterable[ast.AST]) -> bool:
+    """Whether a loop, what it calls of its file, or one of the functions ``within`` it clears gradients."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return False
+    return any(map(_clears, (loop, *_called_from(tree, loop), *within)))
+
+
+def _clears(part: ast.AST) -> bool:
+    """Whether a piece of source calls ``zero_grad``, or sets a gradient, as to None."""
+    for node in ast.walk(part):
+        if isinstance(node, ast.Attribute) and (
+            node.attr in ("zero_grad", "zero_gradients") or (node.attr == "grad" and isinstance(node.ctx, ast.Store))
+        ):
+            return True
+        if isinstance(node, ast.Attribute) and node.attr == "zero_" and ast.unparse(node.value).endswith("grad"):
+            return True
+    return False
 
 
 def _trains(node: ast.AST) -> bool:

@@ -35,12 +35,12 @@ def _plain(seen: Seen) -> Adapted | None:
     alone = len(seen.calls) == 1 and len(seen.backward) == 1
     if len(seen.updates) != 1 or not (alone or _repeats(seen)):
         return None
-    if seen.changes_gradients or seen.changes_weights or seen.changes_batch:
+    if seen.changes_gradients or seen.changes_weights or seen.changes_batch or _rounds_differ(seen):
         return None
     call, loss, batch = seen.calls[0], _loss_of(seen), seen.batch
     if batch is None:
         batch = _made_batch(call, loss)
-    if batch is None or call.autocast == "float16":
+    if batch is None or call.autocast == "float16" or not call.module.training:
         return None
     if loss is None:
         kwargs = splitter(call.module, with_target=False)(batch).kwargs
@@ -78,6 +78,14 @@ def _repeats(seen: Seen) -> bool:
     same_call = first.module is second.module and _same((first.args, first.kwargs), (second.args, second.kwargs))
     same_loss = loss.function is next_loss.function and _same(loss.args[1:], next_loss.args[1:])
     return same_call and same_loss and loss.kwargs == next_loss.kwargs
+
+
+def _rounds_differ(seen: Seen) -> bool:
+    """Whether another round may compute another loss, by a branch, or gradients of several rounds add up."""
+    with contextlib.suppress(NoBodyError):
+        loop = training_loop(seen.frames, seen.loader)
+        return loop.branch is not None or not loop.clears
+    return False
 
 
 def _left_out(seen: Seen) -> str:
@@ -146,13 +154,16 @@ def _own_step(seen: Seen) -> Adapted:
         raise NoBodyError("the parameters that are updated belong to no module that was called")
     loop = training_loop(seen.frames, seen.loader)
     step, data = step_of(loop, seen)
+    others = _others(seen)
+    if loop.branch is not None:
+        others.insert(0, f"the loss is not computed alike in all rounds: the branch at line {loop.branch} decides")
     return Adapted(
         data=data,
         mode="train",
         step=step,
         models=list(_outermost(seen.models)),
         optimizers=seen.optimizers,
-        notes=[f"the body of the loop at {loop.place} is the step, with all that it does", *_others(seen)],
+        notes=[f"the body of the loop at {loop.place} is the step, with all that it does", *others],
     )
 
 

@@ -75,7 +75,8 @@ class RankTrial:
         torch.manual_seed(self.spec.seed)
         loop = load_target(replace(self.spec.target, device=str(device)))
         _check_plain(loop)
-        set_mode(loop.model.to(device), training=loop.mode is Mode.TRAIN)
+        loop.model.to(device)
+        set_mode(loop)
         build_s = time.perf_counter() - started
         self._say("meeting the other ranks")
         patience_s = min(_MOST_PATIENCE_S, max(_LEAST_PATIENCE_S, _PATIENCE_SHARE * self.spec.timeout_s))

@@ -1,0 +1,108 @@
+"""Lightning's modules as targets: with a Trainer, with hooks, with schedules that ask for the number of steps."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from advisor.portable.plan import StepPlan
+from advisor.records import TargetSpec
+from advisor.runtime.step import make_step
+from advisor.target.normalise import normalise
+
+lightning = pytest.importorskip("lightning")
+SPEC = TargetSpec("t", ".", device="cpu")
+BATCH = torch.randn(16, 8), torch.randint(3, (16,))
+LOADER = DataLoader(TensorDataset(*BATCH), 8)
+QUIET = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False}
+
+
+class Classifier(lightning.LightningModule):
+    """A module whose loss is not the usual one, and whose training step takes no number of the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(8, 3)
+
+    def forward(self, inputs):
+        return self.net(inputs)
+
+    def training_step(self, batch):
+        inputs, labels = batch
+        self.log("seen", inputs.sum())
+        return nn.functional.cross_entropy(self(inputs), labels, label_smoothing=0.3)
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters())
+
+
+class Scheduled(Classifier):
+    def configure_optimizers(self):
+        optimizer = torch.optim.AdamW(self.parameters())
+        steps = self.trainer.estimated_stepping_batches
+        return [optimizer], [torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=steps)]
+
+
+class Doubling(Classifier):
+    def on_after_batch_transfer(self, batch, dataloader_idx):
+        return 2 * batch[0], batch[1]
+
+    def on_after_backward(self):
+        """Change nothing."""
+
+
+class Data(lightning.LightningDataModule):
+    def train_dataloader(self):
+        return LOADER
+
+
+class Tripling(Data):
+    def on_before_batch_transfer(self, batch, dataloader_idx):
+        return 3 * batch[0], batch[1]
+
+
+def first_loss(loop):
+    step = make_step(loop.components(StepPlan(loop.mode, "cpu"), loop.data), loop.loss)
+    return float(step(BATCH))
+
+
+def loss_of(module, factor=1.0):
+    logits = module.net(factor * BATCH[0])
+    return pytest.approx(float(nn.functional.cross_entropy(logits, BATCH[1], label_smoothing=0.3).detach()))
+
+
+@pytest.mark.parametrize(
+    ("kind", "rest", "factor"),
+    [
+        (Classifier, (LOADER, DataLoader(BATCH)), 1.0),
+        (Scheduled, (Data(),), 1.0),
+        (Doubling, (Data(),), 2.0),
+        (Doubling, (Tripling(),), 6.0),
+    ],
+)
+def test_the_training_step_of_the_module_and_the_hooks_of_its_batch(kind, rest, factor):
+    module = kind()
+    expected = loss_of(module, factor)
+    assert first_loss(normalise((module, *rest), SPEC)) == expected
+    assert first_loss(normalise({"model": kind(), "datamodule": rest[0]}, SPEC)) > 0
+
+
+def test_hooks_that_are_left_out_are_named():
+    [note] = normalise((Doubling(), LOADER), SPEC).notes
+    assert note.endswith("so are its on_after_backward")
+
+
+def test_a_trainer_says_how_it_clips_and_casts():
+    trainer = lightning.Trainer(
+        gradient_clip_val=0.5, precision="bf16-mixed", accumulate_grad_batches=2, max_epochs=3, **QUIET
+    )
+    loop = normalise((trainer, Scheduled(), Data()), SPEC)
+    assert loop.clip_norm == 0.5
+    assert loop.current["precision.autocast"] == "bfloat16"
+    assert any("each step is one of the 2" in note for note in loop.notes)
+    by_value = lightning.Trainer(gradient_clip_val=0.5, gradient_clip_algorithm="value", **QUIET)
+    loop = normalise((by_value, Scheduled(), Data()), SPEC)
+    assert loop.clip_norm is None
+    assert "the Trainer clips gradients by value, which is left out" in loop.notes
