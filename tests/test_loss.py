@@ -376,7 +376,39 @@ def test_a_loss_of_the_output_alone_leaves_the_whole_batch_to_the_model(batch, c
     plan = StepPlan(mode=Mode.TRAIN, device="cpu", compile_mode=compiled, compile_scope="with_loss")
     step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), lambda out: out[1], plan)
     assert step(batch).item() == pytest.approx(expected)
-    assert step.loss_of_known_form((1, 2), None) == 2
+    assert step.loss_of_known_form((1, 2)) == 2
+
+
+@pytest.mark.parametrize("compiled", ["none", "default"])
+def test_without_a_loss_the_model_that_makes_its_own_gets_the_target(compiled, monkeypatch):
+    monkeypatch.setattr("advisor.portable.steps.compiled_call", lambda call, plan: call)
+
+    class Smoothed(OwnLoss):
+        def forward(self, x, labels=None):
+            scores, loss = super().forward(x, labels)
+            return scores, None if loss is None else loss + 1
+
+    model = Smoothed()
+    expected = model(*LABELLED)[1].item()
+    plan = StepPlan(mode=Mode.TRAIN, device="cpu", compile_mode=compiled, compile_scope="with_loss")
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), None, plan)
+    assert step.loss_is_open
+    assert "gets the target too" in step.settle_loss(LABELLED)
+    assert not step.loss_is_open
+    again = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), step.loss_of_known_form, plan)
+    assert again(list(LABELLED)).item() == pytest.approx(expected)
+
+
+def test_without_a_loss_a_model_that_returns_none_is_held_against_the_target():
+    class Conditional(OwnLoss):
+        def forward(self, x, labels=None):
+            return super().forward(x)[0]
+
+    model = Conditional()
+    expected = functional.cross_entropy(model(LABELLED[0]), LABELLED[1]).item()
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), None, StepPlan(mode=Mode.TRAIN, device="cpu"))
+    assert step.settle_loss(LABELLED) == ""
+    assert step(LABELLED).item() == pytest.approx(expected)
 
 
 def test_a_loss_of_the_output_alone_needs_no_second_input_of_the_model():

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from advisor.portable.calls import SplitBatch, splitter
+from advisor.portable.calls import SplitBatch, positional_count, splitter
 from advisor.portable.collector import Collector
 from advisor.portable.compiled_module import (
     MODELS_WITH_GRAPHS,
@@ -89,6 +89,8 @@ class TrainStep:
         # Without a loss a mapping keeps its labels for a model that takes them (Hugging Face): it computes its own.
         self._split_mapping = splitter(model, with_target=apart and loss is not None)
         self._labels_are_open = apart and loss is not None and unwrapped(model) is model
+        takes_labels = positional_count(model) != positional_count(model, with_labels=True)
+        self._own_loss_is_open = loss is None and takes_labels and unwrapped(model) is model
         self._autocast = autocast_of(plan)
         self._attention = attention_of(plan)
         self._creation = creation_of(plan)
@@ -151,6 +153,10 @@ class TrainStep:
             self._labels_are_open = False
             if found := self._leave_labels_to_model(batch):
                 return found
+        if self._own_loss_is_open and isinstance(batch, tuple | list):
+            self._own_loss_is_open = False
+            if found := self._leave_target_to_model(batch):
+                return found
         if self._loss_takes_model is not None:
             return ""
         with self._graphs(), self._creation(), self._attention(), self._autocast:
@@ -181,10 +187,25 @@ class TrainStep:
         self._compile_whole()
         return "the model gets the labels too: the loss works only so, and a try worked"
 
+    def _leave_target_to_model(self, batch: Any) -> str:
+        """Give the model its target too where it returns a loss then, as ``forward(x, targets=None)`` may.
+
+        Returns a sentence that says so; empty where it returns none.
+        """
+        whole = splitter(self.model, with_target=False, with_labels=True)
+        split = whole(batch)
+        with self._graphs(), self._creation(), self._attention(), self._autocast, undone(self.model):
+            if len(split.args) != len(batch) or failure_of(lambda: self.model(*split.args, **split.kwargs)):
+                return ""
+        self._split = self._split_mapping = whole
+        self.loss_function, self._loss_takes_output_only = loss_in, True
+        self._compile_whole()
+        return "the model gets the target too: no loss was given, and so it returns its own"
+
     @property
     def loss_is_open(self) -> bool:
         """Whether a try has to tell which form the loss has."""
-        return self._loss_takes_model is None
+        return self._loss_takes_model is None or self._own_loss_is_open
 
     @property
     def loss_of_known_form(self) -> Callable[..., Any]:
@@ -197,6 +218,8 @@ class TrainStep:
         def of_output(output: Any, target: Any) -> Any:
             return self._loss_of(output, target)
 
+        if self._loss_takes_output_only:
+            return loss
         return of_model if self._loss_takes_model else of_output
 
     def _loss_of_output(self, batch: Any) -> Any:

@@ -174,7 +174,7 @@ class RankTrial:
     def _wrapped(self, components: Components, loop: Loop) -> tuple[Any, Components]:
         """The step of the wrapped model. A loss whose form is open is tried on the plain model before."""
         loss = loop.loss
-        if components.plan.mode is Mode.TRAIN and loss is not None:
+        if components.plan.mode is Mode.TRAIN:
             plain = make_step(components, loss)
             if isinstance(plain, TrainStep) and plain.loss_is_open:
                 settle_loss(plain, probe_batches(components.data, self.spec.seed, components.plan)[:1])
