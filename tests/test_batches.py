@@ -407,6 +407,18 @@ def test_a_batch_of_a_class_of_its_own_is_passed_whole():
     assert split(Net(), sample, with_target=False) == ((sample,), {}, None)
 
 
+def test_an_object_that_has_several_inputs_is_keywords_and_its_label_the_target():
+    """As `forward(x, edge_index, batch)` and PyTorch Geometric's batches."""
+    left, right, y = torch.zeros(2), torch.ones(2), torch.arange(2)
+    labelled, bare = types.SimpleNamespace(left=left, right=right, y=y), types.SimpleNamespace(left=left, right=right)
+    assert split(TwoInputs(), labelled, with_target=True) == ((), {"left": left, "right": right}, y)
+    assert split(TwoInputs(), labelled, with_target=False) == ((), {"left": left, "right": right}, None)
+    assert split(TwoInputs(), bare, with_target=True)[2] is bare
+    lacking = types.SimpleNamespace(left=left, right=None, y=y)
+    assert split(TwoInputs(), lacking, with_target=True) == ((lacking,), {}, lacking)
+    assert split(Net(), labelled, with_target=True) == ((labelled,), {}, labelled), "it may take the object itself"
+
+
 @pytest.mark.parametrize(
     ("model", "batch", "carries"),
     [

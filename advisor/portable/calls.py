@@ -25,7 +25,8 @@ def splitter(model: torch.nn.Module, *, with_target: bool, with_labels: bool = F
     """The splitter of this model's batches.
 
     A mapping becomes keyword arguments, less a target that the model does not take, or that is wanted apart and the
-    model can do without; of a tuple or list the last element is the target when ``with_target``, or when the model's
+    model can do without; an object that has all of several inputs as attributes, such as a batch of graphs, becomes
+    keyword arguments too; of a tuple or list the last element is the target when ``with_target``, or when the model's
     ``forward`` takes fewer inputs than the batch has; anything else is the one input. The inputs beside a target may be
     a mapping of the model's keywords, or, when ``with_target``, a tuple or list of its inputs. ``with_labels``: the
     model gets what it takes of the labels, as one that computes its own loss.
@@ -44,6 +45,8 @@ def splitter(model: torch.nn.Module, *, with_target: bool, with_labels: bool = F
             if with_target and lists_inputs(inputs, places):
                 return SplitBatch(tuple(inputs), {}, batch[1])
             return split_sequence(tuple(batch), accepted, with_target=with_target)
+        if has_inputs(batch, required):
+            return split_object(batch, required, with_target=with_target)
         return SplitBatch((batch,), {}, batch if with_target else None)
 
     return split
@@ -62,6 +65,23 @@ def lists_inputs(inputs: Any, places: list[inspect.Parameter] | None) -> bool:
         return False
     needed = sum(place.default is place.empty for place in places)
     return needed > 1 and needed <= len(inputs) <= len(places)
+
+
+def has_inputs(batch: Any, required: frozenset[str]) -> bool:
+    """Whether a batch is an object whose attributes are named as the inputs of a model that needs several."""
+    if isinstance(batch, torch.Tensor) or len(required) <= 1:
+        return False
+    values = [getattr(batch, name, None) for name in required]
+    return any(isinstance(value, torch.Tensor) for value in values) and not any(
+        value is None or callable(value) for value in values
+    )
+
+
+def split_object(batch: Any, required: frozenset[str], *, with_target: bool) -> SplitBatch:
+    """An object's attributes as keyword inputs, and that of them that is a target; the whole object where none is."""
+    target = next((value for name in TARGET_NAMES if (value := getattr(batch, name, None)) is not None), batch)
+    inputs = {name: getattr(batch, name) for name in sorted(required)}
+    return SplitBatch((), inputs, target if with_target else None)
 
 
 def split_mapping(
