@@ -82,6 +82,7 @@ def test_looking_for_chains_leaves_the_model_as_it_was(eager_backend):
     assert torch.equal(found, reference.train()(IMAGES))
 
 
+@pytest.mark.compile
 def test_generated_code_of_chains_computes_the_same():
     model, reference = twin(Chains)
     model.dropout.p = reference.dropout.p = 0.0
