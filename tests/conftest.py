@@ -26,6 +26,8 @@ TIERS = ("process", "compile", "app")
 # These have to be asked for with -m.
 ON_DEMAND = ("gpu", "fuzz", "faults")
 MARKERS = frozenset((*TIERS, *ON_DEMAND, "timed"))
+# Files whose few tests take a minute and more.
+LONG = frozenset({"test_ranks.py", "test_interrupts.py", "test_builder.py", "test_recipes_no_leak.py"})
 
 WANTED = pytest.StashKey()
 
@@ -128,7 +130,11 @@ def _tiers_of(path):
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at -m
 def pytest_collection_modifyitems(items):
-    """Mark each test with the tier of its folder; a marker of a tier stands in the test's own file."""
+    """Mark each test with the tier of its folder, and begin with long files; a tier's marker is in the test's own file.
+
+    Two processes take a file each in turn (``--dist loadfile --no-loadscope-reorder``): what is long would end alone.
+    """
+    items.sort(key=lambda item: item.path.name not in LONG)
     for path, tests in itertools.groupby(items, lambda item: item.path):
         own, named = _tiers_of(path)
         for item in tests:
