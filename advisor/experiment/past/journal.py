@@ -31,6 +31,8 @@ from advisor.records.secrets import arguments_without_secrets, without_secrets
 SCHEMA = 1
 _EVENTS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
 _FACTS = frozenset({"facts", "hardware", "profile", "workload"})
+# Times and sizes by the units in their names: none is without end, as a loss may be.
+_UNITS = ("_ms", "_s", "_bytes", "_per_sample", "seconds")
 # Figures that something is divided by, beside the field that tells whose they are: a block's and a profile's.
 _ABOVE_ZERO = (("samples", ("steps", "seconds")), ("phases", ("step_ms",)))
 # Digits of the longest whole number in a line: bytes, nanoseconds and operations of a session have fewer.
@@ -315,20 +317,20 @@ def _check_keys(value: Any) -> None:
             _check_keys(inner)
 
 
-def _check_figures(value: Any, *, of_facts: bool = False) -> None:
-    """Raise ValueError for what no figure can be: no time or no steps at all, and in facts one without end."""
+def _check_figures(value: Any, *, finite: bool = False) -> None:
+    """Raise ValueError for what no figure can be: no time or no steps at all, or one without end that has a unit."""
     if isinstance(value, float):
-        if of_facts and not math.isfinite(value):
-            raise ValueError(f"{value} in the facts")
+        if finite and not math.isfinite(value):
+            raise ValueError(f"a figure of {value}")
     elif isinstance(value, list):
         for inner in value:
-            _check_figures(inner, of_facts=of_facts)
+            _check_figures(inner, finite=finite)
     elif isinstance(value, dict):
         for beside, keys in _ABOVE_ZERO:
             if beside in value and any(value.get(key, 1) <= 0 for key in keys):
                 raise ValueError(f"{' or '.join(keys)} of none")
         for key, inner in value.items():
-            _check_figures(inner, of_facts=of_facts or key in _FACTS)
+            _check_figures(inner, finite=finite or key in _FACTS or key.endswith(_UNITS))
 
 
 def _with_own_files(value: Any, folder: Path) -> Any:
