@@ -399,13 +399,25 @@ def test_without_a_loss_the_model_that_makes_its_own_gets_the_target(compiled, m
     assert again(list(LABELLED)).item() == pytest.approx(expected)
 
 
-def test_without_a_loss_a_model_that_returns_none_is_held_against_the_target():
-    class Conditional(OwnLoss):
-        def forward(self, x, labels=None):
-            return super().forward(x)[0]
+class Conditional(OwnLoss):
+    """Its labels are a condition, and not a target."""
 
-    model = Conditional()
-    expected = functional.cross_entropy(model(LABELLED[0]), LABELLED[1]).item()
+    def forward(self, x, labels=None):
+        return super().forward(x)[0]
+
+
+class Divergent(OwnLoss):
+    """Returns a number that is part of a loss, with and without labels."""
+
+    def forward(self, x, labels=None):
+        scores = super().forward(x)[0]
+        return scores, scores.square().mean()
+
+
+@pytest.mark.parametrize("make", [Conditional, Divergent])
+def test_without_a_loss_a_model_that_makes_none_of_the_target_is_held_against_it(make):
+    model = make()
+    expected = functional.cross_entropy(model.linear(LABELLED[0]), LABELLED[1]).item()
     step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), None, StepPlan(mode=Mode.TRAIN, device="cpu"))
     assert step.settle_loss(LABELLED) == ""
     assert step(LABELLED).item() == pytest.approx(expected)

@@ -76,7 +76,7 @@ def _wanted(state: SessionState, settings: Mapping[str, Value], outputs: Outputs
 
 
 def _implied(settings: Mapping[str, Value], facts: WorkloadFacts | None) -> Mapping[str, Value]:
-    """What a setting brings with it in this workload: its trials end workers whose dataset is told of each epoch."""
+    """The settings as the trials ran them: workers do not live on where the dataset is told of each epoch."""
     if facts is None or facts.loader is None or not facts.loader.hears_of_epochs:
         return settings
     return {key: value for key, value in settings.items() if (key, value) != (_WORKERS_STAY, True)}

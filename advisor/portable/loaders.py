@@ -282,7 +282,7 @@ def state_kept(generator: torch.Generator | None) -> typing.Iterator[None]:
 
 
 def given_to_workers(loader: typing.Any) -> list[tuple[typing.Any, typing.Any]]:
-    """What workers get to see when they start, as far as that is quickly told: objects, each with what it holds."""
+    """The objects that workers can see when they start, each with its contents; those found within a bounded search."""
     found: list[tuple[typing.Any, typing.Any]] = []
     for one, held in seen_by_workers(loader):
         with contextlib.suppress(Exception):  # an object of any class may refuse to be looked into

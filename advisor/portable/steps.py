@@ -190,12 +190,18 @@ class TrainStep:
     def _leave_target_to_model(self, batch: Any) -> str:
         """Give the model its target too where it returns a loss then, as ``forward(x, targets=None)`` may.
 
-        Returns a sentence that says so; empty where it returns none.
+        Returns a sentence that says so; empty where it returns none, or one number without the target too.
         """
         whole = splitter(self.model, with_target=False, with_labels=True)
-        split = whole(batch)
-        with self._graphs(), self._creation(), self._attention(), self._autocast, undone(self.model):
-            if len(split.args) != len(batch) or failure_of(lambda: self.model(*split.args, **split.kwargs)):
+        if len(whole(batch).args) != len(batch):
+            return ""
+
+        def gives_loss(split: SplitBatch) -> bool:
+            with undone(self.model):
+                return not failure_of(lambda: self.model(*split.args, **split.kwargs))
+
+        with self._graphs(), self._creation(), self._attention(), self._autocast:
+            if not gives_loss(whole(batch)) or gives_loss(self._split(batch)):
                 return ""
         self._split = self._split_mapping = whole
         self.loss_function, self._loss_takes_output_only = loss_in, True

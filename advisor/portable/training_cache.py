@@ -15,7 +15,7 @@ def decoders(model: torch.nn.Module) -> list[typing.Any]:
 
 
 def says_cache(module: torch.nn.Module) -> object:
-    """What a module's configuration says of keeping keys and values; None where it says nothing."""
+    """The entry ``use_cache`` of a module's configuration; None where it has none."""
     return getattr(getattr(module, "config", None), "use_cache", None)
 
 

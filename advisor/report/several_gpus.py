@@ -114,7 +114,7 @@ def against_one_gpu(row: ScalingRow) -> str:
 
 
 def _at_another_batch(row: ScalingRow) -> str:
-    """How weak scaling trains, as it is told apart in each place."""
+    """The batch of weak scaling, which grows with the number of GPUs, in words."""
     return f"at {row.gpus} times its global batch"
 
 

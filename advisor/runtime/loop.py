@@ -50,7 +50,7 @@ class Loop:
 
     @property
     def spread_already(self) -> str:
-        """What of it is spread over several processes or GPUs already; empty where nothing is."""
+        """The part that is spread over several processes or GPUs already, in words; empty where none is."""
         if isinstance(self.model, nn.parallel.DistributedDataParallel | nn.DataParallel):
             return f"the model is wrapped in {type(self.model).__name__} already"
         if hasattr(self.model, "set_requires_gradient_sync"):

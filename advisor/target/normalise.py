@@ -205,12 +205,12 @@ def _checked(workload: Workload) -> Workload:
 
 
 def _may_return(value: Any) -> str:
-    """What to return in place of a value that is no workload."""
+    """A hint for a value that is no workload: the forms that a build may return."""
     return (_for_several(value) if isinstance(value, tuple | list) else "") or f"Return {_SHAPES}."
 
 
 def _for_several(parts: Iterable[Any]) -> str:
-    """What to return where there is more than one model; empty for one."""
+    """A hint for a value with several models; empty for one with fewer."""
     several = sum(isinstance(part, nn.Module) and not isinstance(part, _Loss) for part in parts) > 1
     return f"Several models need a step of your own, a function of a batch: return {EXAMPLE}." if several else ""
 

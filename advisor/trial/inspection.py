@@ -362,7 +362,7 @@ def _copy_problem(loader: torch.utils.data.DataLoader[Any]) -> str:
 
 
 def _problem_of_workers(loader: torch.utils.data.DataLoader[Any]) -> str:
-    """What a loader's first workers would change beside the data; empty for nothing."""
+    """The reason why the first workers of a loader would change more than its speed; empty for none."""
     return READ_AHEAD if keeps_position(loader) else state_problem(loader)
 
 

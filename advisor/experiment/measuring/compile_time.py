@@ -1,7 +1,7 @@
-"""What a first compilation is expected to take, before one has been seen.
+"""The expected duration of a first compilation.
 
-Tracing takes time for each operation, and making kernels for each that is unlike the others, which tensors of as many
-shapes stand for: a transformer has few, a network of convolutions many.
+Tracing takes time for each operation. Generating code takes time for each operation that differs from the others: the
+number of different shapes among the parameters stands for those. A transformer has few, a convolutional network many.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class PytorchLightning(Lightning):
 
 @dataclass(slots=True)
 class _Given:
-    """What a target returned of Lightning's: the module, its DataModule or loader, and the Trainer, where given."""
+    """The Lightning objects that a target returned: the module, its DataModule or loader, and its Trainer."""
 
     module: Any
     data: Any = None
@@ -137,7 +137,7 @@ def _has(owner: Any, hook: str) -> bool:
 
 
 def _configured(given: _Given, loader: Any, pytorch: Any) -> Any:
-    """What ``configure_optimizers`` returns, with a Trainer where it asks one for the number of steps."""
+    """The optimizers of ``configure_optimizers``; it gets a Trainer where it asks one for the number of steps."""
     try:
         return given.module.configure_optimizers()
     except RuntimeError as error:
@@ -157,7 +157,7 @@ def _configured(given: _Given, loader: Any, pytorch: Any) -> Any:
 
 
 def _of_trainer(trainer: Any) -> dict[str, Any]:
-    """What a Trainer does around the steps: its precision, and the norm that it clips gradients to."""
+    """The options of a workload that a Trainer sets: its precision, and the norm that it clips gradients to."""
     if trainer is None:
         return {}
     clip = trainer.gradient_clip_val if _clips_norm(trainer) else None

@@ -1,4 +1,4 @@
-"""What stands elsewhere in a script's file: other loops that train, and functions that the measured loop calls."""
+"""Other parts of a script's file than the measured loop: loops that train too, and functions that it calls."""
 
 from __future__ import annotations
 
