@@ -40,6 +40,11 @@ def test_a_target_that_cannot_be_reached_is_refused(closed, tmp_path):
         load_target(TargetSpec("closed/target.py", str(tmp_path)))
 
 
+def test_a_folder_does_not_hide_the_demo(tmp_path):
+    (tmp_path / "demo").mkdir()
+    assert load_target(TargetSpec("demo", str(tmp_path), device="cpu")).model is not None
+
+
 @pytest.mark.parametrize(
     ("target", "said", "typed"),
     [

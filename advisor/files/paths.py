@@ -6,6 +6,9 @@ from pathlib import Path
 
 from advisor.errors import TargetError
 
+# The target that stands for the model that we bring.
+DEMO = "demo"
+
 # The folder of this package, for telling our files from the user's.
 PACKAGE = Path(__file__).parents[1]
 
@@ -63,8 +66,10 @@ def no_file(path: str | Path, shown: str = "") -> str:
 def check_target(target: str, directory: str | Path) -> None:
     """Raise TargetError for a target that names a file, where that is missing, a folder, or no model and no Python.
 
-    A target that names a module, or a model of a library, passes.
+    A target that names a module, a model of a library, or the demo passes.
     """
+    if target == DEMO:  # there may be a folder of that name
+        return
     before, colon, _ = target.rpartition(":")
     name = before if colon else target
     path, suffix = Path(directory, name), Path(name).suffix.lower()

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from advisor.errors import TargetError
-from advisor.files.paths import PACKAGE, check_target, is_file
+from advisor.files.paths import DEMO, PACKAGE, check_target, is_file
 from advisor.process.output import Printed
 from advisor.records import TargetSpec
 from advisor.records.trials import WORKLOAD_SUFFIX
@@ -35,7 +35,6 @@ from advisor.target.scripts.run import is_script, script_workload
 
 T = TypeVar("T")
 
-DEMO = "demo"
 DEFAULT_ATTRIBUTE = "build"
 _FRAMES_SHOWN = 3
 _NAMES_SHOWN = 20
