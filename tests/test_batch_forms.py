@@ -88,11 +88,11 @@ def test_a_form_reads_like_the_batch():
 
 
 def test_the_first_steps_say_which_batch_is_built_otherwise():
-    batches = [PAIR, PAIR, {"x": PAIR[0], "y": PAIR[1]}]
+    batches = [PAIR, PAIR, {"left": PAIR[0], "right": PAIR[0], "y": PAIR[1]}]
     with pytest.raises(TargetError) as error:
         probe_training(train_step(), batches, 0)
     assert error.value.message.startswith(
-        "the step fails on batch 3, which is {x: float32[8, 4], y: int64[8]}, where the first is "
+        "the step fails on batch 3, which is {left: float32[8, 4], right: float32[8, 4], y: int64[8]}, where the first is "
         "(float32[8, 4], int64[8]): TypeError: "
     )
     assert "the same structure and types" in error.value.hint

@@ -397,8 +397,34 @@ def test_a_model_that_needs_its_label_gets_it_beside_a_loss():
     assert split(Loses(), batch, with_target=True) == ((), batch, "t")
 
 
-def test_a_mapping_without_a_label_is_keywords_only():
-    assert split(Net(), {"x": "x"}, with_target=True) == ((), {"x": "x"}, None)
+def test_a_mapping_without_a_label_is_keywords_and_the_target_itself():
+    assert split(Net(), {"x": "x"}, with_target=True) == ((), {"x": "x"}, {"x": "x"})
+    assert split(Net(), {"x": "x"}, with_target=False) == ((), {"x": "x"}, None)
+
+
+def test_what_the_model_has_no_parameter_for_is_left_to_the_loss():
+    batch = {"x": "x", "mask": "m", "y": "t"}
+    assert split(Net(), batch, with_target=True) == ((), {"x": "x"}, "t")
+    assert split(Net(), batch, with_target=False) == ((), {"x": "x", "mask": "m"}, None), "nobody else would use it"
+    assert split(Keywords(), batch, with_target=True) == ((), {"x": "x", "mask": "m"}, "t")
+
+
+def test_the_one_input_of_a_mapping_may_have_another_name():
+    """As `model(batch["image"])` of a vision dataset's batches."""
+    assert split(Net(), {"image": "i", "label": "t"}, with_target=True) == (("i",), {}, "t")
+    assert split(Net(), {"image": "i", "label": "t"}, with_target=False) == (("i",), {}, None)
+    several = {"image": "i", "mask": "m", "label": "t"}
+    assert split(Net(), several, with_target=True) == ((), {"image": "i", "mask": "m"}, "t"), "either may be meant"
+
+
+def test_a_model_of_whole_batches_gets_the_mapping():
+    class OfBatch(nn.Module):
+        def forward(self, batch):
+            return batch["image"]
+
+    for batch in ({"image": "i", "label": "t"}, {"image": "i", "mask": "m", "label": "t"}):
+        assert split(OfBatch(), batch, with_target=True) == ((batch,), {}, "t")
+        assert split(OfBatch(), batch, with_target=False) == ((batch,), {}, None)
 
 
 def test_a_batch_of_a_class_of_its_own_is_passed_whole():

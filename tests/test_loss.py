@@ -17,6 +17,7 @@ from advisor.portable.losses import (
     describe_loss,
     main_output,
     takes_model,
+    takes_output_and_batch,
     takes_output_only,
 )
 from advisor.portable.plan import StepPlan
@@ -466,6 +467,51 @@ def test_labels_are_left_to_the_model_where_the_loss_reads_the_models_own(loss, 
     step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), loss, plan)
     assert ("the model gets the labels too" in step.settle_loss(batch)) is keeps
     assert step(batch).item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("compiled", ["none", "default"])
+@pytest.mark.parametrize(
+    ("loss", "told"),
+    [
+        (lambda output, batch: functional.cross_entropy(output["scores"], batch["labels"]), ""),
+        (lambda out, b: functional.cross_entropy(out["scores"], b["labels"]), "the loss gets the whole batch"),
+        (lambda a, b: functional.cross_entropy(a["scores"], b["labels"]), "the loss gets the whole batch"),
+        (lambda out, b: out["loss"] * (b["labels"] >= 0).all(), "the model gets the labels too and the loss gets"),
+        (lambda output, batch: functional.cross_entropy(output["scores"], batch), "the loss gets the target"),
+    ],
+)
+def test_a_loss_that_reads_its_targets_off_the_batch_gets_the_whole_of_it(loss, told, compiled, monkeypatch):
+    monkeypatch.setattr("advisor.portable.steps.compiled_call", lambda call, plan: call)
+    model, batch = NamedLoss(), {"x": LABELLED[0], "labels": LABELLED[1]}
+    expected = model(**batch).loss.item()
+    plan = StepPlan(mode=Mode.TRAIN, device="cpu", compile_mode=compiled, compile_scope="with_loss")
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), loss, plan)
+    found = step.settle_loss(batch)
+    assert found.startswith(told)
+    assert bool(found) is bool(told)
+    assert step.settle_loss(batch) == ""
+    assert step(batch).item() == pytest.approx(expected)
+    known = step.loss_of_known_form
+    whole = told != "the loss gets the target"
+    assert takes_output_and_batch(known) is whole, "a step over several GPUs reads it off the signature"
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda output, batch: functional.cross_entropy(output, batch[1]),
+        lambda a, b: functional.cross_entropy(a, b[1]) * 1,
+        lambda output, target: functional.cross_entropy(output, target),
+    ],
+)
+def test_of_a_pair_a_loss_may_read_its_target_too(loss):
+    model = nn.Linear(LABELLED[0].shape[1], 3)
+    expected = functional.cross_entropy(model(LABELLED[0]), LABELLED[1]).item()
+    step = TrainStep(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), loss, StepPlan(mode=Mode.TRAIN, device="cpu")
+    )
+    step.settle_loss(LABELLED)
+    assert step(LABELLED).item() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

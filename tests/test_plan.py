@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from facts import adamw_facts, gpu_facts, loader_facts, profile_facts
+from facts import adamw_facts, cpu_facts, gpu_facts, loader_facts, profile_facts
 from made_up import BF16, CATALOG, FUSED, GRAPH, LAST, WORKERS, failed, known_of, result_at
 
 from advisor.experiment.judging.judge import BASELINE
-from advisor.experiment.moves import repeats
+from advisor.experiment.moves import adds, repeats, singles
 from advisor.experiment.plan import facts_under
 from advisor.recipe.settings import Settings
 
@@ -66,3 +66,48 @@ def test_a_stack_is_measured_again_once_a_smaller_one_ran_twice():
     slower = (PAIR, result_at(1.5))
     assert again(slower) == []
     assert THREE in again(slower, slower)
+
+
+def fed(wait_ms, *, on=gpu_facts):
+    """Knowledge of a workload whose loader has no workers, with the phases of its first steps of 100 ms."""
+    phases = {"data wait": wait_ms, "forward": (100 - wait_ms) / 3, "backward": (100 - wait_ms) * 2 / 3}
+    profile = profile_facts(step_ms=100.0, phases=phases, bottleneck=None)
+    return known_of(on(profile=profile, loader=loader_facts(num_workers=0)))
+
+
+@pytest.mark.parametrize(
+    ("wait_ms", "on", "has"),
+    [(30.0, gpu_facts, True), (17.0, gpu_facts, True), (8.0, gpu_facts, False), (17.0, cpu_facts, False)],
+)
+def test_a_leap_feeds_the_step_that_it_expects(wait_ms, on, has):
+    """A sixth of a step waits for data: a third, once a GPU computes the rest 2.4 times as fast."""
+    assert (WORKERS.key in fed(wait_ms, on=on).plan.usual_stack()) is has
+
+
+def test_what_a_faster_step_waits_for_stays_as_long_as_it_was():
+    plan = fed(5.0).plan
+    worker = replace(WORKERS, value=1)
+    assert plan.expected_gain(worker, Settings(), 100.0) == pytest.approx(100 / 95, rel=0.01)
+    assert plan.expected_gain(worker, PAIR, 15.0) == pytest.approx(15 / 10, rel=0.01)
+    two = replace(WORKERS, value=2)
+    assert plan.expected_gain(two, PAIR.merged(worker.settings), 15.0) < 1.1, "one worker has the data ready in time"
+
+
+@pytest.mark.parametrize(("speedup", "at_once"), [(7.0, True), (1.2, False)])
+def test_workers_that_only_a_faster_step_needs_are_tried_on_the_stack_at_once(speedup, at_once):
+    known = fed(5.0)
+    known = replace(known, judge=known.judge.with_run(PAIR, result_at(speedup)), stack=PAIR)
+    added = [move for move in adds(known) if move.settings.get(WORKERS.key)]
+    assert bool(added) is at_once
+    alone = [move for move in singles(known) if move.settings.get(WORKERS.key)]
+    assert alone, "its own figure is wanted too"
+    assert all(add.gain > move.gain for add in added for move in alone)
+
+
+def test_an_earlier_trial_alone_says_nothing_of_what_the_stack_makes_possible():
+    known = fed(5.0)
+    alone = Settings(WORKERS.settings | {WORKERS.key: 1})
+    tried = known.judge.with_run(PAIR, result_at(7.0)).with_run(alone, result_at(1.0))
+    known = replace(known, judge=tried, stack=PAIR)
+    gain = next(move.gain for move in adds(known) if move.settings.get(WORKERS.key))
+    assert 1.4 < gain < 1.6

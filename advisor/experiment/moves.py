@@ -334,7 +334,15 @@ def _gain_on_top(known: Known, candidate: Candidate) -> float:
     if comparison.verdict is Verdict.FASTER:
         return max(usual, comparison.ci_low)
     share = POLICY.unclear if comparison.verdict is Verdict.NO_DIFFERENCE else POLICY.unclear / 3
-    return 1 + (usual - 1) * (1.0 if _has_partner(known, candidate) else share)
+    share = 1.0 if _has_partner(known, candidate) else share
+    # What the stack alone makes possible, no trial without it could show.
+    expected = min(usual, _gain_alone(known, candidate))
+    return (1 + (expected - 1) * share) * usual / expected
+
+
+def _gain_alone(known: Known, candidate: Candidate) -> float:
+    """The usual gain of a candidate by itself."""
+    return known.plan.expected_gain(candidate, BASELINE, known.judge.speed(BASELINE)[0])
 
 
 def _has_partner(known: Known, candidate: Candidate) -> bool:
@@ -353,10 +361,15 @@ def _was_tried(known: Known, candidate: Candidate) -> bool:
 
 
 def _is_cheaper_alone(known: Known, candidate: Candidate) -> bool:
-    """Whether a candidate's own trial comes first: it costs less than one on top of what has to be compiled."""
+    """Whether a candidate's own trial comes first: it costs less than one on top of what has to be compiled.
+
+    Not where the stack is what makes it worth much, as workers for a step that has become shorter than its data takes.
+    """
     recipe = known.plan.recipe(candidate)
-    unusual = not known.plan.is_usual(candidate) and not recipe.expensive
-    return bool(known.stack) and unusual and _is_alone_next(known, candidate)
+    if not known.stack or recipe.expensive or known.plan.is_usual(candidate) or not _is_alone_next(known, candidate):
+        return False
+    on_top = known.plan.expected_gain(candidate, known.stack, known.step_ms)
+    return on_top <= max(POLICY.bold, _gain_alone(known, candidate))
 
 
 def _is_alone_next(known: Known, candidate: Candidate) -> bool:
@@ -374,8 +387,7 @@ def singles(known: Known) -> Moves:
             continue
         if not _is_next_rung(known, candidate) or known.plan.catalog.conflict(alone):
             continue
-        usual = known.plan.expected_gain(candidate, BASELINE, known.judge.speed(BASELINE)[0])
-        usual = 1.0 if known.fails_with_others(candidate) else usual
+        usual = 1.0 if known.fails_with_others(candidate) else _gain_alone(known, candidate)
         joins = candidate.key not in known.stack and known.plan.fits(candidate, known.stack)
         if joins and known.plan.may_stack(candidate) and _is_cheaper_alone(known, candidate):
             yield Move(Kind.ALONE, alone, max(usual, POLICY.information), candidate.name, BASELINE, candidate)

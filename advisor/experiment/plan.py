@@ -17,7 +17,8 @@ from advisor.recipe import Recipe, Stage
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.parallel_recipe import PARALLEL
 from advisor.recipe.settings import Settings
-from advisor.records import Bottleneck, Candidate, Facts, Objective, Value, WorkloadFacts
+from advisor.records import Bottleneck, Candidate, Facts, Objective, Phase, Value, WorkloadFacts
+from advisor.trial.profile.bottleneck import INPUT_BOUND_SHARE
 
 # Bottlenecks of a step that waits for its data. Feeding it faster comes before anything else.
 _FEEDING = frozenset({Bottleneck.INPUT, Bottleneck.COPY})
@@ -155,8 +156,13 @@ class Plan:
 
     @property
     def _starves(self) -> bool:
+        """Whether getting the data holds the step up, or is expected to once a GPU computes as the leap has it."""
         profile = self.facts.profile
-        return profile is not None and profile.bottleneck is not None and profile.bottleneck in _FEEDING
+        if profile is None or profile.bottleneck in _FEEDING:
+            return profile is not None
+        waiting = profile.share(Phase.DATA_WAIT)
+        computing = (1 - waiting) / (POLICY.leap_gain * POLICY.bold)
+        return self.facts.on_cuda and waiting > INPUT_BOUND_SHARE * (waiting + computing)
 
     def _top_of(self, recipe: Recipe) -> Value:
         """The largest of a ladder's numbers; nothing of one that changes what is trained is ever asked for it."""
@@ -195,8 +201,26 @@ class Plan:
             return _MEMORY_GAIN if recipe.saves_memory else 1.0
         if self._exceeds_the_limit and recipe.saves_memory:
             return _MEMORY_GAIN
-        usual = self.catalog.expected_gain(candidate.recipe, self.facts, candidate.value, beside=stack)
+        facts = self._facts_at(stack, step_ms)
+        usual = self.catalog.expected_gain(candidate.recipe, facts, candidate.value, beside=stack)
         return min(usual, self._bound(recipe, step_ms))
+
+    def _facts_at(self, stack: Settings, step_ms: float) -> Facts:
+        """The facts with the phases of a faster step: a stack shortens what is computed, and not the wait for data.
+
+        As they are where the stack loads the data in another way too.
+        """
+        profile = self.facts.profile
+        feeds = (self.catalog.by_key(key) for key in stack)
+        if profile is None or not profile.phases or any(r.ladder and Bottleneck.INPUT in r.attacks for r in feeds):
+            return self.facts
+        wait_ms = profile.phases.get(Phase.DATA_WAIT, 0.0)
+        present_ms = sum(profile.phases.values()) - wait_ms
+        rest_ms = max(step_ms - wait_ms, _LEAST_REST * step_ms)
+        if rest_ms >= present_ms:
+            return self.facts
+        scaled = {phase: ms * rest_ms / present_ms for phase, ms in profile.phases.items()}
+        return replace(self.facts, profile=replace(profile, phases={**scaled, Phase.DATA_WAIT: wait_ms}))
 
     @property
     def _exceeds_the_limit(self) -> bool:

@@ -9,6 +9,8 @@ import torch
 from advisor.portable.parallel import unwrapped
 
 TARGET_NAMES = ("labels", "label", "targets", "target", "y")
+# Names of the one parameter of a model that takes a batch as it is.
+BATCH_NAMES = frozenset({"batch", "batch_dict", "batched_inputs", "data", "data_dict", "inputs", "sample"})
 # Elements of a batch that is inputs and a target. A count.
 PAIR = 2
 
@@ -87,14 +89,26 @@ def split_object(batch: Any, required: frozenset[str], *, with_target: bool) -> 
 def split_mapping(
     batch: Mapping[str, Any], accepted: frozenset[str] | None, required: frozenset[str], *, with_target: bool
 ) -> SplitBatch:
-    """A mapping as keyword inputs and a target."""
+    """A mapping as keyword inputs and a target: the whole mapping where none is named as one.
+
+    What the model has no parameter for is left to a loss that gets the target. A model of one input, which the mapping
+    does not name, gets the mapping where that input is called a batch, else what alone stands beside the target.
+    """
     name = next((name for name in TARGET_NAMES if name in batch), None)
-    if name is None:
-        return SplitBatch((), dict(batch))
-    inputs = {key: value for key, value in batch.items() if key != name}
-    if with_target:
-        return SplitBatch((), dict(batch) if name in required else inputs, batch[name])
-    return SplitBatch((), dict(batch) if accepted is None or name in accepted else inputs)
+    target = None if not with_target else batch if name is None else batch[name]
+    others = {key: value for key, value in batch.items() if key != name}
+    if accepted is None:
+        return SplitBatch((), others if with_target and name not in required else dict(batch), target)
+    if len(required) == 1 and not accepted & others.keys():
+        if required <= BATCH_NAMES:
+            return SplitBatch((batch,), {}, target)
+        if len(others) == 1:
+            return SplitBatch(tuple(others.values()), {}, target)
+        return SplitBatch((), others, target)
+    inputs = {key: value for key, value in others.items() if key in accepted or not with_target}
+    if name in (required if with_target else accepted):
+        inputs[name] = batch[name]
+    return SplitBatch((), inputs, target)
 
 
 def split_sequence(batch: tuple[Any, ...], accepted: int | None, *, with_target: bool) -> SplitBatch:

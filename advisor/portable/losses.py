@@ -55,6 +55,17 @@ def takes_output_only(loss: Callable[..., Any]) -> bool:
     return is_callable_with(signature, 1) and not is_callable_with(signature, 2) and not takes_model(loss)
 
 
+def takes_output_and_batch(loss: Callable[..., Any]) -> bool:
+    """Whether a loss is ``loss(output, batch)`` by the names of its parameters: it reads its targets off the batch."""
+    names = [parameter.name for parameter in parameters_of_loss(loss)[:2]]
+    return names[1:] == ["batch"] and names[0] in OUTPUT_NAMES
+
+
+def whole_batch(batch: Any) -> Any:
+    """The batch itself, as the target of a loss that reads its targets off it."""
+    return batch
+
+
 def is_callable_with(signature: inspect.Signature, count: int) -> bool:
     """Whether a signature allows a call with so many positional arguments and nothing else."""
     try:

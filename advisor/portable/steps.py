@@ -28,8 +28,10 @@ from advisor.portable.losses import (
     form_that_works,
     loss_in,
     takes_model,
+    takes_output_and_batch,
     takes_output_only,
     undone,
+    whole_batch,
 )
 from advisor.portable.nested import map_tensors, mover
 from advisor.portable.parallel import synchronise_gradients, unwrapped
@@ -88,7 +90,8 @@ class TrainStep:
         self._split = splitter(model, with_target=apart, with_labels=not apart)
         # Without a loss a mapping keeps its labels for a model that takes them (Hugging Face): it computes its own.
         self._split_mapping = splitter(model, with_target=apart and loss is not None)
-        self._labels_are_open = apart and loss is not None and unwrapped(model) is model
+        self._target_of = whole_batch if loss is not None and takes_output_and_batch(loss) else self._target_in
+        self._target_is_open = apart and loss is not None and unwrapped(model) is model
         takes_labels = positional_count(model) != positional_count(model, with_labels=True)
         self._own_loss_is_open = loss is None and takes_labels and unwrapped(model) is model
         self._autocast = autocast_of(plan)
@@ -140,7 +143,7 @@ class TrainStep:
                 return (self._whole or self.loss_function)(self.model, batch)
             split = (self._split_mapping if isinstance(batch, Mapping) else self._split)(batch)
             if self._whole is not None:
-                return self._whole(self._split(batch).target, *split.args, **split.kwargs)
+                return self._whole(self._target_of(batch), *split.args, **split.kwargs)
             return self.model(*split.args, **split.kwargs)
 
     def settle_loss(self, batch: Any) -> str:
@@ -149,9 +152,9 @@ class TrainStep:
         Returns a sentence on what was found; empty when nothing was open. ``batch`` is on the device. Raises LossError
         when no form works.
         """
-        if self._labels_are_open and isinstance(batch, Mapping):
-            self._labels_are_open = False
-            if found := self._leave_labels_to_model(batch):
+        if self._target_is_open:
+            self._target_is_open = False
+            if found := self._settle_target(batch):
                 return found
         if self._own_loss_is_open and isinstance(batch, tuple | list):
             self._own_loss_is_open = False
@@ -165,27 +168,41 @@ class TrainStep:
         self._compile_whole()
         return found
 
-    def _leave_labels_to_model(self, batch: Any) -> str:
-        """Give the model its labels too where the loss works only so, as one that reads ``output.loss``.
+    def _settle_target(self, batch: Any) -> str:
+        """Give the loss the target or the whole batch, and the model the labels too, whichever works.
 
-        Returns a sentence that says so; empty where nothing has to change.
+        Returns a sentence that says so; empty where nothing has to change, or nothing works.
         """
-        apart, whole = self._split_mapping, splitter(self.model, with_target=False)
-        if self._loss_takes_model or whole(batch).kwargs.keys() == apart(batch).kwargs.keys():
+        signature_tells = not isinstance(batch, Mapping) and self._loss_takes_model is False
+        if self._loss_takes_model or (signature_tells and self._target_of is not whole_batch):
             return ""
-
-        def works(split: Callable[[Any], SplitBatch]) -> bool:
-            self._split_mapping = split
-            with undone(self.model):
-                return not failure_of(lambda: self._loss_of_output(batch))
-
+        first = self._split_mapping, self._target_of
         with self._graphs(), self._creation(), self._attention(), self._autocast:
-            if works(apart) or not works(whole):
-                self._split_mapping = apart
-                return ""
+            found = next((form for form in self._forms(batch) if self._works(batch, *form)), first)
+        self._split_mapping, self._target_of = found
+        if found == first:
+            return ""
         self._loss_takes_model = False
         self._compile_whole()
-        return "the model gets the labels too: the loss works only so, and a try worked"
+        told = ["the model gets the labels too"] if found[0] is not first[0] else []
+        if found[1] is not first[1]:
+            told.append(f"the loss gets {'the whole batch' if found[1] is whole_batch else 'the target'}")
+        return f"{' and '.join(told)}: the loss works only so, and a try worked"
+
+    def _forms(self, batch: Any) -> list[tuple[Callable[[Any], SplitBatch], Callable[[Any], Any]]]:
+        """The ways to tell inputs and target apart, the present one first."""
+        splits, targets = [self._split_mapping], [self._target_of]
+        whole = splitter(self.model, with_target=False)
+        if isinstance(batch, Mapping) and whole(batch).kwargs.keys() != splits[0](batch).kwargs.keys():
+            splits.append(whole)
+        targets.append(self._target_in if self._target_of is whole_batch else whole_batch)
+        return [(split, target) for split in splits for target in targets]
+
+    def _works(self, batch: Any, split: Callable[[Any], SplitBatch], target_of: Callable[[Any], Any]) -> bool:
+        """Whether a way to tell inputs and target apart gives a loss. What the try changes is undone."""
+        self._split_mapping, self._target_of = split, target_of
+        with undone(self.model):
+            return not failure_of(lambda: self._loss_of_output(batch))
 
     def _leave_target_to_model(self, batch: Any) -> str:
         """Give the model its target too where it returns a loss then, as ``forward(x, targets=None)`` may.
@@ -221,16 +238,24 @@ class TrainStep:
         def of_model(model: Any, batch: Any) -> Any:
             return loss(model, batch)
 
+        def of_batch(output: Any, batch: Any) -> Any:
+            return loss(output, batch)
+
         def of_output(output: Any, target: Any) -> Any:
-            return self._loss_of(output, target)
+            return loss(output, target)
 
         if self._loss_takes_output_only:
             return loss
-        return of_model if self._loss_takes_model else of_output
+        if self._loss_takes_model:
+            return of_model
+        return of_batch if self._target_of is whole_batch else of_output
 
     def _loss_of_output(self, batch: Any) -> Any:
         split = (self._split_mapping if isinstance(batch, Mapping) else self._split)(batch)
-        return self._loss_of(self.model(*split.args, **split.kwargs), self._split(batch).target)
+        return self._loss_of(self.model(*split.args, **split.kwargs), self._target_of(batch))
+
+    def _target_in(self, batch: Any) -> Any:
+        return self._split(batch).target
 
     def _loss_of(self, output: Any, target: Any) -> Any:
         """The loss of an output, for a loss that is not called with the model."""
@@ -253,7 +278,7 @@ class TrainStep:
         if self._loss_takes_model or self._whole is not None:
             return loss_in(output)
         with self._graphs(), self._creation(), self._autocast:
-            return loss_in(self._loss_of(output, self._split(batch).target))
+            return loss_in(self._loss_of(output, self._target_of(batch)))
 
     def backward(self, loss: torch.Tensor) -> None:
         """Gradients of the (scaled) loss, or of its part in the update."""

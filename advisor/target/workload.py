@@ -19,7 +19,7 @@ class Workload:
             A batch is a tensor, a tuple ``(inputs, target)``, or a dict of the model's keyword arguments.
         loss: ``loss(model, batch) -> scalar`` or ``loss(output, target) -> scalar``; a first parameter that is named
             ``model`` (or annotated as a module) tells them apart. ``loss(output)`` for a model that gets its target in
-            the batch, or has none.
+            the batch, or has none; ``loss(output, batch)`` where the loss reads several things off the batch.
         optimizer: an instance, or a callable on parameters such as ``torch.optim.AdamW``.
         mode: ``train`` or ``infer``; by default train when there is a loss, an optimizer or a target in the batch.
         current: the settings that the loop has already, for example ``{"precision.autocast": "float16"}``.

@@ -6,7 +6,7 @@ from advisor.figures.formatting import format_bytes, format_ms, format_percent, 
 from advisor.figures.roof import overhead_share, step_copy_share, step_roof_share
 from advisor.records import Bottleneck, Phase, Profile
 
-_INPUT_BOUND_SHARE = 0.3
+INPUT_BOUND_SHARE = 0.3
 _LAUNCH_BOUND_BUSY = 0.7
 _LAUNCH_BOUND_OVERHEAD = 0.3
 _COMPUTE_BOUND_SHARE = 0.4
@@ -44,9 +44,9 @@ def _starves(measured: Profile, fetching: float) -> bool:
     """
     busy = measured.device_busy_share
     if busy is None:
-        return fetching > _INPUT_BOUND_SHARE
+        return fetching > INPUT_BOUND_SHARE
     idle = 1 - busy
-    return min(fetching, idle) > _INPUT_BOUND_SHARE or (busy < _LAUNCH_BOUND_BUSY and fetching > idle / 2)
+    return min(fetching, idle) > INPUT_BOUND_SHARE or (busy < _LAUNCH_BOUND_BUSY and fetching > idle / 2)
 
 
 def _input_evidence(measured: Profile, waiting: float, copying: float) -> str:
