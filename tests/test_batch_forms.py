@@ -92,8 +92,8 @@ def test_the_first_steps_say_which_batch_is_built_otherwise():
     with pytest.raises(TargetError) as error:
         probe_training(train_step(), batches, 0)
     assert error.value.message.startswith(
-        "the step fails on batch 3, which is {left: float32[8, 4], right: float32[8, 4], y: int64[8]}, where the first is "
-        "(float32[8, 4], int64[8]): TypeError: "
+        "the step fails on batch 3, which is {left: float32[8, 4], right: float32[8, 4], y: int64[8]}, "
+        "where the first is (float32[8, 4], int64[8]): TypeError: "
     )
     assert "the same structure and types" in error.value.hint
     assert "unexpected keyword argument" in error.value.details

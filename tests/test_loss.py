@@ -16,6 +16,7 @@ from advisor.portable.losses import (
     default_loss,
     describe_loss,
     main_output,
+    may_refuse_autocast,
     takes_model,
     takes_output_and_batch,
     takes_output_only,
@@ -469,6 +470,37 @@ def test_labels_are_left_to_the_model_where_the_loss_reads_the_models_own(loss, 
     assert step(batch).item() == pytest.approx(expected)
 
 
+def refused_by_autocast(output, target):
+    """As binary cross-entropy on a GPU; on a CPU PyTorch computes that in float32 by itself."""
+    if torch.is_autocast_enabled("cpu"):
+        raise RuntimeError("torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.")
+    assert output.dtype == torch.float32
+    return functional.cross_entropy(output, target)
+
+
+@pytest.mark.parametrize("compiled", ["none", "default"])
+@pytest.mark.parametrize(("loss", "refused"), [(refused_by_autocast, True), (functional.cross_entropy, False)])
+def test_a_loss_that_autocast_refuses_is_computed_in_float32(loss, refused, compiled, monkeypatch):
+    monkeypatch.setattr("advisor.portable.steps.compiled_call", lambda call, plan: call)
+    model = nn.Linear(LABELLED[0].shape[1], 3)
+    exact = functional.cross_entropy(model(LABELLED[0]), LABELLED[1]).item()
+    plan = StepPlan(
+        mode=Mode.TRAIN, device="cpu", autocast="bfloat16", compile_mode=compiled, compile_scope="with_loss"
+    )
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), loss, plan)
+    assert step.loss_is_open
+    assert ("computed in float32" in step.settle_loss(LABELLED)) is refused
+    assert not step.loss_is_open
+    assert step(LABELLED).item() == pytest.approx(exact, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("loss", "may"), [(nn.CrossEntropyLoss(), False), (nn.BCELoss(), True), (functional.cross_entropy, True)]
+)
+def test_which_losses_autocast_could_refuse(loss, may):
+    assert may_refuse_autocast(loss) is may
+
+
 @pytest.mark.parametrize("compiled", ["none", "default"])
 @pytest.mark.parametrize(
     ("loss", "told"),
@@ -501,15 +533,13 @@ def test_a_loss_that_reads_its_targets_off_the_batch_gets_the_whole_of_it(loss, 
     [
         lambda output, batch: functional.cross_entropy(output, batch[1]),
         lambda a, b: functional.cross_entropy(a, b[1]) * 1,
-        lambda output, target: functional.cross_entropy(output, target),
+        functional.cross_entropy,
     ],
 )
 def test_of_a_pair_a_loss_may_read_its_target_too(loss):
     model = nn.Linear(LABELLED[0].shape[1], 3)
     expected = functional.cross_entropy(model(LABELLED[0]), LABELLED[1]).item()
-    step = TrainStep(
-        model, torch.optim.SGD(model.parameters(), lr=0.1), loss, StepPlan(mode=Mode.TRAIN, device="cpu")
-    )
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), loss, StepPlan(mode=Mode.TRAIN, device="cpu"))
     step.settle_loss(LABELLED)
     assert step(LABELLED).item() == pytest.approx(expected)
 

@@ -51,6 +51,13 @@ def test_settings_of_workers_bring_persistent_ones_with_them(workers):
     assert workload.current["data.persistent_workers"] is (workers > 0)
 
 
+def test_workers_that_are_tried_do_not_end_with_each_epoch_whatever_the_loader_says():
+    facts = gpu_facts(loader=loader_facts(), current={"data.persistent_workers": False})
+    assert facts_under(facts, {WORKERS.key: 2}).workload.current["data.persistent_workers"] is True
+    told = facts_under(facts, {WORKERS.key: 2, "data.persistent_workers": False})
+    assert told.workload.current["data.persistent_workers"] is False
+
+
 def test_a_setting_is_to_blame_for_a_combination_that_fails_only_with_it():
     broken = known_with((PAIR, failed("no capture")))
     assert not broken.fails_with_others(GRAPH), "nothing ran without it"

@@ -193,6 +193,37 @@ def test_a_compilation_that_crashes_is_weakened_to_the_model_alone():
     assert not {WITH_LOSS.key} & set(known.stack)
 
 
+ON_DEVICE = "step.create_on_device"
+HOST_COPY = (
+    "RuntimeError: Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is pinned."
+)
+
+
+def makes_masks(settings):
+    """A step that makes a mask on the host, as `torch.ones(n).to(x.device)` does."""
+    return HOST_COPY if GRAPH.key in settings and ON_DEVICE not in settings else EVERYTHING_HELPS(settings)
+
+
+def test_a_step_that_makes_tensors_on_the_host_is_captured_with_them_made_on_the_gpu():
+    known, lab = found_by(makes_masks)
+    assert lab.settings_of(Kind.LEAP)[:2] == [PLAIN, PLAIN.with_value(ON_DEVICE, True)]
+    assert set(WHOLE) | {ON_DEVICE} == set(known.stack)
+
+
+def test_where_that_does_not_help_it_is_not_captured_and_keeps_its_tensors():
+    def constant(settings):
+        return HOST_COPY if GRAPH.key in settings else EVERYTHING_HELPS(settings)
+
+    known, lab = found_by(constant)
+    assert lab.settings_of(Kind.LEAP)[2] == PLAIN.without(GRAPH.key)
+    assert not {GRAPH.key, ON_DEVICE} & set(known.stack)
+
+
+def test_what_the_person_left_out_is_not_brought_in_to_capture_the_step():
+    _, lab = found_by(makes_masks, skip=("create_on_device",))
+    assert not any(ON_DEVICE in settings for settings in lab.settings_of(Kind.LEAP))
+
+
 def test_a_compilation_that_takes_too_long_is_not_tried_in_another_form_of_the_same_length():
     def speed(settings):
         compiling = {WITH_LOSS.key, COMPILED.key} & set(settings)

@@ -92,6 +92,12 @@ class Plan:
         recipe = self.recipe(candidate)
         return self.consent.permits(candidate.settings) and not (recipe.habit and not self.is_usual(candidate))
 
+    def allows(self, settings: Settings) -> bool:
+        """Whether settings that no recipe has proposed yet may be tried: the person left none of them out."""
+        recipes = [recipe.id for recipe, _ in self.catalog.in_order(settings)]
+        wanted = not self.request.only or set(recipes) <= set(self.request.only)
+        return wanted and not set(recipes) & set(self.request.skip) and self.consent.permits(settings)
+
     def partnered(self, stack: Settings) -> list[Candidate]:
         """The candidates proposed only beside these settings, such as an attention kernel that needs bfloat16."""
         facts = facts_under(self.facts, stack)
@@ -263,5 +269,6 @@ def _under(workload: WorkloadFacts, settings: Mapping[str, Value]) -> WorkloadFa
     if loader is not None and "data.num_workers" in settings:
         workers = int(settings["data.num_workers"])
         loader = replace(loader, num_workers=workers, persistent_workers=workers > 0)
-        current.setdefault("data.persistent_workers", workers > 0)  # num_workers sets that too
+        if "data.persistent_workers" not in settings:
+            current["data.persistent_workers"] = workers > 0  # num_workers sets that too
     return replace(workload, loader=loader, current=current)

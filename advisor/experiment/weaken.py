@@ -16,8 +16,11 @@ GRAPH, AUTOCAST, WEIGHTS, MATMUL = (
     "precision.float32_matmul",
 )
 LAYOUT = "model.memory_format"
+ON_DEVICE = "step.create_on_device"
 _PRECISION = (AUTOCAST, WEIGHTS, MATMUL)
 _OF_CAPTURE = ("captur", "cuda graph", "cudagraph", "graph replay", "stream is capturing")
+# A step that cannot be captured because it makes a tensor on the host and copies it to the GPU.
+_OF_HOST_COPIES = ("cannot copy between cpu and cuda tensors",)
 _OF_COMPILING = ("dynamo", "inductor", "triton", "compil", "fake tensor", "faketensor", "backend=")
 
 # A compiled step that was promised another layout than a kernel returns.
@@ -63,6 +66,7 @@ def _by_message(text: str, rest: tuple[Weakening, ...], *, compiled: bool) -> tu
     """The weakenings by the message of what raised; that of a compiler names types and layouts of any kind."""
     causes: tuple[tuple[tuple[str, ...], tuple[Weakening, ...]], ...] = (
         (_OF_SECOND_DERIVATIVES, (_uncompiled, *rest)),
+        (_OF_HOST_COPIES, (_on_device, *rest)),
         (_OF_CAPTURE, rest),
         (_OF_PROMISED_LAYOUT if compiled else (), (_layout, _compiling, _graph, _others, without_half)),
         (_OF_COMPILING if compiled else (), (_compiling, _graph, _others, without_half)),
@@ -76,10 +80,17 @@ def _graph(known: Known, settings: Settings) -> Iterator[Settings]:
     """Without capturing the step: with graphs of the compiled parts where there are any, then without."""
     if not settings.get(GRAPH):
         return
-    without = settings.without(GRAPH)
+    without = settings.without(GRAPH).without(ON_DEVICE)
     if known.plan.catalog.cost(settings):
         yield without.with_value(COMPILE_MODE, "reduce-overhead")
     yield without
+
+
+def _on_device(known: Known, settings: Settings) -> Iterator[Settings]:
+    """With the tensors that the step makes created on the GPU, so that it can be captured."""
+    made_there = Settings({ON_DEVICE: True})
+    if settings.get(GRAPH) and known.plan.allows(made_there):
+        yield settings.merged(made_there)
 
 
 def _compiling(known: Known, settings: Settings) -> Iterator[Settings]:

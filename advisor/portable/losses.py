@@ -9,12 +9,15 @@ from typing import Any
 
 import torch
 
-from advisor.portable.nested import tensors_of
+from advisor.portable.nested import map_tensors, tensors_of
 
 MODEL_NAMES = frozenset({"model", "net", "network", "module"})
 OUTPUT_NAMES = frozenset(
     {"output", "outputs", "out", "logits", "scores", "pred", "preds", "prediction", "predictions", "y_pred", "y_hat"}
 )
+# How PyTorch refuses a loss under autocast: binary cross-entropy of probabilities, which half precision would round
+# to 0 and 1.
+UNSAFE = "unsafe to autocast"
 LABEL_NAMES = frozenset({"target", "targets", "label", "labels", "y_true"})
 
 
@@ -64,6 +67,26 @@ def takes_output_and_batch(loss: Callable[..., Any]) -> bool:
 def whole_batch(batch: Any) -> Any:
     """The batch itself, as the target of a loss that reads its targets off it."""
     return batch
+
+
+def may_refuse_autocast(loss: Callable[..., Any]) -> bool:
+    """Whether PyTorch could refuse a loss under autocast: not one of its own, but for binary cross-entropy."""
+    own = isinstance(loss, torch.nn.Module) and type(loss).__module__ == torch.nn.BCELoss.__module__
+    return not own or isinstance(loss, torch.nn.BCELoss)
+
+
+def in_float32(loss: Callable[..., Any], device_type: str) -> Callable[..., Any]:
+    """A loss that is computed outside autocast, of outputs in float32."""
+
+    def in_full(output: Any, *target: Any) -> Any:
+        with torch.autocast(device_type, enabled=False):
+            return loss(map_tensors(_widened, output), *target)
+
+    return in_full
+
+
+def _widened(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
 def is_callable_with(signature: inspect.Signature, count: int) -> bool:

@@ -23,10 +23,13 @@ from advisor.portable.compiled_module import (
 )
 from advisor.portable.compiling import compiled_call
 from advisor.portable.losses import (
+    UNSAFE,
     default_loss,
     failure_of,
     form_that_works,
+    in_float32,
     loss_in,
+    may_refuse_autocast,
     takes_model,
     takes_output_and_batch,
     takes_output_only,
@@ -90,8 +93,11 @@ class TrainStep:
         self._split = splitter(model, with_target=apart, with_labels=not apart)
         # Without a loss a mapping keeps its labels for a model that takes them (Hugging Face): it computes its own.
         self._split_mapping = splitter(model, with_target=apart and loss is not None)
-        self._target_of = whole_batch if loss is not None and takes_output_and_batch(loss) else self._target_in
+        of_batch = loss is not None and takes_output_and_batch(loss)
+        self._target_of: Callable[[Any], Any] = whole_batch if of_batch else self._target_in
         self._target_is_open = apart and loss is not None and unwrapped(model) is model
+        lower = plan.autocast != "none" and unwrapped(model) is model
+        self._precision_is_open = lower and loss is not None and may_refuse_autocast(loss)
         takes_labels = positional_count(model) != positional_count(model, with_labels=True)
         self._own_loss_is_open = loss is None and takes_labels and unwrapped(model) is model
         self._autocast = autocast_of(plan)
@@ -152,6 +158,24 @@ class TrainStep:
         Returns a sentence on what was found; empty when nothing was open. ``batch`` is on the device. Raises LossError
         when no form works.
         """
+        in_full = self._settle_precision(batch)
+        return "; ".join(filter(None, (in_full, self._settle_form(batch))))
+
+    def _settle_precision(self, batch: Any) -> str:
+        """Compute a loss in float32 that PyTorch does not run under autocast, and say so; empty for any other."""
+        is_open, self._precision_is_open = self._precision_is_open, False
+        if not is_open or self._loss_takes_model:
+            return ""
+        with self._graphs(), self._creation(), self._attention(), self._autocast, undone(self.model):
+            failure = failure_of(lambda: self._loss_of_output(batch))
+        if UNSAFE not in failure:
+            return ""
+        self.loss_function = in_float32(self.loss_function, self.plan.device_type)
+        self._compile_whole()
+        return "the loss is computed in float32, outside autocast, under which PyTorch refuses it"
+
+    def _settle_form(self, batch: Any) -> str:
+        """As :meth:`settle_loss`, for what is called with what."""
         if self._target_is_open:
             self._target_is_open = False
             if found := self._settle_target(batch):
@@ -227,8 +251,8 @@ class TrainStep:
 
     @property
     def loss_is_open(self) -> bool:
-        """Whether a try has to tell which form the loss has."""
-        return self._loss_takes_model is None or self._own_loss_is_open
+        """Whether a try has to tell which form the loss has, or in which precision it can be computed."""
+        return self._loss_takes_model is None or self._own_loss_is_open or self._precision_is_open
 
     @property
     def loss_of_known_form(self) -> Callable[..., Any]:
