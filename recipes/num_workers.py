@@ -46,8 +46,8 @@ from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
 # How many times as fast the rest of a step may become in the same session: on an H200 stacks made it 3 to 8 times.
 _TUNED = 8.0
 _LEAST_REST = 0.01
-# Time that a worker takes to load and send a batch, over that of loading it alone. A model that waited 16 ms for a batch
-# of 77 MB took 39 ms a step with two workers, of which it computed 28 (one H200).
+# Time that a worker takes to load and send a batch, over that of loading it alone. A step that waited 16 ms for 77 MB
+# took 39 ms a step with two workers, of which it computed 28 (one H200).
 _SENDING = 2.0
 _REPEATED = "every worker would yield all samples: shard the dataset by get_worker_info()"
 
