@@ -120,8 +120,7 @@ def _ladder(most: int) -> list[Value]:
 def _enough_workers(facts: Facts) -> float:
     """The number of workers that load a batch within the rest of a step, once that has been tuned.
 
-    A step without workers waits for a batch as long as one worker takes to load it. Sending it through shared memory
-    takes a worker time too, so twice as many are counted.
+    A step without workers waits for a batch as long as one worker takes to load it; sending it takes a worker time too.
     """
     profile = facts.profile
     if profile is None:

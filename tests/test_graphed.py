@@ -12,6 +12,7 @@ import torch
 from graph_stand_in import RecordedGraph
 from graphed_steps import STEPS, adam, agree, batches, both, graphed, loaded_state, net, of_model, plain, sgd
 from torch import nn
+from torch.nn.modules import transformer
 
 from advisor.portable.graphed import GraphedStep
 from advisor.portable.plan import StepPlan
@@ -45,6 +46,39 @@ def test_eager_steps_go_the_way_of_the_captured_one_before_anything_is_captured(
         step(batch)
     assert in_forward == ways
     assert in_updates == [False, False, False], "an optimizer refuses to be captured unless it is told before"
+
+
+class Decoder(nn.Module):
+    """PyTorch's transformer with a mask, of which it asks whether it is the causal one."""
+
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+
+    def forward(self, x):
+        return self.layers(x, mask=nn.Transformer.generate_square_subsequent_mask(x.shape[1]))
+
+
+def test_a_transformer_uses_its_mask_without_a_look_at_it(monkeypatch):
+    """The look makes the host wait, which a capture forbids. Both ways compute the same."""
+    torch.manual_seed(0)
+    models = [Decoder(), Decoder()]
+    models[1].load_state_dict(models[0].state_dict())
+    asked, looks = transformer._detect_is_causal_mask, []
+    monkeypatch.setattr(transformer, "_detect_is_causal_mask", lambda *given: looks.append(given) or asked(*given))
+    plain_step, captured = (
+        make(model, sgd(model.parameters()), lambda model, batch: model(batch).square().mean())
+        for make, model in zip((plain, graphed), models, strict=True)
+    )
+    batches = [torch.randn(2, 5, 8) for _ in range(6)]
+    losses = [plain_step(batch).item() for batch in batches]
+    assert len(looks) == len(batches)
+    assert [captured(batch).item() for batch in batches] == pytest.approx(losses, rel=1e-5)
+    assert len(looks) == len(batches), "no captured step asked, nor those before it"
+    assert captured.captured
+    models[1](batches[0])
+    assert len(looks) == len(batches) + 1, "outside a step everything is as it was"
 
 
 # --- what a graph follows -------------------------------------------------------------------------------------

@@ -409,6 +409,19 @@ def test_a_list_of_the_parts_of_one_batch_is_one_batch(data):
     assert normalise(Workload(OneInput(), data=data, loss=near), spec()).data is data
 
 
+def test_a_tuple_of_inputs_is_one_batch_for_a_loss_that_calls_the_model():
+    """As of a triplet loss; a list of tensors is a list of batches there too."""
+
+    def triplet(model, batch):
+        anchor, near, far = batch
+        return torch.nn.functional.triplet_margin_loss(model(anchor), model(near), model(far))
+
+    data = tuple(pair()[0] for _ in range(3))
+    assert normalise(Workload(OneInput(), data=data, loss=triplet), spec()).data is data
+    assert normalise(Workload(OneInput(), data=list(data), loss=triplet), spec()).data is not data
+    assert normalise(Workload(OneInput(), data=data, loss=near), spec()).data is not data
+
+
 class Graph:
     """A batch that can be called, as PyTorch Geometric's ``Data`` can: it yields what it holds."""
 

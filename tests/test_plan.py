@@ -91,6 +91,12 @@ def test_a_leap_feeds_the_step_that_it_expects(wait_ms, on, has):
     assert (WORKERS.key in fed(wait_ms, on=on).plan.usual_stack()) is has
 
 
+@pytest.mark.parametrize(("wait_ms", "workers"), [(17.0, 2), (50.0, 8), (92.0, 16)])
+def test_a_leap_has_as_many_workers_as_its_step_needs(wait_ms, workers):
+    """Not as many as there are cores: they share memory with the step. One rung more than computed is taken."""
+    assert fed(wait_ms).plan.usual_stack()[WORKERS.key] == workers
+
+
 def test_what_a_faster_step_waits_for_stays_as_long_as_it_was():
     plan = fed(5.0).plan
     worker = replace(WORKERS, value=1)

@@ -17,7 +17,7 @@ from advisor.recipe import Recipe, Stage
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.parallel_recipe import PARALLEL
 from advisor.recipe.settings import Settings
-from advisor.records import Bottleneck, Candidate, Facts, Objective, Phase, Value, WorkloadFacts
+from advisor.records import Bottleneck, Candidate, Facts, Objective, Phase, Profile, Value, WorkloadFacts
 from advisor.trial.profile.bottleneck import INPUT_BOUND_SHARE
 
 # Bottlenecks of a step that waits for its data. Feeding it faster comes before anything else.
@@ -150,7 +150,7 @@ class Plan:
         if not self._worth_a_place(recipe, candidate):
             return False
         if recipe.ladder:
-            return self._starves and candidate.value == self._top_of(recipe)
+            return self._starves and candidate.value == self._enough_of(recipe)
         if self.request.objective is Objective.MEMORY:
             return recipe.saves_memory or self.is_usual(candidate)
         return self.is_usual(candidate) or self._is_hinted(candidate)
@@ -166,14 +166,26 @@ class Plan:
         profile = self.facts.profile
         if profile is None or profile.bottleneck in _FEEDING:
             return profile is not None
-        waiting = profile.share(Phase.DATA_WAIT)
-        computing = (1 - waiting) / (POLICY.leap_gain * POLICY.bold)
-        return self.facts.on_cuda and waiting > INPUT_BOUND_SHARE * (waiting + computing)
+        return profile.share(Phase.DATA_WAIT) > INPUT_BOUND_SHARE * self._tuned_share(profile)
 
-    def _top_of(self, recipe: Recipe) -> Value:
-        """The largest of a ladder's numbers; nothing of one that changes what is trained is ever asked for it."""
-        values = [c.value for c in self.candidates if c.recipe == recipe.id and isinstance(c.value, int)]
-        return max(values, default=recipe.default)
+    def _enough_of(self, recipe: Recipe) -> Value:
+        """The number after the smallest that is expected to gain as much as any, in a step as the leap has it.
+
+        One more than that, since workers share the machine. No ladder that changes what is trained is asked for it.
+        """
+        profile = self.facts.profile
+        tuned_ms = profile.step_ms * self._tuned_share(profile) if profile else 0.0
+        gains = {c.value: self.expected_gain(c, Settings(), tuned_ms) for c in self.candidates if c.recipe == recipe.id}
+        numbers = sorted(value for value in gains if isinstance(value, int))
+        best = max(gains.values(), default=1.0)
+        enough = [number for number in numbers if gains[number] >= _AS_GOOD * best]
+        return next(iter(enough[1:] or enough), recipe.default)
+
+    def _tuned_share(self, profile: Profile) -> float:
+        """The expected length of a step as the leap has it, as a share of the baseline's: it waits for data as long."""
+        waiting = profile.share(Phase.DATA_WAIT)
+        faster = POLICY.leap_gain * POLICY.bold if self.facts.on_cuda else 1.0
+        return waiting + (1 - waiting) / faster
 
     def _is_hinted(self, candidate: Candidate) -> bool:
         return self.hints.get(candidate.key) == candidate.value
@@ -257,6 +269,8 @@ class Plan:
 # What a setting that is meant to save memory usually saves of it: tests/gpu/RESULTS.md, 5 to 50 %.
 _MEMORY_GAIN = 1.1
 _LEAST_REST = 0.05
+# Share of the best expected gain for which a smaller number does as well.
+_AS_GOOD = 0.99
 
 
 def facts_under(facts: Facts, settings: Mapping[str, Value]) -> Facts:

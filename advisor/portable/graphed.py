@@ -4,10 +4,11 @@ import functools
 import operator
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.nn.modules import transformer
 
 from advisor.portable.dependence import DRAWS, depends_on_draws, depends_on_values, host_generators
 from advisor.portable.nested import copy_into, copy_of_batch, map_tensors, signature_of, tensors_of
@@ -39,6 +40,25 @@ def capture_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
+def is_called_causal(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
+    """Whether the caller calls a mask causal; the mask is not looked at."""
+    return is_causal is True
+
+
+@contextmanager
+def masks_as_given() -> Iterator[None]:
+    """Have PyTorch's transformers use a mask as it is, and not ask whether it is the causal one.
+
+    The answer makes the host wait, which no capture can, and only chooses among kernels.
+    """
+    asked = transformer._detect_is_causal_mask
+    transformer._detect_is_causal_mask = is_called_causal  # the same function each time, or compilers compile anew
+    try:
+        yield
+    finally:
+        transformer._detect_is_causal_mask = asked
+
+
 @contextmanager
 def as_if_captured() -> Iterator[None]:
     """Have code that asks whether a graph is being captured hear that one is.
@@ -49,7 +69,8 @@ def as_if_captured() -> Iterator[None]:
     asked = torch.cuda.is_current_stream_capturing
     torch.cuda.is_current_stream_capturing = lambda: True
     try:
-        yield
+        with masks_as_given():
+            yield
     finally:
         torch.cuda.is_current_stream_capturing = asked
 
@@ -169,6 +190,7 @@ class GraphedStep:
 
     def __init__(self, step: TrainStep | InferStep, graph: Any = None) -> None:
         self.step = step
+        step.around_forward = masks_as_given
         self.plan = step.plan
         self.device = step.device
         self.to_device = step.to_device
@@ -321,7 +343,7 @@ class GraphedStep:
         try:
             return self.step.run(batch)
         finally:
-            self.step.around_forward = nullcontext
+            self.step.around_forward = masks_as_given
 
     def _look_after_a_step(self, batch: Any, *, drew: bool, wrote: bool) -> None:
         """Note what an eager step changed: the first makes the optimizer's state.

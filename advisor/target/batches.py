@@ -26,7 +26,7 @@ _MOST_KEPT_BYTES = 2**30
 _SPLITS = frozenset({"split", "mode", "phase", "stage", "subset"})
 # Parts of the usual batch. A count.
 _INPUTS_AND_TARGET = 2
-# The most tensors of one form that a step of somebody's own gets as one batch. A count; triplets are common.
+# The most tensors of one form that a step or a loss of somebody's own gets as one batch. A count; triplets are common.
 _PARTS_FOR_A_STEP = 4
 
 
@@ -40,18 +40,22 @@ class _Source(IterableDataset[Any]):
         return iter(self.begin())
 
 
-def batches_in_data(data: Any, notes: list[str], model: Any = None, *, own_step: bool = False) -> Any:
+def batches_in_data(
+    data: Any, notes: list[str], model: Any = None, *, own_step: bool = False, own_call: bool = False
+) -> Any:
     """``data`` with an iterable of batches as a loader of them; one batch, or a callable of a size, as it is.
 
-    ``own_step``: the batches go to a step of the target's own, and not to the model. What can be read only once is read
-    ahead and repeated; a note says so, and also where a list of tensors is taken for a list of batches.
+    ``own_step``: the batches go to a step of the target's own, ``own_call``: to a loss that calls the model. What can
+    be read only once is read ahead and repeated; a note says so, and also where a list of tensors is taken for a list
+    of batches.
     """
     if inspect.isfunction(_inner(data)) or inspect.ismethod(_inner(data)):
         return _batches_of(data, notes)
     if isinstance(data, DataLoader | torch.Tensor | Mapping | str) or data is None:
         return data
     if isinstance(data, list | tuple):
-        most_parts = _PARTS_FOR_A_STEP if own_step else _most_parts(model)
+        taken_apart = own_step or (own_call and isinstance(data, tuple))
+        most_parts = _PARTS_FOR_A_STEP if taken_apart else _most_parts(model)
         if not _is_sequence_of_batches(data, most_parts):
             return data
         if isinstance(data[0], torch.Tensor):

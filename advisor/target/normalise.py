@@ -20,6 +20,7 @@ from advisor.portable.losses import (
     describe_loss,
     is_callable_with,
     parameters_of_loss,
+    takes_model,
     takes_output_only,
 )
 from advisor.portable.nested import tensors_of
@@ -63,7 +64,8 @@ def normalise(value: Any, spec: TargetSpec) -> Loop:
         notes.extend(workload.notes)
     if workload.step is None:
         workload.data = loader_to_train_with(workload.data, notes)
-    workload.data = batches_in_data(workload.data, notes, workload.model, own_step=workload.step is not None)
+    own_step, own_call = workload.step is not None, callable(workload.loss) and takes_model(workload.loss) is True
+    workload.data = batches_in_data(workload.data, notes, workload.model, own_step=own_step, own_call=own_call)
     data, make_batch = _data(workload, spec)
     mode = _mode(workload, data, spec)
     if mode is Mode.TRAIN and workload.step is None:
