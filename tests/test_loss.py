@@ -401,6 +401,27 @@ def test_without_a_loss_the_model_that_makes_its_own_gets_the_target(compiled, m
     assert again(list(LABELLED)).item() == pytest.approx(expected)
 
 
+def test_the_named_losses_of_a_detector_are_added_up():
+    class Detector(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 3)
+
+        def forward(self, images, targets=None):
+            if targets is None:
+                raise ValueError("targets should not be none when in training mode")
+            scores = self.linear(torch.stack(images))
+            boxes = sum(target["boxes"].mean() for target in targets)
+            return {"classes": scores.square().mean(), "boxes": boxes * scores.mean(), "found": torch.tensor(7.0)}
+
+    batch = [torch.ones(4), torch.zeros(4)], [{"boxes": torch.ones(2, 4)}, {"boxes": torch.zeros(1, 4)}]
+    model = Detector()
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), None, StepPlan(mode=Mode.TRAIN, device="cpu"))
+    losses = model(*batch)
+    assert "gets the target too" in step.settle_loss(batch)
+    assert step(batch).item() == pytest.approx((losses["classes"] + losses["boxes"]).item())
+
+
 class Conditional(OwnLoss):
     """Its labels are a condition, and not a target."""
 

@@ -189,6 +189,19 @@ def loss_in(value: Any) -> torch.Tensor:
     return number
 
 
+def own_loss_in(output: Any) -> torch.Tensor:
+    """The loss in what a model returns that got its target: one number, or the sum of several named ones.
+
+    Detectors of torchvision return a mapping of losses. Its numbers without a gradient are metrics. Raises LossError
+    where there is none.
+    """
+    if number_in(output) is None and isinstance(output, Mapping):
+        losses = [part for part in output.values() if is_number(part) and part.requires_grad]
+        if losses:
+            return torch.stack([loss.reshape(()) for loss in losses]).sum()
+    return loss_in(output)
+
+
 @contextlib.contextmanager
 def undone(model: torch.nn.Module) -> Iterator[None]:
     """Give the model its gradients, buffers and attributes back on leaving, and the generators their states.

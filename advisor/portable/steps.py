@@ -30,6 +30,7 @@ from advisor.portable.losses import (
     in_float32,
     loss_in,
     may_refuse_autocast,
+    own_loss_in,
     takes_model,
     takes_output_and_batch,
     takes_output_only,
@@ -239,13 +240,13 @@ class TrainStep:
 
         def gives_loss(split: SplitBatch) -> bool:
             with undone(self.model):
-                return not failure_of(lambda: self.model(*split.args, **split.kwargs))
+                return not failure_of(lambda: own_loss_in(self.model(*split.args, **split.kwargs)))
 
         with self._graphs(), self._creation(), self._attention(), self._autocast:
             if not gives_loss(whole(batch)) or gives_loss(self._split(batch)):
                 return ""
         self._split = self._split_mapping = whole
-        self.loss_function, self._loss_takes_output_only = loss_in, True
+        self.loss_function, self._loss_takes_output_only = own_loss_in, True
         self._compile_whole()
         return "the model gets the target too: no loss was given, and so it returns its own"
 
