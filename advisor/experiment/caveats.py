@@ -103,7 +103,7 @@ def of_failures(known: Known) -> Iterator[tuple[str, str]]:
             too_late = "there was too little time to measure your own settings again"
             failed = "your own settings failed when they were measured again"
             advice = "raise --budget" if late else "let the target be built and run any number of times"
-            yield f"{too_late if late else failed}: {reason}; {advice}", "baseline"
+            yield f"{too_late if late else failed}: {reason.rstrip('.')}; {advice}", "baseline"
         if len(settings) < 2 or reason in (SKIPPED, ENDED):
             continue
         if not runs[-1].measured:
