@@ -116,6 +116,30 @@ def test_what_is_left_out_is_told(value, note):
     assert note in normalise(value, SPEC).notes
 
 
+SCALER = torch.amp.GradScaler("cpu")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        (NET, LOADER, LOSS, SGD, SCALER),
+        {"model": NET, "data": LOADER, "loss": LOSS, "optimizer": SGD, "scaler": SCALER},
+        SimpleNamespace(model=NET, loader=LOADER, loss=LOSS, optimizer=SGD, scaler=SCALER),
+    ],
+    ids=["a tuple", "a mapping", "a trainer"],
+)
+def test_a_loop_that_scales_its_gradients_runs_in_float16(value):
+    loop = normalise(value, SPEC)
+    assert loop.current == {"precision.autocast": "float16"}
+    assert any("under autocast in float16" in note for note in loop.notes)
+
+
+def test_a_disabled_scaler_is_left_out():
+    loop = normalise((NET, LOADER, LOSS, SGD, torch.amp.GradScaler("cpu", enabled=False)), SPEC)
+    assert loop.current == {}
+    assert "the GradScaler is left out: it is disabled" in loop.notes
+
+
 def test_a_loss_may_be_a_method_and_an_optimizer_is_made_with_the_rate_beside_it():
     learner = Learner()
     loop = normalise(learner, SPEC)

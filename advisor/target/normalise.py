@@ -38,6 +38,7 @@ from advisor.target.parts import (
     ALIASES,
     BESIDE,
     attributes_of,
+    current_with,
     in_order,
     loader_to_train_with,
     optimizers_among,
@@ -111,6 +112,8 @@ def _as_workload(value: Any, notes: list[str]) -> Workload:
         )
     if parts := attributes_of(value):
         notes.append(f"taken from the {type(value).__name__}: {', '.join(parts)}")
+        if isinstance(scaler := getattr(value, "scaler", None), torch.amp.GradScaler):
+            parts["current"] = current_with(scaler, notes)
         return _checked(Workload(**parts))
     raise TargetError(f"the target returned {_kind(value)}.", _may_return(value))
 
@@ -163,7 +166,12 @@ def _as_written(workload: Workload, notes: list[str]) -> Workload:
 
 def _from_mapping(value: Mapping[str, Any], notes: list[str]) -> Workload:
     notes.extend(f"{name} is not used: {why}" for name, why in BESIDE.items() if name in value)
-    named = {ALIASES.get(str(key), str(key)): item for key, item in value.items() if key not in BESIDE}
+    scalers = {name: part for name, part in value.items() if isinstance(part, torch.amp.GradScaler)}
+    current = {key: setting for part in scalers.values() for key, setting in current_with(part, notes).items()}
+    left = {key: item for key, item in value.items() if key not in BESIDE and key not in scalers}
+    named = {ALIASES.get(str(key), str(key)): item for key, item in left.items()}
+    if scalers:
+        named["current"] = current | dict(named.get("current") or {})
     unknown = [name for name in named if name not in _NAMES]
     if unknown or not ("model" in named or "step" in named):
         problem = f"with the unknown keys {', '.join(unknown)}" if unknown else "without a model"

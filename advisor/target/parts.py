@@ -48,7 +48,9 @@ def in_order(values: Sequence[Any], notes: list[str]) -> dict[str, Any] | None:
     open_ones = []
     for value in values:
         kind = kind_of(value)
-        if kind == "scheduler":
+        if isinstance(value, torch.amp.GradScaler):
+            parts["current"] = current_with(value, notes)
+        elif kind == "scheduler":
             notes.append(f"the {type(value).__name__} is left out: {BESIDE['scheduler']}")
         elif kind == "data" and "data" in parts and isinstance(value, DataLoader):
             notes.append(f"the second loader is left out: {BESIDE['val_loader']}")
@@ -64,6 +66,15 @@ def in_order(values: Sequence[Any], notes: list[str]) -> dict[str, Any] | None:
     if len(open_ones) > len(left):
         return None
     return {**parts, **dict(zip(left, open_ones, strict=False))}
+
+
+def current_with(scaler: torch.amp.GradScaler, notes: list[str]) -> dict[str, Any]:
+    """The settings that a loop has already where it scales its gradients: one in float16."""
+    if not scaler.is_enabled():
+        notes.append("the GradScaler is left out: it is disabled")
+        return {}
+    notes.append("the GradScaler says that the loop runs under autocast in float16: so does the baseline")
+    return {"precision.autocast": "float16"}
 
 
 def kind_of(value: Any) -> str:
