@@ -296,7 +296,9 @@ class Known:
         done = self.done | {move.kind} if move.kind in instruments else self.done
         tried = {**self.tried, move.candidate.name: move.settings} if move.candidate else self.tried
         measured_leaps = self.measured_leaps | {move.settings} if move.kind is Kind.LEAP else self.measured_leaps
-        known = replace(self, judge=judge, done=done, tried=tried, measured_leaps=measured_leaps)
+        unplanned = move.kind is Kind.LEAP and judge.measured_runs(move.settings)
+        plan = self.plan.with_settings(move.settings) if unplanned else self.plan
+        known = replace(self, plan=plan, judge=judge, done=done, tried=tried, measured_leaps=measured_leaps)
         return known._with_facts(evidence.facts) if evidence.facts is not None else known
 
     def _with_facts(self, facts: Facts) -> Known:
@@ -313,7 +315,8 @@ class Known:
             speedup=speedup,
         )
         kept = {candidate.name: candidate for candidate in (*old.candidates, *plan.candidates)}
-        tried = [c for c in old.candidates if c not in plan.candidates and self.record(c) is not None]
+        left = [c for c in old.candidates if c not in plan.candidates]
+        tried = [c for c in left if self.record(c) is not None or self.stack.get(c.key) == c.value]
         planned = tuple(kept[name] for name in dict.fromkeys(c.name for c in (*plan.candidates, *tried)))
         named = {candidate.recipe for candidate in planned}
         skipped = {recipe: why for recipe, why in plan.skipped.items() if recipe not in named}

@@ -98,6 +98,15 @@ class Plan:
         wanted = not self.request.only or set(recipes) <= set(self.request.only)
         return wanted and not set(recipes) & set(self.request.skip) and self.consent.permits(settings)
 
+    def with_settings(self, settings: Settings) -> Plan:
+        """The plan with candidates of these settings that no recipe had proposed: a leap needed them."""
+        planned = {(candidate.key, candidate.value) for candidate in self.candidates}
+        unplanned = [setting for setting in settings.items() if setting not in planned]
+        new = tuple(Candidate(self.catalog.by_key(key).id, key, value) for key, value in unplanned)
+        added = {candidate.recipe for candidate in new}
+        skipped = {recipe: why for recipe, why in self.skipped.items() if recipe not in added}
+        return replace(self, candidates=(*self.candidates, *new), skipped=skipped) if new else self
+
     def partnered(self, stack: Settings) -> list[Candidate]:
         """The candidates proposed only beside these settings, such as an attention kernel that needs bfloat16."""
         facts = facts_under(self.facts, stack)
