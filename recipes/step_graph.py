@@ -14,12 +14,14 @@ When it does not
 ----------------
 When the kernels are long enough to hide their launches, a replay gains nothing. The step must have fixed shapes
 and must not make the host wait: no `.item()`, no branching on a tensor's value, no batch that is smaller than
-the others (use `drop_last=True`). The graph keeps memory of its own, so the reserved memory grows. The step of
-`train_step` copies learning rates in before each replay, so schedules work; when another number changes that the
-model or the loss reads, or a tensor is replaced, it records anew. A step that keeps a state in an attribute from one
-call to the next, decides by random numbers of the host, gets sparse batches or writes into its batch is not recorded.
-Under float16 the gradient scaler asks the host, so the update stays outside the recording. In a recording of your own,
-Python numbers are frozen, the learning rate among them.
+the others (use `drop_last=True`). Where only the loss does such things, as one that matches boxes or reads lengths,
+`around_loss` records the model's forward and backward pass in two graphs and runs the loss between them. The graph
+keeps memory of its own, so the reserved memory grows. The step of `train_step` copies learning rates in before each
+replay, so schedules work; when another number changes that the model or the loss reads, or a tensor is replaced, it
+records anew. A step that keeps a state in an attribute from one call to the next, decides by random numbers of the
+host, gets sparse batches or writes into its batch is not recorded. Under float16 the gradient scaler asks the host, so
+the update stays outside the recording. In a recording of your own, Python numbers are frozen, the learning rate among
+them.
 
 Numerics
 --------
@@ -37,6 +39,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from advisor.portable.plan import AROUND_LOSS
 from advisor.recipe import CUDA, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Mode, Numerics, OptimizerFacts, Skip, Value
 
@@ -84,14 +87,20 @@ if static_targets is not None:
 graph.replay()
 """
 
+_CAPTURE_AROUND = """\
+# of a model that takes and returns tensors; the loss and the update run as they are
+model = torch.cuda.make_graphed_callables(model, (inputs.to(device),))
+"""
+
 
 class StepGraph(Recipe):
-    """`torch.cuda.CUDAGraph` around the whole step."""
+    """`torch.cuda.CUDAGraph` around the whole step, or around its loss."""
 
     id = "step_graph"
     title = "Whole step in a CUDA graph"
     key = "step.cuda_graph"
     default = False
+    values = (False, True, AROUND_LOSS)
     plan_field = "cuda_graph"
     devices = CUDA
     attacks = frozenset({Bottleneck.LAUNCH})
@@ -122,6 +131,8 @@ class StepGraph(Recipe):
         return min(_MOST_GAINED, 1 / share) if share > 0 else _MOST_GAINED
 
     def code(self, value: Value) -> str:
+        if value == AROUND_LOSS:
+            return _CAPTURE_AROUND
         return _CAPTURE if value else "# every step is launched kernel by kernel\n"
 
     def numerics_of(self, value: Value, mode: Mode) -> Numerics:
@@ -130,6 +141,8 @@ class StepGraph(Recipe):
     def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
         if not value:
             return None
+        if value == AROUND_LOSS and settings.get("compile.scope") == "with_loss":
+            return "compile.scope with_loss compiles the loss into what step.cuda_graph: around_loss records without it"
         mode = settings.get("compile.mode")
         if mode in ("reduce-overhead", "max-autotune"):
             return f"compile.mode {mode} records CUDA graphs of its own, which cannot be captured into step.cuda_graph"

@@ -25,7 +25,8 @@ class RecordedGraph:
         with recorder:
             self.result = call()
         for tensor, before in reversed(recorder.written):
-            tensor.detach().copy_(before)
+            with torch.autograd._unsafe_preserve_version_counter(tensor):  # as nothing was written at all
+                tensor.detach().copy_(before)
         self.calls = recorder.calls
 
     def replay(self):

@@ -16,7 +16,7 @@ from advisor.experiment.ladder import end_of_ladder, goes_on
 from advisor.experiment.plan import COMPILE_MODE, COMPILE_SCOPE
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
-from advisor.experiment.weaken import GRAPH, weaker, without_half
+from advisor.experiment.weaken import GRAPH, compiled_without_loss, weaker, without_half
 from advisor.recipe import NOT_COMPILED
 from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Outcome, TrialResult, Verdict
@@ -62,7 +62,10 @@ def leaps(known: Known) -> Moves:
         yield Move(Kind.LEAP, plain, POLICY.leap_gain, f"stack: {plain}", known.stack)
         return
     yield from _without_half(known, plain)
-    goal = _permitted(known, plain.merged(_replayed_in_parts(known, plain, compiles))) if compiles else plain
+    if compiles:
+        goal = _permitted(known, compiled_without_loss(plain.merged(_replayed_in_parts(known, plain, compiles))))
+    else:
+        goal = plain
     if _compiling_is_hopeless(known):
         return
     compiled = _usable_form(known, goal)

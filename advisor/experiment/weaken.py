@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from advisor.experiment.known import Known
 from advisor.experiment.plan import COMPILE_MODE, COMPILE_SCOPE
+from advisor.portable.plan import AROUND_LOSS
 from advisor.recipe.settings import Settings
 from advisor.records import Outcome, TrialResult
 
@@ -19,6 +20,8 @@ LAYOUT = "model.memory_format"
 ON_DEVICE = "step.create_on_device"
 _PRECISION = (AUTOCAST, WEIGHTS, MATMUL)
 _OF_CAPTURE = ("captur", "cuda graph", "cudagraph", "graph replay", "stream is capturing")
+# A step whose forward pass can be captured.
+_OF_THE_LOSS = "the loss cannot be captured"
 # A step that cannot be captured because it makes a tensor on the host and copies it to the GPU.
 _OF_HOST_COPIES = ("cannot copy between cpu and cuda tensors",)
 _OF_COMPILING = ("dynamo", "inductor", "triton", "compil", "fake tensor", "faketensor", "backend=")
@@ -50,7 +53,7 @@ def _worth(known: Known, settings: Settings) -> bool:
 
 def _order(known: Known, settings: Settings, result: TrialResult | None) -> tuple[Weakening, ...]:
     """The weakenings, the one most likely to remove the cause of the failure first."""
-    rest: tuple[Weakening, ...] = (_graph, _compiling, without_half, _others)
+    rest: tuple[Weakening, ...] = (_around_loss, _graph, _compiling, without_half, _others)
     if result is None:
         return rest
     text = f"{result.reason} {result.details}".lower()
@@ -84,6 +87,21 @@ def _graph(known: Known, settings: Settings) -> Iterator[Settings]:
     if known.plan.catalog.cost(settings):
         yield without.with_value(COMPILE_MODE, "reduce-overhead")
     yield without
+
+
+def _around_loss(known: Known, settings: Settings) -> Iterator[Settings]:
+    """With the loss outside the CUDA graph, where it was the loss that could not be captured."""
+    result = known.judge.result(settings)
+    failed = settings.get(GRAPH) is True and result is not None and _OF_THE_LOSS in result.reason
+    if failed and known.plan.allows(Settings({GRAPH: AROUND_LOSS})):
+        yield compiled_without_loss(settings.with_value(GRAPH, AROUND_LOSS).without(ON_DEVICE))
+
+
+def compiled_without_loss(settings: Settings) -> Settings:
+    """Settings that compile no more than the model where the loss stays outside the CUDA graphs."""
+    if settings.get(GRAPH) != AROUND_LOSS or settings.get(COMPILE_SCOPE) != "with_loss":
+        return settings
+    return settings.without(COMPILE_SCOPE).with_value(COMPILE_MODE, "default")
 
 
 def _on_device(known: Known, settings: Settings) -> Iterator[Settings]:

@@ -14,7 +14,7 @@ from advisor.export import top_level
 from advisor.export.library import definitions_in, library_for, without_library
 from advisor.figures.formatting import format_setting
 from advisor.portable import FREEZING, compile_source
-from advisor.portable.plan import StepPlan
+from advisor.portable.plan import AROUND_LOSS, StepPlan
 from advisor.recipe import Recipe, Stage
 from advisor.recipe.catalog import Catalog
 from advisor.records import Mode, Value
@@ -259,4 +259,5 @@ def _train_step(plan: StepPlan) -> str:
 
 
 def _captured(plan: StepPlan) -> str:
-    return 'GraphedStep(step) if step.device.type == "cuda" else step' if plan.cuda_graph else "step"
+    captured = "GraphedAroundLoss" if plan.cuda_graph == AROUND_LOSS and plan.mode == Mode.TRAIN else "GraphedStep"
+    return f'{captured}(step) if step.device.type == "cuda" else step' if plan.cuda_graph else "step"

@@ -1,15 +1,13 @@
 """A step captured in a CUDA graph and replayed. PyTorch documentation, CUDA semantics, CUDA Graphs."""
 
-import functools
 import operator
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.nn.modules import transformer
 
+from advisor.portable.capturing import CudaGraph, as_if_captured, masks_as_given
 from advisor.portable.dependence import DRAWS, depends_on_draws, depends_on_values, host_generators
 from advisor.portable.nested import copy_into, copy_of_batch, map_tensors, signature_of, tensors_of
 from advisor.portable.optimizer_options import TensorRates, mark_stepped
@@ -29,87 +27,6 @@ MOST_EAGER_STEPS = 3_000  # between two captures
 # Changes of the optimizer's options, each soon after the last, before an update is left outside the graph.
 MOST_OPTION_CHANGES = 1
 GRADIENT = operator.attrgetter("grad")
-
-
-@functools.cache
-def capture_stream(device: torch.device) -> torch.cuda.Stream:
-    """The stream that captures on a device. One for all graphs: libraries keep memory to work in for each stream.
-
-    Left to PyTorch, it is on the device that was the current one in the first capture, and records nothing of others.
-    """
-    return torch.cuda.Stream(device)
-
-
-def is_called_causal(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
-    """Whether the caller calls a mask causal; the mask is not looked at."""
-    return is_causal is True
-
-
-@contextmanager
-def masks_as_given() -> Iterator[None]:
-    """Have PyTorch's transformers use a mask as it is, and not ask whether it is the causal one.
-
-    The answer makes the host wait, which no capture can, and only chooses among kernels.
-    """
-    asked = transformer._detect_is_causal_mask
-    transformer._detect_is_causal_mask = is_called_causal  # the same function each time, or compilers compile anew
-    try:
-        yield
-    finally:
-        transformer._detect_is_causal_mask = asked
-
-
-@contextmanager
-def as_if_captured() -> Iterator[None]:
-    """Have code that asks whether a graph is being captured hear that one is.
-
-    Some goes another way then (Hugging Face's attention masks are made without a look at their values), and what a
-    compiler has to make for that way it cannot make in a capture.
-    """
-    asked = torch.cuda.is_current_stream_capturing
-    torch.cuda.is_current_stream_capturing = lambda: True
-    try:
-        with masks_as_given():
-            yield
-    finally:
-        torch.cuda.is_current_stream_capturing = asked
-
-
-class CudaGraph:
-    """Calls captured in a CUDA graph; ``result`` is what the captured call returned, overwritten by each replay."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.stream = torch.cuda.Stream(device)
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.result: Any = None
-
-    def warm_up(self, call: Callable[[], Any]) -> Any:
-        """Run a call eagerly, on the side stream that a later capture expects."""
-        current = torch.cuda.current_stream(self.device)
-        self.stream.wait_stream(current)
-        with torch.cuda.stream(self.stream):
-            result = call()
-        current.wait_stream(self.stream)
-        return result
-
-    def capture(self, call: Callable[[], Any]) -> None:
-        """Capture a call, without running its kernels."""
-        torch.cuda.synchronize(self.device)
-        graph = torch.cuda.CUDAGraph()
-        # A loader's thread that pins memory calls CUDA meanwhile, which any other mode takes for a fault.
-        with torch.cuda.graph(graph, stream=capture_stream(self.device), capture_error_mode="thread_local"):
-            self.result = call()
-        self.graph = graph
-
-    def replay(self) -> None:
-        """Run the captured kernels."""
-        assert self.graph is not None
-        self.graph.replay()
-
-    def drop(self) -> None:
-        """Forget the captured call and free its memory."""
-        self.graph = self.result = None
 
 
 class Patience:
@@ -256,6 +173,8 @@ class GraphedStep:
 
     # --- what changed ---------------------------------------------------------------------------------------------
 
+    _captures_loss = True
+
     @property
     def _update_inside(self) -> bool:
         """Whether the update is captured too."""
@@ -294,7 +213,7 @@ class GraphedStep:
     def _look_anew(self) -> None:
         """Take the present state as the one that later ones are compared with."""
         step, inside = self.step, self._update_inside
-        loss = step.loss_function if isinstance(step, TrainStep) else None
+        loss = step.loss_function if isinstance(step, TrainStep) and self._captures_loss else None
         evaluates = isinstance(step, InferStep) and step.evaluates
         self._drawn = None
         self._watch = Watch(
@@ -421,7 +340,7 @@ class GraphedStep:
         for parameter in others:
             parameter.grad = None
         try:
-            self.graph.capture(lambda: self._step_to_capture(step, self._rates))
+            self._capture_step(step)
             self._parameters = [parameter for parameter in own if parameter.grad is not None]
             self._gradients = list(map(GRADIENT, self._parameters))
             self._others = [(parameter, parameter.grad) for parameter in others if parameter.grad is not None]
@@ -429,18 +348,30 @@ class GraphedStep:
             for parameter, gradient in zip(others, added_up, strict=True):
                 parameter.grad = gradient
 
+    def _capture_step(self, step: TrainStep) -> None:
+        self.graph.capture(lambda: self._step_to_capture(step, self._rates))
+
     def _step_to_capture(self, step: TrainStep, rates: TensorRates | None) -> torch.Tensor:
-        loss = step.loss(step.forward(self._static_batch), self._static_batch)
+        output = step.forward(self._static_batch)
+        try:
+            loss = step.loss(output, self._static_batch)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            raise RuntimeError(f"the loss cannot be captured: {error}") from error
         step.backward(loss)
         if rates is not None:
             with rates.inside():
                 step.update()
         return loss.detach()
 
+    def _replay_step(self) -> None:
+        self.graph.replay()
+
     def _replay(self) -> Any:
         if self._rates is not None:
             self._rates.refresh()
-        self.graph.replay()
+        self._replay_step()
         self.patience.replayed()
         if isinstance(self.step, TrainStep):
             self._put_gradients_back()
@@ -450,12 +381,17 @@ class GraphedStep:
             else:
                 mark_stepped(self.step.optimizer)
         # The next replay overwrites the graph's own result.
-        result = map_tensors(copied, self.graph.result)
+        result = map_tensors(copied, self._result)
         if isinstance(self.step, TrainStep):
             self.step.after(result)
         else:
             self.step.after()
         return result
+
+    @property
+    def _result(self) -> Any:
+        """The captured step's result: the loss of a training step, the output of another one."""
+        return self.graph.result
 
     def _put_gradients_back(self) -> None:
         """Let the parameters have the graph's gradients, which an eager step or the loop may have replaced or cleared.

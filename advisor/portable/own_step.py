@@ -5,9 +5,10 @@ import typing
 
 import torch
 
+from advisor.portable.contexts import grad_mode
 from advisor.portable.losses import LossError, number_in, returned
 from advisor.portable.plan import StepPlan
-from advisor.portable.steps import InferStep, grad_mode
+from advisor.portable.steps import InferStep
 
 
 class OwnStep(InferStep):

@@ -9,6 +9,7 @@ from typing import Any
 # Kernels of matrix products are chosen by timing: those of the libraries and Triton's. Nothing else is timed.
 AUTOTUNED_MATMULS: dict[str, str | bool] = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "ATEN,TRITON"}
 COMBO_KERNELS: dict[str, str | bool] = {"combo_kernels": True}
+AROUND_LOSS = "around_loss"  # the step is captured in CUDA graphs, but for its loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class StepPlan:
     ``attention_backend``: ``auto``, or the one kernel that ``scaled_dot_product_attention`` may use: ``flash``,
     ``cudnn``, ``efficient`` or ``math``.
     ``loss_item`` (training): ``never``, ``every_step`` (the host reads the loss), or ``accumulated`` on the device.
+    ``cuda_graph`` (CUDA): whether the step is captured in a CUDA graph; ``around_loss`` (training) leaves its loss out.
     ``collector``: how Python's garbage collector runs in the loop: ``default``, ``freeze`` or ``scheduled``.
     ``empty_cache`` (training on CUDA): ``never``, ``every_step``, or ``every_step_with_del`` (of the batch, before it).
     ``strategy`` (training): ``single``, ``data_parallel``, ``ddp`` or ``fully_shard``; what follows it are options of
@@ -58,7 +60,7 @@ class StepPlan:
     freezing: bool = False
     clip_grad: str = "default"
     clip_norm: float | None = None
-    cuda_graph: bool = False
+    cuda_graph: bool | str = False
     non_blocking: bool = False
     accumulate: int = 1
     create_on_device: bool = False

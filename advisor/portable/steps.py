@@ -4,12 +4,11 @@ The phases of a step are methods, so that the instrumented pass times exactly wh
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from advisor.portable.calls import SplitBatch, positional_count, splitter
 from advisor.portable.collector import Collector
@@ -22,6 +21,7 @@ from advisor.portable.compiled_module import (
     replaying_graphs,
 )
 from advisor.portable.compiling import compiled_call
+from advisor.portable.contexts import attention_of, autocast_of, creation_of, evaluating, grad_mode
 from advisor.portable.losses import (
     UNSAFE,
     default_loss,
@@ -43,14 +43,6 @@ from advisor.portable.plan import StepPlan
 from advisor.portable.watching import REQUIRES_GRAD, is_installed
 
 CLIP_FOREACH = {"default": None, "foreach": True, "for-loop": False}
-ATTENTION = {
-    "flash": SDPBackend.FLASH_ATTENTION,
-    "cudnn": SDPBackend.CUDNN_ATTENTION,
-    "efficient": SDPBackend.EFFICIENT_ATTENTION,
-    "math": SDPBackend.MATH,
-}
-# How PyTorch says that none of the permitted attention kernels can run a call.
-NO_ATTENTION = ("No available kernel", "No viable backend for scaled_dot_product_attention")
 
 
 class TrainStep:
@@ -256,6 +248,11 @@ class TrainStep:
         return self._loss_takes_model is None or self._own_loss_is_open or self._precision_is_open
 
     @property
+    def loss_is_apart(self) -> bool:
+        """Whether the forward pass ends with the model's output, and the loss is computed from that."""
+        return self._loss_takes_model is False and self._whole is None
+
+    @property
     def loss_of_known_form(self) -> Callable[..., Any]:
         """The loss with a signature that tells its form, after :meth:`settle_loss`."""
         loss = self.loss_function
@@ -454,19 +451,6 @@ class InferStep:
         return self.run(self.to_device(batch))
 
 
-@contextmanager
-def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Evaluation mode for a while; then those modules train again that did before."""
-    training = [module for module in model.modules() if module.training]
-    for module in training:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
-
-
 def start_training(model: torch.nn.Module) -> None:
     """Put a model into training mode unless it is: its layers that are frozen in evaluation mode stay so."""
     if not model.training:
@@ -501,47 +485,3 @@ def collector_of(plan: StepPlan) -> Callable[[], None]:
 
 def leave_to_python() -> None:
     """Nothing: Python collects when it sees fit."""
-
-
-def creation_of(plan: StepPlan) -> Callable[[], AbstractContextManager[Any]]:
-    """Return a factory of contexts that create tensors on the plan's device, if it says so."""
-    return (lambda: torch.device(plan.device)) if plan.create_on_device else nullcontext
-
-
-def autocast_of(plan: StepPlan) -> AbstractContextManager[Any]:
-    """The context in which the plan's operators run in its lower precision."""
-    if plan.autocast == "none":
-        return nullcontext()
-    return torch.autocast(plan.device_type, dtype=getattr(torch, plan.autocast))
-
-
-def attention_of(plan: StepPlan) -> Callable[[], AbstractContextManager[Any]]:
-    """Return a factory of contexts in which only the plan's attention kernel may run."""
-    if plan.attention_backend == "auto":
-        return nullcontext
-    return lambda: only_attention(plan.attention_backend)
-
-
-@contextmanager
-def only_attention(name: str) -> Iterator[None]:
-    """Permit one attention kernel. Raises RuntimeError that says so when it cannot run a call."""
-    try:
-        with sdpa_kernel(ATTENTION[name]):
-            yield
-    except RuntimeError as error:
-        if not any(text in str(error) for text in NO_ATTENTION):
-            raise
-        raise RuntimeError(
-            f"the {name} attention kernel cannot run this model's attention: its type, head size, mask or dropout does "
-            "not suit it, or the device does not"
-        ) from error
-
-
-def grad_mode(name: str) -> AbstractContextManager[Any]:
-    """The context of a grad mode by its name in the plan."""
-    modes: dict[str, Callable[[], AbstractContextManager[Any]]] = {
-        "grad": torch.enable_grad,
-        "no_grad": torch.no_grad,
-        "inference_mode": torch.inference_mode,
-    }
-    return modes[name]()

@@ -8,10 +8,13 @@ from typing import Any
 import torch
 
 from advisor.errors import UsageError
+from advisor.portable.contexts import grad_mode
 from advisor.portable.graphed import GraphedStep
+from advisor.portable.graphed_around_loss import GraphedAroundLoss
 from advisor.portable.optimizer_steps import compiled_step, make_capturable
 from advisor.portable.own_step import OwnStep
-from advisor.portable.steps import InferStep, TrainStep, grad_mode, mover_of
+from advisor.portable.plan import AROUND_LOSS
+from advisor.portable.steps import InferStep, TrainStep, mover_of
 from advisor.recipe import Components
 from advisor.records import Mode
 from advisor.runtime.compilation import compiled
@@ -83,4 +86,6 @@ def make_step(
         raise UsageError(
             f"step.cuda_graph needs a CUDA GPU, and the model is on the device {step.device}.", "Leave it out."
         )
+    if plan.cuda_graph == AROUND_LOSS and isinstance(step, TrainStep):
+        return GraphedAroundLoss(step)
     return GraphedStep(step) if plan.cuda_graph else step

@@ -15,9 +15,10 @@ from torch import nn
 
 from advisor.errors import TargetError
 from advisor.portable.calls import splitter
+from advisor.portable.contexts import attention_of, autocast_of
 from advisor.portable.nested import mover
 from advisor.portable.plan import StepPlan
-from advisor.portable.steps import attention_of, autocast_of, mover_of
+from advisor.portable.steps import mover_of
 from advisor.recipe.catalog import Catalog
 from advisor.records import Mode, Outcome, TrialResult, TrialSpec, Value
 from advisor.runtime.loader import is_loader

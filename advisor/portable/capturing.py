@@ -1,0 +1,100 @@
+"""Calls captured in a CUDA graph, and what other code is told meanwhile."""
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.nn.modules import transformer
+
+
+@functools.cache
+def capture_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream that captures on a device. One for all graphs: libraries keep memory to work in for each stream.
+
+    Left to PyTorch, it is on the device that was the current one in the first capture, and records nothing of others.
+    """
+    return torch.cuda.Stream(device)
+
+
+def is_called_causal(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
+    """Whether the caller calls a mask causal; the mask is not looked at."""
+    return is_causal is True
+
+
+@contextmanager
+def masks_as_given() -> Iterator[None]:
+    """Have PyTorch's transformers use a mask as it is, and not ask whether it is the causal one.
+
+    The answer makes the host wait, which no capture can, and only chooses among kernels.
+    """
+    asked = transformer._detect_is_causal_mask
+    transformer._detect_is_causal_mask = is_called_causal  # the same function each time, or compilers compile anew
+    try:
+        yield
+    finally:
+        transformer._detect_is_causal_mask = asked
+
+
+@contextmanager
+def as_if_captured() -> Iterator[None]:
+    """Have code that asks whether a graph is being captured hear that one is.
+
+    Some goes another way then (Hugging Face's attention masks are made without a look at their values), and what a
+    compiler has to make for that way it cannot make in a capture.
+    """
+    asked = torch.cuda.is_current_stream_capturing
+    torch.cuda.is_current_stream_capturing = lambda: True
+    try:
+        with masks_as_given():
+            yield
+    finally:
+        torch.cuda.is_current_stream_capturing = asked
+
+
+class CudaGraph:
+    """Calls captured in a CUDA graph; ``result`` is what the captured call returned, overwritten by each replay."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.stream = torch.cuda.Stream(device)
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.result: Any = None
+
+    def warm_up(self, call: Callable[[], Any]) -> Any:
+        """Run a call eagerly, on the side stream that a later capture expects."""
+        current = torch.cuda.current_stream(self.device)
+        self.stream.wait_stream(current)
+        with torch.cuda.stream(self.stream):
+            result = call()
+        current.wait_stream(self.stream)
+        return result
+
+    def capture(self, call: Callable[[], Any]) -> None:
+        """Capture a call, without running its kernels."""
+        torch.cuda.synchronize(self.device)
+        graph = torch.cuda.CUDAGraph()
+        # A loader's thread that pins memory calls CUDA meanwhile, which any other mode takes for a fault.
+        failures: list[Exception] = []
+        try:
+            with torch.cuda.graph(graph, stream=capture_stream(self.device), capture_error_mode="thread_local"):
+                try:
+                    self.result = call()
+                except Exception as failure:
+                    failures.append(failure)
+                    raise
+        except Exception:
+            if failures:  # ending a capture that has failed raises again, and says less
+                raise failures[0] from None
+            raise
+        self.graph = graph
+
+    def replay(self) -> None:
+        """Run the captured kernels."""
+        assert self.graph is not None
+        self.graph.replay()
+
+    def drop(self) -> None:
+        """Forget the captured call and free its memory."""
+        self.graph = self.result = None

@@ -1,0 +1,69 @@
+"""A training step captured in two CUDA graphs, before and after its loss. PyTorch documentation, CUDA semantics."""
+
+from typing import Any
+
+import torch
+
+from advisor.portable.capturing import CudaGraph
+from advisor.portable.graphed import GraphedStep
+from advisor.portable.nested import map_tensors, tensors_of
+from advisor.portable.steps import TrainStep
+
+
+class GraphedAroundLoss(GraphedStep):
+    """A captured training step whose loss is computed eagerly, for a loss that the host has a part in.
+
+    One graph has the forward pass, the other the model's backward pass, which begins with the loss's gradients of the
+    outputs. The loss may look at values, match boxes or read lengths as it likes. The update is made eagerly too. As
+    with ``torch.cuda.make_graphed_callables``, of which this is the form that watches what a graph cannot follow.
+    """
+
+    _captures_loss = False
+    _update_inside = False
+
+    def __init__(self, step: TrainStep, graph: Any = None, backward: Any = None) -> None:
+        super().__init__(step, graph)
+        self._backward = backward or CudaGraph(step.device)
+        self._output: Any = None  # the forward graph's output, with leaves in the place of what has gradients
+        self._leaves: list[torch.Tensor] = []
+        self._seeds: list[torch.Tensor] = []  # the loss's gradients of the leaves, which the backward graph reads
+        self._loss: torch.Tensor | None = None
+
+    def _computed(self, batch: Any) -> Any:
+        return self.step.forward(batch)
+
+    def _capture_step(self, step: TrainStep) -> None:
+        if not step.loss_is_apart:
+            raise ValueError("the loss calls the model or is compiled with it: it cannot stay outside the graphs")
+        self.graph.capture(lambda: step.forward(self._static_batch))
+        outputs = list({id(t): t for t in tensors_of(self.graph.result) if t.requires_grad}.values())
+        leaves = {id(output): output.detach().requires_grad_() for output in outputs}
+        self._output = map_tensors(lambda tensor: leaves.get(id(tensor), tensor), self.graph.result)
+        self._leaves = list(leaves.values())
+        self._seeds = [torch.zeros_like(leaf) for leaf in self._leaves]
+        self._backward.capture(lambda: torch.autograd.backward(outputs, self._seeds))
+
+    def _replay_step(self) -> None:
+        step = self.step
+        assert isinstance(step, TrainStep), "a step that infers has no loss"
+        self.graph.replay()
+        captured = set(self._parameters)
+        for parameter in step.parameters:
+            if parameter not in captured:  # one of the loss's own
+                parameter.grad = None
+        loss = step.loss(self._output, self._static_batch)
+        step.backward(loss)
+        for leaf, seed in zip(self._leaves, self._seeds, strict=True):
+            seed.zero_() if leaf.grad is None else seed.copy_(leaf.grad)
+            leaf.grad = None
+        self._backward.replay()
+        self._loss = loss.detach()
+
+    @property
+    def _result(self) -> Any:
+        return self._loss
+
+    def _drop(self, reason: str) -> None:
+        super()._drop(reason)
+        self._output, self._leaves, self._seeds = None, [], []
+        self._backward.drop()
