@@ -6,7 +6,8 @@ import types
 from collections import UserDict, defaultdict, namedtuple
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import attrs
 import pytest
@@ -460,3 +461,35 @@ def test_an_object_that_has_several_inputs_is_keywords_and_its_label_the_target(
 )
 def test_whether_a_batch_carries_a_target(model, batch, carries):
     assert has_target(batch, model) is carries
+
+
+def test_the_one_input_of_a_mapping_may_be_its_only_tensor():
+    audio = torch.ones(2)
+    batch = {"audio": audio, "labels": "t", "name": ["a", "b"], "length": None}
+    for with_target, target in ((False, None), (True, "t")):
+        args, kwargs, found = splitter(Net(), with_target=with_target)(batch)
+        assert (args[0] is audio, len(args), kwargs, found) == (True, 1, {}, target)
+
+
+def test_what_a_model_has_no_input_for_is_left_out_of_a_pair():
+    batch = ({"left": "l", "right": "r", "row": 3}, "y")
+    assert split(TwoInputs(), batch, with_target=True) == ((), {"left": "l", "right": "r"}, "y")
+
+
+def test_a_list_of_samples_is_one_input():
+    samples = [{"image": "a"}, {"image": "b"}, {"image": "c"}]
+    assert split(Net(), samples, with_target=False) == ((samples,), {}, None)
+    assert split(Net(), samples[:2], with_target=True) == ((samples[:2],), {}, samples[:2])
+    assert split(Net(), [{"image": "a"}, {"boxes": "b"}], with_target=True) == (({"image": "a"},), {}, {"boxes": "b"})
+    assert split(TwoInputs(), samples[:2], with_target=False) == (tuple(samples[:2]), {}, None)
+
+
+def test_objects_that_name_the_inputs():
+    class Pair(NamedTuple):
+        x: torch.Tensor
+        y: str
+
+    pair = Pair(torch.ones(2), "t")
+    assert split(Net(), pair, with_target=True) == ((), {"x": pair.x}, "t")
+    graphs = SimpleNamespace(left={"user": torch.ones(2)}, right={"item": torch.ones(3)})
+    assert split(TwoInputs(), graphs, with_target=False)[1] == {"left": graphs.left, "right": graphs.right}

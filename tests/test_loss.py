@@ -17,6 +17,7 @@ from advisor.portable.losses import (
     describe_loss,
     main_output,
     may_refuse_autocast,
+    modules_of_loss,
     takes_model,
     takes_output_and_batch,
     takes_output_only,
@@ -55,7 +56,7 @@ class ModelLoss(nn.Module):
     [
         (of_model, True),
         (of_net, True),
-        (of_batch, True),
+        (of_batch, None),
         (of_annotated, True),
         (of_subclass, True),
         (lambda model, b: None, True),
@@ -119,7 +120,17 @@ def backward_inside(m, b):
     return loss
 
 
-OF_MODEL = [lambda m, b: functional.cross_entropy(m(b[0]), b[1]), OpenModelLoss(), anything, backward_inside]
+def named_batch(whatever, batch):
+    return functional.cross_entropy(whatever(batch[0]), batch[1])
+
+
+OF_MODEL = [
+    named_batch,
+    lambda m, b: functional.cross_entropy(m(b[0]), b[1]),
+    OpenModelLoss(),
+    anything,
+    backward_inside,
+]
 OF_OUTPUT = [
     lambda o, t: 1.0 * functional.cross_entropy(o, t),
     functools.partial(scaled, scale=2.0),
@@ -578,3 +589,166 @@ def test_of_a_pair_a_loss_may_read_its_target_too(loss):
 )
 def test_it_is_told_by_the_arguments_that_it_takes(loss, alone):
     assert takes_output_only(loss) is alone
+
+
+# --- batches of more parts than inputs and a target -----------------------------------------------------------
+
+TRIPLE = torch.randn(8, 4), torch.randint(3, (8,)), torch.rand(8)
+
+
+def step_with(model, loss, **plan):
+    return TrainStep(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), loss, StepPlan(mode=Mode.TRAIN, device="cpu", **plan)
+    )
+
+
+def of_plain(output, target):
+    return functional.cross_entropy(output, target)
+
+
+def weighted(output, labels, weights):
+    return (functional.cross_entropy(output, labels, reduction="none") * weights).mean()
+
+
+@pytest.mark.parametrize("compiled", ["none", "default"])
+@pytest.mark.parametrize(
+    ("loss", "told"),
+    [
+        (lambda output, batch: weighted(output, batch[1], batch[2]), ""),
+        (lambda output, target: weighted(output, *target), "parts 2 to 3"),
+        (lambda a, b: weighted(a, *b[1:]), "the whole"),
+        (lambda anything, batch: weighted(anything, *batch[1:]), "the whole"),
+    ],
+)
+def test_a_loss_gets_the_parts_of_a_batch_that_are_no_inputs(loss, told, compiled, monkeypatch):
+    monkeypatch.setattr("advisor.portable.steps.compiled_call", lambda call, plan: call)
+    model = nn.Linear(4, 3)
+    expected = weighted(model(TRIPLE[0]), *TRIPLE[1:]).item()
+    step = step_with(model, loss, compile_mode=compiled, compile_scope="with_loss")
+    assert told in step.settle_loss(list(TRIPLE))
+    assert step(list(TRIPLE)).item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), of_plain])
+def test_a_loss_of_one_part_gets_the_one_that_works(loss):
+    batch = [*TRIPLE[:2], list("abcdefgh")]
+    model = nn.Linear(4, 3)
+    expected = functional.cross_entropy(model(batch[0]), batch[1]).item()
+    step = step_with(model, loss)
+    assert "the loss gets part 2 of a batch of 3 parts" in step.settle_loss(batch)
+    assert step(batch).item() == pytest.approx(expected)
+    again = step_with(model, step.loss_of_known_form)
+    again._target_is_open = False  # as for a model over several GPUs
+    assert again.settle_loss(batch) == ""
+
+
+def test_a_loss_that_works_with_several_parts_is_refused():
+    batch = torch.randn(8, 4), torch.randn(8, 3), torch.randn(8, 3)
+    with pytest.raises(LossError, match="part 2 and part 3 of a batch of 3 parts") as caught:
+        step_with(nn.Linear(4, 3), nn.MSELoss()).settle_loss(batch)
+    assert "def loss(output, batch)" in caught.value.hint
+
+
+def test_a_loss_reads_its_target_off_a_pair_that_is_inputs_too():
+    class Translates(nn.Linear):
+        def forward(self, source, target):
+            return super().forward(source + target)
+
+    model, batch = Translates(4, 3), (torch.randn(8, 4), torch.randn(8, 4))
+    expected = (model(*batch) * batch[1][:, :3]).mean().item()
+    step = step_with(model, lambda output, batch: (output * batch[1][:, :3]).mean())
+    assert step(batch).item() == pytest.approx(expected)
+
+
+def test_an_optional_input_that_gets_a_part_of_the_batch_is_told():
+    class Masked(nn.Linear):
+        def forward(self, x, mask=None):
+            return super().forward(x if mask is None else x * mask)
+
+    batch = torch.randn(8, 4), torch.ones(8, 4), torch.randint(3, (8,))
+    step = step_with(Masked(4, 3), nn.CrossEntropyLoss())
+    assert "the first 2 of the 3 parts of a batch, though it needs 1" in step.settle_loss(batch)
+    assert step.settle_loss(batch) == ""
+    assert step_with(Masked(4, 3), nn.CrossEntropyLoss()).settle_loss((batch[0], batch[2])) == ""
+
+
+def test_the_target_is_what_the_loss_names():
+    model, batch = nn.Linear(4, 3), {"input": torch.randn(8, 4), "labels": torch.zeros(8), "clean": torch.ones(8, 3)}
+    step = step_with(model, lambda output, clean: functional.mse_loss(output, clean) + 1)
+    expected = functional.mse_loss(model(batch["input"]), batch["clean"]).item() + 1
+    assert step(batch).item() == pytest.approx(expected)
+
+
+def test_a_model_that_reads_a_mapping_gets_it():
+    class Actor(nn.Linear):
+        def forward(self, td):
+            return super().forward(td["seen"])
+
+    model, batch = Actor(4, 3), {"seen": TRIPLE[0], "action": TRIPLE[1], "advantage": TRIPLE[2]}
+    expected = weighted(model(batch), *TRIPLE[1:]).item()
+    step = step_with(model, lambda a, td: weighted(a, td["action"], td["advantage"]))
+    assert "the model gets the whole batch: the loss works only so" in step.settle_loss(batch)
+    assert step(batch).item() == pytest.approx(expected)
+
+
+# --- a loss that holds modules --------------------------------------------------------------------------------
+
+
+class Queue(nn.Module):
+    """Keeps the outputs that it saw in a buffer that it replaces."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(8, 3))
+        self.calls = 0
+
+    def forward(self, output, target):
+        self.calls += 1
+        loss = (output - self.seen).square().mean() + functional.cross_entropy(output, target["classes"])
+        self.seen = output.detach()
+        return loss
+
+
+def method_of(queue):
+    class Trainer:
+        def __init__(self):
+            self.criteria = {"queue": queue}
+
+        def loss(self, a, b):
+            return self.criteria["queue"](a, b)
+
+    return Trainer().loss
+
+
+@pytest.mark.parametrize(
+    "loss_of",
+    [
+        lambda queue: queue,
+        lambda queue: lambda a, b: 2 * queue(a, b),
+        lambda queue: functools.partial(of_both, call=queue),
+        method_of,
+    ],
+    ids=["itself", "around a function", "given beforehand", "of an object"],
+)
+def test_a_try_changes_no_module_of_the_loss(loss_of):
+    queue = Queue()
+    assert modules_of_loss(loss_of(queue)) == [queue]
+    step = step_with(nn.Linear(4, 3), loss_of(queue))
+    step.settle_loss({"input": TRIPLE[0], "label": {"classes": TRIPLE[1]}})
+    assert queue.calls == 0
+    assert queue.seen.count_nonzero() == 0
+
+
+def test_the_modules_of_a_loss_are_those_that_it_reads():
+    assert modules_of_loss(None) == []
+    assert modules_of_loss(functional.cross_entropy) == []
+    assert modules_of_loss(lambda output, target: TEACHER(output)) == [TEACHER]
+
+
+TEACHER = nn.Linear(3, 3)
+
+
+@pytest.mark.parametrize("make", [lambda scores: scores, lambda scores: {"boxes": scores, "steps": torch.tensor(2.0)}])
+def test_without_a_loss_what_a_model_returns_as_numbers_is_its_own(make):
+    score = torch.tensor(-3.0, requires_grad=True)
+    assert default_loss(make(score), None).item() == -3.0

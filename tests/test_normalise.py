@@ -462,3 +462,37 @@ def test_a_norm_that_nothing_can_be_clipped_to_is_refused(norm):
 def test_gradients_may_be_clipped_to_any_norm_above_0():
     for norm in (1e-3, 1, float("inf")):
         assert StepPlan(mode=Mode.TRAIN, device="cpu", clip_norm=norm).clip_norm == norm
+
+
+class Centres(nn.Module):
+    """A loss with parameters of its own, and class weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.centres = nn.Parameter(torch.zeros(3))
+        self.entropy = nn.CrossEntropyLoss(weight=torch.ones(3))
+
+    def forward(self, output, target):
+        return self.entropy(output - self.centres, target)
+
+
+def test_an_optimizer_that_is_made_here_trains_the_parameters_of_the_loss_too():
+    loss = Centres()
+    for optimizer in (None, torch.optim.AdamW):
+        loop = normalise((Net(), (torch.ones(4, 6), torch.tensor([0, 1, 2, 0])), loss, optimizer), spec())
+        assert loop.optimizer.param_groups[0]["params"][-1] is loss.centres
+        assert not any("holds no parameter" in note for note in loop.notes)
+    model = Net()
+    given = torch.optim.SGD(model.parameters(), lr=0.1)
+    loop = normalise((model, (torch.ones(4, 6), torch.tensor([0, 1, 2, 0])), loss, given), spec())
+    assert "the optimizer holds no parameter of the loss: its steps do not train the loss" in loop.notes
+
+
+@pytest.mark.parametrize("around", [False, True])
+def test_the_modules_of_a_loss_go_where_the_model_goes(around):
+    centres = Centres()
+    loss = (lambda output, target: 2 * centres(output, target)) if around else centres
+    loop = normalise((Net(), (torch.ones(4, 6), torch.tensor([0, 1, 2, 0])), loss), spec())
+    loop.to(torch.device("meta"))
+    assert {tensor.device.type for tensor in centres.state_dict().values()} == {"meta"}
+    assert loop.model.head.weight.device.type == "meta"

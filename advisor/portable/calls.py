@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from advisor.portable.nested import tensors_of
 from advisor.portable.parallel import unwrapped
 
 TARGET_NAMES = ("labels", "label", "targets", "target", "y")
@@ -23,7 +24,9 @@ class SplitBatch(NamedTuple):
     target: Any = None
 
 
-def splitter(model: torch.nn.Module, *, with_target: bool, with_labels: bool = False) -> Callable[[Any], SplitBatch]:
+def splitter(
+    model: torch.nn.Module, *, with_target: bool, with_labels: bool = False, target_name: str = ""
+) -> Callable[[Any], SplitBatch]:
     """The splitter of this model's batches.
 
     A mapping becomes keyword arguments, less a target that the model does not take, or that is wanted apart and the
@@ -31,34 +34,54 @@ def splitter(model: torch.nn.Module, *, with_target: bool, with_labels: bool = F
     keyword arguments too; of a tuple or list the last element is the target when ``with_target``, or when the model's
     ``forward`` takes fewer inputs than the batch has; anything else is the one input. The inputs beside a target may be
     a mapping of the model's keywords, or, when ``with_target``, a tuple or list of its inputs. ``with_labels``: the
-    model gets what it takes of the labels, as one that computes its own loss.
+    model gets what it takes of the labels, as one that computes its own loss. ``target_name``: the loss's own name for
+    its target; what a mapping has under that name is it.
     """
     accepted = positional_count(model, with_labels=with_labels)
     keywords, required = keyword_inputs(model), required_keywords(model)
     places = positional_inputs(model)
+    most = None if places is None else max(1, len(places))
 
     def split(batch: Any) -> SplitBatch:
         if isinstance(batch, Mapping):
-            return split_mapping(batch, keywords, required, with_target=with_target)
+            return split_mapping(batch, keywords, required, with_target=with_target, target_name=target_name)
         if isinstance(batch, tuple | list) and not hasattr(batch, "_fields"):
-            inputs: Any = batch[0] if len(batch) == PAIR else None
-            if names_inputs(inputs, keywords, required):
-                return SplitBatch((), dict(inputs), batch[1] if with_target else None)
-            if with_target and lists_inputs(inputs, places):
-                return SplitBatch(tuple(inputs), {}, batch[1])
-            return split_sequence(tuple(batch), accepted, with_target=with_target)
+            return split_parts(batch)
         if has_inputs(batch, required):
             return split_object(batch, required, with_target=with_target)
         return SplitBatch((batch,), {}, batch if with_target else None)
 
+    def split_parts(batch: Any) -> SplitBatch:
+        inputs: Any = batch[0] if len(batch) == PAIR else None
+        if names_inputs(inputs, keywords, required):
+            taken = {key: value for key, value in inputs.items() if key in (keywords or inputs)}
+            return SplitBatch((), taken, batch[1] if with_target else None)
+        if with_target and lists_inputs(inputs, places):
+            return SplitBatch(tuple(inputs), {}, batch[1])
+        if accepted == 1 and lists_samples(batch):
+            return SplitBatch((batch,), {}, batch if with_target else None)
+        return split_sequence(tuple(batch), accepted, most, with_target=with_target)
+
     return split
+
+
+class PartsLeft(tuple[Any, ...]):
+    """Several parts of a batch that the model has no inputs for; which of them are the target, a try tells."""
+
+    __slots__ = ()
 
 
 def names_inputs(inputs: Any, keywords: frozenset[str] | None, required: frozenset[str]) -> bool:
     """Whether the inputs of a pair are a mapping of the model's keywords, and not what its one parameter takes."""
     if not isinstance(inputs, Mapping) or keywords is None or len(inputs) <= 1:
         return False
-    return required <= inputs.keys() <= keywords
+    return required <= inputs.keys() and len(keywords & inputs.keys()) > 1
+
+
+def lists_samples(batch: Any) -> bool:
+    """Whether a batch is a list of its samples, each a mapping, as detectors take it; a pair of mappings is none."""
+    mappings = isinstance(batch, list) and all(isinstance(sample, Mapping) for sample in batch)
+    return mappings and (len(batch) != PAIR or batch[0].keys() == batch[1].keys())
 
 
 def lists_inputs(inputs: Any, places: list[inspect.Parameter] | None) -> bool:
@@ -70,11 +93,15 @@ def lists_inputs(inputs: Any, places: list[inspect.Parameter] | None) -> bool:
 
 
 def has_inputs(batch: Any, required: frozenset[str]) -> bool:
-    """Whether a batch is an object whose attributes are named as the inputs of a model that needs several."""
-    if isinstance(batch, torch.Tensor) or len(required) <= 1:
+    """Whether a batch is an object whose attributes are named as the inputs of a model that needs several.
+
+    A named tuple may also name the one input; another object may be what that input stands for.
+    """
+    fewest = 1 if required <= set(getattr(batch, "_fields", ())) else PAIR
+    if isinstance(batch, torch.Tensor) or len(required) < fewest:
         return False
     values = [getattr(batch, name, None) for name in required]
-    return any(isinstance(value, torch.Tensor) for value in values) and not any(
+    return any(next(tensors_of(value), None) is not None for value in values) and not any(
         value is None or callable(value) for value in values
     )
 
@@ -87,34 +114,49 @@ def split_object(batch: Any, required: frozenset[str], *, with_target: bool) -> 
 
 
 def split_mapping(
-    batch: Mapping[str, Any], accepted: frozenset[str] | None, required: frozenset[str], *, with_target: bool
+    batch: Mapping[str, Any],
+    accepted: frozenset[str] | None,
+    required: frozenset[str],
+    *,
+    with_target: bool,
+    target_name: str = "",
 ) -> SplitBatch:
     """A mapping as keyword inputs and a target: the whole mapping where none is named as one.
 
     What the model has no parameter for is left to a loss that gets the target. A model of one input, which the mapping
-    does not name, gets the mapping where that input is called a batch, else what alone stands beside the target.
+    does not name, gets the mapping where that input is called a batch, else what alone stands beside the target, or is
+    the only tensor there.
     """
-    name = next((name for name in TARGET_NAMES if name in batch), None)
+    name = next((name for name in (target_name, *TARGET_NAMES) if name in batch), None)
     target = None if not with_target else batch if name is None else batch[name]
     others = {key: value for key, value in batch.items() if key != name}
     if accepted is None:
         return SplitBatch((), others if with_target and name not in required else dict(batch), target)
     if len(required) == 1 and not accepted & others.keys():
+        tensors = [value for value in others.values() if isinstance(value, torch.Tensor)]
+        alone = list(others.values()) if len(others) == 1 else tensors
         if required <= BATCH_NAMES:
             return SplitBatch((batch,), {}, target)
-        if len(others) == 1:
-            return SplitBatch(tuple(others.values()), {}, target)
-        return SplitBatch((), others, target)
+        return SplitBatch(tuple(alone), {}, target) if len(alone) == 1 else SplitBatch((), others, target)
     inputs = {key: value for key, value in others.items() if key in accepted or not with_target}
     if name in (required if with_target else accepted):
         inputs[name] = batch[name]
     return SplitBatch((), inputs, target)
 
 
-def split_sequence(batch: tuple[Any, ...], accepted: int | None, *, with_target: bool) -> SplitBatch:
-    """A tuple or list as positional inputs and a target."""
+def split_sequence(batch: tuple[Any, ...], accepted: int | None, most: int | None, *, with_target: bool) -> SplitBatch:
+    """A tuple or list as positional inputs and a target.
+
+    Where all but the last are more than the ``most`` inputs that the model takes, the target is the tuple of what is
+    left beside the ``accepted`` ones; where they are too few and all are inputs, it is the batch.
+    """
     if len(batch) == 1:
         return SplitBatch(batch, {}, batch[0] if with_target else None)
+    if with_target and accepted is not None and most is not None:
+        if len(batch) == accepted and not any(isinstance(part, Mapping | tuple | list) for part in batch):
+            return SplitBatch(batch, {}, batch)
+        if len(batch) - 1 > most:
+            return SplitBatch(batch[:accepted], {}, PartsLeft(batch[accepted:]))
     if with_target:
         return SplitBatch(batch[:-1], {}, batch[-1])
     return SplitBatch(batch[:accepted] if accepted is not None else batch, {})

@@ -1,15 +1,18 @@
 """Losses: the two forms told apart, the number in what a loss returns, and the loss of a workload that brings none."""
 
 import contextlib
+import functools
 import inspect
 import random
 import sys
+import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
 from advisor.portable.nested import map_tensors, tensors_of
+from advisor.portable.watching import codes_of, global_names, is_installed, value_of_cell
 
 MODEL_NAMES = frozenset({"model", "net", "network", "module"})
 OUTPUT_NAMES = frozenset(
@@ -18,6 +21,8 @@ OUTPUT_NAMES = frozenset(
 # How PyTorch refuses a loss under autocast: binary cross-entropy of probabilities, which half precision would round
 # to 0 and 1.
 UNSAFE = "unsafe to autocast"
+# Elements of a list or a mapping around a loss in which modules are looked for. A count; longer ones are data.
+MOST_HELD = 100
 LABEL_NAMES = frozenset({"target", "targets", "label", "labels", "y_true"})
 
 
@@ -33,8 +38,8 @@ class LossError(TypeError):
 def takes_model(loss: Callable[..., Any]) -> bool | None:
     """Whether a loss is ``loss(model, batch)`` and not ``loss(output, target)``; None when only a try can tell.
 
-    The name or the annotation of its first parameter decides, else the name of its second. A module is called with
-    output and target.
+    The name or the annotation of its first parameter decides, else a second one that is named as labels. A module is
+    called with output and target.
     """
     if isinstance(loss, torch.nn.Module):
         return False
@@ -44,9 +49,13 @@ def takes_model(loss: Callable[..., Any]) -> bool | None:
     first, second = named[0].name, named[1].name if len(named) > 1 else ""
     if first in MODEL_NAMES or is_module(named[0].annotation):
         return True
-    if first in OUTPUT_NAMES or second in LABEL_NAMES:
-        return False
-    return True if second == "batch" else None
+    return False if first in OUTPUT_NAMES or second in LABEL_NAMES else None
+
+
+def may_call_model(loss: Callable[..., Any]) -> bool:
+    """Whether a loss gets the model by its names, or gets something beside what it calls the batch."""
+    form = takes_model(loss)
+    return bool(form) or (form is None and [one.name for one in parameters_of_loss(loss)[1:2]] == ["batch"])
 
 
 def takes_output_only(loss: Callable[..., Any]) -> bool:
@@ -114,7 +123,7 @@ def form_that_works(
     """
     failures = []
     for form, call in ((False, of_output), (True, lambda: loss(model, batch))):
-        with undone(model):
+        with undone(model, loss):
             failure = failure_of(call)
         if not failure:
             return form, f"the loss is called as {form_text(form)}: its signature leaves that open, and a try worked"
@@ -202,15 +211,69 @@ def own_loss_in(output: Any) -> torch.Tensor:
     return loss_in(output)
 
 
-@contextlib.contextmanager
-def undone(model: torch.nn.Module) -> Iterator[None]:
-    """Give the model its gradients, buffers and attributes back on leaving, and the generators their states.
+def target_name_of(loss: Callable[..., Any]) -> str:
+    """The name of a loss's second parameter; empty where it has none, and where PyTorch chose it."""
+    function = loss.func if isinstance(loss, functools.partial) else loss
+    owner = type(function) if isinstance(function, torch.nn.Module) else function
+    if str(getattr(owner, "__module__", "torch")).partition(".")[0] == "torch":
+        return ""
+    given = parameters_of_loss(loss.forward if isinstance(loss, torch.nn.Module) else loss)
+    return given[1].name if len(given) > 1 else ""
 
-    Attributes are what its modules keep from call to call: their mode, a hidden state, a buffer that is replaced.
+
+def loss_of_part(loss: Callable[..., Any], index: int) -> Callable[..., Any]:
+    """A loss that gets one of the several parts that a batch has beside the model's inputs."""
+
+    def of_part(output: Any, parts: Any) -> Any:
+        return loss(output, parts[index])
+
+    return of_part
+
+
+def modules_of_loss(loss: Any) -> list[torch.nn.Module]:
+    """The modules that a loss is, or holds: as attributes, as arguments given beforehand, or as names around it."""
+    found: list[torch.nn.Module] = []
+    seen: set[int] = set()
+    waiting = [loss]
+    while waiting:
+        part = waiting.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        if isinstance(part, torch.nn.Module):
+            found.append(part)
+        else:
+            waiting += held_by(part)
+    return found
+
+
+def held_by(part: Any) -> list[Any]:
+    """What a function of the user's own, a method, a partial or a callable object works with."""
+    if isinstance(part, functools.partial):
+        return [part.func, *part.args, *part.keywords.values()]
+    if isinstance(part, types.MethodType):
+        return [part.__func__, part.__self__, *getattr(part.__self__, "__dict__", {}).values()]
+    if isinstance(part, types.FunctionType):
+        codes = () if is_installed(part) else codes_of(part.__code__)
+        names = {name for code in codes for name in global_names(code)}
+        around = [part.__globals__[name] for name in names if name in part.__globals__]
+        return [*around, *map(value_of_cell, part.__closure__ or ())]
+    if type(part) in (list, tuple, dict):
+        return list(part.values() if type(part) is dict else part) if len(part) <= MOST_HELD else []
+    return list(getattr(part, "__dict__", {}).values()) if callable(part) and not isinstance(part, type) else []
+
+
+@contextlib.contextmanager
+def undone(model: torch.nn.Module, loss: Any = None) -> Iterator[None]:
+    """Give the model and the loss's modules their gradients, buffers and attributes back, and generators their states.
+
+    Attributes are what modules keep from call to call: their mode, a hidden state, a buffer that is replaced.
     """
-    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    owners = [part for module in model.modules() for part in (vars(module), vars(module).get("_buffers"))]
+    wholes = [model, *modules_of_loss(loss)]
+    gradients = [(parameter, parameter.grad) for whole in wholes for parameter in whole.parameters()]
+    buffers = [(buffer, buffer.detach().clone()) for whole in wholes for buffer in whole.buffers()]
+    modules = [module for whole in wholes for module in whole.modules()]
+    owners = [part for module in modules for part in (vars(module), vars(module).get("_buffers"))]
     attributes = [(owner, dict(owner)) for owner in owners if isinstance(owner, dict)]
     devices = {tensor.device for tensor, _ in (*gradients, *buffers) if tensor.device.type == "cuda"}
     try:
@@ -262,12 +325,16 @@ def describe_loss(loss: Callable[..., Any] | None) -> str:
 def default_loss(output: Any, target: Any) -> torch.Tensor:
     """The loss of a workload that brings none.
 
-    The model's own when its output has one (Hugging Face); cross-entropy for whole-number targets; mean squared error
-    for targets of the output's shape; else the mean square of the outputs, which exercises the same backward pass.
+    The model's own when its output has one (Hugging Face), is one, or is a mapping of several; cross-entropy for
+    whole-number targets; mean squared error for targets of the output's shape; else the mean square of the outputs,
+    which exercises the same backward pass.
     """
     own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if isinstance(own, torch.Tensor):
         return own
+    numbers = list(output.values()) if isinstance(output, Mapping) else [output]
+    if all(is_number(number) and number.dim() == 0 for number in numbers) and any(n.requires_grad for n in numbers):
+        return own_loss_in(output)
     prediction = main_output(output)
     if isinstance(target, torch.Tensor) and not target.is_floating_point() and prediction.dim() > target.dim():
         classes_last = prediction.dim() == target.dim() + 1 and prediction.shape[:-1] == target.shape

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from advisor.portable.calls import SplitBatch, positional_count, splitter
+from advisor.portable.calls import PartsLeft, SplitBatch, positional_count, splitter
 from advisor.portable.collector import Collector
 from advisor.portable.compiled_module import (
     MODELS_WITH_GRAPHS,
@@ -24,16 +24,20 @@ from advisor.portable.compiling import compiled_call
 from advisor.portable.contexts import attention_of, autocast_of, creation_of, evaluating, grad_mode
 from advisor.portable.losses import (
     UNSAFE,
+    LossError,
     default_loss,
     failure_of,
     form_that_works,
     in_float32,
     loss_in,
+    loss_of_part,
     may_refuse_autocast,
+    number_in,
     own_loss_in,
     takes_model,
     takes_output_and_batch,
     takes_output_only,
+    target_name_of,
     undone,
     whole_batch,
 )
@@ -83,9 +87,10 @@ class TrainStep:
         self._whole: Callable[..., Any] | None = None
         self._compile_whole()
         apart = not self._loss_takes_output_only
-        self._split = splitter(model, with_target=apart, with_labels=not apart)
+        name = target_name_of(loss) if apart and loss is not None else ""
+        self._split = splitter(model, with_target=apart, with_labels=not apart, target_name=name)
         # Without a loss a mapping keeps its labels for a model that takes them (Hugging Face): it computes its own.
-        self._split_mapping = splitter(model, with_target=apart and loss is not None)
+        self._split_mapping = splitter(model, with_target=apart and loss is not None, target_name=name)
         of_batch = loss is not None and takes_output_and_batch(loss)
         self._target_of: Callable[[Any], Any] = whole_batch if of_batch else self._target_in
         self._target_is_open = apart and loss is not None and unwrapped(model) is model
@@ -151,15 +156,32 @@ class TrainStep:
         Returns a sentence on what was found; empty when nothing was open. ``batch`` is on the device. Raises LossError
         when no form works.
         """
-        in_full = self._settle_precision(batch)
-        return "; ".join(filter(None, (in_full, self._settle_form(batch))))
+        in_full, inputs = self._settle_precision(batch), self._optional_inputs(batch)
+        form = self._settle_form(batch)
+        return "; ".join(filter(None, (in_full, form, "" if self._loss_takes_model else inputs)))
+
+    def _optional_inputs(self, batch: Any) -> str:
+        """A sentence on parts of a batch that become inputs which the model can do without; once, else empty."""
+        needed = positional_count(self.model)
+        if not self._target_is_open or not isinstance(batch, tuple | list) or needed is None:
+            return ""
+        given = len(self._split(batch).args)
+        if not needed < given < len(batch):
+            return ""
+        return f"the model gets the first {given} of the {len(batch)} parts of a batch, though it needs {needed}"
 
     def _settle_precision(self, batch: Any) -> str:
         """Compute a loss in float32 that PyTorch does not run under autocast, and say so; empty for any other."""
         is_open, self._precision_is_open = self._precision_is_open, False
         if not is_open or self._loss_takes_model:
             return ""
-        with self._graphs(), self._creation(), self._attention(), self._autocast, undone(self.model):
+        with (
+            self._graphs(),
+            self._creation(),
+            self._attention(),
+            self._autocast,
+            undone(self.model, self.loss_function),
+        ):
             failure = failure_of(lambda: self._loss_of_output(batch))
         if UNSAFE not in failure:
             return ""
@@ -190,8 +212,12 @@ class TrainStep:
 
         Returns a sentence that says so; empty where nothing has to change, or nothing works.
         """
+        if self._loss_takes_model:
+            return ""
+        if self._target_of is not whole_batch and isinstance(self._split(batch).target, PartsLeft):
+            return self._settle_parts(batch)
         signature_tells = not isinstance(batch, Mapping) and self._loss_takes_model is False
-        if self._loss_takes_model or (signature_tells and self._target_of is not whole_batch):
+        if signature_tells and self._target_of is not whole_batch:
             return ""
         first = self._split_mapping, self._target_of
         with self._graphs(), self._creation(), self._attention(), self._autocast:
@@ -201,10 +227,39 @@ class TrainStep:
             return ""
         self._loss_takes_model = False
         self._compile_whole()
-        told = ["the model gets the labels too"] if found[0] is not first[0] else []
+        of_model = "the whole batch" if found[0] == self._mapping_itself else "the labels too"
+        told = [f"the model gets {of_model}"] if found[0] is not first[0] else []
         if found[1] is not first[1]:
             told.append(f"the loss gets {'the whole batch' if found[1] is whole_batch else 'the target'}")
         return f"{' and '.join(told)}: the loss works only so, and a try worked"
+
+    def _settle_parts(self, batch: Any) -> str:
+        """Give the loss the parts of a batch that the model has no inputs for, one of them, or the whole batch.
+
+        Returns a sentence on which; empty where nothing works. Raises LossError where several ways give other losses.
+        """
+        loss, count = self.loss_function, len(self._split(batch).target)
+        first = len(batch) - count + 1
+        parts = [(loss_of_part(loss, index), self._target_in, f"part {first + index}") for index in range(count)]
+        ways = [(loss, self._target_in, f"parts {first} to {len(batch)}"), *parts, (loss, whole_batch, "the whole")]
+        working = []
+        with self._graphs(), self._creation(), self._attention(), self._autocast:
+            for way in ways:
+                self.loss_function, self._target_of = way[:2]
+                if (value := self._value(batch)) is not None:
+                    working.append((way, value))
+        self.loss_function, self._target_of = working[0][0][:2] if working else ways[0][:2]
+        if not working:
+            return ""
+        told = " and ".join(way[2] for way, _ in working)
+        if not all(torch.equal(value, working[0][1]) for _, value in working):
+            raise LossError(
+                f"the loss works with {told} of a batch of {len(batch)} parts, and gives different numbers.",
+                "Write it as `def loss(output, batch)`, with these names: it gets the whole batch.",
+            )
+        self._loss_takes_model = False
+        self._compile_whole()
+        return f"the loss gets {working[0][0][2]} of a batch of {len(batch)} parts: it works only so, and a try worked"
 
     def _forms(self, batch: Any) -> list[tuple[Callable[[Any], SplitBatch], Callable[[Any], Any]]]:
         """The ways to tell inputs and target apart, the present one first."""
@@ -212,14 +267,32 @@ class TrainStep:
         whole = splitter(self.model, with_target=False)
         if isinstance(batch, Mapping) and whole(batch).kwargs.keys() != splits[0](batch).kwargs.keys():
             splits.append(whole)
+        if isinstance(batch, Mapping):
+            splits.append(self._mapping_itself)
         targets.append(self._target_in if self._target_of is whole_batch else whole_batch)
         return [(split, target) for split in splits for target in targets]
+
+    def _mapping_itself(self, batch: Any) -> SplitBatch:
+        """A mapping as the one input of a model that reads what it needs off it."""
+        return SplitBatch((batch,), {})
 
     def _works(self, batch: Any, split: Callable[[Any], SplitBatch], target_of: Callable[[Any], Any]) -> bool:
         """Whether a way to tell inputs and target apart gives a loss. What the try changes is undone."""
         self._split_mapping, self._target_of = split, target_of
-        with undone(self.model):
-            return not failure_of(lambda: self._loss_of_output(batch))
+        return self._value(batch) is not None
+
+    def _value(self, batch: Any) -> torch.Tensor | None:
+        """The loss of a try, which is undone; None where it gives none."""
+        found: list[Any] = []
+
+        def tried() -> Any:
+            found.append(self._loss_of_output(batch))
+            return found[0]
+
+        with undone(self.model, self.loss_function):
+            failure = failure_of(tried)
+            number = None if failure else number_in(found[0])
+            return None if number is None else number.detach().clone()
 
     def _leave_target_to_model(self, batch: Any) -> str:
         """Give the model its target too where it returns a loss then, as ``forward(x, targets=None)`` may.
@@ -277,7 +350,9 @@ class TrainStep:
         return self._loss_of(self.model(*split.args, **split.kwargs), self._target_of(batch))
 
     def _target_in(self, batch: Any) -> Any:
-        return self._split(batch).target
+        target = self._split(batch).target
+        # Without a loss the first of several is it.
+        return target[0] if isinstance(target, PartsLeft) and self.loss_function is default_loss else target
 
     def _loss_of(self, output: Any, target: Any) -> Any:
         """The loss of an output, for a loss that is not called with the model."""

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import distributed, nn
 from torch.utils.data import DataLoader
 
+from advisor.portable.losses import modules_of_loss
 from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
 from advisor.records import Mode, Value
@@ -42,6 +44,11 @@ class Loop:
     def components(self, plan: StepPlan, data: Any) -> Components:
         """The parts that recipes may change; ``data`` feeds them."""
         return Components(self.model, self.optimizer, data, plan, self.batch_size, self.step)
+
+    def to(self, device: torch.device) -> None:
+        """Move the model to a device, and the modules that the loss is or holds, such as class weights or a teacher."""
+        for module in (self.model, *modules_of_loss(self.loss)):
+            module.to(device)
 
     @property
     def loader(self) -> DataLoader[Any] | None:

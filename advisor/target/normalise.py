@@ -19,8 +19,8 @@ from advisor.portable.losses import (
     MODEL_NAMES,
     describe_loss,
     is_callable_with,
+    may_call_model,
     parameters_of_loss,
-    takes_model,
     takes_output_only,
 )
 from advisor.portable.nested import tensors_of
@@ -65,7 +65,7 @@ def normalise(value: Any, spec: TargetSpec) -> Loop:
         notes.extend(workload.notes)
     if workload.step is None:
         workload.data = loader_to_train_with(workload.data, notes)
-    own_step, own_call = workload.step is not None, callable(workload.loss) and takes_model(workload.loss) is True
+    own_step, own_call = workload.step is not None, callable(workload.loss) and may_call_model(workload.loss)
     workload.data = batches_in_data(workload.data, notes, workload.model, own_step=own_step, own_call=own_call)
     data, make_batch = _data(workload, spec)
     mode = _mode(workload, data, spec)
@@ -318,19 +318,22 @@ def _optimizer(workload: Workload, notes: list[str]) -> Any:
             f"{type(workload.model).__name__} has no parameter that requires a gradient, so it cannot be trained.",
             "Give --mode infer, or set requires_grad on the parameters to train.",
         )
+    of_loss = _of_loss_only(workload)
     given = workload.optimizer
     if len(several := optimizers_among(given)) == 1:
         [given] = several
     if given is None:
         notes.append(f"SGD with momentum as the optimizer, learning rate {_DEFAULT_LEARNING_RATE:g}")
-        return torch.optim.SGD(parameters, lr=_DEFAULT_LEARNING_RATE, momentum=0.9)
+        return torch.optim.SGD(parameters + of_loss, lr=_DEFAULT_LEARNING_RATE, momentum=0.9)
     if isinstance(given, torch.optim.Optimizer):
         _check_steps_alone(given)
         updated = {id(parameter) for group in given.param_groups for parameter in group["params"]}
         if updated.isdisjoint(map(id, parameters)):
             notes.append("the optimizer holds no parameter of the model: its steps do not train this model")
+        if of_loss and updated.isdisjoint(map(id, of_loss)):
+            notes.append("the optimizer holds no parameter of the loss: its steps do not train the loss")
         return given
-    made = _made_by(given, parameters, workload.model) if callable(given) else given
+    made = _made_by(given, parameters + of_loss, workload.model) if callable(given) else given
     if not isinstance(made, torch.optim.Optimizer):
         raise TargetError(
             f"the target's optimizer is {_kind(made)}.",
@@ -338,6 +341,14 @@ def _optimizer(workload: Workload, notes: list[str]) -> Any:
         )
     _check_steps_alone(made)
     return made
+
+
+def _of_loss_only(workload: Workload) -> list[nn.Parameter]:
+    """The trainable parameters of a loss that is a module, such as the centres of classes; those of the model aside."""
+    if not isinstance(workload.loss, nn.Module):
+        return []
+    of_model = set(map(id, workload.model.parameters()))
+    return [parameter for parameter in _trainable(workload.loss) if id(parameter) not in of_model]
 
 
 def _made_by(make: Callable[..., Any], parameters: list[nn.Parameter], model: nn.Module) -> Any:

@@ -189,7 +189,7 @@ class Trial:
         device = named(self.spec.target.device)
         backend_of(device).synchronize()  # to start CUDA takes no memory that another trial could miss
         self.wait_for_memory()
-        loop.model.to(device)
+        loop.to(device)
         set_mode(loop)
         return loop, device
 

@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
 
 from advisor.machine.device import backend_of
+from advisor.portable.losses import modules_of_loss
 from advisor.portable.nested import map_tensors
 from advisor.portable.plan import StepPlan
 from advisor.recipe.catalog import Catalog
@@ -39,7 +39,7 @@ def reference_result(loop: Loop, device: torch.device, catalog: Catalog, spec: T
     started = time.perf_counter()
     if any(tensor.is_complex() for tensor in (*loop.model.parameters(), *loop.model.buffers())):
         return TrialResult(Outcome.SKIPPED, "the model holds complex numbers")
-    precision = _raise_precision(loop, device)
+    precision = _raise_precision(loop)
     plan = StepPlan(mode=loop.mode, device=str(device), clip_norm=loop.clip_norm)
     components = loop.components(plan, loop.data)
     apply_settings(catalog, components, _kept(catalog, loop.current))
@@ -69,13 +69,13 @@ def _probe(step: Any, mode: Mode, batches: list[Any], seed: int, *, limit_s: flo
     return probe_inference(step, batches, seed, steps=1)
 
 
-def _raise_precision(loop: Loop, device: torch.device) -> torch.dtype:
+def _raise_precision(loop: Loop) -> torch.dtype:
     """Bring the loop to float64, or to plain float32 when its parameters are in half precision."""
     half = any(parameter.dtype in _HALF for parameter in loop.model.parameters())
     precision = torch.float32 if half else torch.float64
     loop.model.to(precision)
-    if isinstance(loop.loss, nn.Module):
-        loop.loss.to(device=device, dtype=precision)
+    for module in modules_of_loss(loop.loss):
+        module.to(precision)
     for state in loop.optimizer.state.values() if loop.optimizer is not None else ():
         for name, value in state.items():
             # Step counts are scalars, in a type of their own.

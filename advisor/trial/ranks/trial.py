@@ -75,7 +75,7 @@ class RankTrial:
         torch.manual_seed(self.spec.seed)
         loop = load_target(replace(self.spec.target, device=str(device)))
         _check_plain(loop)
-        loop.model.to(device)
+        loop.to(device)
         set_mode(loop)
         build_s = time.perf_counter() - started
         self._say("meeting the other ranks")
