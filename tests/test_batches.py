@@ -7,7 +7,7 @@ from collections import UserDict, defaultdict, namedtuple
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, List, NamedTuple  # noqa: UP035
 
 import attrs
 import pytest
@@ -18,6 +18,7 @@ from torch.nn.utils.rnn import pack_sequence
 from advisor.portable.calls import splitter
 from advisor.portable.nested import copy_into, map_tensors, mover, signature_of, tensors_of
 from advisor.runtime.batches import describe, has_target
+from advisor.target.batches import batches_in_data
 
 Pair = namedtuple("Pair", ["images", "labels"])
 
@@ -482,6 +483,30 @@ def test_a_list_of_samples_is_one_input():
     assert split(Net(), samples[:2], with_target=True) == ((samples[:2],), {}, samples[:2])
     assert split(Net(), [{"image": "a"}, {"boxes": "b"}], with_target=True) == (({"image": "a"},), {}, {"boxes": "b"})
     assert split(TwoInputs(), samples[:2], with_target=False) == (tuple(samples[:2]), {}, None)
+
+
+@pytest.mark.parametrize("kind", [list, list[torch.Tensor], List[torch.Tensor], "list[torch.Tensor]", "List[Tensor]"])  # noqa: UP006
+def test_a_model_of_lists_gets_a_list_of_tensors_whole(kind):
+    class Detector(nn.Module):
+        def forward(self, images, targets=None):
+            return images
+
+    Detector.forward.__annotations__["images"] = kind
+    images = [torch.ones(3, 2, 2), torch.ones(3, 4, 4)]
+    assert splitter(Detector(), with_target=False)(images).args[0] is images
+    assert splitter(Detector(), with_target=True)((images, "y")) == ((images,), {}, "y")
+    assert batches_in_data(images * 2, [], Detector()) == images * 2
+    assert len(splitter(Net(), with_target=False)(images).args) == 1
+
+
+def test_the_inputs_of_a_mapping_may_be_a_mapping_in_it():
+    batch = {"inputs": {"left": "l", "right": "r"}, "targets": "t"}
+    assert split(TwoInputs(), batch, with_target=True) == ((), batch["inputs"], "t")
+    assert split(Net(), {"x": {"left": "l", "right": "r"}}, with_target=False) == (
+        (),
+        {"x": {"left": "l", "right": "r"}},
+        None,
+    )
 
 
 def test_objects_that_name_the_inputs():

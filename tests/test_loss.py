@@ -676,7 +676,12 @@ def test_the_target_is_what_the_loss_names():
     model, batch = nn.Linear(4, 3), {"input": torch.randn(8, 4), "labels": torch.zeros(8), "clean": torch.ones(8, 3)}
     step = step_with(model, lambda output, clean: functional.mse_loss(output, clean) + 1)
     expected = functional.mse_loss(model(batch["input"]), batch["clean"]).item() + 1
+    assert step.loss_is_open
     assert step(batch).item() == pytest.approx(expected)
+    assert not step.loss_is_open
+    again = step_with(model, step.loss_of_known_form)
+    expected = functional.mse_loss(model(batch["input"]), batch["clean"]).item() + 1
+    assert again(batch).item() == pytest.approx(expected)
 
 
 def test_a_model_that_reads_a_mapping_gets_it():
@@ -689,6 +694,16 @@ def test_a_model_that_reads_a_mapping_gets_it():
     step = step_with(model, lambda a, td: weighted(a, td["action"], td["advantage"]))
     assert "the model gets the whole batch: the loss works only so" in step.settle_loss(batch)
     assert step(batch).item() == pytest.approx(expected)
+
+
+def test_a_loss_reads_its_targets_off_an_object():
+    class Graphs(nn.Linear):
+        def forward(self, x, edges):
+            return super().forward(x[edges])
+
+    batch = SimpleNamespace(x=TRIPLE[0], edges=torch.arange(8), y=TRIPLE[1], mask=TRIPLE[2] > 0.5)
+    step = step_with(Graphs(4, 3), lambda output, b: functional.cross_entropy(output[b.mask], b.y[b.mask]))
+    assert "the loss gets the whole batch" in step.settle_loss(batch)
 
 
 # --- a loss that holds modules --------------------------------------------------------------------------------
@@ -752,3 +767,10 @@ TEACHER = nn.Linear(3, 3)
 def test_without_a_loss_what_a_model_returns_as_numbers_is_its_own(make):
     score = torch.tensor(-3.0, requires_grad=True)
     assert default_loss(make(score), None).item() == -3.0
+
+
+def test_without_a_loss_a_number_in_a_tuple_is_the_models_own():
+    loss, scores = torch.tensor(-3.0, requires_grad=True), torch.randn(8, 3, requires_grad=True)
+    assert default_loss((loss, scores), TRIPLE[1]) is loss
+    assert default_loss((scores, loss), list(TRIPLE)) is loss, "the model took the whole batch"
+    assert default_loss((scores, loss), TRIPLE[1]) == functional.cross_entropy(scores, TRIPLE[1]), "a part of the loss"

@@ -214,6 +214,9 @@ def test_measuring_very_long_steps_ends_with_what_there_is():
         ({"x": torch.ones(6, 2)}, 6),
         ("text", 9),
         (torch.tensor(1.0), 9),
+        ([{"image": torch.ones(3, 8, 8)}] * 4, 4),
+        (((torch.ones(3, 8, 8),) * 4, ({"boxes": torch.ones(2, 4)},) * 4), 4),
+        ([{"x": torch.ones(6, 2)}, {"y": torch.ones(6)}], 6),
     ],
 )
 def test_the_samples_of_a_batch(batch, samples):

@@ -41,6 +41,7 @@ def splitter(
     keywords, required = keyword_inputs(model), required_keywords(model)
     places = positional_inputs(model)
     most = None if places is None else max(1, len(places))
+    of_lists = takes_list(model)
 
     def split(batch: Any) -> SplitBatch:
         if isinstance(batch, Mapping):
@@ -54,11 +55,10 @@ def splitter(
     def split_parts(batch: Any) -> SplitBatch:
         inputs: Any = batch[0] if len(batch) == PAIR else None
         if names_inputs(inputs, keywords, required):
-            taken = {key: value for key, value in inputs.items() if key in (keywords or inputs)}
-            return SplitBatch((), taken, batch[1] if with_target else None)
+            return SplitBatch((), taken_of(inputs, keywords), batch[1] if with_target else None)
         if with_target and lists_inputs(inputs, places):
             return SplitBatch(tuple(inputs), {}, batch[1])
-        if accepted == 1 and lists_samples(batch):
+        if (accepted == 1 and lists_samples(batch)) or (of_lists and lists_tensors(batch)):
             return SplitBatch((batch,), {}, batch if with_target else None)
         return split_sequence(tuple(batch), accepted, most, with_target=with_target)
 
@@ -78,6 +78,11 @@ def names_inputs(inputs: Any, keywords: frozenset[str] | None, required: frozens
     return required <= inputs.keys() and len(keywords & inputs.keys()) > 1
 
 
+def taken_of(inputs: Any, keywords: frozenset[str] | None) -> dict[str, Any]:
+    """What the model takes of a mapping."""
+    return {key: value for key, value in inputs.items() if keywords is None or key in keywords}
+
+
 def lists_samples(batch: Any) -> bool:
     """Whether a batch is a list of its samples, each a mapping, as detectors take it; a pair of mappings is none."""
     mappings = isinstance(batch, list) and all(isinstance(sample, Mapping) for sample in batch)
@@ -90,6 +95,19 @@ def lists_inputs(inputs: Any, places: list[inspect.Parameter] | None) -> bool:
         return False
     needed = sum(place.default is place.empty for place in places)
     return needed > 1 and needed <= len(inputs) <= len(places)
+
+
+def lists_tensors(batch: Any) -> bool:
+    """Whether a batch is a list of tensors and of nothing else."""
+    return isinstance(batch, list) and all(isinstance(sample, torch.Tensor) for sample in batch)
+
+
+def takes_list(model: torch.nn.Module) -> bool:
+    """Whether a model says, by its first input's annotation, that it takes a list, as detectors take their images."""
+    places = positional_inputs(model)
+    annotation = places[0].annotation if places else ""
+    name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+    return name.removeprefix("typing.").partition("[")[0] in ("list", "List")
 
 
 def has_inputs(batch: Any, required: frozenset[str]) -> bool:
@@ -130,6 +148,9 @@ def split_mapping(
     name = next((name for name in (target_name, *TARGET_NAMES) if name in batch), None)
     target = None if not with_target else batch if name is None else batch[name]
     others = {key: value for key, value in batch.items() if key != name}
+    inside = next(iter(others.values())) if len(others) == 1 else None
+    if names_inputs(inside, accepted, required):
+        return SplitBatch((), taken_of(inside, accepted), target)
     if accepted is None:
         return SplitBatch((), others if with_target and name not in required else dict(batch), target)
     if len(required) == 1 and not accepted & others.keys():

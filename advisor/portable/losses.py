@@ -325,9 +325,9 @@ def describe_loss(loss: Callable[..., Any] | None) -> str:
 def default_loss(output: Any, target: Any) -> torch.Tensor:
     """The loss of a workload that brings none.
 
-    The model's own when its output has one (Hugging Face), is one, or is a mapping of several; cross-entropy for
-    whole-number targets; mean squared error for targets of the output's shape; else the mean square of the outputs,
-    which exercises the same backward pass.
+    The model's own when its output has one (Hugging Face), is one, is a mapping of several, or begins with one, or has
+    one anywhere where the model took the whole batch; cross-entropy for whole-number targets; mean squared error for
+    targets of the output's shape; else the mean square of the outputs, which exercises the same backward pass.
     """
     own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if isinstance(own, torch.Tensor):
@@ -335,6 +335,10 @@ def default_loss(output: Any, target: Any) -> torch.Tensor:
     numbers = list(output.values()) if isinstance(output, Mapping) else [output]
     if all(is_number(number) and number.dim() == 0 for number in numbers) and any(n.requires_grad for n in numbers):
         return own_loss_in(output)
+    number = number_in(output) if isinstance(output, tuple | list) else None
+    is_own = number is not None and (number is output[0] or isinstance(target, tuple | list))
+    if is_own and number is not None and number.requires_grad and number.dim() == 0:
+        return number
     prediction = main_output(output)
     if isinstance(target, torch.Tensor) and not target.is_floating_point() and prediction.dim() > target.dim():
         classes_last = prediction.dim() == target.dim() + 1 and prediction.shape[:-1] == target.shape

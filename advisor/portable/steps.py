@@ -216,7 +216,8 @@ class TrainStep:
             return ""
         if self._target_of is not whole_batch and isinstance(self._split(batch).target, PartsLeft):
             return self._settle_parts(batch)
-        signature_tells = not isinstance(batch, Mapping) and self._loss_takes_model is False
+        by_place = isinstance(batch, torch.Tensor | tuple | list) and not hasattr(batch, "_fields")
+        signature_tells = by_place and self._loss_takes_model is False
         if signature_tells and self._target_of is not whole_batch:
             return ""
         first = self._split_mapping, self._target_of
@@ -318,7 +319,8 @@ class TrainStep:
     @property
     def loss_is_open(self) -> bool:
         """Whether a try has to tell which form the loss has, or in which precision it can be computed."""
-        return self._loss_takes_model is None or self._own_loss_is_open or self._precision_is_open
+        settled = self._loss_takes_model is not None and not self._target_is_open
+        return not settled or self._own_loss_is_open or self._precision_is_open
 
     @property
     def loss_is_apart(self) -> bool:
@@ -343,7 +345,14 @@ class TrainStep:
             return loss
         if self._loss_takes_model:
             return of_model
-        return of_batch if self._target_of is whole_batch else of_output
+        if self._target_of is whole_batch:
+            return of_batch
+        # By the loss's own name for its target it is found in a mapping.
+        name = target_name_of(loss)
+        names = ("output", "target" if name in ("", "batch", "output") else name)
+        places = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+        of_output.__signature__ = inspect.Signature(places)  # type: ignore[attr-defined]
+        return of_output
 
     def _loss_of_output(self, batch: Any) -> Any:
         split = (self._split_mapping if isinstance(batch, Mapping) else self._split)(batch)

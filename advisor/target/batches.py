@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from advisor.errors import TargetError
+from advisor.portable.calls import lists_tensors, takes_list
 from advisor.portable.losses import is_callable_with
 from advisor.portable.nested import tensors_of
 from advisor.runtime.loader import GivenBatches
@@ -56,7 +57,8 @@ def batches_in_data(
     if isinstance(data, list | tuple):
         taken_apart = own_step or (own_call and isinstance(data, tuple))
         most_parts = _PARTS_FOR_A_STEP if taken_apart else _most_parts(model)
-        if not _is_sequence_of_batches(data, most_parts):
+        samples = model is not None and not own_step and takes_list(model) and lists_tensors(data)
+        if samples or not _is_sequence_of_batches(data, most_parts):
             return data
         if isinstance(data[0], torch.Tensor):
             notes.append(f"the {_name(data)} is taken for {len(data)} batches, each one tensor")

@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -23,6 +23,7 @@ import torch
 
 from advisor.figures.stats import percentile, relative_half_width, relative_range
 from advisor.machine.device import Mark, backend_of
+from advisor.portable.calls import PAIR
 from advisor.portable.nested import tensors_of
 from advisor.records import Block, Latency
 
@@ -219,7 +220,12 @@ def _block_between(marks: Sequence[Mark], index: int, steps: int, samples: Seque
 
 
 def batch_samples(batch: Any, fallback: int) -> int:
-    """The number of samples in a batch: the length of its first tensor."""
+    """The number of samples in a batch: of mappings in a list, as detectors take them; else of its first tensor."""
+    for part in (batch, *(batch if isinstance(batch, tuple | list) else ())):
+        mappings = isinstance(part, tuple | list) and part and all(isinstance(sample, Mapping) for sample in part)
+        # Two mappings may be inputs and targets, or two inputs.
+        if mappings and (part is not batch or len(part) == fallback or len(part) > PAIR):
+            return len(part)
     tensor = next(tensors_of(batch), None)
     return tensor.shape[0] if tensor is not None and tensor.dim() else fallback
 
