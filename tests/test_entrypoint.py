@@ -284,6 +284,14 @@ def test_a_value_of_a_wrong_shape(load, returned, message):
     assert failure(load, f"def build():\n    return {returned}\n").message.startswith(f"the target returned {message}")
 
 
+def test_a_tensor_that_stayed_on_the_host_is_told_how_to_move():
+    weight, scores = torch.ones(3), torch.ones(2, 3, device="meta")
+    with pytest.raises(RuntimeError) as caught:
+        torch.nn.functional.cross_entropy(scores, torch.zeros(2, dtype=torch.long, device="meta"), weight=weight)
+    assert "weight.to(output.device)" in entrypoint.hint_for(caught.value, "usual")
+    assert entrypoint.hint_for(RuntimeError("shapes differ"), "usual") == "usual"
+
+
 @pytest.mark.parametrize("said", entrypoint._NO_GPU)
 def test_code_that_wants_a_gpu_where_there_is_none_is_told_who_moves_things(load, said):
     error = failure(load, f"def build(): raise RuntimeError('{said}: ...')")

@@ -44,6 +44,12 @@ _LONGEST_SAID = 300
 _OWN_RANKS = ("environment variable RANK expected", "Default process group has not been initialized")
 # The line of a traceback that names the exception: ``torch._dynamo.exc.TorchRuntimeError: ...``.
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit|Unsupported|Warning)\b")
+# What PyTorch says of tensors on two devices, and of indices on another.
+_TWO_DEVICES = (
+    "to be on the same device",
+    "indices should be either on cpu or on the same device",
+    "is not on the expected device",
+)
 # What PyTorch says where the driver or its own build for CUDA is missing.
 _NO_GPU = ("Found no NVIDIA driver", "Torch not compiled with CUDA enabled", "No CUDA GPUs are available")
 
@@ -141,6 +147,11 @@ def hint_for(error: BaseException, usual: str) -> str:
         return f"Install {top} beside perf-advisor, or set PYTHONPATH to the folder that {top} is in; then run again."
     if any(text in str(error) for text in _NO_GPU):
         return "There is no CUDA GPU here: leave .cuda() out, or write .to(device); model and batch are moved for you."
+    if any(text in str(error) for text in _TWO_DEVICES):
+        return (
+            "Write weight.to(output.device) where a tensor of your own is used, or keep it as a buffer of a module: "
+            "models, batches and the modules of a loss are moved for you."
+        )
     if any(text in str(error) for text in _OWN_RANKS):
         return "Return the plain model and loader: with --gpus N perf-advisor starts the ranks and divides the batches."
     return usual
