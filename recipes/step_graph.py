@@ -39,10 +39,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from advisor.portable.plan import AROUND_LOSS
 from advisor.recipe import CUDA, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Mode, Numerics, OptimizerFacts, Skip, Value
 
+_AROUND_LOSS = "around_loss"
 _KEEPS_NO_STEP_COUNT = frozenset({"SGD"})
 # Largest expected speed-up, a factor: beyond it a profiled share is mostly the profiler's own overhead.
 _MOST_GAINED = 8.0
@@ -100,7 +100,7 @@ class StepGraph(Recipe):
     title = "Whole step in a CUDA graph"
     key = "step.cuda_graph"
     default = False
-    values = (False, True, AROUND_LOSS)
+    values = (False, True, _AROUND_LOSS)
     plan_field = "cuda_graph"
     devices = CUDA
     attacks = frozenset({Bottleneck.LAUNCH})
@@ -131,7 +131,7 @@ class StepGraph(Recipe):
         return min(_MOST_GAINED, 1 / share) if share > 0 else _MOST_GAINED
 
     def code(self, value: Value) -> str:
-        if value == AROUND_LOSS:
+        if value == _AROUND_LOSS:
             return _CAPTURE_AROUND
         return _CAPTURE if value else "# every step is launched kernel by kernel\n"
 
@@ -141,7 +141,7 @@ class StepGraph(Recipe):
     def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
         if not value:
             return None
-        if value == AROUND_LOSS and settings.get("compile.scope") == "with_loss":
+        if value == _AROUND_LOSS and settings.get("compile.scope") == "with_loss":
             return "compile.scope with_loss compiles the loss into what step.cuda_graph: around_loss records without it"
         mode = settings.get("compile.mode")
         if mode in ("reduce-overhead", "max-autotune"):

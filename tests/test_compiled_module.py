@@ -92,7 +92,7 @@ def test_evaluating_replays_no_graphs_and_needs_no_warning(modes_called):
 
 
 def graphed_step(monkeypatch, model, parameters, loss):
-    monkeypatch.setattr("advisor.portable.steps.marks_steps", lambda plan: plan.compile_mode == "reduce-overhead")
+    monkeypatch.setattr("advisor.portable.loss_call.marks_steps", lambda plan: plan.compile_mode == "reduce-overhead")
     plan = StepPlan(mode="train", device="cpu", compile_mode="reduce-overhead")
     compile_in_place(model, mode="reduce-overhead")
     return TrainStep(model, torch.optim.SGD(parameters, lr=0.1), loss, plan)

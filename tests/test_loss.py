@@ -206,7 +206,7 @@ def test_steps_are_the_same_whether_names_or_a_try_told_the_form():
 
 def test_a_loss_compiled_with_the_model_is_compiled_in_the_form_that_was_found(monkeypatch):
     compiled = []
-    monkeypatch.setattr("advisor.portable.steps.compiled_call", lambda call, plan: compiled.append(call) or call)
+    monkeypatch.setattr("advisor.portable.loss_call.compiled_call", lambda call, plan: compiled.append(call) or call)
     step = stepping(OF_MODEL[0])
     plain = stepping(OF_MODEL[0])(BATCH).item()
     whole = TrainStep(
@@ -383,7 +383,7 @@ LABELLED = torch.randn(8, 4), torch.randint(3, (8,))
 @pytest.mark.parametrize("compiled", ["none", "default"])
 @pytest.mark.parametrize("batch", [LABELLED, {"x": LABELLED[0], "labels": LABELLED[1]}], ids=["a tuple", "a mapping"])
 def test_a_loss_of_the_output_alone_leaves_the_whole_batch_to_the_model(batch, compiled, monkeypatch):
-    monkeypatch.setattr("advisor.portable.steps.compiled_call", lambda call, plan: call)
+    monkeypatch.setattr("advisor.portable.loss_call.compiled_call", lambda call, plan: call)
     model = OwnLoss()
     expected = model(*LABELLED)[1].item()
     plan = StepPlan(mode=Mode.TRAIN, device="cpu", compile_mode=compiled, compile_scope="with_loss")
@@ -394,7 +394,7 @@ def test_a_loss_of_the_output_alone_leaves_the_whole_batch_to_the_model(batch, c
 
 @pytest.mark.parametrize("compiled", ["none", "default"])
 def test_without_a_loss_the_model_that_makes_its_own_gets_the_target(compiled, monkeypatch):
-    monkeypatch.setattr("advisor.portable.steps.compiled_call", lambda call, plan: call)
+    monkeypatch.setattr("advisor.portable.loss_call.compiled_call", lambda call, plan: call)
 
     class Smoothed(OwnLoss):
         def forward(self, x, labels=None):
@@ -493,7 +493,7 @@ class NamedLoss(OwnLoss):
     ],
 )
 def test_labels_are_left_to_the_model_where_the_loss_reads_the_models_own(loss, keeps, compiled, monkeypatch):
-    monkeypatch.setattr("advisor.portable.steps.compiled_call", lambda call, plan: call)
+    monkeypatch.setattr("advisor.portable.loss_call.compiled_call", lambda call, plan: call)
     model, batch = NamedLoss(), {"x": LABELLED[0], "labels": LABELLED[1]}
     expected = model(**batch).loss.item()
     plan = StepPlan(mode=Mode.TRAIN, device="cpu", compile_mode=compiled, compile_scope="with_loss")
@@ -513,7 +513,7 @@ def refused_by_autocast(output, target):
 @pytest.mark.parametrize("compiled", ["none", "default"])
 @pytest.mark.parametrize(("loss", "refused"), [(refused_by_autocast, True), (functional.cross_entropy, False)])
 def test_a_loss_that_autocast_refuses_is_computed_in_float32(loss, refused, compiled, monkeypatch):
-    monkeypatch.setattr("advisor.portable.steps.compiled_call", lambda call, plan: call)
+    monkeypatch.setattr("advisor.portable.loss_call.compiled_call", lambda call, plan: call)
     model = nn.Linear(LABELLED[0].shape[1], 3)
     exact = functional.cross_entropy(model(LABELLED[0]), LABELLED[1]).item()
     plan = StepPlan(
@@ -545,7 +545,7 @@ def test_which_losses_autocast_could_refuse(loss, may):
     ],
 )
 def test_a_loss_that_reads_its_targets_off_the_batch_gets_the_whole_of_it(loss, told, compiled, monkeypatch):
-    monkeypatch.setattr("advisor.portable.steps.compiled_call", lambda call, plan: call)
+    monkeypatch.setattr("advisor.portable.loss_call.compiled_call", lambda call, plan: call)
     model, batch = NamedLoss(), {"x": LABELLED[0], "labels": LABELLED[1]}
     expected = model(**batch).loss.item()
     plan = StepPlan(mode=Mode.TRAIN, device="cpu", compile_mode=compiled, compile_scope="with_loss")
@@ -621,7 +621,7 @@ def weighted(output, labels, weights):
     ],
 )
 def test_a_loss_gets_the_parts_of_a_batch_that_are_no_inputs(loss, told, compiled, monkeypatch):
-    monkeypatch.setattr("advisor.portable.steps.compiled_call", lambda call, plan: call)
+    monkeypatch.setattr("advisor.portable.loss_call.compiled_call", lambda call, plan: call)
     model = nn.Linear(4, 3)
     expected = weighted(model(TRIPLE[0]), *TRIPLE[1:]).item()
     step = step_with(model, loss, compile_mode=compiled, compile_scope="with_loss")

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from advisor.portable.compiled_module import WITHOUT_GRAPHS
 from advisor.portable.plan import StepPlan
 
 ATTENTION = {
@@ -74,3 +75,8 @@ def grad_mode(name: str) -> AbstractContextManager[Any]:
         "inference_mode": torch.inference_mode,
     }
     return modes[name]()
+
+
+def marks_steps(plan: StepPlan) -> bool:
+    """Whether a step tells the compiler's CUDA graphs that it begins, and what they return has to be copied."""
+    return plan.compile_mode in WITHOUT_GRAPHS and plan.device_type == "cuda"

@@ -30,7 +30,7 @@ from advisor.trial.measurement.feed import Feed
 SYNC_WARNING = "called a synchronizing CUDA operation"
 _STEPS = 3
 _TORCH = str(Path(torch.__file__).parent) + "/"
-_STEP = (f"{PACKAGE / 'runtime'}/", f"{PACKAGE / 'portable' / 'steps.py'}")
+_STEP = (f"{PACKAGE / 'runtime'}/", *(f"{PACKAGE / 'portable' / name}" for name in ("steps.py", "loss_call.py")))
 _WATCHING = f"{PACKAGE / 'trial'}/"
 _STANDARD = f"{sysconfig.get_path('stdlib')}/"
 _PACKAGES = ("/site-packages/", "/dist-packages/")
