@@ -108,6 +108,20 @@ def test_the_reserve_holds_against_all_but_a_bold_leap(lab):
     assert lab.affords(leap(Settings(FUSED.settings)), known)
 
 
+@pytest.mark.parametrize(("other_run", "left_s"), [(1.0, 0.0), (2.2, 7.2)])
+def test_a_bold_leap_leaves_the_turns_their_time_where_only_they_can_recommend_the_stack(lab, other_run, left_s):
+    """A stack of 3x on a machine whose two runs of the baseline differ by a factor of 2.2."""
+    known = with_stack(STACK)
+    judge = known.judge.with_run(STACK, result_at(3.0)).with_control(result_at(other_run))
+    known = replace(known, judge=judge)
+    assert known.may_recommend(STACK) is (not left_s)
+    lab.clock.now = 60.0
+    whole = lab._spec(leap(WHOLE), known_of(gpu_facts())).timeout_s
+    assert lab._spec(leap(WHOLE), known).timeout_s == pytest.approx(whole - left_s)
+    lab.clock.now = 92.5
+    assert lab.affords(leap(Settings(FUSED.settings)), known) is (not left_s)
+
+
 @pytest.mark.parametrize(("gain", "started"), [(POLICY.bold, True), (1.15, False)])
 def test_a_compilation_that_may_end_too_late_is_started_only_for_a_bold_leap(lab, gain, started):
     lab.clock.now = 88.0

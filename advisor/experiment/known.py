@@ -254,13 +254,13 @@ class Known:
 
         A better one may have been found shortly before the end, by few runs that show nothing on a noisy machine.
         """
-        if self.pending or self._may_recommend(self.stack):
+        if self.pending or self.may_recommend(self.stack):
             return self
         kept = Settings({key: value for key, value in self.stack.items() if self._is_accepted(key)})
         proven = [
             settings
             for settings in {**self.judge.alternated, **dict.fromkeys(self.judge.in_turn)}
-            if settings.merged(kept) == settings and self.usable(settings) and self._may_recommend(settings)
+            if settings.merged(kept) == settings and self.usable(settings) and self.may_recommend(settings)
         ]
         if not proven:
             return self
@@ -268,7 +268,8 @@ class Known:
         known, gone = self._with_stack(best), [key for key in self.stack if key not in best]
         return replace(known, dropped={**known.dropped, **dict.fromkeys(gone, _NOT_PROVEN)})
 
-    def _may_recommend(self, settings: Settings) -> bool:
+    def may_recommend(self, settings: Settings) -> bool:
+        """Whether what was measured of settings shows them to be better than the user's own."""
         result = self.judge.result(settings)
         if not settings or result is None or not result.measured:
             return False

@@ -82,7 +82,8 @@ class Lab:
         """Whether there is time for a move, and for the stack's turns behind it.
 
         Nothing is reserved against a bold leap: it is what the turns would measure. A compilation that may end too late
-        is started all the same, for it is given all the time that is left. Before it the noise is looked at where that
+        is started all the same, for it is given all the time that is left; but the turns of a stack that nobody could
+        recommend before them, as on a noisy machine, have theirs. Before it the noise is looked at where that
         takes a small part of the budget and leaves the compilation its time.
         """
         budget, cost_s = self.bench.budget, self.cost_s(move, known)
@@ -96,7 +97,8 @@ class Lab:
             compiling = self.bench.catalog.cost(move.settings)
             if move.in_place_of and budget.allows(POLICY.safe * self.cost_s(move.in_place_of, known)):
                 return False
-            return budget.allows(POLICY.gamble * cost_s if compiling else cost_s)
+            shortest_s = POLICY.gamble * cost_s if compiling else cost_s
+            return budget.allows(shortest_s, reserve_s=self._reserve_against_a_leap_s(known))
         if move.kind is Kind.TURNS:
             return budget.allows(cost_s)
         return budget.allows(cost_s, reserve_s=self.reserve_s(known))
@@ -112,6 +114,11 @@ class Lab:
         if not self.bench.budget.allows(needed_s):
             return 0.0
         return min(_MARGIN * needed_s, POLICY.reserve_share * self.bench.budget.total_s)
+
+    def _reserve_against_a_leap_s(self, known: Known) -> float:
+        """The seconds that a bold leap leaves: those of the turns, where only they can show that the stack gains."""
+        seems_much = bool(known.stack) and known.judge.gain(known.stack, BASELINE).ratio >= POLICY.bold
+        return self.reserve_s(known) if seems_much and not known.may_recommend(known.stack) else 0.0
 
     def _may_run_side_by_side(self, known: Known, settings: Settings) -> bool:
         result = known.judge.result(settings)
@@ -159,10 +166,13 @@ class Lab:
         if move.kind is Kind.AGAIN and not move.settings and known.judge.spread.random:
             # Another draw of what the steps draw: the more are seen, the better their spread is known.
             spec = replace(spec, stream_seed=self.bench.request.seed + 1 + len(known.judge.baseline_runs))
-        if self.bench.catalog.cost(move.settings) and (move.is_doubtful or not move.is_bold):
+        if not self.bench.catalog.cost(move.settings):
+            return spec
+        if move.is_doubtful or not move.is_bold:
             limit_s = min(spec.timeout_s - self.reserve_s(known), _PATIENCE * self.cost_s(move, known))
-            spec = replace(spec, timeout_s=max(1.0, limit_s))
-        return spec
+        else:
+            limit_s = spec.timeout_s - self._reserve_against_a_leap_s(known)
+        return replace(spec, timeout_s=max(1.0, limit_s))
 
     def _control(self, known: Known) -> Evidence:
         spec = self.bench.spec(f"{CONTROL}=true", {known.plan.catalog[CONTROL].key: True})
