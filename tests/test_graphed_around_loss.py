@@ -121,6 +121,23 @@ def test_a_loss_with_parameters_of_its_own_trains_them():
     torch.testing.assert_close(centres[1], centres[0])
 
 
+def test_a_loss_that_reaches_the_models_parameters_by_itself_trains_them_twice():
+    """As a penalty on weights, or a head that the loss applies."""
+    losses, weights = [], []
+    for is_captured in (False, True):
+        model = net()
+
+        def penalised(output, target, model=model):
+            return matched(output, target) + 0.5 * sum(p.square().sum() for p in model.parameters())
+
+        optimizer = sgd(model.parameters())
+        make = around(model, optimizer, penalised) if is_captured else plain(model, optimizer, of_output(penalised))
+        losses.append([make(batch).item() for batch in batches()])
+        weights.append(model.state_dict())
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    torch.testing.assert_close(weights[1], weights[0], rtol=1e-4, atol=1e-6)
+
+
 def test_a_loss_that_calls_the_model_is_refused():
     model = net()
     step = around(model, sgd(model.parameters()), lambda model, batch: matched(model(batch[0]), batch[1]))

@@ -47,16 +47,18 @@ class GraphedAroundLoss(GraphedStep):
         step = self.step
         assert isinstance(step, TrainStep), "a step that infers has no loss"
         self.graph.replay()
-        captured = set(self._parameters)
         for parameter in step.parameters:
-            if parameter not in captured:  # one of the loss's own
-                parameter.grad = None
+            parameter.grad = None
         loss = step.loss(self._output, self._static_batch)
         step.backward(loss)
         for leaf, seed in zip(self._leaves, self._seeds, strict=True):
             seed.zero_() if leaf.grad is None else seed.copy_(leaf.grad)
             leaf.grad = None
         self._backward.replay()
+        # A loss may reach parameters by itself too, as one that holds weights down or has some of its own.
+        for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
+            if parameter.grad is not None:
+                gradient.add_(parameter.grad)
         self._loss = loss.detach()
 
     @property
