@@ -12,13 +12,12 @@ from advisor.experiment.consent import Consent
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.request import Request
-from advisor.figures.roof import upper_bound
+from advisor.figures.roof import INPUT_BOUND_SHARE, upper_bound
 from advisor.recipe import Recipe, Stage
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.parallel_recipe import PARALLEL
 from advisor.recipe.settings import Settings
 from advisor.records import Bottleneck, Candidate, Facts, Objective, Phase, Profile, Value, WorkloadFacts
-from advisor.trial.profile.bottleneck import INPUT_BOUND_SHARE
 
 # Bottlenecks of a step that waits for its data. Feeding it faster comes before anything else.
 _FEEDING = frozenset({Bottleneck.INPUT, Bottleneck.COPY})

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 
 from advisor.records import Phase, Profile, Value
 
+# A step that waits for its data for a larger share than this is bound by its input.
+INPUT_BOUND_SHARE = 0.3
 # A bound of a hundred times says no more than that the phases are all of the step.
 _MOST_OF_A_STEP = 0.99
 _HALF = ("bfloat16", "float16")

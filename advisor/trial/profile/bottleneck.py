@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from advisor.figures.formatting import format_bytes, format_ms, format_percent, format_rate
-from advisor.figures.roof import overhead_share, step_copy_share, step_roof_share
+from advisor.figures.roof import INPUT_BOUND_SHARE, overhead_share, step_copy_share, step_roof_share
 from advisor.records import Bottleneck, Phase, Profile
 
-INPUT_BOUND_SHARE = 0.3
 _LAUNCH_BOUND_BUSY = 0.7
 _LAUNCH_BOUND_OVERHEAD = 0.3
 _COMPUTE_BOUND_SHARE = 0.4
