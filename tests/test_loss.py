@@ -15,12 +15,14 @@ from advisor.portable.losses import (
     LossError,
     default_loss,
     describe_loss,
+    in_float32,
     main_output,
     may_refuse_autocast,
     modules_of_loss,
     takes_model,
     takes_output_and_batch,
     takes_output_only,
+    target_name_of,
 )
 from advisor.portable.plan import StepPlan
 from advisor.records import Mode
@@ -524,6 +526,13 @@ def test_a_loss_that_autocast_refuses_is_computed_in_float32(loss, refused, comp
     assert ("computed in float32" in step.settle_loss(LABELLED)) is refused
     assert not step.loss_is_open
     assert step(LABELLED).item() == pytest.approx(exact, rel=0.02)
+
+
+def test_a_loss_in_float32_keeps_its_name_for_the_target():
+    """A step over several GPUs finds the target in a mapping by it."""
+    seen = in_float32(lambda output, kept: output * kept, "cpu")
+    assert target_name_of(seen) == "kept"
+    assert target_name_of(in_float32(OpenModelLoss(), "cpu")) == target_name_of(OpenModelLoss())
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def names_inputs(inputs: Any, keywords: frozenset[str] | None, required: frozens
 
 
 def taken_of(inputs: Any, keywords: frozenset[str] | None) -> dict[str, Any]:
-    """What the model takes of a mapping."""
+    """The items of a mapping that the model has parameters for."""
     return {key: value for key, value in inputs.items() if keywords is None or key in keywords}
 
 

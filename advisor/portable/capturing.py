@@ -75,9 +75,9 @@ class CudaGraph:
         """Capture a call, without running its kernels."""
         torch.cuda.synchronize(self.device)
         graph = torch.cuda.CUDAGraph()
-        # A loader's thread that pins memory calls CUDA meanwhile, which any other mode takes for a fault.
         failures: list[Exception] = []
         try:
+            # A loader's thread that pins memory calls CUDA meanwhile, which any other mode takes for a fault.
             with torch.cuda.graph(graph, stream=capture_stream(self.device), capture_error_mode="thread_local"):
                 try:
                     self.result = call()

@@ -85,12 +85,15 @@ def may_refuse_autocast(loss: Callable[..., Any]) -> bool:
 
 
 def in_float32(loss: Callable[..., Any], device_type: str) -> Callable[..., Any]:
-    """A loss that is computed outside autocast, of outputs in float32."""
+    """A loss that is computed outside autocast, of outputs in float32. It keeps its name for the target."""
 
     def in_full(output: Any, *target: Any) -> Any:
         with torch.autocast(device_type, enabled=False):
             return loss(map_tensors(_widened, output), *target)
 
+    with contextlib.suppress(TypeError, ValueError):
+        signature = inspect.signature(loss.forward if isinstance(loss, torch.nn.Module) else loss)
+        in_full.__signature__ = signature  # type: ignore[attr-defined]
     return in_full
 
 
@@ -248,7 +251,7 @@ def modules_of_loss(loss: Any) -> list[torch.nn.Module]:
 
 
 def held_by(part: Any) -> list[Any]:
-    """What a function of the user's own, a method, a partial or a callable object works with."""
+    """The objects that a function of the user's own, a method, a partial or a callable object refers to."""
     if isinstance(part, functools.partial):
         return [part.func, *part.args, *part.keywords.values()]
     if isinstance(part, types.MethodType):
