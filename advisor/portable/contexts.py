@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._device import _device_constructors
 
 from advisor.portable.compiled_module import WITHOUT_GRAPHS
 from advisor.portable.plan import StepPlan
@@ -35,7 +36,50 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
 
 def creation_of(plan: StepPlan) -> Callable[[], AbstractContextManager[Any]]:
     """Return a factory of contexts that create tensors on the plan's device, if it says so."""
-    return (lambda: torch.device(plan.device)) if plan.create_on_device else nullcontext
+    if not plan.create_on_device:
+        return nullcontext
+    if plan.compiles_with == "none":
+        return lambda: torch.device(plan.device)
+    return lambda: compiling_creation_on(plan.device)
+
+
+@contextmanager
+def compiling_creation_on(device: str) -> Iterator[None]:
+    """Create tensors on a device, in code that is compiled meanwhile too."""
+    from torch._inductor import config
+    from torch._inductor.custom_graph_pass import CustomGraphPass
+
+    CustomGraphPass.register(CreationOn)
+    with config.patch(pre_grad_custom_pass=CreationOn(device)), torch.device(device):
+        yield
+
+
+class CreationOn:
+    """A pass of the compiler that creates tensors on a device where the code names none.
+
+    PyTorch 2.11 leaves a device context out of much that it compiles. The compiler's cache knows the pass by its uuid,
+    or by what is pickled of it.
+    """
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+
+    def __call__(self, graph: torch.fx.Graph) -> None:
+        """Name the device in each call that creates a tensor."""
+        for node in graph.nodes:
+            creates = node.op == "call_function" and node.target in _device_constructors()
+            if creates and node.kwargs.get("device") is None:
+                node.update_kwarg("device", torch.device(self.device))
+
+    def uuid(self) -> str:
+        """An identifier of what the pass does."""
+        return f"creation on {self.device}"
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (self.uuid(),)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
 
 
 def autocast_of(plan: StepPlan) -> AbstractContextManager[Any]:

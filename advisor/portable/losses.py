@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import inspect
+import itertools
 import random
 import sys
 import types
@@ -59,12 +60,19 @@ def may_call_model(loss: Callable[..., Any]) -> bool:
 
 
 def takes_output_only(loss: Callable[..., Any]) -> bool:
-    """Whether a loss is ``loss(output)``: the model has seen the target, or there is none."""
+    """Whether a loss is ``loss(output)``: the model has seen the target, or there is none.
+
+    A second parameter with a number or a word for its default, as in ``loss(output, temperature=0.5)``, is an option.
+    """
     try:
         signature = inspect.signature(loss.forward if isinstance(loss, torch.nn.Module) else loss)
     except (TypeError, ValueError):
         return False
-    return is_callable_with(signature, 1) and not is_callable_with(signature, 2) and not takes_model(loss)
+    second = next(itertools.islice(signature.parameters.values(), 1, None), None)
+    is_option = second is not None and isinstance(second.default, float | int | str)
+    return (
+        is_callable_with(signature, 1) and (is_option or not is_callable_with(signature, 2)) and not takes_model(loss)
+    )
 
 
 def takes_output_and_batch(loss: Callable[..., Any]) -> bool:

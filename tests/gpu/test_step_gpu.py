@@ -100,6 +100,29 @@ def test_a_transformer_that_makes_its_mask_on_the_host_is_captured_with_it_made_
     assert made[1].captured
 
 
+@pytest.mark.parametrize("scope", ["model", "with_loss"])
+def test_compiled_code_makes_its_tensors_on_the_gpu_too(scope, fresh_compiler):
+    def contrasted(model, batch):
+        output = model(batch[0].cuda())
+        target = torch.cat([torch.arange(1, 3), torch.tensor([0])]).repeat(3)[: len(output)]
+        return nn.functional.cross_entropy(output, target.to(output.device))
+
+    losses = []
+    for settings in (
+        None,
+        CAPTURED | {"step.create_on_device": True, "compile.scope": scope, "compile.mode": "default"},
+    ):
+        model = net()
+        optimizer = sgd(model.parameters())
+        if settings is None:
+            step = plain(model, optimizer, contrasted)
+        else:
+            model, optimizer, step = by_api(settings, model, optimizer, contrasted)
+        losses.append([step(batch).item() for batch in batches()])
+    assert losses[1] == pytest.approx(losses[0], rel=5e-3)
+    assert step.captured
+
+
 def test_a_loss_that_asks_the_host_stays_outside_the_graphs():
     """As one that matches boxes: whole, its step cannot be captured."""
 
