@@ -355,3 +355,32 @@ def test_the_options_of_the_command_line_shape_the_workload(load):
     loop = load(GOOD, batch_size=9, mode=Mode.TRAIN)
     assert loop.data.shape == (9, 3)
     assert isinstance(loop.optimizer, torch.optim.SGD)
+
+
+OF_A_COMPILERS_PROCESS = """SubprocException: An exception occurred in a subprocess:
+
+Name=kernel_42
+Traceback (most recent call last):
+  File "pool.py", line 457, in do_job
+    result = job()
+CompilationError: at 3:4: no such type
+
+Set X=1"""
+OF_TORCHSCRIPT = """The following operation failed in the TorchScript interpreter.
+Traceback of TorchScript (most recent call last):
+  File "model.py", line 62, in bucket
+    x = y
+        ~ <--- HERE
+RuntimeError: Cannot copy tensors.
+"""
+
+
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        (OF_A_COMPILERS_PROCESS, "RuntimeError: CompilationError: at 3:4: no such type"),
+        (OF_TORCHSCRIPT, "RuntimeError: Cannot copy tensors."),
+    ],
+)
+def test_so_it_is_of_compilers_processes_and_of_torchscript(message, line):
+    assert one_line(RuntimeError(message)) == line

@@ -44,6 +44,8 @@ _LONGEST_SAID = 300
 _OWN_RANKS = ("environment variable RANK expected", "Default process group has not been initialized")
 # The line of a traceback that names the exception: ``torch._dynamo.exc.TorchRuntimeError: ...``.
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit|Unsupported|Warning)\b")
+# How the traceback begins that an error's message carries: that of another thread comes with one of its own.
+_TRACEBACKS = ("Original Traceback", "Traceback (most recent call last)", "Traceback of TorchScript")
 # What PyTorch says of tensors on two devices, and of indices on another.
 _TWO_DEVICES = (
     "to be on the same device",
@@ -160,14 +162,16 @@ def hint_for(error: BaseException, usual: str) -> str:
 def one_line(error: BaseException) -> str:
     """An exception as one line: its type and its message, cut to a readable length.
 
-    Of one that carries the traceback of another thread or process, as PyTorch's replicas and workers raise, it is that
-    one's own line.
+    Of one that carries a traceback of another thread, process or language, as those of PyTorch's replicas, of its
+    compiler's processes and of TorchScript, it is that one's own line.
     """
-    lines = str(error).strip().splitlines()
-    if any(line.startswith("Original Traceback") for line in lines):
-        return next((line for line in reversed(lines) if _EXCEPTION.match(line)), lines[-1])[:300]
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
+    lines = [line.strip() for line in str(error).strip().splitlines()]
+    text, name = " ".join(str(error).split()), type(error).__name__
+    if any(line.startswith(_TRACEBACKS) for line in lines):
+        text = next((line for line in reversed(lines) if _EXCEPTION.match(line)), lines[-1])
+        if any(line.startswith(_TRACEBACKS[0]) for line in lines) or text.startswith(f"{name}:"):
+            return text[:300]
+    return f"{name}: {text[:300]}" if text else name
 
 
 def user_frames(error: BaseException) -> str:
