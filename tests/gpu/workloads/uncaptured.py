@@ -1,4 +1,4 @@
-"""Four training steps that no CUDA graph captures as they are written: for their masks, their loss, or autocast."""
+"""Five training steps that no CUDA graph captures as they are written: for their masks, their loss, or autocast."""
 
 import torch
 import torchvision
@@ -169,3 +169,32 @@ def evidence(output, images):
 def variational():
     model = Variational()
     return model, torch.rand(256, 3, 64, 64), evidence, torch.optim.Adam(model.parameters(), lr=1e-3)
+
+
+class TwoViews(nn.Module):
+    """A ResNet-18 for images of 32x32, and a projection, of two views of each image."""
+
+    def __init__(self):
+        super().__init__()
+        self.backbone = torchvision.models.resnet18(num_classes=512)
+        self.backbone.conv1 = nn.Conv2d(3, 64, 3, 1, 1, bias=False)
+        self.backbone.maxpool = nn.Identity()
+        self.projection = nn.Sequential(nn.ReLU(), nn.Linear(512, 128))
+
+    def forward(self, one, other):
+        return functional.normalize(self.projection(self.backbone(torch.cat([one, other]))), dim=1)
+
+
+def contrast(embedded, temperature=0.5):
+    """Each view has to find the other view of its image; which that is, is written down on the host in each step."""
+    count = len(embedded) // 2
+    similar = embedded @ embedded.t() / temperature
+    itself = torch.eye(2 * count, dtype=torch.bool, device=embedded.device)
+    other = torch.cat([torch.arange(count, 2 * count), torch.arange(count)]).to(embedded.device)
+    return functional.cross_entropy(similar.masked_fill(itself, float("-inf")), other)
+
+
+def contrastive():
+    model = TwoViews()
+    views = torch.randn(256, 3, 32, 32), torch.randn(256, 3, 32, 32)
+    return model, views, contrast, torch.optim.SGD(model.parameters(), 0.3, momentum=0.9, weight_decay=1e-4)
