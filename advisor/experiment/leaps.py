@@ -1,0 +1,175 @@
+"""The leaps: the stack that an expert would write for a workload, in the strongest form that runs here.
+
+Without compiling first, then compiled; a form that failed is weakened (``weaken.py``). ``moves.py`` has the moves
+around the stack that is known then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from advisor.experiment.judging.judge import BASELINE
+from advisor.experiment.known import Kind, Known, Move
+from advisor.experiment.plan import COMPILE_MODE, COMPILE_SCOPE
+from advisor.experiment.policy import POLICY
+from advisor.experiment.ranking import CONTROL
+from advisor.experiment.weaken import GRAPH, compiled_without_loss, weaker, without_half
+from advisor.recipe import NOT_COMPILED
+from advisor.recipe.settings import Settings
+from advisor.records import TrialResult
+
+Moves = Iterator[Move]
+
+
+def leaps(known: Known) -> Moves:
+    """The expert's stack: first without compiling, then compiled; where it fails, without the part that failed.
+
+    A leap holds the settings that the search has found since: one that gained nothing is repeated once the step no
+    longer waits for its data. After a decision the leap is the rest of the stack, if that was never measured.
+    """
+    if known.pending:
+        yield Move(Kind.LEAP, known.stack, POLICY.leap_gain, f"stack: {known.stack}")
+        return
+    if any(needs_explaining(known, settings) for settings in known.judge.runs):
+        return
+    usual, compiles = _wanted(known, known.usual), _wanted(known, known.compiles)
+    goal = _permitted(known, usual.merged(_uncompiled_with_effect(known, usual)))
+    plain = _usable_form(known, goal)
+    complete = set(usual) <= set(known.stack)
+    if not complete and not known.judge.has_tried(plain):
+        yield Move(Kind.LEAP, plain, POLICY.leap_gain, f"stack: {plain}", known.stack)
+        return
+    yield from _without_half(known, plain)
+    if compiles:
+        goal = _permitted(known, compiled_without_loss(plain.merged(_replayed_in_parts(known, plain, compiles))))
+    else:
+        goal = plain
+    if _compiling_is_hopeless(known):
+        return
+    compiled = _usable_form(known, goal)
+    if compiled not in (plain, known.stack) and not known.judge.has_tried(compiled):
+        gain, in_blocks = _gain_of_compiling(known, compiled), _in_blocks(known, compiled)
+        if in_blocks and known.judge.measured_runs(in_blocks):
+            gain = min(gain, POLICY.whole_over_blocks)
+        doubtful = _gains_nothing(known, plain)
+        move = Move(Kind.LEAP, compiled, gain, f"stack: {compiled}", known.stack, is_doubtful=doubtful)
+        if move.is_bold:
+            yield from _noise_first(known)
+        yield move
+        if in_blocks and not known.judge.has_tried(in_blocks):
+            yield replace(move, settings=in_blocks, name=f"stack: {in_blocks}", in_place_of=move)
+
+
+def _replayed_in_parts(known: Known, plain: Settings, compiles: Settings) -> Settings:
+    """The setting that compiles a stack with CUDA graphs of its parts, where the whole step could not be captured.
+
+    Where that was measured and gains nothing, it is compiled without them.
+    """
+    proposed = {(candidate.key, candidate.value) for candidate in known.plan.candidates}
+    gave_up = known.usual.get(GRAPH) and GRAPH not in plain and GRAPH not in known.dropped
+    if not gave_up or (COMPILE_MODE, "reduce-overhead") not in proposed:
+        return compiles
+    in_parts = compiles.with_value(COMPILE_MODE, "reduce-overhead")
+    whole = plain.merged(in_parts)
+    gains = not known.judge.measured_runs(whole) or known.judge.gain(whole, plain).ratio > 1
+    return in_parts if gains else compiles
+
+
+def _in_blocks(known: Known, compiled: Settings) -> Settings:
+    """A compiled stack with its repeated blocks compiled by themselves, which takes less time; empty without blocks."""
+    proposed = {(candidate.key, candidate.value) for candidate in known.plan.candidates}
+    settings = compiled.without(COMPILE_MODE).with_value(COMPILE_SCOPE, "regional")
+    possible = (COMPILE_SCOPE, "regional") in proposed and not known.plan.catalog.conflict(settings)
+    return settings if possible else BASELINE
+
+
+def _noise_first(known: Known) -> Moves:
+    """A second process of the baseline before a compilation that may take all the time: no interval holds without."""
+    if Kind.CONTROL not in known.done and len(known.judge.baseline_runs) == 1:
+        yield Move(Kind.CONTROL, BASELINE, POLICY.leap_gain, f"{CONTROL}=true")
+
+
+def _uncompiled_with_effect(known: Known, usual: Settings) -> Settings:
+    """The stack's uncompiled settings that still have an effect beside the usual ones."""
+    members = [c for c in known.plan.candidates if known.uncompiled.get(c.key) == c.value]
+    idle = {c.key for c in members if c.key not in usual and not known.plan.applies(c, usual)}
+    return Settings({key: value for key, value in known.uncompiled.items() if key not in idle})
+
+
+def _without_half(known: Known, plain: Settings) -> Moves:
+    """The leap without half precision, where the whole of it gains nothing as long as it is not compiled.
+
+    A step that waits for the host gets slower by the casts of autocast, and the other settings may still gain.
+    """
+    if known.stack or not _gains_nothing(known, plain):
+        return
+    lighter = next(without_half(known, plain), BASELINE)
+    if lighter and not known.judge.has_tried(lighter) and not known.plan.catalog.conflict(lighter):
+        yield Move(Kind.LEAP, lighter, POLICY.leap_gain, f"stack: {lighter}")
+
+
+def _gain_of_compiling(known: Known, settings: Settings) -> float:
+    """The expected gain of compiling as these settings say; any of several that compile would do it by itself."""
+    plain = Settings({key: value for key, value in settings.items() if key not in NOT_COMPILED})
+    gain = 1.0
+    for candidate in known.plan.candidates:
+        if settings.get(candidate.key) == candidate.value and known.plan.recipe(candidate).expensive:
+            gain = max(gain, known.plan.expected_gain(candidate, plain.without(candidate.key), known.step_ms))
+    return max(gain, POLICY.drop_gain)
+
+
+def _gains_nothing(known: Known, plain: Settings) -> bool:
+    """Whether a leap that compiles nothing ran, and was no faster than the baseline."""
+    return bool(plain and known.judge.measured_runs(plain)) and known.judge.gain(plain, BASELINE).ratio <= 1
+
+
+def _wanted(known: Known, settings: Settings) -> Settings:
+    """The usual settings that were not dropped."""
+    return Settings({key: value for key, value in settings.items() if key not in known.dropped})
+
+
+def _compiling_is_hopeless(known: Known) -> bool:
+    """Whether compiled stacks have failed so often that the next one will."""
+    catalog = known.plan.catalog
+    failed = [s for s in known.judge.runs if catalog.cost(s) and not known.judge.measured_runs(s)]
+    return len(failed) >= POLICY.most_failures
+
+
+def needs_explaining(known: Known, settings: Settings) -> bool:
+    """Whether settings ran but differ too much, and the instruments may still show that rounding or chance did it."""
+    if len(settings) < 2:
+        return False
+    result = known.judge.result(settings)
+    if result is None or not result.measured:
+        return False
+    if known.plan.consent.permits(settings, known.judge.numerics(settings, result)):
+        return False
+    return not {Kind.CONTROL, Kind.REFERENCE} <= known.done or _may_be_chance(known, settings, result)
+
+
+def _may_be_chance(known: Known, settings: Settings, result: TrialResult) -> bool:
+    """Whether steps that draw random numbers were seen too seldom to tell another draw from a fault."""
+    judge = known.judge
+    again = len(judge.runs.get(BASELINE, ()))
+    draws = {run.losses or run.outputs for run in (*judge.baseline_runs, *judge.controls) if run.measured}
+    if not judge.spread.random or len(draws) >= POLICY.enough_draws or again >= POLICY.most_runs:
+        return False
+    return known.plan.consent.permits(settings, judge.numerics(settings, result, unseen_draws=True))
+
+
+def _usable_form(known: Known, goal: Settings) -> Settings:
+    """The strongest form of a goal that is untried or usable: each form that failed is weakened."""
+    settings = _permitted(known, goal)
+    while settings and known.judge.has_tried(settings) and not known.usable(settings):
+        settings = weaker(known, settings)
+    return settings
+
+
+def _permitted(known: Known, settings: Settings) -> Settings:
+    """The settings that the person permits; none if these conflict with each other."""
+    catalog, consent = known.plan.catalog, known.plan.consent
+    for key in settings:
+        if not consent.permits({key: settings[key]}):
+            settings = settings.without(key)
+    return settings if not catalog.conflict(settings) else BASELINE
