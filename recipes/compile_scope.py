@@ -17,9 +17,9 @@ When it does not
 ----------------
 Nothing is fused across blocks or outside them, so the step can be somewhat slower than with the whole model compiled;
 a long run earns the longer compilation back. Blocks of several shapes, as in the stages of a convolutional network,
-are compiled once for each shape; where more than a third differ it is not tried. With few blocks there is little to
-save. A loss that takes a small share of the step, or that the compiler cannot trace, gains nothing by being compiled
-with the model.
+are compiled once for each shape; kinds of blocks of which more than a third differ stay as they are. With few blocks
+there is little to save. A loss that takes a small share of the step, or that the compiler cannot trace, gains nothing
+by being compiled with the model.
 
 Numerics
 --------
@@ -106,7 +106,11 @@ class CompileScope(Recipe):
             return f"The loss takes {share} of the step, and more of a tuned one."
         if value != "regional" or not facts.workload.repeated_blocks:
             return super().why(facts, value)
-        name, count = facts.workload.repeated_blocks[0]
+        (name, count), *others = facts.workload.repeated_blocks
+        if others:
+            return (
+                "The model repeats blocks of layers; compiling these by themselves starts sooner than the whole model."
+            )
         return f"The model repeats {name} {count} times; compiling it by itself starts sooner than the whole model."
 
 

@@ -6,7 +6,7 @@ import torchvision
 from torch import nn
 
 from advisor.portable import source
-from advisor.portable.blocks import repeated_blocks
+from advisor.portable.blocks import blocks_to_compile, repeated_blocks
 from advisor.trial.inspection import block_counts, block_shapes
 
 
@@ -79,17 +79,35 @@ def test_the_exported_search_finds_the_same(make, expected):
     assert len(repeated_blocks(model)) == len(expected)
 
 
+def convolutions_and_layers():
+    layer = nn.TransformerEncoderLayer(8, 2, 16)
+    return nn.Sequential(torchvision.models.resnet18(), nn.TransformerEncoder(layer, 3, enable_nested_tensor=False))
+
+
 @pytest.mark.parametrize(
     ("make", "shapes"),
     [
         (Decoder, 1),
         (lambda: nn.Sequential(Stage(4, 2), Stage(8, 3)), 2),
         (torchvision.models.resnet18, 7),
+        (torchvision.models.swin_t, 4),
+        (convolutions_and_layers, 1),
         (lambda: nn.Linear(2, 2), 0),
     ],
 )
 def test_blocks_of_one_class_that_differ_in_shape_are_of_several_kinds(make, shapes):
     assert block_shapes(make()) == shapes
+
+
+def test_blocks_that_are_alike_are_compiled_beside_others_that_are_not():
+    """As of a transformer behind a convolutional network."""
+    compiled = blocks_to_compile(convolutions_and_layers())
+    assert [type(block) for block in compiled] == [nn.TransformerEncoderLayer] * 3
+    few = nn.ModuleList(nn.TransformerDecoderLayer(8, 2, 16) for _ in range(2))
+    both = nn.ModuleList([nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 4), few])
+    assert len(blocks_to_compile(both)) == 6
+    every = blocks_to_compile(torchvision.models.resnet18())
+    assert [type(block).__name__ for block in every] == ["BasicBlock"] * 8
 
 
 def test_blocks_come_with_their_names_and_the_largest_first():

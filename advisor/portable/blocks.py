@@ -1,7 +1,5 @@
 """The blocks that a model repeats."""
 
-import collections
-
 import torch
 
 
@@ -16,6 +14,20 @@ def repeated_blocks(model: torch.nn.Module) -> list[list[tuple[str, torch.nn.Mod
     for name, block in {id(block): (name, block) for name, block in blocks_below("", model)}.values():
         groups.setdefault(kind_of(block), []).append((name, block))
     return sorted((group for group in groups.values() if len(group) >= 2), key=parameters_in, reverse=True)
+
+
+def blocks_to_compile(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """The repeated blocks to compile by themselves: as many kinds as leave three blocks to a shape on average.
+
+    Others, as the stages of a convolutional network, would take as long as the whole model. All, where no kind does.
+    """
+    groups = [[block for _, block in group] for group in repeated_blocks(model)]
+    chosen: list[torch.nn.Module] = []
+    for group in sorted(groups, key=lambda blocks: len(set(map(shape_of, blocks))) / len(blocks)):
+        blocks = chosen + group
+        if 3 * len(set(map(shape_of, blocks))) <= len(blocks):
+            chosen = blocks
+    return chosen or [block for group in groups for block in group]
 
 
 def blocks_below(prefix: str, module: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
@@ -58,10 +70,14 @@ def kind_of(module: torch.nn.Module) -> object:
     return type(module), inside
 
 
+def shape_of(block: torch.nn.Module) -> object:
+    """What blocks have in common that share their code: the kind, and the names and shapes of the parameters."""
+    return kind_of(block), tuple((name, tuple(p.shape)) for name, p in block.named_parameters())
+
+
 def two_alike(blocks: list[tuple[str, torch.nn.Module]]) -> bool:
-    """Whether two of these blocks have parameters of the same names and shapes."""
-    shapes = [tuple((name, tuple(p.shape)) for name, p in block.named_parameters()) for _, block in blocks]
-    return max(collections.Counter(shapes).values()) >= 2
+    """Whether two of these blocks have one shape."""
+    return len({shape_of(block) for _, block in blocks}) < len(blocks)
 
 
 def parameters_in(group: list[tuple[str, torch.nn.Module]]) -> int:

@@ -4,16 +4,16 @@ import typing
 
 import torch
 
-from advisor.portable.blocks import repeated_blocks
+from advisor.portable.blocks import blocks_to_compile
 from advisor.portable.compiled_module import compile_in_place
 
 
 def compile_blocks(model: torch.nn.Module, **options: typing.Any) -> None:
-    """Compile each block that the model repeats, in place. Blocks that are alike are compiled once.
+    """Compile blocks that the model repeats, in place. Blocks that are alike are compiled once.
 
     ``options`` are those of torch.compile. Raises ValueError for a model that repeats none.
     """
-    blocks = [block for group in repeated_blocks(model) for _, block in group]
+    blocks = blocks_to_compile(model)
     if not blocks:
         raise ValueError("the model repeats no block that could be compiled by itself")
     # Blocks of one class share a cache, and those of other shapes each need a place in it.

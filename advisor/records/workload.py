@@ -65,10 +65,11 @@ class WorkloadFacts:
     attention, recurrent, and forked for TorchScript that runs parts of itself beside one another. ``current`` holds the
     value of every known setting as the user has it.
     ``input_dims`` has the number of dimensions of each input tensor. ``linear_shapes`` has inputs, outputs and count
-    for each size of linear layer. ``repeated_blocks`` has class and count, and ``block_shapes`` counts their shapes;
-    ``parameter_shapes`` counts those of all parameters; ``varying_shapes`` is whether the first batches differ in
-    shape. ``fusable_chains`` counts chains of pointwise operations and ``inplace_activations`` the activations that
-    could write over their input; where there is none because the model cannot be traced, the problem says why.
+    for each size of linear layer. ``repeated_blocks`` has class and count; ``block_shapes`` counts the shapes of those
+    to compile by themselves, ``parameter_shapes`` those of all parameters; ``varying_shapes`` is whether the first
+    batches differ in shape. ``fusable_chains`` counts chains of pointwise operations and ``inplace_activations`` the
+    activations that could write over their input; where there is none because the model cannot be traced, the problem
+    says why.
     ``clip_norm`` is the norm that the user clips gradients to, None without clipping.
     ``biased_conv_norm_pairs`` counts convolutions whose bias a norm cancels, ``conv_norm_pairs`` batch norms that could
     be folded (looked for in inference only); where neither could be looked for, ``norm_pairs_problem`` says why.

@@ -23,7 +23,7 @@ from advisor.portable import (
     pointwise,
     training_cache,
 )
-from advisor.portable.blocks import kind_of, repeated_blocks
+from advisor.portable.blocks import blocks_to_compile, repeated_blocks, shape_of
 from advisor.portable.loaders import READ_AHEAD, divides_samples, hears_of_epochs, keeps_position, loader_with
 from advisor.portable.nested import tensors_of
 from advisor.portable.optimizer_options import torch_class
@@ -127,9 +127,8 @@ def block_counts(model: nn.Module) -> tuple[tuple[str, int], ...]:
 
 
 def block_shapes(model: nn.Module) -> int:
-    """The number of kinds among the blocks that a model repeats: of one class, with parameters of the same shapes."""
-    blocks = [block for group in repeated_blocks(model) for _, block in group]
-    return len({(kind_of(block), tuple((name, p.shape) for name, p in block.named_parameters())) for block in blocks})
+    """The number of shapes among the repeated blocks that would be compiled by themselves."""
+    return len({shape_of(block) for block in blocks_to_compile(model)})
 
 
 def _generated_tokens(loop: Loop) -> int | None:
