@@ -12,6 +12,7 @@ from advisor.experiment.judging.judge import BASELINE
 from advisor.experiment.moves import adds, repeats, singles
 from advisor.experiment.plan import facts_under
 from advisor.recipe.settings import Settings
+from advisor.records import Mode
 
 PAIR = Settings({**BF16.settings, **GRAPH.settings})
 THREE = PAIR.merged(LAST.settings)
@@ -124,3 +125,12 @@ def test_an_earlier_trial_alone_says_nothing_of_what_the_stack_makes_possible():
     known = replace(known, judge=tried, stack=PAIR)
     gain = next(move.gain for move in adds(known) if move.settings.get(WORKERS.key))
     assert 1.4 < gain < 1.6
+
+
+@pytest.mark.parametrize("present", ["no_grad", "inference_mode"])
+def test_gradients_that_are_off_stay_off_in_the_stack(present):
+    facts = gpu_facts(mode=Mode.INFER, current={"infer.grad": present}, optimizer=None)
+    plan = known_of(facts).plan
+    off = next(candidate for candidate in plan.candidates if candidate.settings == {"infer.grad": "grad"})
+    assert not plan.may_stack(off), "it is tried alone, to tell what not recording is worth"
+    assert plan.usual_stack().get("infer.grad") in (None, "no_grad")

@@ -84,7 +84,8 @@ class Plan:
     def is_usual(self, candidate: Candidate) -> bool:
         """Whether an expert would write a candidate without asking: it is usual, or undoes a habit."""
         recipe = self.recipe(candidate)
-        return recipe.is_usual(candidate.value, self.facts.workload.mode) or (recipe.habit and candidate.already_on)
+        undoes = recipe.habit and candidate.already_on and not recipe.usual  # its default is good
+        return recipe.is_usual(candidate.value, self.facts.workload.mode) or undoes
 
     def may_stack(self, candidate: Candidate) -> bool:
         """Whether a candidate can join a stack now: it needs no consent, and is not tried for its cost alone."""

@@ -7,6 +7,7 @@ import torch
 
 from advisor.errors import TargetError
 from advisor.records import Mode
+from scripts.steps import batches, step_of
 
 
 def test_the_call_with_the_batch_is_found_among_several(script):
@@ -30,6 +31,94 @@ def test_one_call_for_each_batch_needs_no_note(script):
 def test_a_model_that_no_batch_reaches_as_it_is_has_no_loop(script):
     with pytest.raises(TargetError, match="called with something else than a batch"):
         script("with torch.no_grad():\n    for x, y in loader:\n        model(-x)\n")
+
+
+@pytest.mark.parametrize(
+    ("around", "inputs", "current"),
+    [
+        ("torch.no_grad()", "x", {"infer.grad": "no_grad"}),
+        ("torch.inference_mode()", "x", {"infer.grad": "inference_mode"}),
+        ("torch.enable_grad()", "x", {"infer.grad": "grad"}),
+        (
+            "torch.no_grad(), torch.autocast('cpu', torch.bfloat16)",
+            "x",
+            {"infer.grad": "no_grad", "precision.autocast": "bfloat16"},
+        ),
+        ("torch.no_grad()", "x.bfloat16()", {"infer.grad": "no_grad", "precision.weights": "bfloat16"}),
+    ],
+)
+def test_what_a_script_predicts_with_is_no_gain_of_ours(script, around, inputs, current):
+    half = "model.bfloat16()" if "bfloat16()" in inputs else ""
+    loop, _ = script(
+        f"{half}\nloader = DataLoader(TensorDataset(numbers / 7), 8)\n"
+        f"with {around}:\n    for (x,) in loader:\n        model({inputs})\n"
+    )
+    assert {key: value for key, value in loop.current.items() if key in current} == current
+    with torch.no_grad():
+        step_of(loop)(next(iter(loop.data)))
+
+
+def test_a_model_that_was_made_in_inference_mode_is_measured(script):
+    loop, _ = script(
+        """
+        @torch.inference_mode()
+        def main():
+            model = nn.Linear(1, 1)
+            for x, y in loader:
+                model(x)
+        main()
+        """
+    )
+    assert not any(parameter.is_inference() for parameter in loop.model.parameters())
+    assert step_of(loop)(next(iter(loop.data))).shape == (8, 1)
+
+
+def test_a_loss_that_calls_the_model_itself(script):
+    """As fairseq's criterions: `loss = criterion(model, sample)`."""
+    loop, names = script(
+        """
+        class Criterion(nn.Module):
+            def forward(self, model, sample):
+                x, y = sample
+                return nn.functional.mse_loss(model(x), y)
+        criterion = Criterion()
+        for sample in loader:
+            loss = criterion(model, sample)
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+        """
+    )
+    assert loop.model is names["model"]
+    assert loop.step is not None
+    assert len(batches(loop, 2)) == 2
+
+
+@pytest.mark.parametrize(
+    ("trained", "behind"),
+    [
+        ("[image]", "image.data.clamp_(0, 1)"),
+        ("[p.detach().clone().requires_grad_() for p in model.parameters()]", "pass"),
+    ],
+    ids=["an image", "copies of the weights"],
+)
+def test_what_is_trained_need_not_be_the_models(script, trained, behind):
+    loop, names = script(f"""
+        image = torch.rand(8, 1, requires_grad=True)
+        trained = {trained}
+        optimizer = torch.optim.SGD(trained, lr=1e-2)
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = (model(x * image) - y).abs().mean()
+            loss.backward()
+            if trained[0] is not image:
+                for copied, p in zip(trained, model.parameters()):
+                    copied.grad = p.grad.clone()
+            optimizer.step()
+            {behind}
+    """)
+    assert loop.model is names["model"]
+    before = names["trained"][0].detach().clone()
+    batches(loop, 2)
+    assert not torch.equal(before, names["trained"][0])
 
 
 def test_a_model_that_is_called_in_a_thread_is_told(script):

@@ -78,6 +78,56 @@ def test_one_batch_a_round_is_the_loaders(form, script):
     assert [first for _, first in names["seen"][8:]] == [0, 8]
 
 
+NAMED = {
+    "a bar": "tqdm(loader)",
+    "a count": "enumerate(loader)",
+    "a bar around a count": "tqdm(enumerate(loader), total=8)",
+    "an iterator": "iter(loader)",
+}
+
+
+@pytest.mark.parametrize("form", NAMED)
+def test_a_name_for_what_reads_the_loader_goes_on_after_its_epoch(form, script):
+    """As in YOLOv5: `pbar = enumerate(train_loader)`, and then `pbar = tqdm(pbar)`."""
+    item = "count, (x, y)" if "count" in form else "x, y"
+    loop, names = script(f"""
+from tqdm import tqdm
+for epoch in range(3):
+    count, rounds = None, {NAMED[form]}
+    for {item} in rounds:
+        {OWN_STEP}
+        seen.append((count, int(x[0])))
+""")
+    assert loop.data is names["loader"]
+    names["seen"].clear()
+    batches(loop, 8)
+    batches(loop, 2)
+    assert [first for _, first in names["seen"]] == [*range(0, 64, 8), 0, 8]
+    if "count" in form:
+        assert [count for count, _ in names["seen"]] == [1, 2, 3, 4, 5, 6, 7, 0, 1, 2]
+
+
+def test_the_loop_that_reads_the_batch_is_the_step_and_not_one_within_it(script):
+    """As StyleGAN's phases: several updates to a batch, made in a loop of their own."""
+    loop, names = script(
+        AGAIN,
+        f"""
+        batches, count = again(loader), 0
+        while True:
+            x, y = next(batches)
+            for phase, every in (("main", 1), ("penalty", 4)):
+                if count % every == 0:
+                    {OWN_STEP}
+                    seen.append((phase, int(x[0])))
+            count += 1
+    """,
+    )
+    assert loop.data is names["loader"]
+    names["seen"].clear()
+    batches(loop, 3)
+    assert names["seen"][-2:] == [("main", 8), ("main", 16)]
+
+
 def test_the_loops_own_count_goes_round(script):
     loop, names = script(AGAIN, ONCE["a count"].replace("OWN", OWN_STEP))
     names["seen"].clear()

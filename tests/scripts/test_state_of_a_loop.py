@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -182,6 +183,50 @@ class TestFiles:
             [*names[:3], *(f"new{number}.pt" for number in range(4))]
         )
         assert open is open_before
+
+    def test_a_library_writes_over_no_file_either(self, script):
+        for name in ("history.npy", "model.safetensors"):
+            Path(name).write_text("precious")
+        loop, _ = script("""
+            import numpy as np
+            import safetensors.torch
+            from safetensors.torch import save_file
+            for number, (x, y) in enumerate(loader):
+                STEP
+                np.save("history.npy", np.zeros(number))
+                save_file(model.state_dict(), "model.safetensors")
+                safetensors.torch.save_model(model, f"{number}.safetensors")
+        """)
+        batches(loop, 2)
+        assert {Path(name).read_text() for name in ("history.npy", "model.safetensors")} == {"precious"}
+        assert Path("2.safetensors").is_file()
+
+    def test_old_files_are_neither_removed_nor_moved(self, script):
+        """As by scripts that keep their last checkpoints only."""
+        old = [Path(f"checkpoint-{number}/model.pt") for number in (7, 8, 9)] + [Path("last.pt"), Path("best-1.pt")]
+        for file in old:
+            file.parent.mkdir(exist_ok=True)
+            file.write_text("precious")
+            os.utime(file, (0, 0))
+        loop, _ = script("""
+            import os, shutil
+            from pathlib import Path
+            for number, (x, y) in enumerate(loader):
+                STEP
+                for folder in Path().glob("checkpoint-*"):
+                    shutil.rmtree(folder)
+                for file in Path().glob("best-*.pt"):
+                    file.unlink()
+                if os.path.exists("last.pt"):
+                    os.replace("last.pt", "previous.pt")
+                Path(f"checkpoint-{number}").mkdir(exist_ok=True)
+                for file in (f"checkpoint-{number}/model.pt", f"best-{number}.pt", "last.pt"):
+                    torch.save(model.state_dict(), file)
+        """)
+        batches(loop, 3)
+        assert {file.read_text() for file in old} == {"precious"}
+        new = {str(path) for path in Path().glob("*[-.]*") if path not in (*old, *(file.parent for file in old))}
+        assert new == {"train.py", "checkpoint-3", "best-3.pt", "previous.pt"}
 
     def test_functions_that_the_script_has_taken_are_its_own_again(self, script):
         Path("last.pt").write_text("old")

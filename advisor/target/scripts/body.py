@@ -22,12 +22,11 @@ from advisor.target.scripts.contexts import Context, contexts_of, entered
 from advisor.target.scripts.elsewhere import clears_gradients
 from advisor.target.scripts.files import writing_over_nothing
 from advisor.target.scripts.names import Names
+from advisor.target.scripts.positions import COUNTED, Loop, is_read_in, position_of, reads_once, value_of
 from advisor.target.scripts.readings import Readings
 from advisor.target.scripts.watch import Seen, Where
 
-Loop = ast.For | ast.While
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-_REPEATING = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _ITEM, _LEFT = "__perf_advisor_item__", "__perf_advisor_left__"
 
 
@@ -68,22 +67,20 @@ class _Left(BaseException):
     """Stands in for a ``return`` of the function that the loop is in."""
 
 
-def training_loop(frames: Iterable[Where], loader: Any) -> FoundLoop:
+def training_loop(seen: Seen) -> FoundLoop:
     """The loop that the first update was made in. Raises NoBodyError where the script's source has none that fits.
 
-    With a loader it is the loop that reads the loader; else the innermost one around the update.
+    With a loader it is the innermost loop that reads the loader; else the innermost one around the update.
     """
     found: list[FoundLoop] = []
-    users = [where for where in frames if where.is_users]
+    users = [where for where in seen.frames if where.is_users]
     for place, where in enumerate(users):
         if loops := loops_around(where):
             found += _with_names(where, loops, users[:place], users[place + 1 :])
     if not found:
         raise NoBodyError("no loop in the script's own code stands around the update of the weights")
-    if loader is not None:
-        reading = next((loop for loop in found if _position_of(loader, loop) is not None), None)
-        return reading or found[0]
-    return found[0]
+    reading = (loop for loop in found if position_in(loop, seen) or is_read_in(loop.statement, loop.code, seen.reads))
+    return next(reading, found[0])
 
 
 def step_of(loop: FoundLoop, seen: Seen) -> tuple[Callable[[Any], torch.Tensor], Any]:
@@ -91,24 +88,12 @@ def step_of(loop: FoundLoop, seen: Seen) -> tuple[Callable[[Any], torch.Tensor],
 
     Raises NoBodyError for a body that cannot stand by itself.
     """
-    loader = seen.loader
-    position = _position_of(loader, loop) if loader is not None else None
+    loader, position = seen.loader, position_in(loop, seen)
     if position is not None:
-        return Body(loop, Readings(seen.iterators), _counter_of(loop, loader) if position == _COUNTED else None), loader
-    if loader is not None and _reads_once(loop, seen.reads):
+        return Body(loop, Readings(seen.iterators), _counter_of(loop, loader) if position == COUNTED else None), loader
+    if loader is not None and reads_once(loop.statement, loop.code, seen.reads):
         return Body(loop, Readings(seen.iterators, fed=loader), Rounds(_items(loop))), loader
     return Body(loop, Readings(seen.iterators)), _items(loop)
-
-
-def _reads_once(loop: FoundLoop, reads: Iterable[tuple[CodeType, int]]) -> bool:
-    """Whether each round of a loop reads one batch with ``next``, itself or in what it calls."""
-    last = loop.statement.end_lineno or 0
-    lines = {line for code, line in reads if code is loop.code and loop.statement.body[0].lineno <= line <= last}
-    if len(lines) != 1:
-        return False
-    (line,) = lines
-    around = [n for s in loop.statement.body for n in ast.walk(s) if isinstance(n, _REPEATING)]
-    return not any(node.lineno <= line <= (node.end_lineno or 0) for node in around)
 
 
 @dataclass(slots=True)
@@ -214,46 +199,11 @@ def _losses() -> Iterator[list[torch.Tensor]]:
         tensor.backward = original
 
 
-# Where the batch is in an item of a loop: it is the item, or it follows a count (``enumerate``).
-_BARE, _COUNTED = "bare", "counted"
-
-
-def _position_of(loader: Any, loop: FoundLoop) -> str | None:
-    """The form in which a loop reads a loader, plain or as in ``enumerate(tqdm(loader))``; None where it does not."""
-    if not isinstance(loop.statement, ast.For):
+def position_in(loop: FoundLoop, seen: Seen) -> str | None:
+    """The form in which a loop goes through the loader of the step; None where it does not."""
+    if seen.loader is None:
         return None
-    expression, counted = loop.statement.iter, False
-    while True:
-        value = _value(expression, loop.names)
-        if value is loader or getattr(value, "iterable", None) is loader:  # tqdm's name for what it wraps
-            return _COUNTED if counted else _BARE
-        if not isinstance(expression, ast.Call) or not expression.args:
-            return None
-        name = ast.unparse(expression.func).rpartition(".")[2]
-        if name == "enumerate":
-            counted = True
-        elif name not in ("tqdm", "track", "iter", "list", "progress_bar", "prange", "auto_tqdm", "trange"):
-            return None
-        expression = expression.args[0]
-
-
-def counts_batches(loop: FoundLoop, loader: Any) -> bool:
-    """Whether a loop goes through ``enumerate`` of a loader."""
-    return _position_of(loader, loop) == _COUNTED
-
-
-def _value(expression: ast.expr, names: dict[str, Any]) -> Any:
-    """The value of a name, an attribute or an element; None for anything that would run code of its own."""
-    if isinstance(expression, ast.Name):
-        return names.get(expression.id)
-    if isinstance(expression, ast.Attribute):
-        return getattr(_value(expression.value, names), expression.attr, None)
-    if isinstance(expression, ast.Subscript) and isinstance(expression.slice, ast.Constant):
-        try:
-            return _value(expression.value, names)[expression.slice.value]
-        except (TypeError, KeyError, IndexError):
-            return None
-    return None
+    return position_of(loop.statement, loop.names, seen.loader, seen.iterators)
 
 
 def _items(loop: FoundLoop) -> Any:
@@ -319,7 +269,7 @@ def _contexts(where: Where, names: dict[str, Any], line: int) -> Iterator[Contex
         if isinstance(node, ast.With) and node.body[0].lineno <= line <= (node.end_lineno or 0)
     ]
     blocks.sort(key=lambda node: node.lineno)
-    return contexts_of(blocks, names, where.frame.f_code.co_filename, _value)
+    return contexts_of(blocks, names, where.frame.f_code.co_filename, value_of)
 
 
 def _scope_of(where: Where) -> ast.AST:

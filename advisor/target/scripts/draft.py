@@ -16,8 +16,9 @@ from torch.optim import Optimizer
 
 from advisor.errors import AdvisorError, TargetError
 from advisor.runtime.batches import describe
-from advisor.target.scripts.body import FoundLoop, NoBodyError, counts_batches, training_loop
+from advisor.target.scripts.body import FoundLoop, NoBodyError, position_in, training_loop
 from advisor.target.scripts.plain import workload_of
+from advisor.target.scripts.positions import COUNTED
 from advisor.target.scripts.run import package_of, watched
 from advisor.target.scripts.watch import Seen, Where
 
@@ -132,12 +133,12 @@ def _own_step(seen: Seen) -> Iterator[str]:
     yield ""
     yield "def step(batch):"
     try:
-        loop = training_loop(seen.frames, seen.loader)
+        loop = training_loop(seen)
     except NoBodyError:
         yield "    loss = ...  # TODO: all that a step does, from the batch to the update"
     else:
         yield f"    # the loop at {Path(loop.file).name}:{loop.statement.lineno}"
-        yield from textwrap.indent(_body_text(loop, seen.loader), "    ").splitlines()
+        yield from textwrap.indent(_body_text(loop, seen), "    ").splitlines()
     yield "    return loss  # TODO: the loss by its name above"
     yield ""
     models = ", ".join(_name("model", number) for number in range(max(1, len(seen.models))))
@@ -145,12 +146,12 @@ def _own_step(seen: Seen) -> Iterator[str]:
     yield f"return advisor.Workload(step=step, models=[{models}], optimizers=[{optimizers}], data=data)"
 
 
-def _body_text(loop: FoundLoop, loader: Any) -> str:
+def _body_text(loop: FoundLoop, seen: Seen) -> str:
     lines = linecache.getlines(loop.file)
     body = loop.statement.body
     text = textwrap.dedent("".join(lines[body[0].lineno - 1 : body[-1].end_lineno]))
     target = ast.unparse(loop.statement.target) if isinstance(loop.statement, ast.For) else "_"
-    item = "(0, batch)" if loader is not None and counts_batches(loop, loader) else "batch"
+    item = "(0, batch)" if position_in(loop, seen) == COUNTED else "batch"
     return f"for {target} in [{item}]:  # TODO: names that the loop uses\n{textwrap.indent(text, '    ')}"
 
 

@@ -11,6 +11,7 @@ import shutil
 import sys
 import sysconfig
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -20,7 +21,10 @@ import torch
 
 from advisor.files.paths import PACKAGE
 
+# Times of change before this one are those of files that no trial has made. Seconds since the epoch.
+_BEGUN_S = time.time()
 _INSTALLED = ("/site-packages/", "/dist-packages/")
+_WITH_CACHES = tuple(f"{folder}{package}/" for folder in _INSTALLED for package in ("torch", "triton"))
 _PYTHONS_OWN = ("<frozen ", f"{sysconfig.get_path('stdlib')}{os.sep}")
 _OPEN = inspect.signature(open)
 _WRITING = frozenset("wax+")
@@ -83,11 +87,31 @@ def _open_over_nothing(function: Callable[..., Any], file: Any, mode: str = "r",
 
 
 def _move_over_nothing(function: Callable[..., Any], src: Any, dst: Any, **kwargs: Any) -> Any:
-    return Path(src).unlink() if _is_there(dst) else function(src, dst, **kwargs)
+    """Move a file, unless it would go over one; one that was there before stays where it is."""
+    if not _is_there(src) or not _is_old(Path(src)):
+        return Path(src).unlink() if _is_there(dst) else function(src, dst, **kwargs)
+    return None if _is_there(dst) else shutil.copy2(src, dst)
 
 
 def _copy_over_nothing(function: Callable[..., Any], src: Any, dst: Any, **kwargs: Any) -> Any:
     return dst if _is_there(dst) else function(src, dst, **kwargs)
+
+
+def _tensors_over_nothing(function: Callable[..., Any], tensors: Any, file: Any, *args: Any, **kwargs: Any) -> Any:
+    return None if _is_there(file) else function(tensors, file, *args, **kwargs)
+
+
+def _remove_nothing_old(function: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
+    """Remove a file or a folder unless it was there before. What is in ``dir_fd`` was looked at with its folder."""
+    if kwargs.get("dir_fd") is None and isinstance(path, str | os.PathLike) and _is_old(Path(path)):
+        return None
+    return function(path, *args, **kwargs)
+
+
+def _is_old(path: Path) -> bool:
+    """Whether a file, or one in a folder, was written before any trial began."""
+    inside = path.rglob("*") if path.is_dir() and not path.is_symlink() else ()
+    return any(one.lstat().st_mtime < _BEGUN_S for one in (path, *inside) if one.is_symlink() or one.exists())
 
 
 def _is_there(file: Any) -> bool:
@@ -101,30 +125,38 @@ _WRITERS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
     (os, "replace", _move_over_nothing),
     (os, "rename", _move_over_nothing),
     (shutil, "copyfile", _copy_over_nothing),
+    (shutil, "rmtree", _remove_nothing_old),
+    *((os, name, _remove_nothing_old) for name in ("remove", "unlink", "rmdir")),
 )
+
+
+def _writers() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+    yield from _WRITERS
+    if safetensors := sys.modules.get("safetensors.torch"):
+        yield safetensors, "serialize_file", _tensors_over_nothing
 
 
 @contextlib.contextmanager
 def writing_over_nothing() -> Iterator[None]:
-    """Have the script's code leave the files that there are as they are. What libraries write by themselves goes on."""
-    originals = [(owner, name, getattr(owner, name)) for owner, name, _ in _WRITERS]
-    for (owner, name, original), (_, _, guarded) in zip(originals, _WRITERS, strict=True):
-        setattr(owner, name, _for_users(original, guarded))
+    """Have the script leave the files that there are as they are. The caches of PyTorch's compilers go on."""
+    originals = [(owner, name, getattr(owner, name), guarded) for owner, name, guarded in _writers()]
+    for owner, name, original, guarded in originals:
+        setattr(owner, name, _for_scripts(original, guarded))
     try:
         yield
     finally:
-        for owner, name, original in originals:
+        for owner, name, original, _ in originals:
             setattr(owner, name, original)
 
 
-def _for_users(original: Callable[..., Any], guarded: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that acts as ``guarded`` when the user's code calls it, directly or through Python's own modules."""
+def _for_scripts(original: Callable[..., Any], guarded: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that acts as ``guarded`` for all but PyTorch's own code and ours, also through Python's modules."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         caller: FrameType | None = sys._getframe(1)
         while caller is not None and is_pythons_own(caller.f_code.co_filename):
             caller = caller.f_back
-        users = caller is not None and not is_library(caller.f_code.co_filename)
-        return guarded(original, *args, **kwargs) if users else original(*args, **kwargs)
+        goes_on = caller is None or any(part in caller.f_code.co_filename for part in (*_WITH_CACHES, str(PACKAGE)))
+        return original(*args, **kwargs) if goes_on else guarded(original, *args, **kwargs)
 
     return call

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -52,7 +53,6 @@ def _plain(seen: Seen) -> Adapted | None:
     if not own:
         return None
     data = batch if seen.loader is None else seen.loader
-    current = {} if call.autocast == "none" else {"precision.autocast": call.autocast}
     told = seen.loader is not None or _repeats(seen)
     made = "" if told else "; its batch is measured again and again, without the making of batches"
     return Adapted(
@@ -61,7 +61,7 @@ def _plain(seen: Seen) -> Adapted | None:
         loss=None if loss is None else _bound(loss),
         optimizer=seen.updates[0],
         mode="train",
-        current=current,
+        current=_current(call),
         clip_grad=seen.clip_norm,
         notes=[
             f"the script's model, loss and optimizer as its first step used them{made}; {_left_out(seen)}",
@@ -83,7 +83,7 @@ def _repeats(seen: Seen) -> bool:
 def _rounds_differ(seen: Seen) -> bool:
     """Whether another round may compute another loss, by a branch, or gradients of several rounds add up."""
     with contextlib.suppress(NoBodyError):
-        loop = training_loop(seen.frames, seen.loader)
+        loop = training_loop(seen)
         return loop.branch is not None or not loop.clears
     return False
 
@@ -92,7 +92,7 @@ def _left_out(seen: Seen) -> str:
     """What a workload of the loop's parts leaves out, with what stands behind the update by name."""
     rest = "the rest of the script is left out"
     try:
-        behind = training_loop(seen.frames, seen.loader).behind
+        behind = training_loop(seen).behind
     except NoBodyError:
         return rest
     named = ", ".join(f"`{text}`" for text in behind[:_MOST_NAMED])
@@ -103,7 +103,7 @@ def _left_out(seen: Seen) -> str:
 def _others(seen: Seen) -> list[str]:
     """Which loop was measured, where the script has others that train, such as a search for a learning rate."""
     with contextlib.suppress(NoBodyError):
-        loop = training_loop(seen.frames, seen.loader)
+        loop = training_loop(seen)
         lines = [where.line for where in seen.frames if where.frame.f_code.co_filename == loop.file]
         if others := told_of_others(loop.file, loop.statement, lines):
             return [f"the loop at {loop.place} is the first that the script comes to; {others}"]
@@ -150,9 +150,10 @@ def _same(one: Any, other: Any) -> bool:
 
 def _own_step(seen: Seen) -> Adapted:
     """The body of the script's loop as a step of its own."""
-    if not seen.models:
+    models = seen.models or seen.called  # what is trained may be an image, or a copy of the weights
+    if not models:
         raise NoBodyError("the parameters that are updated belong to no module that was called")
-    loop = training_loop(seen.frames, seen.loader)
+    loop = training_loop(seen)
     step, data = step_of(loop, seen)
     others = _others(seen)
     if loop.branch is not None:
@@ -161,7 +162,7 @@ def _own_step(seen: Seen) -> Adapted:
         data=data,
         mode="train",
         step=step,
-        models=list(_outermost(seen.models)),
+        models=list(_outermost(models)),
         optimizers=seen.optimizers,
         notes=[f"the body of the loop at {loop.place} is the step, with all that it does", *others],
     )
@@ -188,9 +189,35 @@ def _inference(seen: Seen) -> Adapted:
         notes.append(
             "the script calls its models several times for a batch; the call with the batch itself is measured"
         )
-    return Adapted(model=call.module.eval(), data=seen.loader, mode="infer", notes=notes)
+    model = _outside_inference_mode(call.module.eval())
+    current = {**_current(call), "infer.grad": call.gradients, **_half_precision(call, seen.batch)}
+    return Adapted(model=model, data=seen.loader, mode="infer", current=current, notes=notes)
 
 
 def _is_called_with(call: ModelCall, batch: Any) -> bool:
     split = splitter(call.module, with_target=False)(batch)
-    return _same(split.args, call.args) and _same(split.kwargs, call.kwargs)
+    return _is_made_of(split.args, call.args) and _is_made_of(split.kwargs, call.kwargs)
+
+
+def _is_made_of(batch: Any, given: Any) -> bool:
+    """Whether what a model was given is a batch, or a batch in a type of fewer bits."""
+    return _same(batch, given) or _same(given, batch)
+
+
+def _current(call: ModelCall) -> dict[str, Any]:
+    return {} if call.autocast == "none" else {"precision.autocast": call.autocast}
+
+
+def _half_precision(call: ModelCall, batch: Any) -> dict[str, Any]:
+    """The setting of a script that converts its batches to the type of a model in half precision."""
+    types = {parameter.dtype for parameter in call.module.parameters() if parameter.is_floating_point()}
+    floats = {tensor.dtype for tensor in tensors_of(batch) if tensor.is_floating_point()}
+    if len(types) != 1 or types == floats or not types <= {torch.bfloat16, torch.float16}:
+        return {}
+    return {"precision.weights": str(types.pop()).removeprefix("torch.")}
+
+
+def _outside_inference_mode(model: nn.Module) -> nn.Module:
+    """A model whose tensors autograd can work with: those made in inference mode are copied."""
+    held = (*model.parameters(), *model.buffers())
+    return copy.deepcopy(model) if any(tensor.is_inference() for tensor in held) else model

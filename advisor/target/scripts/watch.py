@@ -28,6 +28,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from advisor.portable.nested import tensors_of
 from advisor.target.scripts.files import is_library, staying_open, writes, writing_over_nothing
+from advisor.target.scripts.modes import autocast, gradients
 from advisor.target.scripts.processes import TRAINED, EndsAtUpdate
 from advisor.target.scripts.readings import Iterators
 
@@ -55,13 +56,14 @@ class LoopSeen(BaseException):
 
 @dataclass(slots=True)
 class ModelCall:
-    """A call of a module that no other module made."""
+    """A call of a module with parameters that no other such module made, and how autograd and autocast were set."""
 
     module: nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     output: Any
     autocast: str
+    gradients: str = "grad"
 
 
 @dataclass(slots=True)
@@ -141,8 +143,12 @@ class Seen:
     def models(self) -> list[nn.Module]:
         """The modules that were called and have parameters of an optimizer; without an update, any parameters."""
         trained = {id(p) for one in self.updates for group in one.param_groups for p in group["params"]}
-        called = {id(call.module): call.module for call in self.calls}.values()
-        return [m for m in called if any(not trained or id(p) in trained for p in m.parameters())]
+        return [m for m in self.called if any(not trained or id(p) in trained for p in m.parameters())]
+
+    @property
+    def called(self) -> list[nn.Module]:
+        """The modules with parameters that were called, each once."""
+        return list({id(call.module): call.module for call in self.calls}.values())
 
 
 class Watch:
@@ -164,7 +170,7 @@ class Watch:
         self._kept_files = contextlib.ExitStack()
         self._pid = os.getpid()
         self._thread = threading.get_ident()
-        self._depth = 0
+        self._depth = self._owners = 0
         self._in_loss = 0
 
     @contextlib.contextmanager
@@ -221,15 +227,17 @@ class Watch:
             if self._ends_soon:
                 self._end_step()
             self._depth += 1
+            self._owners += _has_parameters(module)
 
     def _after_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         if not self._is_ours():
             return
-        self._depth = max(0, self._depth - 1)
-        if self._depth or output is None:
+        owns = _has_parameters(module)
+        self._depth, self._owners = max(0, self._depth - 1), max(0, self._owners - owns)
+        if output is None or (self._owners if owns else self._depth):
             return
-        if any(True for _ in module.parameters()):
-            self.seen.calls.append(ModelCall(module, args, kwargs, output, _autocast()))
+        if owns:  # also inside a loss that calls the model
+            self.seen.calls.append(ModelCall(module, args, kwargs, output, autocast(), gradients()))
             del self.seen.calls[:-MOST_CALLS]
         else:
             self.seen.losses.append(LossCall(module, args, kwargs, output))
@@ -444,6 +452,10 @@ def _has_gradients(optimizer: Optimizer) -> bool:
     return any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
 
 
+def _has_parameters(module: nn.Module) -> bool:
+    return any(True for _ in module.parameters())
+
+
 def _stack(outside: FrameType | None) -> list[FrameType]:
     """The frames of the present stack, innermost first, up to the one that runs the script."""
     frames: list[FrameType] = []
@@ -463,14 +475,6 @@ def _within_generator(frames: list[FrameType]) -> bool:
         elif found:
             return frame.f_code.co_code[frame.f_lasti] != dis.opmap["FOR_ITER"]
     return False
-
-
-def _autocast() -> str:
-    """The type that autocast casts to at present, ``none`` where it is off."""
-    for device in ("cuda", "cpu"):
-        if torch.is_autocast_enabled(device):
-            return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
-    return "none"
 
 
 @contextlib.contextmanager

@@ -1,0 +1,89 @@
+"""How a script's loop reads its loader: as what it goes through, or with ``next`` in its body."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from types import CodeType
+from typing import Any
+
+from advisor.target.scripts.readings import Iterators
+
+Loop = ast.For | ast.While
+# Where the batch is in an item of a loop: it is the item, or it follows a count (``enumerate``).
+BARE, COUNTED = "bare", "counted"
+_REPEATING = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_PASSING_ON = frozenset({"tqdm", "track", "iter", "list", "progress_bar", "prange", "auto_tqdm", "trange"})
+
+
+def position_of(loop: Loop, names: dict[str, Any], loader: Any, iterators: Iterators) -> str | None:
+    """The form in which a loop reads a loader, plain or as in ``enumerate(tqdm(loader))``; None where it does not.
+
+    A name may stand for such a call: ``batches = tqdm(enumerate(loader))``.
+    """
+    if not isinstance(loop, ast.For):
+        return None
+    expression, counted = loop.iter, False
+    while True:
+        value, counts = _within(value_of(expression, names))
+        if value is not None and (value is loader or _read_by(value, iterators) is loader):
+            return COUNTED if counted or counts else BARE
+        if not isinstance(expression, ast.Call) or not expression.args:
+            return None
+        name = ast.unparse(expression.func).rpartition(".")[2]
+        if name == "enumerate":
+            counted = True
+        elif name not in _PASSING_ON:
+            return None
+        expression = expression.args[0]
+
+
+def _within(value: Any) -> tuple[Any, bool]:
+    """The object inside tqdm's bars and ``enumerate``, and whether the latter counts it."""
+    counts = False
+    while True:
+        if type(value) is enumerate:
+            value, counts = value.__reduce__()[1][0], True
+        elif (inside := getattr(value, "iterable", None)) is not None:  # tqdm's name for what it wraps
+            value = inside
+        else:
+            return value, counts
+
+
+def _read_by(value: Any, iterators: Iterators) -> Any:
+    """The loader that an iterator is of; None for anything else."""
+    try:
+        return iterators.get(value)
+    except TypeError:  # it can have no weak reference
+        return None
+
+
+def value_of(expression: ast.expr, names: dict[str, Any]) -> Any:
+    """The value of a name, an attribute or an element; None for anything that would run code of its own."""
+    if isinstance(expression, ast.Name):
+        return names.get(expression.id)
+    if isinstance(expression, ast.Attribute):
+        return getattr(value_of(expression.value, names), expression.attr, None)
+    if isinstance(expression, ast.Subscript) and isinstance(expression.slice, ast.Constant):
+        try:
+            return value_of(expression.value, names)[expression.slice.value]
+        except (TypeError, KeyError, IndexError):
+            return None
+    return None
+
+
+def is_read_in(loop: Loop, code: CodeType, reads: Iterable[tuple[CodeType, int]]) -> bool:
+    """Whether a loop of this code reads batches, in its body or by what it goes through."""
+    last = loop.end_lineno or 0
+    return any(place is code and loop.lineno <= line <= last for place, line in reads)
+
+
+def reads_once(loop: Loop, code: CodeType, reads: Iterable[tuple[CodeType, int]]) -> bool:
+    """Whether each round of a loop reads one batch with ``next``, itself or in what it calls."""
+    last = loop.end_lineno or 0
+    lines = {line for place, line in reads if place is code and loop.body[0].lineno <= line <= last}
+    if len(lines) != 1:
+        return False
+    (line,) = lines
+    around = [n for s in loop.body for n in ast.walk(s) if isinstance(n, _REPEATING)]
+    return not any(node.lineno <= line <= (node.end_lineno or 0) for node in around)
