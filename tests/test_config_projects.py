@@ -50,7 +50,7 @@ def test_a_plain_config_keeps_what_it_has_no_place_for_in_a_section(name):
 @pytest.mark.parametrize("name", [name for name in CONFIGS if not name.startswith(("plain", "torchtune"))])
 def test_a_framework_s_config_gets_no_section_that_its_parser_refuses(name):
     patch = patch_of(name)
-    assert patch.kind is not ConfigKind.PLAIN
+    assert (patch.kind is not ConfigKind.PLAIN) is not name.startswith("jsonargparse")
     assert SECTION not in patch.text
     assert patch.rest
 
@@ -68,6 +68,7 @@ def changes(name: str, settings, **options) -> list[str]:
         # what contradicts is switched off
         ("hf_run_glue.json", {"precision.autocast": "none"}, ['"fp16": false,']),
         ("llama_factory.yaml", {"precision.autocast": "float16"}, ["bf16: false", "fp16: true"]),
+        ("llama_factory_pure.yaml", {"precision.autocast": "bfloat16"}, ["pure_bf16: false", "bf16: true"]),
         ("llama_factory.yaml", {"precision.autocast": "none"}, ["bf16: false"]),
         ("accelerate_fsdp.yaml", {"compile.mode": "none"}, ['dynamo_backend: "NO"']),
         (
@@ -146,6 +147,14 @@ def test_an_inference_session_changes_the_batch_size_of_inference():
     assert changes("hf_alignment_sft.yaml", {"data.batch_size": 32}) == ["per_device_train_batch_size: 32"]
 
 
+def test_a_session_changes_the_section_of_its_mode():
+    text = "train: {batch_size: 8}\nvalidation: {batch_size: 16}\n"
+    for mode, path in ((Mode.TRAIN, "train.batch_size"), (Mode.INFER, "validation.batch_size")):
+        assert patched(text, Wanted({"data.batch_size": 64}, mode=mode)).mapped == {"data.batch_size": path}
+    alone = patched("batch_size: 8\n", Wanted({"data.batch_size": 64}, mode=Mode.INFER))
+    assert alone.mapped == {"data.batch_size": "batch_size"}
+
+
 def test_an_interpolation_is_left_as_it_is_and_the_setting_goes_to_the_rest():
     text = text_of("hydra_loaders.yaml")
     patch = patched(text, Wanted({"data.batch_size": 64}))
@@ -200,6 +209,13 @@ def test_a_map_to_a_value_that_cannot_say_the_setting_is_refused(text, key, valu
         ("tf32: no\n", {"precision.float32_matmul": "high"}, "tf32: yes\n"),
         ("grad_accum_steps: 4\n", {"step.accumulate": 1}, "grad_accum_steps: 1\n"),
         ("torch-compile: false\n", {"compile.mode": "default"}, "torch-compile: true\n"),
+        ("accum_iter: 4\n", {"step.accumulate": 1}, "accum_iter: 1\n"),
+        ("useBf16: false\n", {"precision.autocast": "bfloat16"}, "useBf16: true\n"),
+        (
+            "precision: 32-true  # litgpt\ndevices: 1\nnum_nodes: 1\nmetrics: {precision: 0.5}\n",
+            {"precision.autocast": "bfloat16"},
+            "precision: bf16-mixed  # litgpt\ndevices: 1\nnum_nodes: 1\nmetrics: {precision: 0.5}\n",
+        ),
     ],
 )
 def test_names_that_mean_one_thing_in_a_plain_config(text, settings, expected):
@@ -235,6 +251,8 @@ def test_names_that_may_mean_something_else_stay(text, settings):
         "task: detect\nmode: train\nbatch: 8\nepochs: 3\nworkers: 2\npatience: 3\nbox: 1\n",
         "model: {name: a}\noptimizer: {name: b}\ntraining: {steps: 1}\ncompile: {on: no}\nlr_scheduler: {a: 1}\n",
         "trainer: {epochs: 3, lr: 0.1}\nmodel: a\ndata: b\n",
+        "precision: bf16-true\ndevices: 1\nnum_nodes: 1\ncheckpoint_dir: a\n",
+        "lr0: 0.01\nlrf: 0.1\nwarmup_bias_lr: 0.1\nmosaic: 1.0\nbox: 0.05\nobj: 1.0\nanchor_t: 4.0\nhsv_h: 0.015\n",
         "trainer: {precision: fp32, max_epochs: 3}\nmodel: a\n",
         "trainer: {precision: bf16, max_steps: 3, devices: 2, strategy: ddp}\noptimizer: {lr: 0.1}\n",
         "train_batch_size: 8\noptimizer: adam\nscheduler: cosine\nfp16: false\n",

@@ -125,6 +125,11 @@ def test_json_stays_json():
         ("loaders:\n- {batch_size: 64}\n", "loaders.0.batch_size"),
         ("a: {b: {batch_size: 64.0}}\n", "a.b.batch_size"),
         ("data: {batch_size: 64}\neval: {batch_size: 16}\n", "data.batch_size"),
+        ("train: {batch_size: 64}\neval: {batch_size: 16}\n", "train.batch_size"),
+        ("loaders: {train_ds: {batch_size: 64}, validation_ds: {batch_size: 1}}\n", "loaders.train_ds.batch_size"),
+        ("batch_size: 64\ntest-loader: {batch_size: 1}\n", "batch_size"),
+        ("train: {batch_size: '64'}\n", "train.batch_size"),
+        ("training: {batchSize: 64}\n", "training.batchSize"),
     ],
 )
 def test_a_value_of_the_same_name_is_replaced(text, path):
@@ -136,11 +141,12 @@ def test_a_value_of_the_same_name_is_replaced(text, path):
 @pytest.mark.parametrize(
     "text",
     [
-        "train: {batch_size: 64}\neval: {batch_size: 16}\n",
+        "first: {batch_size: 64}\nsecond: {batch_size: 16}\n",
+        "train: {}\neval: {batch_size: 16}\n",
         "train: {batch_size: 64, batch_size: 32}\n",
         "train: {batch_size: auto}\n",
         "train: {batch_size: true}\n",
-        "train: {batch_size: '64'}\n",
+        "train: {batch_size: '64 per GPU'}\n",
         "train: {batch_size: null}\n",
         "train: {batch_size: [64]}\n",
         "base: &base {batch_size: 64}\ntrain: *base\n",
@@ -272,6 +278,7 @@ def test_two_maps_to_one_value_are_refused():
         ("perf_advisor: {k.v: [1]}\n", "is a list, not a value"),
         ("perf_advisor: {}\nperf_advisor: {}\n", "repeated"),
         ("!settings\na: 1\n", "or tagged"),
+        ("!!python/object:__main__.Args\na: 1\n", "or tagged"),
         ("? a\n: 1\n", "line 1 of the config has a key in the long form"),
         ("? perf_advisor\n:  c.d: >-\n    e\n", "line 2 of the config has a key in the long form"),
         ("?\n a\n: 1\n", "line 2 of the config has a key in the long form"),
@@ -319,7 +326,7 @@ IMPLIED = {"data.num_workers": {"data.persistent_workers": True}}
 
 def test_options_of_workers_go_where_the_workers_go():
     """A loader without workers refuses both of their options."""
-    text = "train: {num_workers: 0, persistent_workers: false}\nval: {num_workers: 0}\n"
+    text = "train: {num_workers: 0, persistent_workers: false}\nother: {num_workers: 0}\n"
     patch = patch_of(text, Wanted({"data.num_workers": 4}, implied=IMPLIED))
     assert yaml.safe_load(patch.text)["train"] == {"num_workers": 0, "persistent_workers": False}
     assert patch.added == {"data.num_workers": 4}
@@ -398,7 +405,7 @@ def _commented(draw, line: str) -> str:
 def test_switches_of_one_section_are_a_pair_and_those_of_two_are_not():
     settings = {"precision.autocast": "bfloat16"}
     assert "train:\n  bf16: true\n  fp16: false\n" in patched("train:\n  bf16: false\n  fp16: true\n", settings).text
-    assert patched("train:\n  bf16: false\neval:\n  fp16: false\n", settings).mapped == {}
+    assert patched("first:\n  bf16: false\nsecond:\n  fp16: false\n", settings).mapped == {}
 
 
 @given(configs(), SETTINGS)

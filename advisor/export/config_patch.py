@@ -1,8 +1,8 @@
 """Putting settings into a user's own config, in the words of the program that reads it.
 
 A setting goes where ``--map`` says; else to the framework's own key; else to the value of the same name, where that is
-unmistakable. What has no place goes into a section ``perf_advisor:`` of a plain config. The parsers of frameworks
-refuse such a section, so there it is the ``rest``, for a settings file beside the config.
+unmistakable. What has no place goes into a section ``perf_advisor:`` of a plain config. The parsers of frameworks, and
+jsonargparse (``class_path``), refuse such a section: there it is the ``rest``, for a settings file beside the config.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from advisor.errors import UsageError
 from advisor.export.configs.document import Document, Path, Scalar, at, resolved
-from advisor.export.configs.kinds import home_of, kind_of
+from advisor.export.configs.kinds import home_of, kind_of, names_classes
 from advisor.export.configs.names import entries_for, in_the_words_of, switched
 from advisor.export.configs.nodes import phrases as phrases_of_nodes
 from advisor.export.configs.toml_document import TomlDocument
@@ -94,12 +94,12 @@ def patched(text: str, wanted: Wanted, *, name: str = "config.yaml", kind: Confi
     # The settings first: what they bring with them depends on whether they were written.
     for key, value in {**wanted.settings, **wanted.brought}.items():
         if writer.is_open(key) and _is_alone(key, wanted.settings) and _goes_with_workers(writer, wanted, key):
-            entries = entries_for(key, value, document.tree, wanted.current)
+            entries = entries_for(key, value, document.tree, wanted.current, wanted.mode)
             if entries:
                 writer.say(Phrase((key,), entries))
     _drop_options_of_workers(writer, wanted)
     rest = _rest(writer, wanted)
-    in_section = kind in _FREE_FORM or SECTION in document.tree
+    in_section = (kind in _FREE_FORM and not names_classes(document.tree)) or SECTION in document.tree
     if in_section:
         _write_section(document, rest)
     return Patch(

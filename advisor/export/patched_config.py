@@ -107,7 +107,7 @@ def _sentences(patch: Patch, path: Path, *, said: bool) -> Iterator[str]:
         names = ", ".join(patch.added)
         yield f'  in its section {SECTION}, which advisor.load("{path.name}") applies: {names}'
     if patch.rest:
-        reader = _PROGRAMS.get(patch.kind, "it")
+        reader = _PROGRAMS.get(patch.kind, "the program that reads it")
         yield f"{reader} has no place for these: {', '.join(patch.rest)}."
 
 

@@ -10,6 +10,7 @@ from advisor.records import Value
 
 Path = tuple[str, ...]
 Scalar = Value | None
+_EVALUATION = frozenset({"val", "valid", "validation", "validate", "eval", "evaluation", "test", "predict", "infer"})
 
 
 class Document(Protocol):
@@ -42,6 +43,11 @@ def is_interpolation(value: object) -> bool:
 def same_value(old: object, new: Scalar) -> bool:
     """Whether two values are the same; true is not 1."""
     return isinstance(old, bool) == isinstance(new, bool) and old == new
+
+
+def evaluates(path: Sequence[str]) -> bool:
+    """Whether a part of a path speaks of evaluation or prediction, as ``val_loader`` does."""
+    return any(part in _EVALUATION for name in path for part in name.lower().replace("-", "_").split("_"))
 
 
 def at(tree: Any, path: Sequence[str]) -> Any:

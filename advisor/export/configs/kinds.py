@@ -64,6 +64,8 @@ _CLUES: Mapping[ConfigKind, tuple[str, str]] = {
         "training optimizer model profiling metrics checkpoint float8 compile comm",
     ),
 }
+# Names of other programs that have many names of a kind: YOLOv5's hyperparameters say nothing of its run.
+_OTHERS: Mapping[ConfigKind, frozenset[str]] = {ConfigKind.ULTRALYTICS: _words("fl_gamma obj_pw cls_pw anchor_t iou_t")}
 # Arguments of Lightning's Trainer that hardly any other trainer has, and those that others have too. The points of one.
 _TRAINER_OWN = _words(
     """accelerator accumulate_grad_batches gradient_clip_val gradient_clip_algorithm log_every_n_steps
@@ -90,6 +92,11 @@ def kind_of(tree: Mapping[str, Any]) -> ConfigKind:
     return best if scores[best] >= _ENOUGH else ConfigKind.PLAIN
 
 
+def names_classes(tree: Mapping[str, Any]) -> bool:
+    """Whether a config has classes as jsonargparse reads them, which refuses names that it does not know."""
+    return any(isinstance(node, dict) and "class_path" in node for _, node in walk(tree))
+
+
 def home_of(kind: ConfigKind, tree: Mapping[str, Any]) -> tuple[str, ...]:
     """The path of the mapping whose keys are the program's arguments: often the top level."""
     if kind is ConfigKind.LIGHTNING:
@@ -111,7 +118,7 @@ def _score(kind: ConfigKind, tree: Mapping[str, Any]) -> int:
 
 
 def _points(kind: ConfigKind, mapping: Any) -> int:
-    if not isinstance(mapping, dict):
+    if not isinstance(mapping, dict) or _OTHERS.get(kind, frozenset()) & mapping.keys():
         return 0
     strong, weak = ({name for name in clues.split() if name in mapping} for clues in _CLUES[kind])
     known = len(strong) >= _FEWEST_STRONG or strong & _UNMISTAKABLE
@@ -127,7 +134,7 @@ def _of_lightning(tree: Mapping[str, Any]) -> int:
     cli = sum(name in tree for name in ("seed_everything", "ckpt_path", "data", "model", "lr_scheduler", "optimizer"))
     if inside or ("seed_everything" in tree and "trainer" in tree):
         return inside + _STRONG * ("seed_everything" in tree) + cli
-    return _of_trainer(tree)
+    return _of_trainer(tree) if _TRAINER_OWN & tree.keys() else 0  # other programs share its words for a precision
 
 
 def _of_trainer(mapping: Mapping[str, Any]) -> int:

@@ -6,22 +6,27 @@ same kind.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from advisor.export.configs.document import Path, Scalar, at, is_interpolation, walk
+from advisor.export.configs.document import Path, Scalar, at, evaluates, is_interpolation, walk
 from advisor.export.configs.words import Entry
-from advisor.records import Value
+from advisor.records import Mode, Value
 
+# Where a new word begins in a name: `num-workers`, `numWorkers`.
+_WITHIN_A_NAME = re.compile(r"-|(?<=[a-z0-9])(?=[A-Z])")
 # Names of a setting that mean nothing else, beside the last part of its key; letters' case and dashes do not count.
 _NAMES: Mapping[str, str] = {
     "data.batch_size": "train_micro_batch_size_per_gpu per_device_train_batch_size micro_batch_size",
-    "data.num_workers": "workers n_workers num_worker dataloader_num_workers dataloader_workers num_data_workers",
+    "data.num_workers": """workers n_workers num_worker worker_num dataloader_num_workers dataloader_workers
+        num_data_workers""",
     "data.pin_memory": "pin_mem dataloader_pin_memory",
     "data.persistent_workers": "dataloader_persistent_workers",
     "data.prefetch_factor": "dataloader_prefetch_factor",
     "step.accumulate": """gradient_accumulation_steps accumulate_grad_batches grad_accum_steps accumulation_steps
-        gradient_accumulation accum_steps grad_accumulation_steps grad_accum""",
+        gradient_accumulation accum_steps grad_accumulation_steps grad_accum accum_grad accum_iter accum_freq
+        gradient_accumulation_iters accumulation_iters""",
     "backends.deterministic": "deterministic",
 }
 # Names of booleans, and the values of the setting for true and false.
@@ -45,7 +50,7 @@ _SWITCHES: Mapping[str, tuple[tuple[str, Value, Value], ...]] = {
 }
 # Names of words, which are replaced where the config's word says what the loop has now.
 _WORDS: Mapping[str, str] = {
-    "precision.autocast": "mixed_precision autocast_dtype amp_dtype autocast",
+    "precision.autocast": "mixed_precision autocast_dtype amp_dtype autocast precision",
     "precision.float32_matmul": "float32_matmul_precision matmul_precision float32_matmul",
     "compile.mode": "compile_mode torch_compile_mode",
 }
@@ -63,14 +68,19 @@ _OF_LIGHTNING = {"32": "none", "16": "float16"}
 _DTYPES = ("precision.autocast", "precision.weights")
 
 
-def entries_for(key: str, value: Value, tree: Mapping[str, Any], current: Mapping[str, Value]) -> tuple[Entry, ...]:
-    """Entries for a setting, found by name in a config of no known kind; none unless the match is unique."""
+def entries_for(
+    key: str, value: Value, tree: Mapping[str, Any], current: Mapping[str, Value], mode: Mode = Mode.TRAIN
+) -> tuple[Entry, ...]:
+    """Entries for a setting, found by name in a config of no known kind; none unless the match is unique.
+
+    Of sections for training and for evaluation the one that ``mode`` speaks of counts.
+    """
     own = key.rpartition(".")[2]
     names = {own, *_NAMES.get(key, "").split(), *_WORDS.get(key, "").split(), *_switches_of(key)}
     exact = [path for path, node in walk(tree) if ".".join(path) == key and not isinstance(node, dict | list)]
-    found = exact or [
-        path for path, node in walk(tree) if path and _name(path) in names and not isinstance(node, dict | list)
-    ]
+    found = exact or _of_mode(
+        mode, [path for path, node in walk(tree) if path and _name(path) in names and _may_say(path, node)]
+    )
     pair = _pair(found, key)
     if pair is not None:
         return _precision_switches(pair, value, tree)
@@ -79,6 +89,19 @@ def entries_for(key: str, value: Value, tree: Mapping[str, Any], current: Mappin
     path = found[0]
     said = _said(key, value, path, at(tree, path), current, exact=bool(exact))
     return () if said is None else (Entry(path, said),)
+
+
+def _of_mode(mode: Mode, found: list[Path]) -> list[Path]:
+    """The paths for training without those of evaluation; for inference those of evaluation, if there are any."""
+    evaluating = [path for path in found if evaluates(path)]
+    if mode is Mode.INFER:
+        return evaluating or found
+    return [path for path in found if path not in evaluating]
+
+
+def _may_say(path: Path, node: object) -> bool:
+    """Whether a value of a name may be a setting: ``precision`` is one in Lightning's words only, else a metric."""
+    return not isinstance(node, dict | list) and (_name(path) != "precision" or node in _FAMILIES[0].values())
 
 
 def in_the_words_of(present: object, key: str, value: Value) -> Scalar:
@@ -103,7 +126,7 @@ def _cannot_hold(present: object, value: Value) -> str:
 
 def switched(name: str, key: str, value: Value) -> bool | None:
     """The value of a boolean entry of this name that expresses a setting's value; None where none does."""
-    values = _switches_of(key).get(name.lower().replace("-", "_"))
+    values = _switches_of(key).get(_name((name,)))
     if values is None or value not in values:
         return None
     return value == values[0]
@@ -115,7 +138,7 @@ def _switches_of(key: str) -> dict[str, tuple[Value, Value]]:
 
 
 def _name(path: Path) -> str:
-    return path[-1].lower().replace("-", "_")
+    return _WITHIN_A_NAME.sub("_", path[-1]).lower()
 
 
 def _said(key: str, value: Value, path: Path, present: object, current: Mapping[str, Value], *, exact: bool) -> Scalar:
@@ -127,10 +150,14 @@ def _said(key: str, value: Value, path: Path, present: object, current: Mapping[
     if isinstance(present, int | float):
         return value if isinstance(value, int | float) and not isinstance(value, bool) else None
     if not isinstance(present, str) or not isinstance(value, str):
-        return None
+        return str(value) if _is_quoted_number(present) and type(value) is int else None
     if key in _DTYPES:
         return _in_family(present, value) if exact or _means(present, current.get(key)) else None
     return value if exact or (present == current.get(key) and _named_for(key, path)) else None
+
+
+def _is_quoted_number(present: object) -> bool:
+    return isinstance(present, str) and present.isascii() and present.isdigit()
 
 
 def _named_for(key: str, path: Path) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from advisor.export.configs.document import Path, is_interpolation, walk
+from advisor.export.configs.document import Path, evaluates, is_interpolation, walk
 from advisor.export.configs.words import LOADER_KEYS, MIXED_PRECISION, PREFETCH, WORKERS, Config, Phrase, words_of
 from advisor.records import ConfigKind, Mode
 
@@ -19,7 +19,6 @@ _OPTIMIZERS = frozenset({"Adam", "AdamW", "SGD", "Adagrad", "NAdam", "RAdam", "A
 _FUSABLE = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
 _TRAINERS = ("lightning", "pytorch_lightning", "lightning_fabric")
 _ACCELERATORS = ("accelerate.Accelerator", "accelerate.accelerator.Accelerator")
-_EVALUATION = ("val", "valid", "validation", "eval", "test", "predict")
 
 
 def made_by(mapping: Mapping[str, Any]) -> tuple[str, Path]:
@@ -76,8 +75,7 @@ def _is_optimizer(made: _Made) -> bool:
 
 
 def _is_loader(made: _Made) -> bool:
-    evaluates = any(part in _EVALUATION for name in made.path for part in name.lower().split("_"))
-    fits = evaluates is (made.config.mode is Mode.INFER)
+    fits = evaluates(made.path) is (made.config.mode is Mode.INFER)
     return fits and made.name.endswith("DataLoader") and "." in made.name
 
 

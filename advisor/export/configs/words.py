@@ -143,7 +143,8 @@ def _hf_arguments(config: Config) -> Iterator[Phrase]:
         switch = config.entry(wanted, True) if wanted else config.off("bf16")
         # Transformers refuses mixed precision on a machine without a GPU that is not said to be one.
         on_cpu = (config.entry("use_cpu", True),) if wanted and config.on_cpu else ()
-        yield Phrase(("precision.autocast",), (switch, config.off(other or "fp16"), *on_cpu))
+        pure = config.off("pure_bf16")  # LLaMA-Factory refuses it beside mixed precision
+        yield Phrase(("precision.autocast",), (switch, config.off(other or "fp16"), pure, *on_cpu))
     yield from config.translated("precision.float32_matmul", {"high": True, "highest": False}, "tf32")
     name = "activation_checkpointing" if config.has("activation_checkpointing") else "gradient_checkpointing"
     yield from config.translated("memory.activation_checkpointing", _CHECKPOINTING, name)

@@ -134,7 +134,7 @@ class YamlDocument:
             return "" if empty else f"{_dotted(path)} is a value, not a mapping"
         if not isinstance(node, MappingNode):
             return f"{_dotted(path)} is a list"
-        if id(node) in self._shared or not node.tag.startswith(TAG):
+        if id(node) in self._shared or node.tag != f"{TAG}map":
             return f"{_dotted(path)} is shared through an anchor, or tagged"
         if not node.flow_style and _has_long_form(self.source, node.value[0][0]):
             return f"line {self._line(node.value[0][0])} of the config has a key in the long form (`? key`)"
