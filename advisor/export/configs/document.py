@@ -10,7 +10,7 @@ from advisor.records import Value
 
 Path = tuple[str, ...]
 Scalar = Value | None
-_EVALUATION = frozenset({"val", "valid", "validation", "validate", "eval", "evaluation", "test", "predict", "infer"})
+_EVALUATION = frozenset({"val", "valid", "validation", "validate", "eval", "evaluation", "test", "inference"})
 
 
 class Document(Protocol):

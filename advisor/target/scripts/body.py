@@ -8,7 +8,7 @@ import copy
 import itertools
 import linecache
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import CodeType
 from typing import Any
 
@@ -22,12 +22,14 @@ from advisor.target.scripts.contexts import Context, contexts_of, entered
 from advisor.target.scripts.elsewhere import clears_gradients
 from advisor.target.scripts.files import writing_over_nothing
 from advisor.target.scripts.names import Names
-from advisor.target.scripts.positions import COUNTED, Loop, is_read_in, position_of, reads_once, value_of
+from advisor.target.scripts.positions import COUNTED, Loop, is_count, is_read_in, position_of, reads_once, value_of
 from advisor.target.scripts.readings import Readings
 from advisor.target.scripts.watch import Seen, Where
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-_ITEM, _LEFT = "__perf_advisor_item__", "__perf_advisor_left__"
+_ITEM, _LEFT, _STAYS = "__perf_advisor_item__", "__perf_advisor_left__", "__perf_advisor_stays__"
+# Rounds of one step, up to one with a backward pass, of a loop that reads no loader. A count.
+_MOST_ROUNDS = 1000
 
 
 class NoBodyError(Exception):
@@ -41,7 +43,7 @@ class FoundLoop:
     ``contexts`` are the blocks of PyTorch's around it, the outermost first. ``behind`` are the statements of a round
     that call something after the update, in a line each. ``branch`` is the line of a branch by which the loss of one
     round may be computed otherwise than that of another; None without one. ``clears`` tells whether gradients are
-    cleared in the loop; where they are not, they add up.
+    cleared in the loop; where they are not, they add up. ``outer`` is the loop that it is a statement of.
     """
 
     statement: Loop
@@ -51,6 +53,7 @@ class FoundLoop:
     behind: tuple[str, ...] = ()
     branch: int | None = None
     clears: bool = True
+    outer: Loop | None = None
 
     @property
     def file(self) -> str:
@@ -93,7 +96,8 @@ def step_of(loop: FoundLoop, seen: Seen) -> tuple[Callable[[Any], torch.Tensor],
         return Body(loop, Readings(seen.iterators), _counter_of(loop, loader) if position == COUNTED else None), loader
     if loader is not None and reads_once(loop.statement, loop.code, seen.reads):
         return Body(loop, Readings(seen.iterators, fed=loader), Rounds(_items(loop))), loader
-    return Body(loop, Readings(seen.iterators)), _items(loop)
+    counts = isinstance(loop.statement, ast.While) or is_count(loop.statement.iter)
+    return Body(loop, Readings(seen.iterators), Rounds(_items(loop), alone=True) if counts else None), _items(loop)
 
 
 @dataclass(slots=True)
@@ -112,16 +116,20 @@ class Counter:
         return self.number - 1
 
     def begins_anew(self) -> bool:
-        """Count from the first number on; false where that one was the last to be given."""
+        """Count from the first number on; False where that one was the last to be given."""
         last, self.number = self.number - 1, self.first
         return last > self.first
 
 
 @dataclass(slots=True)
 class Rounds:
-    """The items of a loop that reads its batches by itself, one in each round, from the first one again at the end."""
+    """The items of a loop that reads its batches by itself, one in each round, from the first one again at the end.
+
+    ``alone``: it reads no loader.
+    """
 
     items: Iterable[Any]
+    alone: bool = False
     _left: Iterator[Any] = field(default_factory=lambda: iter(()))
 
     def next(self) -> Any:
@@ -131,39 +139,55 @@ class Rounds:
         self._left = iter(self.items)
         return next(self._left)
 
+    def begin_anew(self) -> None:
+        """Give the first item next."""
+        self._left = iter(())
+
 
 class Body:
     """The statements of a loop, run for one item after another in the names that the loop had.
 
     Returns the last tensor that ``backward`` was called on. Raises TargetError where the loop comes to its end.
     ``turns`` counts the batches where the loop does so with ``enumerate``, or has the items of one that reads its
-    batches by itself.
+    batches by itself. Of one that reads no loader, the rounds up to a backward pass are one step, and what another
+    loop does around it (a new episode) is run where the loop ends.
     """
 
     def __init__(self, loop: FoundLoop, readings: Readings, turns: Counter | Rounds | None = None) -> None:
         self.loop = loop
         self._readings = readings
-        self._code = _compiled(loop)
+        _check_stands_alone(loop.statement.body)
+        loop.names[_Left.__name__] = _Left
+        self._code = _once(loop.statement, loop.statement.body, loop.file)
         self._names = loop.names
         self._turns = turns
+        self._has_ended = False
+        self._alone = isinstance(turns, Rounds) and turns.alone
+        self._between = _between(loop) if self._alone else None
         around = loop.contexts
         self._contexts = (lambda: entered(around)) if around else contextlib.nullcontext
 
     def __call__(self, batch: Any) -> torch.Tensor:
         """Run the body on a batch and return the loss."""
-        losses = self._round(batch)
-        if not losses and isinstance(self._turns, Counter) and self._turns.begins_anew():
-            losses = self._round(batch)  # a loop that ends by its count goes on in the next epoch
-        if not losses:
-            raise TargetError(
-                f"the loop at {self.loop.place} made a round without a backward pass, as at its end.",
-                "Let it go on for longer, with arguments of the script after --, or take out what ends it.",
-            )
-        return losses[-1].detach()
+        for _ in range(_MOST_ROUNDS):
+            losses = self._round(batch)
+            if losses:
+                return losses[-1].detach()
+            if not self._has_another():
+                break
+        raise TargetError(
+            f"the loop at {self.loop.place} made a round without a backward pass, as at its end.",
+            "Let it go on for longer, with arguments of the script after --, or take out what ends it.",
+        )
+
+    def _has_another(self) -> bool:
+        """Whether a round without a backward pass may be followed by one that has it."""
+        if isinstance(self._turns, Counter):
+            return self._turns.begins_anew()  # a loop that ends by its count goes on in the next epoch
+        return self._alone and (not self._has_ended or self._between is not None)
 
     def _round(self, batch: Any) -> list[torch.Tensor]:
         """Run the body on a batch and return what ``backward`` was called on."""
-        self._names[_ITEM] = self._item(batch)
         with (
             _losses() as losses,
             self._readings.of(batch),
@@ -171,8 +195,27 @@ class Body:
             contextlib.suppress(_Left),
             self._contexts(),
         ):
-            exec(self._code, self._names)  # noqa: S102 - it is the user's own loop
+            if self._has_ended and self._between is not None:
+                self._begin_anew()
+            self._has_ended = True
+            self._has_ended = not self._stays(self._code, self._item(batch))
         return losses
+
+    def _begin_anew(self) -> None:
+        """Run what the loop around this one does between two runs of it."""
+        assert isinstance(self._turns, Rounds)
+        assert self._between is not None
+        after, before, items = self._between
+        if not self._stays(after, None) or not self._stays(before, items.next()):
+            self._between = None  # that loop has ended too
+            raise _Left
+        self._turns.begin_anew()
+
+    def _stays(self, code: CodeType, item: Any) -> bool:
+        """Run statements of a loop for an item, and tell whether they stay in the loop."""
+        self._names[_ITEM], self._names[_STAYS] = item, False
+        exec(code, self._names)  # noqa: S102 - it is the user's own loop
+        return bool(self._names[_STAYS])
 
     def _item(self, batch: Any) -> Any:
         """What the loop's variable is bound to in the next round."""
@@ -253,7 +296,8 @@ def _with_names(where: Where, loops: list[Loop], inner: list[Where], outer: list
         after = (*called, *behind(loop.body, where.line))
         code = where.frame.f_code
         clears = clears_gradients(code.co_filename, loop, map(_scope_of, inner))
-        yield FoundLoop(loop, names, code, around, after, branch, clears)
+        parent = next((other for other in loops if loop in other.body), None)
+        yield FoundLoop(loop, names, code, around, after, branch, clears, parent)
 
 
 def _names(where: Where) -> dict[str, Any]:
@@ -322,20 +366,37 @@ def _start(node: ast.AST) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _compiled(loop: FoundLoop) -> CodeType:
-    """The body as a loop over the one item at hand, so that ``continue`` and ``break`` mean what they meant."""
-    _check_stands_alone(loop.statement.body)
-    own = copy.deepcopy(loop.statement)
-    body: list[ast.stmt] = [_Returns().visit(statement) for statement in own.body]
+def _between(loop: FoundLoop) -> tuple[CodeType, CodeType, Rounds] | None:
+    """The statements after and before a loop in the one around it, and the items of that; None without such a loop."""
+    outer = loop.outer
+    if outer is None:
+        return None
+    place = outer.body.index(loop.statement)
+    try:
+        _check_stands_alone(outer.body)
+    except NoBodyError:
+        return None
+    after = _once(None, outer.body[place + 1 :], loop.file)
+    return after, _once(outer, outer.body[:place], loop.file), Rounds(_items(replace(loop, statement=outer)))
+
+
+def _once(loop: Loop | None, statements: list[ast.stmt], file: str) -> CodeType:
+    """Statements as a loop over the one item at hand, so that ``continue`` and ``break`` mean what they meant.
+
+    Without the loop that they are from they are run for no variable and under no condition.
+    """
+    own = copy.deepcopy(loop)
+    body: list[ast.stmt] = [_Returns().visit(one) for one in copy.deepcopy(statements)] or [ast.Pass()]
     target: ast.expr = ast.Name(_LEFT, ast.Store())
     if isinstance(own, ast.For):
         target = own.target
-    else:
-        body = [ast.copy_location(ast.If(own.test, body, []), own)]
+    elif own is not None:
+        body = [ast.copy_location(ast.If(own.test, body, [ast.Break()]), own)]
     items = ast.Tuple([ast.Name(_ITEM, ast.Load())], ast.Load())
-    again = ast.copy_location(ast.For(target, items, body, []), own)
-    loop.names[_Left.__name__] = _Left
-    return compile(ast.fix_missing_locations(ast.Module([again], [])), loop.file, "exec")
+    stays: list[ast.stmt] = [ast.Assign([ast.Name(_STAYS, ast.Store())], ast.Constant(value=True))]
+    again = ast.For(target, items, body, stays)
+    again = again if own is None else ast.copy_location(again, own)
+    return compile(ast.fix_missing_locations(ast.Module([again], [])), file, "exec")
 
 
 def _check_stands_alone(body: list[ast.stmt]) -> None:

@@ -13,6 +13,7 @@ Loop = ast.For | ast.While
 # Where the batch is in an item of a loop: it is the item, or it follows a count (``enumerate``).
 BARE, COUNTED = "bare", "counted"
 _REPEATING = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_COUNTS = frozenset({"range", "count", "trange", "prange"})
 _PASSING_ON = frozenset({"tqdm", "track", "iter", "list", "progress_bar", "prange", "auto_tqdm", "trange"})
 
 
@@ -36,6 +37,16 @@ def position_of(loop: Loop, names: dict[str, Any], loader: Any, iterators: Itera
         elif name not in _PASSING_ON:
             return None
         expression = expression.args[0]
+
+
+def is_count(expression: ast.expr) -> bool:
+    """Whether a loop goes through numbers only, as ``range(100)``, ``trange(100)`` and ``tqdm(range(100))``."""
+    if isinstance(expression, ast.NamedExpr):
+        return is_count(expression.value)
+    if not isinstance(expression, ast.Call):
+        return False
+    name = ast.unparse(expression.func).rpartition(".")[2]
+    return name in _COUNTS or (name in _PASSING_ON and bool(expression.args) and is_count(expression.args[0]))
 
 
 def _within(value: Any) -> tuple[Any, bool]:

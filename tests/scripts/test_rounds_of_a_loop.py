@@ -1,0 +1,84 @@
+"""Loops without a loader whose rounds are not all alike: rounds without an update, and loops within episodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from advisor.errors import TargetError
+from scripts.steps import batches
+
+UPDATE = "optimizer.zero_grad(); (model(state) ** 2).mean().backward(); optimizer.step()"
+COUNTS = ["for count in range(1000):", "for count in itertools.count():", "count = -1\nwhile True:\n    count += 1"]
+
+
+@pytest.mark.parametrize("head", COUNTS)
+def test_the_rounds_up_to_a_backward_pass_are_one_step(head, script):
+    """As of agents that act four times for an update."""
+    loop, names = script(f"""
+import itertools
+state = torch.ones(1, 1)
+{head}
+    state = state * 0.9
+    seen.append(count)
+    if count % 4 == 3:
+        {UPDATE}
+""")
+    names["seen"].clear()
+    before = names["count"]
+    batches(loop, 3)
+    assert len(names["seen"]) in (9, 12), "the first round may be any of the four"
+    if "while" in head:
+        assert names["seen"] == list(range(before + 1, before + 13))
+
+
+def test_a_loop_that_never_comes_to_a_backward_pass_again_is_told(script):
+    loop, _ = script(f"""
+        state, done = torch.ones(1, 1), 0
+        while True:
+            if done < 2:
+                {UPDATE}
+                done += 1
+    """)
+    with pytest.raises(TargetError, match="without a backward pass"):
+        batches(loop, 4)
+
+
+@pytest.mark.parametrize("inner", ["for step in range(100):", "while True:"])
+@pytest.mark.parametrize("outer", ["for episode in range(100):", "while len(seen) < 500:"])
+def test_where_an_episode_ends_the_next_begins(outer, inner, script):
+    """As of DQN: the environment is set back by the loop around the one with the update."""
+    loop, names = script(f"""
+def main():
+    {outer}
+        state, age = torch.ones(1, 1), 0
+        {inner}
+            state, age = (state * 0.5, age + 1) if age < 3 else (None, age + 1)
+            seen.append(age)
+            if state is None:
+                break
+            {UPDATE}
+        seen.append("end")
+main()
+""")
+    names["seen"].clear()
+    batches(loop, 7)
+    updates = [age for age in names["seen"] if age in (1, 2, 3)]
+    assert len(updates) == 7
+    assert names["seen"].count("end") >= 2
+    for last, end, first in zip(names["seen"], names["seen"][1:], names["seen"][2:], strict=False):
+        assert end != "end" or (last, first) == (4, 1)
+
+
+def test_the_end_of_the_outer_loop_is_the_end(script):
+    loop, _ = script(f"""
+        episodes = 0
+        while episodes < 2:
+            state = torch.ones(1, 1)
+            for step in range(10):
+                {UPDATE}
+                if step == 1:
+                    break
+            episodes += 1
+    """)
+    with pytest.raises(TargetError, match="without a backward pass"):
+        batches(loop, 8)
