@@ -58,6 +58,21 @@ def test_what_a_script_predicts_with_is_no_gain_of_ours(script, around, inputs, 
         step_of(loop)(next(iter(loop.data)))
 
 
+@pytest.mark.parametrize("then", ["", "with torch.no_grad():\n    for x, y in loader:\n        model(x)\n"])
+def test_weights_that_a_script_updates_by_itself_are_no_inference(then, script):
+    with pytest.raises(TargetError, match="gradients are computed, and no optimizer"):
+        script(
+            """
+for x, y in loader:
+    (model(x) - y).abs().mean().backward()
+    for p in model.parameters():
+        p.data.add_(p.grad, alpha=-1e-4)
+        p.grad = None
+""",
+            then,
+        )
+
+
 def test_a_model_that_was_made_in_inference_mode_is_measured(script):
     loop, _ = script(
         """

@@ -18,7 +18,7 @@ from advisor.records import Mode, TargetSpec
 from advisor.target.entrypoint import load_target
 from advisor.target.scripts.draft import draft_of
 from advisor.trial.measurement.feed import Feed
-from scripts.steps import step_of
+from scripts.steps import HEAD, step_of
 
 HERE = Path(__file__).parent
 PLAIN, OWN, INFERENCE = "its parts", "its body", "inference"
@@ -188,6 +188,35 @@ class TestADraft:
         text = draft_of(f"{name}.py", "build_it.py")
         ast.parse(text)
         assert [part for part in has if part not in text] == []
+
+    @pytest.mark.parametrize(
+        ("loss", "has"),
+        [
+            (
+                "nn.functional.huber_loss(model(x), y, delta=0.5, weight=torch.ones(8, 1))",
+                "torch.nn.functional.huber_loss(output, target, delta=0.5, weight=...)  # TODO",
+            ),
+            ("nn.SmoothL1Loss(beta=0.5)(model(x), y)", "loss = torch.nn.SmoothL1Loss(beta=0.5)\n"),
+            (
+                "nn.BCEWithLogitsLoss(pos_weight=numbers[:1, 0])(model(x), y)",
+                "loss = torch.nn.BCEWithLogitsLoss(pos_weight=...)  # TODO",
+            ),
+            ("nn.MSELoss()(model(x), y)", "loss = torch.nn.MSELoss()\n"),
+        ],
+    )
+    def test_has_the_options_of_the_loss_and_of_the_optimizer(self, loss, has, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["train.py"])
+        Path("train.py").write_text(
+            f"{HEAD}groups = [dict(params=[p]) for p in model.parameters()]\n"
+            "optimizer = torch.optim.SGD(groups, lr=1e-4, foreach=True)\n"
+            f"for x, y in loader:\n    loss = {loss}\n"
+            "    optimizer.zero_grad(); loss.backward(); optimizer.step()\n"
+        )
+        text = draft_of("train.py", "build_it.py")
+        ast.parse(text)
+        assert has in text
+        assert "nesterov=False, foreach=True)  # TODO: 2 groups of parameters" in text
 
     def test_refuses_to_write_over_a_file(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)

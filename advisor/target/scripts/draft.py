@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import linecache
 import sys
@@ -17,10 +18,10 @@ from torch.optim import Optimizer
 from advisor.errors import AdvisorError, TargetError
 from advisor.runtime.batches import describe
 from advisor.target.scripts.body import FoundLoop, NoBodyError, position_in, training_loop
-from advisor.target.scripts.plain import workload_of
+from advisor.target.scripts.plain import loss_of, workload_of
 from advisor.target.scripts.positions import COUNTED
 from advisor.target.scripts.run import package_of, watched
-from advisor.target.scripts.watch import Seen, Where
+from advisor.target.scripts.watch import LossCall, Seen, Where
 
 _HEAD = '''"""What perf-advisor measures of {script}, as far as it was seen: complete the lines that are marked TODO.
 
@@ -29,6 +30,8 @@ Then type: perf-advisor {file}
 
 import torch
 '''
+# Options of an optimizer that are shown where they are set.
+_SHOWN_IF_SET = ("dampening", "maximize", "centered", "fused", "foreach", "capturable")
 _SHOWN_PARAMETERS = ("lr", "momentum", "betas", "weight_decay", "eps", "alpha", "rho", "nesterov", "amsgrad")
 
 
@@ -105,8 +108,11 @@ def _optimizer_call(optimizer: Optimizer, model: str) -> str:
     kind = type(optimizer)
     module = "torch.optim" if kind.__module__.startswith("torch.optim") else kind.__module__
     given = {name: optimizer.defaults[name] for name in _SHOWN_PARAMETERS if name in optimizer.defaults}
+    given |= {name: optimizer.defaults[name] for name in _SHOWN_IF_SET if optimizer.defaults.get(name)}
     options = ", ".join(f"{name}={value!r}" for name, value in given.items())
-    return f"{module}.{kind.__name__}({model}.parameters(), {options})"
+    groups = len(optimizer.param_groups)
+    complete = "" if groups == 1 else f"  # TODO: {groups} groups of parameters, each with options of its own"
+    return f"{module}.{kind.__name__}({model}.parameters(), {options}){complete}"
 
 
 def _is_plain(seen: Seen) -> bool:
@@ -117,15 +123,49 @@ def _is_plain(seen: Seen) -> bool:
 
 
 def _plain(seen: Seen) -> Iterator[str]:
-    loss = workload_of(seen).loss
-    if loss is None:
+    call = loss_of(seen)
+    if call is None:
         yield "loss = None  # the model computes it"
-    elif isinstance(loss, nn.Module):
-        yield f"loss = torch.nn.{loss!r}" if type(loss).__module__.startswith("torch.nn") else f"loss = ...  # {loss!r}"
     else:
-        yield f"loss = {loss.__module__}.{loss.__qualname__}  # TODO: its options"
+        yield f"loss = {_loss(call)}"
     clip = f", clip_grad={seen.clip_norm}" if seen.clip_norm else ""
     yield f"return advisor.Workload(model=model, data=data, loss=loss, optimizer=optimizer{clip})"
+
+
+def _loss(call: LossCall) -> str:
+    """The loss as it was called; a placeholder for one of the script's own, and for tensors among its options."""
+    function = call.function
+    if not isinstance(function, nn.Module):
+        name, todo = f"{function.__module__}.{function.__qualname__}", ""
+    elif type(function).__module__.startswith("torch.nn"):
+        given, todo = _options(_changed_options(function))
+        name = f"torch.nn.{type(function).__name__}({given})"
+    else:
+        return f"...  # TODO: {function!r}"
+    if call.kwargs:
+        given, missing = _options(call.kwargs)
+        name, todo = f"lambda output, target: {name}(output, target, {given})", todo or missing
+    return name + todo
+
+
+def _changed_options(loss: nn.Module) -> dict[str, Any]:
+    """The options of one of PyTorch's losses that are not its defaults."""
+    found = {}
+    for parameter in inspect.signature(type(loss)).parameters.values():
+        value = getattr(loss, parameter.name, parameter.default)
+        if not _is_simple(value) or value != parameter.default:
+            found[parameter.name] = value
+    return found
+
+
+def _options(options: dict[str, Any]) -> tuple[str, str]:
+    """Options as arguments of a call, with an ellipsis for what cannot be written, and a remark where there is one."""
+    given = ", ".join(f"{name}={repr(value) if _is_simple(value) else '...'}" for name, value in options.items())
+    return given, "" if all(map(_is_simple, options.values())) else "  # TODO: ..."
+
+
+def _is_simple(value: object) -> bool:
+    return isinstance(value, str | int | float | None)
 
 
 def _own_step(seen: Seen) -> Iterator[str]:

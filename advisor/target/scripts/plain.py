@@ -38,7 +38,7 @@ def _plain(seen: Seen) -> Adapted | None:
         return None
     if seen.changes_gradients or seen.changes_weights or seen.changes_batch or _rounds_differ(seen):
         return None
-    call, loss, batch = seen.calls[0], _loss_of(seen), seen.batch
+    call, loss, batch = seen.calls[0], loss_of(seen), seen.batch
     if batch is None:
         batch = _made_batch(call, loss)
     if batch is None or call.autocast == "float16" or not call.module.training:
@@ -110,7 +110,7 @@ def _others(seen: Seen) -> list[str]:
     return []
 
 
-def _loss_of(seen: Seen) -> LossCall | None:
+def loss_of(seen: Seen) -> LossCall | None:
     """The call of the loss, on the model's output and a target, whose result ``backward`` was called on."""
     output = seen.calls[0].output
     for loss in seen.losses:
@@ -178,6 +178,8 @@ def _outermost(models: Iterable[nn.Module]) -> Iterable[nn.Module]:
 
 def _inference(seen: Seen) -> Adapted:
     """The model and the loader of a script that updates nothing."""
+    if seen.goes_backward:
+        raise NoBodyError("gradients are computed, and no optimizer of torch.optim makes an update with them")
     if not seen.models or seen.batch is None:
         raise NoBodyError("no optimizer made an update, and no model was called with the batches of a DataLoader")
     calls = [call for call in seen.calls if call.module in seen.models]

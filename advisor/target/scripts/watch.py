@@ -98,9 +98,9 @@ class Seen:
     script made. ``frames`` is the stack at the first update, innermost first. ``clip_norm`` is what the norm of the
     gradients was clipped to, ``changes_gradients`` that they were made, clipped or changed in another way,
     ``changes_weights`` that what follows the update changed what that had trained. ``fitted`` is what a library's
-    trainer was asked to train. ``calls_in_threads``: a module was called beside the main
-    thread. ``starts_processes``: other processes were started, or forked; ``trains_elsewhere``: one of them came to an
-    update.
+    trainer was asked to train. ``goes_backward``: gradients were computed at some time. ``calls_in_threads``:
+    a module was called beside the main thread. ``starts_processes``: other processes were started, or forked;
+    ``trains_elsewhere``: one of them came to an update.
     """
 
     loader: Any = None
@@ -117,6 +117,7 @@ class Seen:
     changes_gradients: bool = False
     changes_weights: bool = False
     fitted: Any = None
+    goes_backward: bool = False
     calls_in_threads: bool = False
     starts_processes: bool = False
     trains_elsewhere: bool = False
@@ -254,6 +255,7 @@ class Watch:
 
     def _on_backward(self, function: Callable[..., Any], loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if self._is_ours():
+            self.seen.goes_backward = True
             self.seen.backward.append(loss)
             if args or any(value is not None and value is not False for value in kwargs.values()):
                 self.seen.changes_gradients = True
