@@ -54,6 +54,8 @@ class Autocast(Recipe):
         workload = facts.workload
         if "float32" not in workload.parameter_dtypes:
             return Skip("the parameters are not in float32, so there is nothing to cast down")
+        if workload.casts_inside != self.default:
+            return Skip(f"your step has autocast on inside, for {workload.casts_inside}")
         if facts.on_cuda:
             scaled = not workload.own_step  # float16 needs a gradient scaler inside the step
             types = [name for name in ("bfloat16", "float16") if workload.multiplies_in(name)]

@@ -65,6 +65,7 @@ class HalfWeights(Recipe):
             have = ", ".join(workload.parameter_dtypes) or "no type: there are none"
             return Skip(f"the parameters are not all in float32 (they have {have})")
         autocast = facts.current("precision.autocast", "none")
+        autocast = workload.casts_inside if autocast == "none" else autocast
         if autocast != "none":
             return Skip(f"{_CASTS_ALREADY.format(autocast)}; switch it off to compare the two")
         if facts.on_cuda:

@@ -140,6 +140,13 @@ def test_half_weights_that_are_on_are_measured_off():
     assert (off.value, off.already_on) == ("float32", True)
 
 
+def test_autocast_inside_a_step_of_ones_own_is_not_proposed_again():
+    facts = gpu_facts(own_step=True, casts_inside="float16")
+    assert reason("autocast", facts) == "your step has autocast on inside, for float16"
+    assert "precision.autocast: float16 casts the products" in reason("half_weights", facts)
+    assert proposed("autocast", gpu_facts(own_step=True)) == ["bfloat16"]
+
+
 def test_half_weights_change_training_and_leave_autocast_nothing_to_cast():
     recipe = CATALOG["half_weights"]
     assert recipe.numerics_of("bfloat16", Mode.TRAIN) is Numerics.CHANGED

@@ -118,6 +118,7 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any]) -> Wo
         differentiates_twice=differentiates_twice(loop),
         torchscript=isinstance(loop.model, torch.jit.ScriptModule),
         generated_tokens=_generated_tokens(loop),
+        casts_inside=str(getattr(loop.step, "casts", "none")),
     )
 
 

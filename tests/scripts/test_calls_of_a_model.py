@@ -7,6 +7,7 @@ import torch
 
 from advisor.errors import TargetError
 from advisor.records import Mode
+from advisor.trial.inspection import inspect_loop
 from scripts.steps import batches, step_of
 
 
@@ -86,6 +87,37 @@ def test_a_model_that_was_made_in_inference_mode_is_measured(script):
     )
     assert not any(parameter.is_inference() for parameter in loop.model.parameters())
     assert step_of(loop)(next(iter(loop.data))).shape == (8, 1)
+
+
+@pytest.mark.parametrize(
+    ("forward", "around", "casts"),
+    [
+        ("self.inner(x)", "torch.autocast('cpu', torch.bfloat16)", "bfloat16"),
+        ("cast(self.inner, x)", "torch.enable_grad()", "bfloat16"),  # as Accelerate and Fabric do
+        ("self.inner(x)", "torch.enable_grad()", "none"),
+    ],
+)
+def test_autocast_inside_a_step_is_known(forward, around, casts, script):
+    loop, _ = script(f"""
+        def cast(module, x):
+            with torch.autocast("cpu", torch.bfloat16):
+                return module(x)
+        class Outer(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.inner = nn.Linear(1, 1)
+            def forward(self, x):
+                return {forward}
+        model = Outer()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+        for x, y in loader:
+            with {around}:
+                loss = (model(x) - y).abs().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    """)
+    assert inspect_loop(loop, torch.device("cpu"), [next(iter(loop.data))]).casts_inside == casts
 
 
 def test_a_loss_that_calls_the_model_itself(script):

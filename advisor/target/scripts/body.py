@@ -86,7 +86,7 @@ def training_loop(seen: Seen) -> FoundLoop:
     return next(reading, found[0])
 
 
-def step_of(loop: FoundLoop, seen: Seen) -> tuple[Callable[[Any], torch.Tensor], Any]:
+def step_of(loop: FoundLoop, seen: Seen) -> tuple[Body, Any]:
     """The body as ``step(batch) -> loss``, and what feeds it: the loader, or what the loop goes through.
 
     Raises NoBodyError for a body that cannot stand by itself.
@@ -152,6 +152,8 @@ class Body:
     batches by itself. Of one that reads no loader, the rounds up to a backward pass are one step, and what another
     loop does around it (a new episode) is run where the loop ends.
     """
+
+    casts = "none"  # the type that the script's own autocast casts to within the step
 
     def __init__(self, loop: FoundLoop, readings: Readings, turns: Counter | Rounds | None = None) -> None:
         self.loop = loop

@@ -155,6 +155,7 @@ def _own_step(seen: Seen) -> Adapted:
         raise NoBodyError("the parameters that are updated belong to no module that was called")
     loop = training_loop(seen)
     step, data = step_of(loop, seen)
+    step.casts = seen.casts
     others = _others(seen)
     if loop.branch is not None:
         others.insert(0, f"the loss is not computed alike in all rounds: the branch at line {loop.branch} decides")

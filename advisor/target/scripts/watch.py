@@ -98,7 +98,8 @@ class Seen:
     script made. ``frames`` is the stack at the first update, innermost first. ``clip_norm`` is what the norm of the
     gradients was clipped to, ``changes_gradients`` that they were made, clipped or changed in another way,
     ``changes_weights`` that what follows the update changed what that had trained. ``fitted`` is what a library's
-    trainer was asked to train. ``goes_backward``: gradients were computed at some time. ``calls_in_threads``:
+    trainer was asked to train. ``casts`` is the type of autocast around a module, also
+    inside another. ``goes_backward``: gradients were computed at some time. ``calls_in_threads``:
     a module was called beside the main thread. ``starts_processes``: other processes were started, or forked;
     ``trains_elsewhere``: one of them came to an update.
     """
@@ -117,6 +118,7 @@ class Seen:
     changes_gradients: bool = False
     changes_weights: bool = False
     fitted: Any = None
+    casts: str = "none"
     goes_backward: bool = False
     calls_in_threads: bool = False
     starts_processes: bool = False
@@ -227,6 +229,8 @@ class Watch:
         if self._is_ours():
             if self._ends_soon:
                 self._end_step()
+            if (casts := autocast()) != "none":
+                self.seen.casts = casts
             self._depth += 1
             self._owners += _has_parameters(module)
 
