@@ -14,7 +14,10 @@ from torch.utils.data import DataLoader
 
 from advisor.cli.commands import init
 from advisor.errors import TargetError, UsageError
+from advisor.portable.plan import StepPlan
+from advisor.recipe.catalog import load_catalog
 from advisor.records import Mode, TargetSpec
+from advisor.runtime.apply import apply_settings
 from advisor.target.entrypoint import load_target
 from advisor.target.scripts.draft import draft_of
 from advisor.trial.measurement.feed import Feed
@@ -77,6 +80,20 @@ def test_a_script_is_measured_without_an_edit(name):
 def test_a_script_that_leaves_the_loop_to_a_library(name):
     loop = check(name, *WITH_LIBRARIES[name])
     assert loop.clip_norm == {"lightning_fit": 0.5, "hf_trainer": 1.0}.get(name)
+
+
+@pytest.mark.process
+def test_accelerates_loader_feeds_the_body_with_other_workers_too():
+    loop = loaded("accelerate_loop")
+    assert type(loop.data).__name__ == "DataLoaderShard", "as the script has it, and not the loader within it"
+    components = loop.components(StepPlan(mode=loop.mode, device="cpu"), loop.data)
+    apply_settings(load_catalog(), components, {"data.num_workers": 1})
+    assert components.data.num_workers == 1
+    before, after = ([batch["input_ids"] for batch in data] for data in (loop.data, components.data))
+    assert len(before) == len(after) == 4
+    assert all(map(torch.equal, before, after))
+    step, feed = step_of(loop, {"data.num_workers": 1}), Feed(components.data, 0)
+    assert all(math.isfinite(float(step(feed.next()))) for _ in range(6))
 
 
 def test_every_script_here_is_tested():

@@ -277,7 +277,8 @@ class Watch:
             iterator = function(loader)
         finally:
             loader.num_workers, loader.timeout = workers, timeout
-        self.seen.iterators[iterator] = loader
+        around = sys._getframe(2).f_locals.get("self")  # Accelerate's loader, which reads PyTorch's
+        self.seen.iterators[iterator] = around if getattr(around, "base_dataloader", None) is loader else loader
         return iterator
 
     def _on_next_batch(self, function: Callable[..., Any], iterator: Any) -> Any:
