@@ -15,8 +15,7 @@ from advisor.records import Mode
 from advisor.runtime.loader import GivenBatches
 from advisor.runtime.step import InferStep, TrainStep
 from advisor.target.batches import batches_in_data
-from advisor.trial.measurement.feed import Feed
-from advisor.trial.measurement.forms import form_of, form_problem
+from advisor.trial.measurement.feed import Feed, form_of, form_problem
 from advisor.trial.measurement.probe import probe_training
 from advisor.trial.timed_loop import stepper
 

@@ -13,7 +13,7 @@ import torch
 from advisor.machine.hardware import inspect_hardware
 from advisor.records import Ceilings
 from advisor.trial.profile import ceilings
-from advisor.trial.profile.float32 import convolutions_in_tf32, float32_products, products_in_tf32
+from advisor.trial.profile.ceilings import convolutions_in_tf32, float32_products, products_in_tf32
 
 pytestmark = pytest.mark.usefixtures("own_state")
 CPU = torch.device("cpu")

@@ -15,7 +15,7 @@ from advisor.experiment.past.journal import Journal
 from advisor.experiment.state import SessionState
 from advisor.export.formats.markdown import markdown_report
 from advisor.export.json_report import report
-from advisor.headless.effects import trial_effect
+from advisor.headless.progress import trial_effect
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Block, GpuReadings, Outcome, TargetSpec, TrialResult, TrialSpec
 from advisor.runner.trials import Runner

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from advisor.figures.explain import clock_sentences
 from advisor.records import ClockCheck
+from advisor.report.evidence import clock_sentences
 
 
 def said(**clocks):

@@ -13,8 +13,8 @@ from graph_stand_in import RecordedGraph
 from torch import nn
 
 from advisor import portable
-from advisor.export.library import definitions_in
 from advisor.export.python_file import python_source
+from advisor.export.top_level import definitions_in
 from advisor.recipe.catalog import Catalog, load_catalog
 
 pytestmark = pytest.mark.usefixtures("flags_kept")

@@ -21,7 +21,7 @@ from advisor.figures.formatting import MISSING
 from advisor.headless.summary import print_summary
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Candidate, Finding, SyncPlace, TargetSpec
-from advisor.report.habits import habit_rows, price_of, price_text
+from advisor.report.trials import habit_rows, price_of, price_text
 from advisor.runner.trials import Runner
 
 # --- what reports say of habits -------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from advisor.experiment import events
 from advisor.experiment.control import Decision
 from advisor.experiment.state import SessionState
 from advisor.export.outputs import write_outputs
-from advisor.headless.effects import trial_effect
+from advisor.headless.progress import trial_effect
 from advisor.headless.run import run_headless
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Comparison, Outcome, TrialResult, Verification

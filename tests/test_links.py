@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from fake_nvml import FakeNvml, nvml_of
 
-from advisor.figures.links import all_reduce_sentence, link_rows, link_words
+from advisor.figures.formatting import all_reduce_sentence, link_rows, link_words
 from advisor.machine.hardware import inspect_hardware
 from advisor.records import AllReduceSweep, AllReduceTime, GpuLink
 

@@ -28,10 +28,10 @@ from advisor.trial.measurement.clock import (
     measure,
     merge_uneven,
     steps_in,
+    warm_up,
 )
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.measurement.probe import PROBE_STEPS, probe_batches, probe_inference, probe_training
-from advisor.trial.measurement.warmup import warm_up
 from advisor.trial.timed_loop import resident_data, stepper
 
 CPU = torch.device("cpu")

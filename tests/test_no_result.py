@@ -13,9 +13,7 @@ from advisor.experiment.objective import WORDS
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
 from advisor.records import Comparison, Objective, Outcome, TrialResult
-from advisor.report.listing import result_line
-from advisor.report.no_result import Cause, export_remark, no_result, why_no_stack
-from advisor.report.verdict import verdict
+from advisor.report.verdict import Cause, export_remark, no_result, result_line, verdict, why_no_stack
 
 
 def session(change=None, *, noise=0.01, ended=True):

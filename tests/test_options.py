@@ -12,12 +12,11 @@ from advisor.cli.commands.recipes import ShowRecipes
 from advisor.cli.commands.revisit import Revisit
 from advisor.cli.commands.sessions import ShowSessions
 from advisor.cli.grammar import ShowHelp, parse
-from advisor.cli.values import bytes_of, key_map_of, milliseconds_of, shape_of, share_of
+from advisor.cli.parser import bytes_of, key_map_of, milliseconds_of, shape_of, share_of
 from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED, Goal
 from advisor.experiment.request import DEFAULT_BUDGET_S, Request
-from advisor.figures.durations import seconds_of
-from advisor.figures.options import count_of, device_of, names_of
+from advisor.figures.options import count_of, device_of, names_of, seconds_of
 from advisor.files.config_file import read_config
 from advisor.records import Mode, Numerics, Objective
 from advisor.records.outputs import Outputs

@@ -27,8 +27,7 @@ from advisor.runtime.step import InferStep, TrainStep
 from advisor.trial.measurement.clock import StepClock
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.profile import ceilings
-from advisor.trial.profile.clock_check import check_clocks
-from advisor.trial.profile.phases import CAPTURED, measure_parts, measure_phases
+from advisor.trial.profile.phases import CAPTURED, check_clocks, measure_parts, measure_phases
 from advisor.trial.profile.profiler import count_work, profile_step
 from advisor.trial.profile.recording import (
     ROWS,

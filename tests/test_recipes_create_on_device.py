@@ -17,7 +17,7 @@ from advisor.portable.contexts import CreationOn, creation_of
 from advisor.portable.plan import StepPlan
 from advisor.records import Mode
 from advisor.runtime.step import InferStep, TrainStep
-from advisor.trial.profile.host_tensors import HostTensorCounter
+from advisor.trial.profile.traffic import HostTensorCounter
 
 
 def made(work):

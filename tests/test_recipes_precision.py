@@ -17,7 +17,7 @@ from advisor.portable.nested import copy_into, mover
 from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
 from advisor.records import Hardware, Mode, Numerics
-from advisor.records.matrix_units import amd_types, nvidia_types
+from advisor.records.workload import amd_types, nvidia_types
 from advisor.runtime.apply import apply_settings
 from advisor.runtime.loop import Loop
 from advisor.runtime.step import make_step

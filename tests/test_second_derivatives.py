@@ -13,7 +13,7 @@ from torch import nn
 from advisor import Workload
 from advisor.records import TargetSpec
 from advisor.target.normalise import normalise
-from advisor.trial.second_derivatives import differentiates_twice
+from advisor.trial.inspection import differentiates_twice
 
 COMPILED = ("compile", "compile_scope", "fuse_pointwise")
 

@@ -14,8 +14,7 @@ from planted import LOOP, SETUP
 
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Finding, Mode, Phase
-from advisor.source.reading import read_file, read_sources, target_file
-from advisor.source.relevant import IN_TRAINING_ONLY, ON_GPU_ONLY, relevant
+from advisor.source.reading import IN_TRAINING_ONLY, ON_GPU_ONLY, read_file, read_sources, relevant, target_file
 
 # --- files ----------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from advisor.experiment import events
 from advisor.experiment.state import SessionState
 from advisor.figures import formatting
 from advisor.records import Comparison, Numerics, NumericsResult, Outcome, TrialResult
-from advisor.tui.views.live_text import live_line, live_text
+from advisor.tui.views.readings import live_line, live_text
 from advisor.tui.views.trial_text import selection_text
 
 

@@ -17,7 +17,7 @@ from advisor.cli.grammar import parse
 from advisor.errors import AdvisorError, UsageError
 from advisor.experiment.state import SessionState
 from advisor.headless import tune as tuning
-from advisor.headless.event_stream import EventStream
+from advisor.headless.run import EventStream
 from advisor.headless.tune import BarReporter, Tuned, seconds_in, target_of
 from advisor.records import TargetSpec
 from advisor.target.entrypoint import load_target

@@ -1,10 +1,11 @@
-"""Options checked before anything is measured: recipes that do not exist, files that could not be written."""
+"""What is checked before anything is measured: the terminal, the recipes that options name, the files to write."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -126,3 +127,8 @@ def _check_writable(option: str, path: Path) -> None:
         allowed = not exists(path) or os.access(path, os.W_OK)
     if not allowed or (replaced and not os.access(path.parent, os.W_OK)):
         raise UsageError(f"{option}: {path} cannot be written.", "Name a file that you may write.")
+
+
+def shows_the_app() -> bool:
+    """Whether standard input and output are a terminal that the app can draw on; a dumb one, as in Emacs, is not."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"

@@ -1,18 +1,176 @@
-"""A parser of options whose errors are ours, and the options that several commands have."""
+"""A parser of options whose errors are ours, the values that it reads, and the options that several commands have."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
+import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
-from advisor.cli.values import folder_of, path_of
 from advisor.errors import UsageError
 from advisor.export.formats import formats_of
-from advisor.figures.options import alternatives, choice_of, count_of
-from advisor.records import ConfigKind
+from advisor.figures.options import alternatives, choice_of, count_of, names_of
+from advisor.files.paths import is_file, is_folder, no_file
+from advisor.records import ConfigKind, Value
+
+_BYTES = {"b": 1} | {
+    letter + suffix: base**power
+    for power, letter in enumerate("kmgt", start=1)
+    for suffix, base in (("", 1024), ("ib", 1024), ("b", 1000))
+}
+
+
+def bytes_of(text: str) -> int:
+    """Bytes of ``16GiB`` (or ``16G``), ``16GB``, ``800MiB``. Raises UsageError unless it is a positive size."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)", text.strip().lower(), re.ASCII)
+    unit = _BYTES.get(match[2]) if match else None
+    amount = float(match[1]) * unit if match and unit else 0.0
+    if not (1 <= amount < math.inf):
+        raise UsageError(f"{text!r} is not a size.", "Write a number and its unit, such as 16GiB, 16GB or 800MiB.")
+    return int(amount)
+
+
+def share_of(text: str) -> float:
+    """The share, 0 to 1, in ``90%`` or ``0.9``. Raises UsageError for anything else, nothing at all included."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(%?)", text.strip(), re.ASCII)
+    share = float(match[1]) / (100 if match[2] else 1) if match else 0.0
+    if not (0 < share <= 1):
+        raise UsageError(f"{text!r} is not a share.", "Write one above 0 and up to 100%, such as 90% or 0.9.")
+    return share
+
+
+def factor_of(text: str) -> float:
+    """A factor above 0, such as ``0.95``. Raises UsageError."""
+    try:
+        factor = float(text.removesuffix("x"))
+    except ValueError:
+        factor = math.nan
+    if not 0 < factor < math.inf:
+        raise UsageError(f"{text!r} is not a factor.", "Give a number above 0, such as 0.95 or 1.2.")
+    return factor
+
+
+def shape_of(text: str) -> tuple[int, ...]:
+    """The sizes in ``64x3x224x224``. Raises UsageError unless each is a positive whole number."""
+    parts = re.split(r"[x,]", text.strip().lower())
+    if not all(re.fullmatch(r"0*[1-9]\d{0,17}", part, re.ASCII) for part in parts):
+        raise UsageError(f"{text!r} is not a shape.", "Write the batch size first, as in 64x3x224x224.")
+    return tuple(int(part) for part in parts)
+
+
+def milliseconds_of(text: str) -> float:
+    """Milliseconds of ``20ms`` or ``1.5s``. Raises UsageError unless it is a positive one."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s)", text.strip().lower(), re.ASCII)
+    milliseconds = float(match[1]) * (1 if match[2] == "ms" else 1000) if match else 0.0
+    if not 0 < milliseconds < math.inf:
+        raise UsageError(f"{text!r} is not a latency.", "Write a positive one with its unit, such as 20ms or 1.5s.")
+    return milliseconds
+
+
+def accepted_of(text: str) -> tuple[tuple[str, Value | None], ...]:
+    """The recipes of a list such as ``batch_size=64,half_weights``, each with its value or None. Raises UsageError."""
+    pairs: list[tuple[str, Value | None]] = []
+    for name in names_of(text):
+        recipe, equals, value = (part.strip() for part in name.partition("="))
+        if not recipe or (equals and not value):
+            raise UsageError(f"{name!r} accepts nothing.", "Write ids, with a value or without: batch_size=64,compile.")
+        pairs.append((recipe, _value_of(value) if equals else None))
+    return tuple(pairs)
+
+
+def _value_of(text: str) -> Value:
+    if text in ("true", "false"):
+        return text == "true"
+    return int(text) if re.fullmatch(r"-?\d{1,18}", text, re.ASCII) else text
+
+
+def key_map_of(text: str) -> dict[str, str]:
+    """The pairs of ``precision.autocast=trainer.precision,…``. Raises UsageError for anything else."""
+    pairs: list[dict[str, str]] = []
+    for item in text.split(","):
+        key, equals, path = (part.strip() for part in item.partition("="))
+        if not (key and equals and path):
+            raise UsageError(
+                f"{item!r} maps no setting.", "Write --map KEY=PATH, as in precision.autocast=trainer.precision."
+            )
+        pairs.append({key: path})
+    return merged_map(pairs)
+
+
+def merged_map(maps: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Several mappings as one. Raises UsageError for a setting that has two places."""
+    places: dict[str, str] = {}
+    for key, path in (pair for each in maps for pair in each.items()):
+        if places.setdefault(key, path) != path:
+            raise UsageError(f"{key} is mapped to {places[key]} and to {path}.", "Name one place for each setting.")
+    return places
+
+
+def path_of(noun: str, suffixes: Sequence[str]) -> Callable[[str], str]:
+    """A parser for the path of a file, which raises UsageError for one with none of these endings."""
+
+    def parse_path(text: str) -> str:
+        if not text.lower().endswith(tuple(suffixes)):
+            raise UsageError(
+                f"{text!r} is not a {noun} that can be written.", f"Name a file that ends in {alternatives(suffixes)}."
+            )
+        return text
+
+    return parse_path
+
+
+def folder_of(text: str) -> str:
+    """An existing folder, as an absolute path. Raises UsageError where there is none."""
+    if not is_folder(text):
+        raise UsageError(f"the folder {text} does not exist.", "Name a folder of recipe files (.py).")
+    return str(Path(text).resolve())
+
+
+def script_of(text: str) -> str:
+    """An existing file, as an absolute path. Raises UsageError where there is none."""
+    if not is_file(text):
+        raise UsageError(no_file(text), "Name the script that trains, .py or .ipynb.")
+    return str(Path(text).resolve())
+
+
+def gpus_of(text: str) -> int:
+    """The number of GPUs to measure on, 0 for all. Raises UsageError for anything else."""
+    return 0 if text.strip().lower() == "all" else count_of(text)
+
+
+def launch_of(options: argparse.Namespace) -> tuple[str, ...]:
+    """Options for torchrun as they were given; none on one machine. Raises UsageError where a part is missing."""
+    if options.nnodes > 1 and not options.rdzv_endpoint:
+        raise UsageError(
+            "several machines need a place to meet.", "Name a port of the first with --rdzv-endpoint HOST:PORT."
+        )
+    if not options.rdzv_endpoint:
+        return ()
+    meeting = ("--rdzv-endpoint", options.rdzv_endpoint, "--rdzv-backend", options.rdzv_backend)
+    return ("--nnodes", str(options.nnodes), *meeting)
+
+
+def side_by_side_of(text: str) -> bool:
+    """Whether trials may run on several GPUs at a time. Raises UsageError for other words than ``auto`` and ``off``."""
+    words = {"auto": True, "off": False}
+    if text.strip().lower() not in words:
+        raise UsageError(f"{text!r} is not one of the choices.", "Choose auto or off.")
+    return words[text.strip().lower()]
+
+
+_ENDS_OWN = "--"  # what follows is the target's own sys.argv
+
+
+def split_arguments(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """The command line's own arguments, and those of the target: all that follows the first ``--``."""
+    if _ENDS_OWN not in arguments:
+        return list(arguments), ()
+    end = list(arguments).index(_ENDS_OWN)
+    return list(arguments[:end]), tuple(arguments[end + 1 :])
+
 
 _GIVEN = " given"  # the values of the options so far, in the namespace while it is filled; no option has this name
 

@@ -27,7 +27,7 @@ from advisor.records import (
     Value,
     Verification,
 )
-from advisor.source.relevant import relevant
+from advisor.source.reading import relevant
 
 # The activities of a session before its first step.
 _LOADING = ("", "starting", events.BUILDING, "loading the model")

@@ -53,7 +53,7 @@ class Found:
     @property
     def remark(self) -> str:
         """The end of the sentence about exported settings that promise less than a person expects; else empty."""
-        from advisor.report.no_result import export_remark
+        from advisor.report.verdict import export_remark
 
         return export_remark(self.state)
 

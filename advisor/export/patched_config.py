@@ -14,7 +14,7 @@ from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import SECTION
 from advisor.records import ConfigKind, Mode, Value, WorkloadFacts
 from advisor.records.outputs import Outputs
-from advisor.report.launching import gpus_to_start, launch_lines
+from advisor.report.several_gpus import gpus_to_start, launch_lines
 
 REST_NAME = "tuned.yaml"
 _MADE_BY_US = "# Made by perf-advisor"

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from advisor.errors import UsageError
 from advisor.export import python_templates as templates
 from advisor.export import top_level
-from advisor.export.library import definitions_in, library_for, without_library
+from advisor.export.top_level import definitions_in, library_for, without_library
 from advisor.figures.formatting import format_setting
 from advisor.portable import FREEZING, compile_source
 from advisor.portable.plan import AROUND_LOSS, StepPlan

@@ -11,8 +11,8 @@ from advisor.files.config_file import dumped
 from advisor.recipe.settings import Settings
 from advisor.records import Comparison, ScalingRecord, StackRecord, TrialRecord, Value
 from advisor.report.figures import effect_words, hardware_line, how_confirmed
-from advisor.report.launching import gpus_to_start, launch_command
-from advisor.report.no_result import why_no_stack
+from advisor.report.several_gpus import gpus_to_start, launch_command
+from advisor.report.verdict import why_no_stack
 from advisor.version import __version__
 
 

@@ -1,4 +1,4 @@
-"""Progress lines: what a session tells on standard error as it goes."""
+"""Progress lines: what a session tells on standard error as it goes, each result in a line."""
 
 from __future__ import annotations
 
@@ -9,22 +9,44 @@ from functools import singledispatchmethod
 from typing import TextIO
 
 from advisor.experiment import events
+from advisor.experiment.objective import Yardstick
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
+    MISSING,
     format_bytes,
     format_count,
+    format_interval,
     format_left,
+    format_ms,
     format_names,
     format_outcome,
+    format_rate,
     format_seconds,
     format_setting,
     plain,
 )
-from advisor.headless.effects import baseline_line, name_shown, stack_effect, trial_effect
-from advisor.records import Facts, Hardware, Mode, TrialRecord, Verdict
-from advisor.report.figures import STAGES, verdict_shown, verified_words
-from advisor.report.no_result import why_no_stack
+from advisor.records import (
+    BaselineRecord,
+    Comparison,
+    Facts,
+    Hardware,
+    Mode,
+    StackRecord,
+    TrialRecord,
+    TrialResult,
+    Verdict,
+)
+from advisor.report.figures import (
+    IN_TURN,
+    STAGES,
+    effect_words,
+    how_confirmed,
+    noise_words,
+    verdict_shown,
+    verified_words,
+)
 from advisor.report.several_gpus import row_words
+from advisor.report.verdict import why_no_stack
 
 # What is not over is not all done, however short the rest is expected to be.
 _ALMOST = 0.99
@@ -201,3 +223,55 @@ def _workload_line(facts: Facts) -> str:
     device = f"{workload.device_name} ({workload.device})" if workload.device_type != "cpu" else "the CPU"
     parameters = format_count(workload.parameters)
     return f"{workload.model}, {parameters} parameters, {loop} on {device}, batch: {workload.batch_text}"
+
+
+def trial_effect(record: TrialRecord, by: Yardstick | None = None) -> str:
+    """A trial's speed-up and verdict, or why there is none; and what must be known of the figure.
+
+    ``by`` tells it by the objective where that is memory or energy.
+    """
+    if record.verdict in (Verdict.FAILED, Verdict.SKIPPED):
+        return format_outcome(record.result)
+    unreliable = f" (unreliable: {record.result.disturbed})" if record.result.disturbed else ""
+    if not record.alone:
+        return f"{_effect_on_the_stack(record)}{unreliable}"
+    in_turn = f", {IN_TURN}" if record.confirmed else ""
+    return f"{_effect(record.result, record.comparison, by)}{in_turn}{unreliable}"
+
+
+def _effect_on_the_stack(record: TrialRecord) -> str:
+    shown = verdict_shown(record)
+    if shown in (None, Verdict.NO_DIFFERENCE):
+        return effect_words(record)
+    return f"{effect_words(record, format_interval)}, {shown}"
+
+
+def name_shown(record: TrialRecord) -> str:
+    """A candidate's name; of one that failed also that it was tried with others."""
+    return record.candidate.name if record.result.measured else record.label
+
+
+def _effect(result: TrialResult, comparison: Comparison | None, by: Yardstick | None) -> str:
+    if comparison is None:
+        return MISSING
+    if by is not None and not by.goal.by_time:
+        return by.effect(result, comparison)
+    if comparison.verdict is Verdict.NO_DIFFERENCE:
+        return comparison.verdict.value
+    return f"{format_interval(comparison)} {comparison.verdict}"
+
+
+def stack_effect(stack: StackRecord, by: Yardstick | None) -> str:
+    """The stack's effect and how it was confirmed, or why it has none."""
+    if stack.pending:
+        return stack.result.reason
+    if not stack.result.measured:
+        return format_outcome(stack.result)
+    return f"{_effect(stack.result, stack.comparison, by)}{f', {how_confirmed(stack)}' if stack.settings else ''}"
+
+
+def baseline_line(baseline: BaselineRecord) -> str:
+    """The baseline's step, samples per second, memory and noise."""
+    step, rate = format_ms(baseline.step_ms), format_rate(baseline.samples_per_s)
+    memory, noise = format_bytes(baseline.result.peak_reserved_bytes), noise_words(baseline)
+    return f"{step} per step, {rate}, {memory} reserved, {noise}"

@@ -1,4 +1,4 @@
-"""A session without the app, from its start to its exit code."""
+"""A session without the app, from its start to its exit code; and its events as lines of JSON."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any, TextIO
+
+import msgspec
 
 from advisor.errors import AdvisorError, ExitCode
 from advisor.experiment import events
 from advisor.experiment.control import SessionControl
+from advisor.experiment.events import Event
 from advisor.experiment.measuring.verification import limit_s, may_be_verified
 from advisor.experiment.past.journal import Journal, PastSession
 from advisor.experiment.request import Request
@@ -18,7 +23,6 @@ from advisor.experiment.state import SessionState
 from advisor.export.json_report import json_text
 from advisor.export.outputs import Written, write_outputs
 from advisor.figures.formatting import format_seconds
-from advisor.headless.event_stream import EventStream
 from advisor.headless.progress import HeadlessReporter
 from advisor.headless.summary import print_summary
 from advisor.process.interrupts import INTERRUPTS
@@ -138,3 +142,28 @@ def _failure(state: SessionState) -> AdvisorError | None:
     if state.finished is None:
         return AdvisorError("the session ended without a word.", "This is a bug of ours: please report it.")
     return None
+
+
+class EventStream:
+    """Writes one JSON object a line: ``event`` is its kind, ``at`` seconds since 1970, ``data`` what it holds.
+
+    What is not a number (a loss that diverged) is null. A reader that left does not stop the session.
+    """
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._lock = threading.Lock()
+
+    def handle(self, event: Event) -> None:
+        """Write an event. Called from the session's thread."""
+        self._write(type(event).__name__, event)
+
+    def report(self, text: str) -> None:
+        """Write the whole report, which is JSON already, as the last line."""
+        self._write("Report", msgspec.Raw(msgspec.json.format(text, indent=-1).encode()))
+
+    def _write(self, kind: str, data: Any) -> None:
+        line = msgspec.json.encode({"event": kind, "at": round(time.time(), 3), "data": data}).decode()
+        with self._lock, suppress(OSError, ValueError):
+            self._file.write(f"{line}\n")
+            self._file.flush()

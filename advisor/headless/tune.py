@@ -17,8 +17,7 @@ from advisor.experiment.state import SessionState
 from advisor.export.files import write_atomically
 from advisor.export.format import Found
 from advisor.export.formats import format_for
-from advisor.figures.durations import seconds_of
-from advisor.figures.options import choice_of, count_of, device_of, names_of
+from advisor.figures.options import choice_of, count_of, device_of, names_of, seconds_of
 from advisor.files.scratch import SCRATCH
 from advisor.headless.progress import HeadlessReporter
 from advisor.headless.run import open_session

@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity
 
 from advisor.errors import TargetError
 from advisor.machine.hardware import device_used_bytes
-from advisor.records.matrix_units import amd_types, nvidia_types
+from advisor.records.workload import amd_types, nvidia_types
 
 
 class Mark(Protocol):

@@ -1,4 +1,4 @@
-"""The machine: GPUs as NVML describes them, and the host. Nothing else but ``links.py`` uses NVML.
+"""The machine: GPUs as NVML describes them, and the host. It asks NVML through ``nvml.py``.
 
 A reading of the gauges takes tens of microseconds. A machine where NVML cannot be used is described without GPUs,
 with a sentence that says why.
@@ -15,8 +15,7 @@ from typing import Any
 import psutil
 
 from advisor.machine.host import host_info, link_of
-from advisor.machine.links import gpu_links, numa_node
-from advisor.machine.nvml import NVML, Device, Nvml, NvmlUnavailableError, text_of_answer
+from advisor.machine.nvml import NVML, Device, Nvml, NvmlUnavailableError, gpu_links, numa_node, text_of_answer
 from advisor.records import GpuInfo, GpuProcess, GpuSample, Hardware
 
 _OUTSIDE = "a process outside this container"

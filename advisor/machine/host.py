@@ -1,4 +1,4 @@
-"""The host: its processor, its memory, and what of them this process may use, as psutil and the kernel say."""
+"""The host: its processor, its memory, what of them this process may use, and how busy it is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from advisor.records import HostInfo
+from advisor.records import HostInfo, HostSample
 
 CPU_FEATURES = "avx2 avx512f avx512_vnni avx512_bf16 amx_bf16 amx_int8 asimdbf16 bf16 i8mm sve sve2"
 
@@ -123,3 +123,9 @@ def text_of_file(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
+
+
+def sample_host() -> HostSample:
+    """Return one reading; the processor's share is that since the last reading."""
+    memory = psutil.virtual_memory()
+    return HostSample(psutil.cpu_percent(None), memory.total - memory.available, memory.total)

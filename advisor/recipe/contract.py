@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 from advisor.portable.plan import StepPlan
 from advisor.records import Bottleneck, Facts, Mode, Numerics, Phase, Skip, TrialRecord, Value, text_of
 from advisor.records.kinds import DEVICES
-from advisor.records.matrix_units import NVIDIA_SINCE
+from advisor.records.workload import NVIDIA_SINCE
 
 HEADINGS = ("What it does", "Why it helps", "When it does not", "Numerics", "References")
 BOTH_MODES = frozenset({Mode.TRAIN, Mode.INFER})

@@ -1,4 +1,4 @@
-"""The charts of a session: what the app and the HTML report draw. Pure functions of its state.
+"""The charts of a session, and the waterfall of its stack: the app and the HTML report draw them. Pure functions.
 
 Each is None while what it would show is not known.
 """
@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
+    all_reduce_sentence,
     format_bytes,
     format_bytes_change,
     format_interval,
@@ -19,11 +21,10 @@ from advisor.figures.formatting import (
     format_rate,
     format_ratio,
 )
-from advisor.figures.links import all_reduce_sentence
 from advisor.figures.roof import ceiling_of
 from advisor.figures.sweep import SweepPoint, knee_of
 from advisor.recipe.settings import Settings
-from advisor.records import Mode, Phase, Profile, TrialResult, Value, Verdict
+from advisor.records import Comparison, Mode, Phase, Profile, StackRecord, TrialRecord, TrialResult, Value, Verdict
 from advisor.report.charts import (
     Axis,
     Bar,
@@ -43,7 +44,75 @@ from advisor.report.charts import (
 from advisor.report.conclusions import RoofShare, roof_shares, sweep_of
 from advisor.report.evidence import sweep_sentence
 from advisor.report.pareto import front_of, measured_points, pareto_sentence
-from advisor.report.waterfall import Step, waterfall
+
+# A rest that is smaller than this, as a ratio, is rounding. Unitless.
+_NEGLIGIBLE = 1.005
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One bar: from ``start`` to ``end``, both speed-ups over the baseline.
+
+    ``contribution`` is None where the setting was not measured apart; ``alone`` is what it does by itself, where that
+    is known. ``peak_bytes`` is the peak of the setting's own trial. A step without a ``key`` is the settings together.
+    """
+
+    name: str
+    start: float
+    end: float
+    key: str = ""
+    contribution: Comparison | None = None
+    alone: Comparison | None = None
+    peak_bytes: int | None = None
+
+
+def waterfall(state: SessionState) -> list[Step]:
+    """The steps from the baseline to the stack; none while there is no stack with a figure."""
+    stack = state.stack
+    if stack is None or not stack.settings or stack.comparison is None:
+        return []
+    steps, reached = list[Step](), 1.0
+    for key in _in_order(stack, state):
+        step = _step(key, stack.settings[key], state, reached)
+        steps.append(step)
+        reached = step.end
+    rest = stack.comparison.speedup / reached
+    if max(rest, 1 / rest) > _NEGLIGIBLE:
+        known = all(step.contribution for step in steps)
+        steps.append(Step("together" if known else "not measured apart", reached, stack.comparison.speedup))
+    return steps
+
+
+def _step(key: str, value: Value, state: SessionState, start: float) -> Step:
+    record = _record_of(key, value, state)
+    if record is None:
+        return Step(key.rpartition(".")[2], start, start, key)
+    own = record.contribution
+    if own is None and record.alone and state.stack is not None and len(state.stack.settings) == 1:
+        own = state.stack.comparison
+    alone = record.comparison if record.alone else None
+    peak = record.result.peak_reserved_bytes if record.alone else None
+    return Step(record.candidate.recipe, start, start * (own.speedup if own else 1.0), key, own, alone, peak)
+
+
+def _record_of(key: str, value: Value, state: SessionState) -> TrialRecord | None:
+    measured = (record for record in state.trials.values() if record.result.measured)
+    return next((record for record in measured if record.candidate.settings == {key: value}), None)
+
+
+def _in_order(stack: StackRecord, state: SessionState) -> list[str]:
+    """The stack's keys: by the first combination that had them, of those that came together the largest first."""
+    combinations = list(state.combinations)
+
+    def first(key: str) -> tuple[int, float]:
+        value = stack.settings[key]
+        places = (place for place, settings in enumerate(combinations) if settings.get(key) == value)
+        record = _record_of(key, value, state)
+        own = record.contribution if record else None
+        return next(places, len(combinations)), -math.log(own.speedup) if own else math.inf
+
+    return sorted(stack.settings, key=first)
+
 
 _GIB, _MIB = 1024**3, 1024**2
 _SPEED_UPS = (0.1, 0.2, 0.5, 0.8, 1, 1.2, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100)

@@ -1,14 +1,18 @@
-"""The session in one or two sentences."""
+"""The session in one or two sentences, in a line of a list, and why there are no faster settings."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
 from advisor.experiment.objective import Yardstick, figure, format_figure
+from advisor.experiment.policy import POLICY
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import format_bytes, format_interval, format_ms, format_pending
+from advisor.figures.formatting import format_bytes, format_interval, format_ms, format_pending, format_percent, plain
 from advisor.records import BaselineRecord, Mode, Objective, StackRecord, TrialRecord
-from advisor.report.conclusions import candidates_tried, count_untried, stack_helps
-from advisor.report.figures import IN_TURN, MEASURED_ONCE, format_tokens, hardware_line, tokens_per_s
-from advisor.report.no_result import Cause, no_result
+from advisor.report.conclusions import candidates_tried, count_untried, settings_to_export, stack_helps
+from advisor.report.figures import IN_TURN, MEASURED_ONCE, format_tokens, hardware_line, own_figures, tokens_per_s
 
 
 def verdict(state: SessionState) -> str:
@@ -103,3 +107,96 @@ def _subject(state: SessionState) -> str:
         return "the workload"
     loop = "training" if state.facts.workload.mode is Mode.TRAIN else "inference"
     return f"{state.facts.workload.model} {loop}"
+
+
+def result_line(state: SessionState) -> str:
+    """Return how a session ended: its result, or why it has none."""
+    if state.failure:
+        return f"failed: {plain(state.failure.message)}"
+    if state.finished is None:
+        return "not finished"
+    if state.finished.cancelled:
+        return "interrupted"
+    if state.stack and state.stack.pending:
+        return format_pending(state.stack)
+    if state.stack and state.stack.comparison and state.stack.settings:
+        count = len(state.stack.settings)
+        doubt = "" if stack_helps(state) else "undecided, "
+        return f"{doubt}{_effect(state, state.stack)} with {count} setting{'' if count == 1 else 's'}"
+    return no_result(state).reason
+
+
+def _effect(state: SessionState, stack: StackRecord) -> str:
+    if state.yardstick and not state.goal.by_time:
+        return state.yardstick.effect(stack.result, stack.comparison)
+    return format_interval(stack.comparison)
+
+
+class Cause(Enum):
+    """The kinds of reasons. Only ``NO_GAIN`` is a finding about the settings; the others leave them undecided."""
+
+    NOT_TRIED = auto()
+    ALL_FAILED = auto()
+    TOO_NOISY = auto()
+    NO_GAIN = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class NoResult:
+    """A cause with its reason, in lower case and without an end: ``no candidate was tried``."""
+
+    cause: Cause
+    reason: str
+
+    @property
+    def sentence(self) -> str:
+        """The reason as a sentence, which says so where nothing could be judged."""
+        if self.cause is Cause.NO_GAIN:
+            return f"{self.reason[:1].upper()}{self.reason[1:]}."
+        return f"Nothing could be judged: {self.reason}."
+
+
+def no_result(state: SessionState) -> NoResult:
+    """The reason no candidate is known to help, for a session in which none does."""
+    tried = candidates_tried(state)
+    if not tried:
+        return NoResult(Cause.NOT_TRIED, "no candidate was tried")
+    if not any(record.result.measured for record in tried):
+        return NoResult(
+            Cause.ALL_FAILED, f"all {len(tried)} trials failed" if len(tried) > 1 else "its only trial failed"
+        )
+    noise = state.baseline.noise_floor if state.baseline else 0.0
+    if noise > POLICY.noisy and state.baseline and state.baseline.runs > 1:
+        return NoResult(Cause.TOO_NOISY, f"identical runs differ by {format_percent(noise)} on this machine")
+    if noise > POLICY.noisy or _all_open(state, tried):
+        return NoResult(Cause.TOO_NOISY, "step times vary so much that faster and slower cannot be told apart")
+    return NoResult(Cause.NO_GAIN, f"nothing that was tried {state.goal.better()}")
+
+
+def _all_open(state: SessionState, tried: Sequence[TrialRecord]) -> bool:
+    """Whether no interval of a candidate or the stack tells anything, though there are some."""
+    figures = [own_figures(record).comparison for record in tried] + [state.stack.comparison if state.stack else None]
+    known = [comparison for comparison in figures if comparison]
+    return bool(known) and all(comparison.is_open for comparison in known)
+
+
+def why_no_stack(state: SessionState) -> str:
+    """The reason there are no settings to use together, in lower case and without an end."""
+    together = any(len(settings) > 1 for settings in state.combinations)
+    if state.stack is None and not together and (state.finished is None or state.finished.cancelled):
+        return "the session ended before any were measured together"
+    found = no_result(state)
+    if found.cause in (Cause.NOT_TRIED, Cause.ALL_FAILED):
+        return found.reason
+    if state.stack is None and not together:
+        return "none were measured together"
+    return f"nothing that was measured together {state.goal.better()}"
+
+
+def export_remark(state: SessionState) -> str:
+    """The end of the sentence about exported settings that promise less than a person expects; else empty."""
+    if state.stack and state.stack.pending:
+        return f": {format_pending(state.stack)}"
+    if not settings_to_export(state):
+        return f", without settings: {why_no_stack(state)}"
+    return "" if stack_helps(state) else f", though together they {state.goal.not_better(2)}"

@@ -6,12 +6,10 @@ from collections.abc import Iterator
 
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import format_bytes
-from advisor.figures.links import link_rows
+from advisor.figures.formatting import format_bytes, link_rows
 from advisor.figures.sweep import RECIPE as BATCH_SIZE
 from advisor.recipe.catalog import Catalog
 from advisor.records import Facts, Hardware, TrialRecord
-from advisor.report.advice import batch_advice, recommendations, stack_blocks
 from advisor.report.conclusions import sweep_of, tried, untried
 from advisor.report.document import Bullets, Document, Inline, Picture, Section, Table
 from advisor.report.evidence import (
@@ -24,13 +22,20 @@ from advisor.report.evidence import (
     time_section,
     waits_blocks,
 )
-from advisor.report.habits import habit_rows
-from advisor.report.method import method
 from advisor.report.pareto import pareto_section
 from advisor.report.pictures import pictures
-from advisor.report.reproduce import code_section, reproduce_section
+from advisor.report.reproduce import code_section, method, reproduce_section
 from advisor.report.several_gpus import several_gpus_section
-from advisor.report.trials import habits_table, source, trials, untried_table
+from advisor.report.trials import (
+    batch_advice,
+    habit_rows,
+    habits_table,
+    recommendations,
+    source,
+    stack_blocks,
+    trials,
+    untried_table,
+)
 from advisor.report.verdict import verdict
 from advisor.version import __version__
 

@@ -51,7 +51,15 @@ from advisor.runtime.step import GraphedStep, InferStep, TrainStep, make_step
 from advisor.source.prints import imported_sources
 from advisor.target.entrypoint import hint_for, load_target, one_line, user_frames
 from advisor.trial.inspection import inspect_loop, versions
-from advisor.trial.measurement.clock import BlockTeller, StepClock, block_steps, latency_of_calls, measure
+from advisor.trial.measurement.clock import (
+    BlockTeller,
+    StepClock,
+    WarmUp,
+    block_steps,
+    latency_of_calls,
+    measure,
+    warm_up,
+)
 from advisor.trial.measurement.draws import (
     check_batch_size,
     check_batches,
@@ -70,17 +78,14 @@ from advisor.trial.measurement.probe import (
     probe_training,
     scale_of,
 )
-from advisor.trial.measurement.warmup import WarmUp, warm_up
-from advisor.trial.packaging import packaged_result
-from advisor.trial.profile.clock_check import check_clocks
 from advisor.trial.profile.compilation import compilation_notes, compile_mark, keep_no_kernel_timings
 from advisor.trial.profile.habits import stop_debugging, with_habits
-from advisor.trial.profile.phases import measure_parts
+from advisor.trial.profile.phases import check_clocks, measure_parts
 from advisor.trial.profile.profiler import phases_alone, profile_step
 from advisor.trial.raised import result_of
 from advisor.trial.reference import reference_result
 from advisor.trial.timed_loop import components_of, resident_data, set_mode, settle_loss, stepper
-from advisor.trial.verify import verified_result
+from advisor.trial.verify import packaged_result, verified_result
 
 _PHASES_LIMIT_S = 0.6
 # A warm-up step, two that are timed, and a profile of six; then trials of as many steps each, ten or so.

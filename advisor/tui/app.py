@@ -25,20 +25,16 @@ from advisor.experiment.request import Request
 from advisor.recipe.catalog import Catalog
 from advisor.report.comparison import Measured
 from advisor.tui.actions import VIEWS, bindings, find_view_action
-from advisor.tui.context import Context
-from advisor.tui.countdown import Countdown
+from advisor.tui.context import Context, Countdown, Recorded
 from advisor.tui.decider import Decider
 from advisor.tui.exporting import FileExporter
-from advisor.tui.gpus import GpusQuestion
-from advisor.tui.jobs import Job, Jobs
+from advisor.tui.jobs import Job, Jobs, Pace
 from advisor.tui.leaving import leave_from_outside
 from advisor.tui.main_screen import MainScreen
 from advisor.tui.messages import Decided, EventsWaiting, ExportSaved, RetryWanted
-from advisor.tui.pacing import Pace
-from advisor.tui.recorded import Recorded
 from advisor.tui.result import AppResult, Then, bug_of, result_of, result_of_recorded
 from advisor.tui.sessions import pick_comparison, pick_session
-from advisor.tui.steering import Steering
+from advisor.tui.steering import GpusQuestion, Steering
 from advisor.tui.theme import ADVISOR_THEME, THEMES
 from advisor.tui.toasts import Toast, toast_for
 from advisor.tui.views.base import View

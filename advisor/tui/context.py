@@ -1,22 +1,91 @@
-"""The views' shared context: the session's state, and the collaborators that the app was given."""
+"""The views' shared context: the session's state, or a recorded session, the time left, and the app's collaborators."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision, SessionControl
+from advisor.experiment.events import Decided, Event, SessionFailed, SessionFinished
+from advisor.experiment.past.journal import Journal, PastSession
 from advisor.experiment.request import Request
 from advisor.experiment.scaling.gpus import gpus_to_offer
 from advisor.experiment.state import SessionState
 from advisor.recipe import Recipe
 from advisor.recipe.catalog import Catalog
 from advisor.records import Recommendation, Value
-from advisor.tui.countdown import Countdown
 from advisor.tui.exporting import FileExporter
-from advisor.tui.recorded import Recorded
+
+# What is left is an estimate. Until the session tells of the next one, there is always something left to do.
+_LEAST_LEFT_S = 1.0
+# A new estimate that is later than the last by less than this changes nothing, in seconds.
+_TOLERANCE_S = 2.0
+
+
+class Countdown:
+    """Counts down from what the session told last. ``clock`` gives seconds, from anywhere.
+
+    What is shown never rises, unless the session has found more to do: ``rise_s`` says then by how much.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._ends_at: float | None = None
+        self._told_s = 0.0
+        self._held_s: float | None = None
+        self._began_at = self._trial_began_at = clock()
+        self.rise_s = 0.0
+
+    def update(self, state: SessionState) -> None:
+        """The session has told just now how far it is."""
+        told_s, now = state.left_s, self._clock()
+        if told_s is None:
+            return
+        before_s = None if self._ends_at is None else max(0.0, self._ends_at - now)
+        self._told_s, self.rise_s = told_s, 0.0
+        if before_s is not None and told_s > before_s:
+            if told_s <= before_s + _TOLERANCE_S:
+                return
+            self.rise_s = told_s - before_s
+        self._ends_at = now + told_s
+
+    def begin_anew(self) -> None:
+        """Forget the last estimate: the person has asked for more, so a later end is no surprise."""
+        self._ends_at, self.rise_s = None, 0.0
+
+    def hold(self, *, waiting: bool) -> None:
+        """Stand still while the session waits, and go on after that."""
+        now = self._clock()
+        if waiting and self._ends_at is not None:
+            self._held_s = self._ends_at - now
+        elif not waiting and self._held_s is not None:
+            self._ends_at, self._held_s = now + self._held_s, None
+
+    def trial_began(self) -> None:
+        """A trial has begun just now."""
+        self._trial_began_at = self._clock()
+
+    @property
+    def session_s(self) -> float:
+        """Seconds since the session was opened."""
+        return self._clock() - self._began_at
+
+    @property
+    def trial_s(self) -> float:
+        """Seconds since the running trial began."""
+        return self._clock() - self._trial_began_at
+
+    def now(self, state: SessionState) -> tuple[float, float | None]:
+        """The share of the session's time that has passed by now, and the seconds left, None where nobody knows."""
+        if self._ends_at is None or not state.left_s or self._told_s <= _LEAST_LEFT_S:
+            return state.progress, state.left_s
+        left_s = self._ends_at - self._clock() if self._held_s is None else self._held_s
+        left_s = max(_LEAST_LEFT_S, left_s)
+        return 1.0 - (1.0 - state.progress) * min(1.0, left_s / self._told_s), left_s
 
 
 @dataclass
@@ -99,3 +168,33 @@ class Context:
     def recommendation(self, recipe_id: str) -> Recommendation | None:
         """The recommendation of a recipe, if it is ranked."""
         return next((item for item in self.state.recommendations if item.record.candidate.recipe == recipe_id), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A session that is over."""
+
+    past: PastSession
+
+    @property
+    def date_text(self) -> str:
+        """The date of the measurement: ``22 Nov 2026 15:41``."""
+        return date_text(self.past.started)
+
+    def events(self) -> Iterator[Event]:
+        """All that happened; a session that was cut short ends as an interrupted one."""
+        yield from self.past.events
+        if not any(isinstance(event, SessionFinished | SessionFailed) for event in self.past.events):
+            yield SessionFinished(True, 0.0)
+
+    def decide(self, recipe: str, decision: Decision | None, value: Value | None = None) -> Event:
+        """Keep a decision with the session and return it as an event. Raises UsageError while another writes to it."""
+        event = Decided(recipe, decision, value)
+        with closing(Journal(self.past.path, self.past.request)) as journal:
+            journal.record(event)
+        return event
+
+
+def date_text(moment: datetime) -> str:
+    """Return a moment as a person writes it, to the minute."""
+    return f"{moment.day} {moment:%b %Y %H:%M}"

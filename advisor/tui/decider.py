@@ -10,10 +10,9 @@ from advisor.errors import UsageError
 from advisor.experiment.control import Decision
 from advisor.experiment.measuring.verification import may_be_verified
 from advisor.records import Value
-from advisor.tui.context import Context
+from advisor.tui.context import Context, Recorded
 from advisor.tui.deciding import consequence
 from advisor.tui.jobs import Job, Jobs
-from advisor.tui.recorded import Recorded
 from advisor.tui.steering import REWORK, has_run
 from advisor.tui.views.trial_rows import STACK
 

@@ -17,15 +17,15 @@ from advisor.export.outputs import write_outputs
 from advisor.figures.formatting import printable
 from advisor.files.paths import is_file
 from advisor.machine.hardware import sample_gpus
-from advisor.machine.load import sample_host
+from advisor.machine.host import sample_host
 from advisor.process.collector import collector_waits
 from advisor.process.interrupts import INTERRUPTS
 from advisor.recipe.catalog import load_catalog
 from advisor.records.outputs import Outputs
 from advisor.runner.trials import Runner
 from advisor.tui.app import AdvisorApp
+from advisor.tui.context import Recorded
 from advisor.tui.exporting import FileExporter
-from advisor.tui.recorded import Recorded
 from advisor.tui.result import AppResult, Then
 from advisor.tui.sessions import SessionPicker
 from advisor.tui.widgets.gauges import Reading

@@ -18,7 +18,7 @@ from advisor.errors import AdvisorError
 from advisor.experiment.past.journal import PastSession, list_sessions, open_session
 from advisor.experiment.state import SessionState
 from advisor.report.comparison import Changes, Measured, compare, summary
-from advisor.report.listing import result_line
+from advisor.report.verdict import result_line
 from advisor.tui.result import Then
 from advisor.tui.text import DIM, shortened
 from advisor.tui.theme import ADVISOR_THEME

@@ -17,11 +17,11 @@ from advisor.experiment import events
 from advisor.experiment.state import SessionState
 from advisor.records import Outcome, StackRecord, TrialRecord, TrialResult
 from advisor.tui.context import Context
-from advisor.tui.help import help_sections
 from advisor.tui.result import result_of
+from advisor.tui.screens import help_sections
 from advisor.tui.views.advice_text import effect_facts, list_entry, nothing_helped
 from advisor.tui.views.headline import headline
-from advisor.tui.views.plan_text import step_now
+from advisor.tui.views.overview_facts import step_now
 from advisor.tui.views.trial_rows import STACK, build_rows, tally
 from advisor.tui.views.trial_text import selection_text
 from advisor.tui.widgets.status import StatusBar, far_text, now_text, stack_text

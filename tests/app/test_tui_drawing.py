@@ -15,7 +15,7 @@ from tui_pilot import screen_text, settle
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
 from advisor.tui.actions import VIEWS
-from advisor.tui.countdown import Countdown
+from advisor.tui.context import Countdown
 from advisor.tui.views import view_class
 from advisor.tui.widgets import status
 from advisor.tui.widgets.changes import look_same, show_text

@@ -14,8 +14,8 @@ from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.records import TargetSpec, Verification
 from advisor.tui.context import Context
-from advisor.tui.views.next_steps import next_steps
-from advisor.tui.views.plan_text import plan_text
+from advisor.tui.views.export import next_steps
+from advisor.tui.views.overview_facts import plan_text
 
 
 def test_the_plan_marks_what_is_done_what_runs_and_what_comes():

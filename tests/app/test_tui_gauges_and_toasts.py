@@ -12,7 +12,7 @@ from tui_pilot import LARGE, SMALL, drive, screen_text, settle
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
-from advisor.machine.load import sample_host
+from advisor.machine.host import sample_host
 from advisor.tui.result import result_of
 from advisor.tui.toasts import toast_for
 from advisor.tui.views.headline import headline

@@ -20,11 +20,10 @@ from advisor.records import (
     Hardware,
 )
 from advisor.report.figures import gpu_sentence
-from advisor.tui.views.clocks import clock_facts
 from advisor.tui.views.overview import OverviewView
-from advisor.tui.views.overview_facts import baseline_facts, source_facts, workload_facts
+from advisor.tui.views.overview_facts import baseline_facts, clock_facts, source_facts, workload_facts
+from advisor.tui.views.profile_text import roof_before_and_after
 from advisor.tui.views.readings import cpu_text, energy_text, readings_text
-from advisor.tui.views.roof_text import roof_before_and_after
 from advisor.tui.widgets.picture_panel import PicturePanel
 
 

@@ -17,10 +17,10 @@ from advisor.experiment.events import TrialMeasured
 from advisor.experiment.past.journal import open_session
 from advisor.experiment.state import SessionState
 from advisor.records import Outcome, TrialResult
-from advisor.report.listing import result_line
+from advisor.report.verdict import result_line
 from advisor.tui import launch
 from advisor.tui.app import AdvisorApp
-from advisor.tui.recorded import Recorded
+from advisor.tui.context import Recorded
 from advisor.tui.result import Then
 from advisor.tui.sessions import SessionPicker
 

@@ -13,15 +13,13 @@ from tui_pilot import SIZES, cells, drive, screen_text, settle
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
 from advisor.records import Comparison, OperatorRow, Outcome
-from advisor.report.waterfall import waterfall
+from advisor.report.pictures import waterfall
 from advisor.tui.text import interval_bar, shortened, widest_effect
 from advisor.tui.views.advice_text import nothing_helped
 from advisor.tui.views.headline import headline
-from advisor.tui.views.overview_facts import baseline_facts
-from advisor.tui.views.trial_order import Order, rows_to_show
-from advisor.tui.views.trial_rows import COLUMNS, build_rows, fitting_columns, tally
+from advisor.tui.views.overview_facts import baseline_facts, waterfall_text
+from advisor.tui.views.trial_rows import COLUMNS, Order, build_rows, fitting_columns, rows_to_show, tally
 from advisor.tui.views.trial_text import selection_text
-from advisor.tui.views.waterfall_text import waterfall_text
 from advisor.tui.widgets.log_tail import LogTail, folded
 from advisor.tui.widgets.operator_table import OperatorTable, columns_of
 from advisor.tui.widgets.status import stack_text

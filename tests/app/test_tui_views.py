@@ -26,11 +26,10 @@ from advisor.report.charts import Part, Stacked
 from advisor.report.conclusions import sweep_of
 from advisor.report.evidence import sweep_sentence
 from advisor.report.figures import ceiling_figures, step_figures
-from advisor.tui.saving import copy_trace, free_path
-from advisor.tui.views.habits_text import habits_text
+from advisor.tui.exporting import copy_trace, free_path
+from advisor.tui.views.advice_text import sweep_text
+from advisor.tui.views.profile_text import habits_text, roof_facts
 from advisor.tui.views.readings import trade_text
-from advisor.tui.views.roof_text import roof_facts
-from advisor.tui.views.sweep_text import sweep_text
 from advisor.tui.views.trial_rows import build_rows
 from advisor.tui.views.trial_text import selection_text
 from advisor.tui.widgets.operator_table import OperatorTable

@@ -15,8 +15,7 @@ from advisor.experiment.request import Request
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Mode, Outcome, TargetSpec, TrialSpec
 from advisor.runtime.loop import Loop
-from advisor.trial.packaging import packaged_result
-from advisor.trial.verify import verified_result
+from advisor.trial.verify import packaged_result, verified_result
 
 CPU = torch.device("cpu")
 CATALOG = load_catalog()

@@ -19,7 +19,7 @@ from advisor.runtime.step import InferStep, TrainStep
 from advisor.trial.measurement.clock import StepClock
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.profile import ceilings
-from advisor.trial.profile.clock_check import check_clocks
+from advisor.trial.profile.phases import check_clocks
 from advisor.trial.profile.recording import record_steps
 
 pytestmark = pytest.mark.gpu

@@ -24,7 +24,7 @@ from advisor.runtime.loader import loop_loader
 from advisor.runtime.step import TrainStep
 from advisor.runtime.tuning import Tuning
 from advisor.trial.measurement.feed import Feed
-from advisor.trial.profile.host_tensors import host_made_tensors
+from advisor.trial.profile.traffic import host_made_tensors
 
 pytestmark = pytest.mark.gpu
 AHEAD = {"data.device_prefetch": True, "data.pin_memory": True}

@@ -8,12 +8,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from advisor.cli.parser import Parser
-from advisor.cli.values import factor_of, split_arguments
+from advisor.cli.parser import Parser, factor_of, split_arguments
 from advisor.errors import ExitCode
-from advisor.figures.durations import seconds_of
 from advisor.figures.formatting import format_ms
-from advisor.figures.options import device_of
+from advisor.figures.options import device_of, seconds_of
 from advisor.files.paths import check_target
 from advisor.records import TargetSpec
 

@@ -64,6 +64,6 @@ def _measured(session_id: str) -> Measured:
 
 
 def _named(session: Measured) -> str:
-    from advisor.report.listing import result_line
+    from advisor.report.verdict import result_line
 
     return f"{session.session_id}, {plain(session.request.target.command)}: {result_line(session.state)}"

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from advisor.cli.checks import check_recipes, outputs_of
 from advisor.cli.commands.revisit import Revisit
-from advisor.cli.parser import Parser, add_config_kind, add_export, add_recipe_folders
-from advisor.cli.values import key_map_of, merged_map
+from advisor.cli.parser import Parser, add_config_kind, add_export, add_recipe_folders, key_map_of, merged_map
 
 
 def parse(arguments: Sequence[str]) -> Revisit:

@@ -6,8 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from advisor.cli.parser import Parser, add_rendezvous
-from advisor.cli.values import gpus_of, launch_of
+from advisor.cli.parser import Parser, add_rendezvous, gpus_of, launch_of
 from advisor.errors import ExitCode, UsageError
 
 

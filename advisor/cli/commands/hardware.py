@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from advisor.cli.parser import Parser
 from advisor.errors import ExitCode
-from advisor.figures.formatting import MISSING, format_bytes
-from advisor.figures.links import link_rows
+from advisor.figures.formatting import MISSING, format_bytes, link_rows
 
 if TYPE_CHECKING:
     from advisor.records import GpuInfo, Hardware, HostInfo

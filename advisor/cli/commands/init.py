@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from advisor.cli.parser import Parser
-from advisor.cli.values import split_arguments
+from advisor.cli.parser import Parser, split_arguments
 from advisor.errors import ExitCode, TargetError, UsageError
-from advisor.figures.durations import seconds_of
+from advisor.figures.options import seconds_of
 
 _BUDGET_S = 120.0
 _LAST_LINES = 12

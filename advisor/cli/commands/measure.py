@@ -10,11 +10,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from advisor.cli.checks import check_accepted, check_recipes, outputs_of
-from advisor.cli.parser import Parser, add_config_kind, add_export, add_recipe_folders, add_rendezvous, add_reports
-from advisor.cli.terminal import shows_the_app
-from advisor.cli.values import (
+from advisor.cli.checks import check_accepted, check_recipes, outputs_of, shows_the_app
+from advisor.cli.parser import (
+    Parser,
     accepted_of,
+    add_config_kind,
+    add_export,
+    add_recipe_folders,
+    add_rendezvous,
+    add_reports,
     bytes_of,
     gpus_of,
     key_map_of,
@@ -30,8 +34,7 @@ from advisor.cli.values import (
 from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED
 from advisor.experiment.request import DEFAULT_BUDGET_S, Request
-from advisor.figures.durations import seconds_of
-from advisor.figures.options import choice_of, count_of, device_of, names_of
+from advisor.figures.options import choice_of, count_of, device_of, names_of, seconds_of
 from advisor.files.paths import check_target
 from advisor.process.collector import collector_waits
 from advisor.process.interrupts import INTERRUPTS

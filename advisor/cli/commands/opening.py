@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from advisor.cli.checks import shows_the_app
 from advisor.cli.parser import Parser, add_recipe_folders
-from advisor.cli.terminal import shows_the_app
 from advisor.errors import UsageError
 from advisor.process.collector import collector_waits
 

@@ -45,6 +45,6 @@ def parse(arguments: Sequence[str]) -> ShowSessions:
 
 def result_of(state: SessionState) -> str:
     """The result of a session, in a few words."""
-    from advisor.report.listing import result_line
+    from advisor.report.verdict import result_line
 
     return result_line(state)

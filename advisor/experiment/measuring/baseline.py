@@ -12,7 +12,7 @@ from advisor.experiment.measuring.bench import ENERGY_S, Bench
 from advisor.experiment.request import Request
 from advisor.machine.hardware import counts_energy
 from advisor.records import Facts, Finding, Hardware, Objective, Outcome, TrialKind, TrialResult, TrialSpec
-from advisor.source.relevant import relevant
+from advisor.source.reading import relevant
 
 _NO_ENERGY = (
     "no energy counter can be read here, so energy cannot be the objective.",

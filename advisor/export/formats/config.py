@@ -58,7 +58,7 @@ class PatchedConfig(Format):
     def to_verify(self, found: Found, path: str) -> Exported | None:
         """The config's own section of settings, which can be verified; the rest of it is applied by its program."""
         from advisor.files.config_file import read_config
-        from advisor.report.launching import gpus_to_start
+        from advisor.report.several_gpus import gpus_to_start
 
         alone = gpus_to_start(found.state, found.settings) == 1
         return Exported(path, read_config(path)) if alone and _patched(found, path).patch.added else None

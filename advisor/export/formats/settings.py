@@ -26,13 +26,13 @@ class SettingsFile(Format):
         return Path(path).suffix.lower() in ("", *_ENDINGS)
 
     def files(self, found: Found, path: str) -> Iterable[File]:
-        from advisor.report.launching import launch_lines
+        from advisor.report.several_gpus import launch_lines
 
         start = tuple(launch_lines(found.state, found.settings))
         yield File("Settings", path, lambda: _text(found), found.remark, more=start)
 
     def to_verify(self, found: Found, path: str) -> Exported | None:
-        from advisor.report.launching import gpus_to_start
+        from advisor.report.several_gpus import gpus_to_start
 
         return Exported(path) if gpus_to_start(found.state, found.settings) == 1 else None
 

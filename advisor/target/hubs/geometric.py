@@ -11,8 +11,8 @@ from torch import nn
 from advisor.portable.calls import positional_inputs
 from advisor.portable.losses import undone
 from advisor.records import TargetSpec
+from advisor.target.guess import noise, whole_numbers, with_labels
 from advisor.target.hubs.contract import Adapter, Samples
-from advisor.target.made_up import noise, whole_numbers, with_labels
 
 _NODES = 1024
 _FEW_NODES = 32

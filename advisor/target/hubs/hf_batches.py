@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,9 +14,8 @@ from torch import nn
 
 from advisor.errors import TargetError
 from advisor.records import TargetSpec
+from advisor.target.guess import noise, typed, whole_numbers
 from advisor.target.hubs.contract import Samples, check_input
-from advisor.target.hubs.hf_classes import labels_of
-from advisor.target.made_up import noise, typed, whole_numbers
 from advisor.target.sizing import refuses
 
 # Usual length of a text: tokens. Longer ones are possible with --input.
@@ -337,3 +337,62 @@ class _ModelInputs:
         ):  # classes of decoders look for the end of a text by it
             self.text.pad_token_id = self.config.pad_token_id = 0
         return whole_numbers(self.config.num_labels, *shape)
+
+
+# transformers' tables of classes, by what their labels are; the first that knows an architecture decides its class.
+_TASKS = {
+    "SEQ_TO_SEQ_CAUSAL_LM": "decoded tokens",
+    "SPEECH_SEQ_2_SEQ": "decoded tokens",
+    "MASKED_LM": "tokens",
+    "CAUSAL_LM": "tokens",
+    "CTC": "characters",
+    "ZERO_SHOT_IMAGE_CLASSIFICATION": "pairs",
+    "IMAGE_CLASSIFICATION": "class",
+    "VIDEO_CLASSIFICATION": "class",
+    "AUDIO_CLASSIFICATION": "class",
+    "SEMANTIC_SEGMENTATION": "pixels",
+    "OBJECT_DETECTION": "boxes",
+    "SEQUENCE_CLASSIFICATION": "class",
+    "TOKEN_CLASSIFICATION": "token classes",
+    "QUESTION_ANSWERING": "span",
+    "MULTIPLE_CHOICE": "choice",
+    "DEPTH_ESTIMATION": "",
+    "IMAGE_TEXT_TO_TEXT": "tokens",
+    "IMAGE_SEGMENTATION": "",
+    "UNIVERSAL_SEGMENTATION": "",
+}
+
+
+def class_for(transformers: Any, config: Any) -> Any:
+    """The class that a configuration was saved from, else the first of its architecture, with a head before without."""
+    for name in (*(config.architectures or ()), *_classes_of(config.model_type)):
+        if (kind := getattr(transformers, name, None)) is not None:
+            return kind
+    raise TargetError(
+        f"transformers has no model for the configuration {type(config).__name__}.",
+        "Return the model itself from a build() of your own.",
+    )
+
+
+def labels_of(model: Any) -> str:
+    """The kind of labels that a model's head is trained on; empty where that is unknown."""
+    names = [kind.__name__ for kind in type(model).__mro__]
+    for task, labels in _TASKS.items():
+        known = {name for value in _table(f"MODEL_FOR_{task}").values() for name in _names(value)}
+        if any(name in known for name in names):
+            return labels
+    return ""
+
+
+def _classes_of(model_type: str) -> list[str]:
+    tables = [*(f"MODEL_FOR_{task}" for task in _TASKS), "MODEL"]
+    return [name for table in tables for name in _names(_table(table).get(model_type, ()))]
+
+
+def _table(name: str) -> dict[str, Any]:
+    tables = importlib.import_module("transformers.models.auto.modeling_auto")
+    return getattr(tables, f"{name}_MAPPING_NAMES", {})
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)

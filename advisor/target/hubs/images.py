@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from advisor.target.guess import noise, typed, whole_numbers, with_labels
 from advisor.target.hubs.contract import Samples
-from advisor.target.made_up import noise, typed, whole_numbers, with_labels
 from advisor.target.sizing import counted_run
 
 _COUNTED = 2

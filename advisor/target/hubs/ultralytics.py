@@ -14,8 +14,8 @@ from torch import nn
 
 from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
+from advisor.target.guess import noise, whole_numbers
 from advisor.target.hubs.contract import Adapted, Adapter, Samples, check_input, options_of, unknown_name
-from advisor.target.made_up import noise, whole_numbers
 
 _SIDE = 640
 _SHORTER_SIDES = (320, 160)

@@ -17,7 +17,7 @@ from advisor.portable.nested import signature_of, tensors_of
 from advisor.portable.plan import StepPlan
 from advisor.portable.steps import TrainStep
 from advisor.trial.measurement.draws import first_batches
-from advisor.trial.measurement.forms import compared_with, form_of
+from advisor.trial.measurement.feed import compared_with, form_of
 
 PROBE_STEPS = 5
 PROBE_LIMIT_S = 10.0

@@ -19,12 +19,10 @@ from advisor.runtime.compilation import is_compiled
 from advisor.runtime.step import InferStep, TrainStep
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.profile.bottleneck import judge
-from advisor.trial.profile.ceilings import machine_ceilings
-from advisor.trial.profile.float32 import convolutions_in_tf32, products_in_tf32
-from advisor.trial.profile.host_tensors import host_made_tensors
+from advisor.trial.profile.ceilings import convolutions_in_tf32, machine_ceilings, products_in_tf32
 from advisor.trial.profile.phases import measure_phases
 from advisor.trial.profile.recording import record_steps
-from advisor.trial.profile.traffic import TrafficCounter
+from advisor.trial.profile.traffic import TrafficCounter, host_made_tensors
 
 _RECORDED_STEPS = 3
 _LONG_STEP_MS = 1000.0

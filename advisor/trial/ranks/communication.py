@@ -1,19 +1,59 @@
-"""What ranks spend on one another: communication that nothing hides, and waiting for the slowest."""
+"""Figures that ranks exchange, all-reduce by message size, and what ranks spend on one another."""
 
 from __future__ import annotations
 
+import datetime
 import math
+import os
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import distributed
 
 from advisor.machine.device import backend_of
 from advisor.portable.parallel import synchronise_gradients
 from advisor.portable.plan import StepPlan
-from advisor.records import Block
+from advisor.records import AllReduceSweep, AllReduceTime, Block
+from advisor.records.kinds import COLLECTIVES
 from advisor.runtime.step import TrainStep
 from advisor.trial.measurement.clock import StepClock, steps_in
-from advisor.trial.ranks.exposed import exposed_by_profiler
-from advisor.trial.ranks.peers import Peers
+
+
+class Peers:
+    """This rank among all. Every method is called by all ranks at once."""
+
+    def __init__(self, device: torch.device, timeout_s: float) -> None:
+        self.device = device
+        self.rank = int(os.environ["RANK"])
+        self.size = int(os.environ["WORLD_SIZE"])
+        dist.init_process_group(
+            COLLECTIVES[device.type],
+            timeout=datetime.timedelta(seconds=timeout_s),
+            device_id=device if backend_of(device).has_memory else None,
+        )
+
+    def gathered(self, values: Sequence[float]) -> list[list[float]]:
+        """Each rank's values, which are as many in each."""
+        own = torch.tensor(values, dtype=torch.float64, device=self.device)
+        found = [torch.empty_like(own) for _ in range(self.size)]
+        dist.all_gather(found, own)
+        return [one.tolist() for one in found]
+
+    def largest(self, value: float) -> float:
+        """The largest of the ranks' values: what is decided by it is decided alike by all."""
+        return max(values[0] for values in self.gathered([value]))
+
+    def objects(self, value: Any) -> list[Any]:
+        """Each rank's object."""
+        found: list[Any] = [None] * self.size
+        dist.all_gather_object(found, value)
+        return found
+
 
 # Steps without communication, one by one: as many as fit into this time, within bounds. Seconds, counts.
 _ALONE_S = 1.0
@@ -84,3 +124,98 @@ def _trimmed_mean(values: list[float]) -> float:
     """The mean without the highest tenth, which something outside may have disturbed."""
     kept = sorted(values)[: max(1, len(values) - len(values) // 10)]
     return sum(kept) / len(kept)
+
+
+_STEPS = 4
+_COMMUNICATION = "nccl"
+Span = tuple[float, float]
+
+
+def exposed_by_profiler(clock: StepClock) -> float | None:
+    """Milliseconds of a step in which only NCCL's kernels run on this rank's device; None where none were seen."""
+    from torch._C._autograd import DeviceType
+    from torch.profiler import ProfilerActivity, profile
+
+    clock.run(1)
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        clock.run(_STEPS)
+    communication: list[Span] = []
+    computation: list[Span] = []
+    for event in profiler.events() or ():
+        if event.device_type != DeviceType.CUDA or getattr(event, "is_user_annotation", False):
+            continue
+        span = (event.time_range.start, event.time_range.end)
+        name = event.name.lower()
+        if name.startswith((f"{_COMMUNICATION}:", "##", "profilerstep")):
+            continue  # a name for a span of time, not a kernel
+        (communication if _COMMUNICATION in name else computation).append(span)
+    if not communication:
+        return None
+    return (length(union((*communication, *computation))) - length(union(computation))) / 1e3 / _STEPS
+
+
+def union(spans: Iterable[Span]) -> list[Span]:
+    """The time that spans cover, as spans that do not overlap."""
+    covered: list[Span] = []
+    for start, end in sorted(spans):
+        if covered and start <= covered[-1][1]:
+            covered[-1] = (covered[-1][0], max(end, covered[-1][1]))
+        else:
+            covered.append((start, end))
+    return covered
+
+
+def length(spans: Sequence[Span]) -> float:
+    """The time in spans that do not overlap."""
+    return sum(end - start for start, end in spans)
+
+
+# 1 KiB to 256 MiB, in steps of four. Bytes.
+_SIZES = tuple(1024 * 4**power for power in range(10))
+# A size is measured in this many blocks; a block runs for this long, or for this many calls. Count, seconds, counts.
+_BLOCKS = 5
+_BLOCK_S = 0.02
+_MOST_CALLS = 200
+_WARM_UP_CALLS = 3
+# Longest time for all sizes together; on slow links the largest are left out. Seconds.
+_WITHIN_S = 3.0
+
+
+def all_reduce_sweep(device: torch.device) -> AllReduceSweep:
+    """Measure all-reduce in the present process group; sizes for which no time is left are left out.
+
+    All ranks call it, and decide alike: what they decide by is the slowest rank's.
+    """
+    started = time.monotonic()
+    times: list[AllReduceTime] = []
+    for size in _SIZES:
+        spent_s = _slowest(time.monotonic() - started, device)
+        if times and spent_s >= _WITHIN_S:
+            break
+        times.append(AllReduceTime(size, _seconds(torch.zeros(size // 4, device=device))))
+    return AllReduceSweep(distributed.get_world_size(), distributed.get_backend(), tuple(times))
+
+
+def _seconds(message: torch.Tensor) -> float:
+    """The median time of one all-reduce, in seconds."""
+    once_s = _block_s(message, _WARM_UP_CALLS) / _WARM_UP_CALLS
+    calls = max(1, min(_MOST_CALLS, int(_BLOCK_S / once_s)))
+    return median(_block_s(message, calls) / calls for _ in range(_BLOCKS))
+
+
+def _block_s(message: torch.Tensor, calls: int) -> float:
+    """The seconds of some calls one after the other, on the slowest rank."""
+    distributed.barrier()
+    backend_of(message.device).synchronize()
+    started = time.perf_counter()
+    for _ in range(calls):
+        distributed.all_reduce(message)
+    backend_of(message.device).synchronize()
+    return _slowest(time.perf_counter() - started, message.device)
+
+
+def _slowest(seconds: float, device: torch.device) -> float:
+    """The largest of what the ranks measured."""
+    held = torch.tensor([seconds], dtype=torch.float32, device=device)
+    distributed.all_reduce(held, op=distributed.ReduceOp.MAX)
+    return float(held.item())

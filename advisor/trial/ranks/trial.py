@@ -40,10 +40,8 @@ from advisor.trial.measurement.clock import StepClock, batch_samples, steps_in
 from advisor.trial.measurement.draws import seed_host
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.measurement.probe import PROBE_LIMIT_S, PROBE_STEPS, probe_batches
-from advisor.trial.ranks.collectives import all_reduce_sweep
-from advisor.trial.ranks.communication import Communication, communication_of
+from advisor.trial.ranks.communication import Communication, Peers, all_reduce_sweep, communication_of
 from advisor.trial.ranks.launcher import WAITING
-from advisor.trial.ranks.peers import Peers
 from advisor.trial.timed_loop import components_of, resident_data, set_mode, settle_loss, stepper
 
 # Longest wait of a rank for the others: a share of the trial's time, within bounds in seconds.

@@ -31,11 +31,11 @@ from advisor.tui.views.advice_text import (
     is_checked,
     list_entry,
     nothing_helped,
+    sweep_text,
     title_text,
     value_lines,
 )
 from advisor.tui.views.base import View, highlighted
-from advisor.tui.views.sweep_text import sweep_text
 from advisor.tui.widgets.changes import look_same, show_text, show_titles
 from advisor.tui.widgets.fact_list import FactList
 from advisor.tui.widgets.picture_panel import Picture, PicturePanel

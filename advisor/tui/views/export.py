@@ -1,8 +1,8 @@
-"""View 5: choose a format, look at the file, save it."""
+"""View 5: choose a format, look at the file, save it; and what to do with it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -17,13 +17,14 @@ from textual.widgets.option_list import Option
 from advisor.errors import AdvisorError
 from advisor.export.format import Offer
 from advisor.files.paths import is_file
+from advisor.records import Verification
+from advisor.report.figures import verified_words
 from advisor.tui.context import Context
+from advisor.tui.exporting import free_path
 from advisor.tui.messages import ExportSaved
-from advisor.tui.saving import free_path
 from advisor.tui.screens import OverwriteScreen, Overwriting
 from advisor.tui.text import DIM, waiting_text
 from advisor.tui.views.base import View, highlighted
-from advisor.tui.views.next_steps import next_steps
 from advisor.tui.widgets.changes import show_text
 
 _EMPTY = "There is nothing to export before the baseline is measured."
@@ -219,3 +220,16 @@ def _diff_line(line: str) -> Content:
     styles = {"+": "$success", "-": "$error", "@": "$accent"}
     style = "bold" if line.startswith(("+++", "---")) else styles.get(line[:1], DIM)
     return Content.styled(line, style)
+
+
+def next_steps(name: str, after: Sequence[str], verification: Verification | None) -> Content:
+    """Return the lines for a file: what writes it or what verifying it found, and the format's own lines after that."""
+    lines = (Content(f"{number}  {line}") for number, line in enumerate(after, start=2))
+    return Content("\n").join([_written(name, verification), *lines])
+
+
+def _written(name: str, verification: Verification | None) -> Content:
+    if verification and Path(verification.path).name == Path(name).name:
+        sign, style = ("!", "$warning") if verification.problem else ("✓", "$success")
+        return Content.assemble((f"{sign} {verified_words(verification)}", style))
+    return Content.assemble(("1  s", "bold $accent"), f" writes {name}")

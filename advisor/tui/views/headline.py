@@ -21,9 +21,9 @@ from advisor.figures.formatting import (
 from advisor.records import Objective, StackRecord, Verdict
 from advisor.report.conclusions import candidates_tried, count_untried, stack_helps
 from advisor.report.figures import MEASURED_ONCE
-from advisor.report.no_result import Cause, no_result
+from advisor.report.verdict import Cause, no_result
 from advisor.tui.text import DIM, memory_against, own_effect
-from advisor.tui.views.roof_text import roof_before_and_after
+from advisor.tui.views.profile_text import roof_before_and_after
 
 _PROBLEM = "bold $warning"
 

@@ -7,25 +7,26 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widget import Widget
 from textual.widgets import Static
 
-from advisor.figures.explain import clock_sentences
 from advisor.records import ClockCheck
+from advisor.report.evidence import clock_sentences
 from advisor.report.pictures import all_reduce_chart
 from advisor.tui.context import Context
 from advisor.tui.text import waiting_text
 from advisor.tui.views.base import View
-from advisor.tui.views.clocks import clock_check, clock_facts
 from advisor.tui.views.headline import headline
-from advisor.tui.views.live_text import live_text
 from advisor.tui.views.overview_facts import (
     baseline_facts,
+    clock_check,
+    clock_facts,
     hardware_facts,
     note_lines,
+    plan_text,
     source_facts,
+    waterfall_text,
     what_is_measured,
     workload_facts,
 )
-from advisor.tui.views.plan_text import plan_text
-from advisor.tui.views.waterfall_text import waterfall_text
+from advisor.tui.views.readings import live_text
 from advisor.tui.widgets.changes import show_text, show_titles
 from advisor.tui.widgets.fact_list import Fact, FactList
 from advisor.tui.widgets.picture_panel import Picture, PicturePanel

@@ -1,8 +1,9 @@
-"""The overview's panels as labelled facts. Pure functions of records."""
+"""The overview's plan, waterfall and panels as text. Pure functions of records."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 
 from textual.content import Content
 
@@ -15,11 +16,13 @@ from advisor.figures.formatting import (
     format_rate,
     format_seconds,
     format_setting,
+    link_rows,
 )
-from advisor.figures.links import link_rows
-from advisor.records import BaselineRecord, Facts, GpuInfo, Hardware, HostInfo, Mode, Value, WorkloadFacts
+from advisor.records import BaselineRecord, ClockCheck, Facts, GpuInfo, Hardware, HostInfo, Mode, Value, WorkloadFacts
+from advisor.report.charts import Axis, Bar, Tone
 from advisor.report.figures import noise_words
-from advisor.tui.text import DIM
+from advisor.report.pictures import waterfall_chart
+from advisor.tui.text import DIM, TONES, meter, shortened
 from advisor.tui.views.readings import cpu_text, energy_text, found_text, readings_text, remarks
 from advisor.tui.widgets.fact_list import Fact
 
@@ -217,3 +220,120 @@ def note_lines(state: SessionState, goal: Goal, budget_s: float) -> list[Fact]:
     latest = state.messages[-_MOST_MESSAGES:]
     rows += [("Said", Content.styled(said.text, styles.get(said.severity, ""))) for said in latest]
     return rows
+
+
+_BAR = 24
+_NUMBER = 9
+
+
+def clock_check(facts: Facts | None) -> ClockCheck | None:
+    """The profile's comparison of clocks; None until it was asked for."""
+    return facts.profile.clock if facts and facts.profile else None
+
+
+def clock_facts(clock: ClockCheck | None) -> list[Fact]:
+    """Each clock's reading of the same step as a bar, the headline last."""
+    if clock is None:
+        return []
+    readings = [
+        ("unsynchronised", clock.naive_ms),
+        ("synchronised every step", clock.synchronized_ms),
+        *([("events", clock.events_ms)] if clock.events_ms is not None else []),
+        ("reported", clock.block_ms),
+    ]
+    longest = max(reading for _, reading in readings)
+    rows: list[Fact] = []
+    for name, reading in readings:
+        is_headline = name == "reported"
+        drawn = meter(reading / longest if longest else 0.0, _BAR, "$accent" if is_headline else "$primary")
+        shown = f"{format_ms(reading):>{_NUMBER}}"
+        rows.append((name, Content.assemble(drawn, (shown, "bold" if is_headline else ""))))
+    return rows
+
+
+_STEPS = ("load", "baseline", "leap", "search", "confirm")
+_STEP_OF = {
+    "starting": "load",
+    "baseline": "baseline",
+    "leap": "leap",
+    "instruments": "search",
+    "search": "search",
+    "alone": "search",
+    "confirmation": "confirm",
+}
+_TEACHES = {
+    "load": "Your model is loaded in a process of its own; nothing of yours is changed.",
+    "baseline": "Your present settings are timed first: every speed-up is against this baseline.",
+    "leap": "The settings that usually win are tried together first, since effects do not add up.",
+    "search": "Settings are added, left out and swapped, the best expected gain for its time first.",
+    "confirm": "The best stack and the baseline take turns, so that drift cancels.",
+}
+
+
+def plan_text(state: SessionState, budget_s: float, ends: datetime | None = None) -> Content:
+    """Return the steps with their marks, the expected end, and a sentence about the present one.
+
+    Until an end can be expected, the budget stands in its place. Empty once the session is over.
+    """
+    if state.finished or state.failure:
+        return Content("")
+    now = step_now(state)
+    place = _STEPS.index(now)
+    marks = [
+        Content.assemble((f"{step} ✓", "$success"))
+        if position < place
+        else Content.assemble((f"{step} ▶", "bold $accent"))
+        if position == place
+        else Content.styled(f"{step} ·", DIM)
+        for position, step in enumerate(_STEPS)
+    ]
+    end = f"ends about {ends:%H:%M}" if ends and not state.held else f"at most {format_seconds(budget_s)}"
+    line = Content("  ").join(marks) + Content.styled(f"   {end}", DIM)
+    return Content("\n").join([line, Content.styled(_TEACHES[now], DIM)])
+
+
+def step_now(state: SessionState) -> str:
+    """Return the step of the plan that a session is at: loading lasts until the workload is known."""
+    step = _STEP_OF.get(state.stage, "confirm")
+    return "load" if step == "baseline" and state.is_loading else step
+
+
+_NAME = 18
+_LEAST_BAR = 12
+_WIDEST_BAR = 46
+_WIDE_FIGURE, _FIGURE = 66, 30
+_LEAST_WIDE_BAR = 24
+
+
+def waterfall_text(state: SessionState, width: int) -> Content:
+    """The baseline, a line for each setting of the stack, and the stack; empty while no contribution is known."""
+    chart = waterfall_chart(state)
+    if chart is None:
+        return Content("")
+    wide = width >= _NAME + _LEAST_WIDE_BAR + _WIDE_FIGURE + 3
+    room = max(_LEAST_BAR, min(_WIDEST_BAR, width - _NAME - (_WIDE_FIGURE if wide else _FIGURE) - 3))
+    ends = [end for bar in chart.bars for end in (bar.start, bar.end)]
+    axis = Axis("", min(ends), max(ends), log=True)  # a cell is too much to leave free beside the bars
+    return Content("\n").join([_line(bar, axis, room, wide=wide) for bar in chart.bars])
+
+
+def _line(bar: Bar, axis: Axis, room: int, *, wide: bool) -> Content:
+    name = f"{shortened(bar.name, _NAME):<{_NAME}} "
+    return Content.assemble(name, _drawn(bar, axis, room), "  ", _figure(bar, wide=wide))
+
+
+def _drawn(bar: Bar, axis: Axis, room: int) -> Content:
+    """The bar in so many cells; what goes back is hatched."""
+    low, high = sorted(round(axis.place(end) * (room - 1)) for end in (bar.start, bar.end))
+    if bar.is_mark:
+        return Content.assemble(" " * low, ("▏", DIM), " " * (room - low - 1))
+    length = max(1, high - low)
+    low = min(low, room - length)
+    filled = ("▒" if bar.end < bar.start else "█") * length
+    return Content.assemble(" " * low, (filled, TONES[bar.tone]), " " * (room - low - length))
+
+
+def _figure(bar: Bar, *, wide: bool) -> Content:
+    styles = {Tone.STACK: "bold", Tone.FASTER: f"bold {TONES[bar.tone]}", Tone.SLOWER: f"bold {TONES[bar.tone]}"}
+    details = [part for part in bar.details if wide or bar.tone is Tone.STACK]
+    return Content.assemble((bar.text, styles.get(bar.tone, DIM)), *((f"  {part}", DIM) for part in details))

@@ -15,12 +15,11 @@ from textual.widgets import Static
 from advisor.records import Profile
 from advisor.report.pictures import phases_chart, roofline_chart, steps_chart
 from advisor.tui.context import Context
+from advisor.tui.exporting import copy_trace
 from advisor.tui.messages import TraceSaved
-from advisor.tui.saving import copy_trace
 from advisor.tui.text import DIM, waiting_text
 from advisor.tui.views.base import View
-from advisor.tui.views.habits_text import habits_text
-from advisor.tui.views.roof_text import roof_facts
+from advisor.tui.views.profile_text import habits_text, roof_facts
 from advisor.tui.widgets.changes import show_text, show_titles
 from advisor.tui.widgets.fact_list import FactList
 from advisor.tui.widgets.operator_table import OperatorTable

@@ -27,8 +27,7 @@ from advisor.report.figures import IN_TURN, MEASURED_ONCE, own_figures, verdict_
 from advisor.report.pictures import block_times
 from advisor.tui.deciding import decision_on
 from advisor.tui.text import DIM, memory_against, own_effect, ratio, sparkline
-from advisor.tui.views.live_text import live_text
-from advisor.tui.views.readings import energy_text, findings_of, readings_text, remarks, trade_text
+from advisor.tui.views.readings import energy_text, findings_of, live_text, readings_text, remarks, trade_text
 from advisor.tui.views.trial_rows import BASELINE, SKIPPED_PREFIX, STACK, start_up_s
 
 # The widest line of step times, in cells.

@@ -19,8 +19,7 @@ from advisor.tui.deciding import can_decide, can_measure_stack, handlers_of, val
 from advisor.tui.messages import Decided, RetryWanted
 from advisor.tui.text import DIM, waiting_text
 from advisor.tui.views.base import View
-from advisor.tui.views.trial_order import Order, rows_to_show
-from advisor.tui.views.trial_rows import STACK, WIDE, Row, build_rows, fitting_columns, tally
+from advisor.tui.views.trial_rows import STACK, WIDE, Order, Row, build_rows, fitting_columns, rows_to_show, tally
 from advisor.tui.views.trial_text import selection_text
 from advisor.tui.widgets.changes import show_text, show_titles
 from advisor.tui.widgets.log_tail import LogTail

@@ -16,7 +16,7 @@ from textual.widgets import Static
 
 from advisor.figures.formatting import format_bytes
 from advisor.records import GpuSample, HostSample
-from advisor.tui.recorded import Recorded
+from advisor.tui.context import Recorded
 from advisor.tui.text import DIM, meter, sparkline
 
 INTERVAL_S = 1.0

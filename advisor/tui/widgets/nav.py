@@ -11,7 +11,7 @@ from textual.message import Message
 from textual.widgets import Static
 
 from advisor.tui.actions import VIEWS, ViewInfo
-from advisor.tui.recorded import Recorded
+from advisor.tui.context import Recorded
 
 
 class NavTab(Static):
