@@ -38,7 +38,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _guarded(arguments: Sequence[str]) -> int:
-    """Run, and make an exit code of whatever goes wrong."""
     from advisor.errors import AdvisorError, ExitCode
 
     try:

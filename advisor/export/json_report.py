@@ -131,7 +131,6 @@ def _baseline(baseline: BaselineRecord | None, phases: dict[str, float]) -> Json
 
 
 def _with_tokens(record: Json | None, facts: Facts | None) -> Json | None:
-    """The record with tokens per second, null where the step generates no text."""
     return {**record, "tokens_per_s": tokens_per_s(facts, record["samples_per_s"])} if record else None
 
 
@@ -154,7 +153,6 @@ def _time(spent: TimeSpent | None) -> Json | None:
 
 
 def _roof(state: SessionState) -> Json:
-    """The share of the machine's matrix-product rate that the baseline and the stack reach."""
     before, after = roof_shares(state)
     return {"baseline": msgspec.to_builtins(before), "stack": msgspec.to_builtins(after)}
 
@@ -243,7 +241,6 @@ def _gain(record: TrialRecord | StackRecord, by: Yardstick | None) -> Json | Non
 
 
 def _effect(record: TrialRecord | StackRecord) -> Json:
-    """The effect of settings, with the same fields for a trial and the stack."""
     return {
         "step_ms": record.step_ms,
         "samples_per_s": record.samples_per_s,

@@ -59,7 +59,6 @@ def _turn(wanted: tuple[str, Format]) -> int:
 
 
 def _write(form: Format, found: Found, path: str, sentences: list[str]) -> None:
-    """Write the files of a format, and add a sentence about each that is written."""
     files = list(form.files(found, path))
     for file in files:
         _write_file(file)

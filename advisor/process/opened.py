@@ -29,7 +29,6 @@ def read_independently() -> None:
 
 
 def _for_reading() -> Iterator[int]:
-    """The descriptors of regular files that are open for reading alone."""
     try:
         descriptors = [int(link.name) for link in Path(_OWN_FILES).iterdir()]
     except OSError:  # another system

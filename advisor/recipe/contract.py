@@ -352,7 +352,6 @@ def torch_is_older(than: tuple[int, int]) -> bool:
 
 
 def _numbers(installed: str) -> tuple[int, ...]:
-    """The first two numbers of a version."""
     return tuple(int(part) for part in re.findall(r"\d+", installed)[:2])
 
 

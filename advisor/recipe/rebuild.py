@@ -227,7 +227,6 @@ def _named_parts(batch: Any) -> Sequence[tuple[Any, Any]]:
 
 
 def _plain_lists(batch: Any) -> Iterator[Sequence[Any]]:
-    """Lists and tuples of texts and numbers."""
     if isinstance(batch, list | tuple) and batch and all(isinstance(part, str | int | float) for part in batch):
         yield batch
     for part in _parts(batch):

@@ -276,7 +276,6 @@ def _of_limit(plot: Plot, line: Line, canvas: Canvas) -> _Box:
 
 
 def _along(plot: Plot, line: Line, canvas: Canvas) -> Iterator[_Box]:
-    """Points along a line."""
     spots = [(plot.x.place(x) * canvas.width, plot.y.place(y) * canvas.height) for x, y in line.points]
     for (x, y), (other_x, other_y) in pairwise(spots):
         for share in (place / _PLACES for place in range(_PLACES + 1)):

@@ -143,7 +143,6 @@ def _of_record(name: str, record: TrialRecord | StackRecord) -> ParetoPoint | No
 
 
 def _allowed(state: SessionState, record: TrialRecord) -> bool:
-    """Whether a measured candidate may be used, and leaves room on the device."""
     if state.facts and fills_the_device(state.facts, record.settings, record.result):
         return False
     return may_use(state.decisions.get(record.candidate.recipe), record.numerics, state.goal.allow)

@@ -185,7 +185,6 @@ def step_words(step: Step) -> str:
 
 
 def _details(step: Step, baseline_bytes: int | None) -> Iterator[str]:
-    """Further figures of a step's setting: its memory, and its speed-up alone."""
     if step.peak_bytes and baseline_bytes:
         yield f"memory {format_bytes_change(step.peak_bytes, baseline_bytes)}"
     if step.alone:

@@ -70,7 +70,6 @@ def _stragglers(rows: tuple[ScalingRow, ...]) -> Iterator[str]:
 
 
 def _result(record: ScalingRecord) -> str:
-    """The result in a sentence or two."""
     places = f"{record.gpus} GPUs" if record.device_type == "cuda" else f"{record.gpus} processes"
     if record.rows[0].step_ms is None:
         return f"Several GPUs were not measured: {record.rows[0].reason}"
@@ -88,7 +87,6 @@ def _result(record: ScalingRecord) -> str:
 
 
 def _why_none(record: ScalingRecord, places: str) -> str:
-    """The sentence where no settings on several GPUs were measured."""
     failed = [f"{row.name}: {row.reason.rstrip('.')}." for row in record.rows[1:]]
     if failed:
         return " ".join((f"Nothing on {places} could be measured.", *failed))
@@ -115,7 +113,6 @@ def against_one_gpu(row: ScalingRow) -> str:
 
 
 def _at_another_batch(row: ScalingRow) -> str:
-    """The batch of weak scaling, which grows with the number of GPUs, in words."""
     return f"at {row.gpus} times its global batch"
 
 

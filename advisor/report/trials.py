@@ -208,7 +208,6 @@ def _remark(record: TrialRecord) -> str:
 
 
 def _failure(result: TrialResult) -> str:
-    """The reason and the hint, as sentences where there are both."""
     reason, hint = (" ".join(text.split()) for text in (result.reason, result.hint))
     return f"{reason.rstrip('.')}. {hint}" if reason and hint else reason or hint
 

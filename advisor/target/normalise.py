@@ -230,7 +230,6 @@ def _own_tensors(module: nn.Module) -> list[torch.Tensor]:
 
 
 def _check_can_be_called(loss: Any) -> None:
-    """Raise TargetError for a loss that has none of the forms of a loss."""
     try:
         signature = inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss)
     except (TypeError, ValueError):  # none given, or without a signature

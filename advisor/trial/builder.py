@@ -221,7 +221,6 @@ def _driver_is_loaded() -> bool:
 
 
 def _gpu_fails() -> bool:
-    """Whether a GPU cannot be used in this process."""
     try:
         torch.empty(1, device="cuda")
     except Exception:  # whatever a driver or PyTorch makes of it

@@ -213,7 +213,6 @@ def _read(reading: int) -> bytes:
 
 
 def _kill(child: int) -> None:
-    """End the fork with its workers."""
     for end in (os.killpg, os.kill):  # it may not lead its group yet
         with contextlib.suppress(ProcessLookupError, PermissionError):
             end(child, signal.SIGKILL)

@@ -161,7 +161,6 @@ def _batches(data: Any, device: torch.device, *, of_size: int | None = None) -> 
 
 
 def _check_finite(result: Any) -> None:
-    """Raise TargetError for a loss or an output that is no number."""
     if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors_of(result) if tensor.is_floating_point()):
         raise TargetError("the loss or the output is not finite.", "Reject what causes it, and export again.")
 

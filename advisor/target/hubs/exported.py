@@ -79,7 +79,6 @@ def _damaged(shown: str, writer: str, error: Exception) -> TargetError:
 
 
 def _holds(path: Path, part: str) -> bool:
-    """Whether an archive holds a member of this name."""
     try:
         with zipfile.ZipFile(path) as archive:
             return any(part in name for name in archive.namelist())
@@ -131,5 +130,4 @@ def _of_program(program: torch.export.ExportedProgram, spec: TargetSpec) -> Any:
 
 
 def _is_dynamic(program: torch.export.ExportedProgram) -> bool:
-    """Whether any dimension of the inputs is free."""
     return bool(program.range_constraints)

@@ -164,7 +164,6 @@ class _ModelInputs:
         return refuses(self.model, {**batch, **(labels(_TRIED, batch) if labels else {})})
 
     def _alternatives(self) -> list[Make]:
-        """Ways to make the inputs, the most likely first."""
         main = self.model.main_input_name
         makers: dict[str, Make] = {
             "input_ids": self._texts,

@@ -70,7 +70,6 @@ def _shape_of(model: Any, config: Any) -> tuple[int, ...]:
 
 
 def _has_tag(timm: Any, name: str) -> bool:
-    """Whether there are weights of a name such as ``resnet50.a1_in1k``."""
     try:
         return timm.get_pretrained_cfg(name, allow_unregistered=False) is not None
     except RuntimeError:

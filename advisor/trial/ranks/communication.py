@@ -197,7 +197,6 @@ def all_reduce_sweep(device: torch.device) -> AllReduceSweep:
 
 
 def _seconds(message: torch.Tensor) -> float:
-    """The median time of one all-reduce, in seconds."""
     once_s = _block_s(message, _WARM_UP_CALLS) / _WARM_UP_CALLS
     calls = max(1, min(_MOST_CALLS, int(_BLOCK_S / once_s)))
     return median(_block_s(message, calls) / calls for _ in range(_BLOCKS))
@@ -215,7 +214,6 @@ def _block_s(message: torch.Tensor, calls: int) -> float:
 
 
 def _slowest(seconds: float, device: torch.device) -> float:
-    """The largest of what the ranks measured."""
     held = torch.tensor([seconds], dtype=torch.float32, device=device)
     distributed.all_reduce(held, op=distributed.ReduceOp.MAX)
     return float(held.item())

@@ -136,7 +136,6 @@ def was_stopped_by_watchdog(log_path: str) -> bool:
 
 
 def _innermost_calls(pid: int, log_path: str) -> str:
-    """The innermost calls that a rank is in, by asking it."""
     try:
         os.kill(pid, TELL_WHERE)
     except (ProcessLookupError, PermissionError):

@@ -84,7 +84,6 @@ class OverviewView(View):
         _show_or_hide(self.query_one("#source", FactList), source_facts(state))
 
     def _show_all_reduce(self) -> None:
-        """The picture of the links between GPUs, once they are measured."""
         plot, panel = all_reduce_chart(self.context.state), self.query_one(PicturePanel)
         panel.show([Picture(plot)] if plot else [])
         if plot and not panel.is_open:
