@@ -6,11 +6,10 @@ Nothing here changes the object it is given, and torch is imported only when a f
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import inspect
 import textwrap
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, cast
 
 from advisor.errors import RefusedError
@@ -168,15 +167,17 @@ def batch_size_of(batch: Any) -> int | None:
 def resize_batch(batch: Any, size: int) -> Any:
     """A batch of ``size`` samples: every tensor whose first dimension is the batch size is repeated or cut.
 
-    Nested tuples, lists, mappings, dataclasses and named tuples are rebuilt; anything else is passed on as it is.
-    Raises ValueError when no dimension of its tensors is sure to count samples, or ``size`` is not positive.
+    What holds tensors is copied: nested tuples, lists, mappings and objects. Raises ValueError when no dimension of its
+    tensors is sure to count samples, or ``size`` is not positive.
     """
+    from advisor.portable.nested import map_tensors
+
     if problem := resizing_problem(batch):
         raise ValueError(problem)
     present = batch_size_of(batch) or 1
     if size < 1:
         raise ValueError(f"a batch cannot have {size} samples")
-    return _resized(batch, present, size)
+    return map_tensors(lambda tensor: _resized_tensor(tensor, present, size), batch)
 
 
 def resizing_problem(batch: Any) -> str:
@@ -253,23 +254,6 @@ def _parts(batch: Any) -> Sequence[Any]:
     return ()
 
 
-def _resized(part: Any, present: int, size: int) -> Any:
-    from torch import Tensor
-
-    if isinstance(part, Tensor):
-        return _resized_tensor(part, present, size)
-    if isinstance(part, Mapping):
-        return _filled(part, {key: _resized(value, present, size) for key, value in part.items()})
-    if isinstance(part, tuple) and hasattr(part, "_fields"):
-        return type(part)(*(_resized(value, present, size) for value in part))
-    if isinstance(part, tuple | list):
-        values = [_resized(value, present, size) for value in part]
-        return values if isinstance(part, list) else tuple(values)
-    if _is_dataclass_instance(part):
-        return _resized_dataclass(part, present, size)
-    return part
-
-
 def _resized_tensor(tensor: Tensor, present: int, size: int) -> Tensor:
     """Concatenation and cloning keep the memory format, which indexing would not."""
     import torch
@@ -281,23 +265,5 @@ def _resized_tensor(tensor: Tensor, present: int, size: int) -> Tensor:
     return resized.requires_grad_(tensor.requires_grad)
 
 
-def _filled(mapping: Mapping[Any, Any], values: dict[Any, Any]) -> Any:
-    """A mapping of the same type; a read-only one becomes a dict."""
-    if not isinstance(mapping, MutableMapping):
-        return values
-    filled = copy.copy(mapping)
-    for key, value in values.items():
-        filled[key] = value
-    return filled
-
-
 def _is_dataclass_instance(value: Any) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
-
-
-def _resized_dataclass(part: Any, present: int, size: int) -> Any:
-    """Fields are set on a copy, so that frozen classes and fields outside ``__init__`` work too."""
-    resized = copy.copy(part)
-    for field in dataclasses.fields(part):
-        object.__setattr__(resized, field.name, _resized(getattr(part, field.name), present, size))
-    return resized
