@@ -9,7 +9,7 @@ from facts import profile_facts
 
 from advisor.records import Bottleneck, Ceilings
 from advisor.report.evidence import bound_sentence
-from advisor.trial.profile.bottleneck import judge
+from advisor.trial.profile.profiler import judge
 
 
 def profile(**changes):

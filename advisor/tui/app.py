@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -29,7 +30,6 @@ from advisor.tui.context import Context, Countdown, Recorded
 from advisor.tui.decider import Decider
 from advisor.tui.exporting import FileExporter
 from advisor.tui.jobs import Job, Jobs, Pace
-from advisor.tui.leaving import leave_from_outside
 from advisor.tui.main_screen import MainScreen
 from advisor.tui.messages import Decided, EventsWaiting, ExportSaved, RetryWanted
 from advisor.tui.result import AppResult, Then, bug_of, result_of, result_of_recorded
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 SESSION_GROUP = "session"
 MEASURING = "Measuring"
 STOP_WAIT_S = 2.0
+BEGINS_WITHIN_S = 5.0
 DRAW_INTERVAL_S = 0.1  # nobody reads faster, and drawing takes time from the trial
 MOST_TOASTS = 3
 
@@ -370,7 +371,14 @@ class AdvisorApp(App[AppResult]):
 
     def leave_soon(self) -> None:
         """Leave for a signal; nobody may be there to be asked. Safe in its handler, and before the app has begun."""
-        leave_from_outside(lambda: self._alive, lambda: self.call_later(self.action_quit_at_once))
+
+        def wait_and_leave() -> None:
+            until = time.monotonic() + BEGINS_WITHIN_S
+            while not self._alive and time.monotonic() < until:
+                time.sleep(0.02)
+            self.call_later(self.action_quit_at_once)
+
+        threading.Thread(target=wait_and_leave, name="leave", daemon=True).start()  # a signal's handler must not wait
 
     async def _stop_session(self) -> None:
         if self.context.control is None:
