@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from advisor.errors import UsageError
 from advisor.export.formats import format_for, formats_of
-from advisor.figures.options import alternatives
+from advisor.figures.options import alternatives, named
 from advisor.files.paths import exists, is_file, is_folder
 from advisor.records import Value, text_of
 from advisor.records.outputs import STANDARD_OUTPUT, Outputs
@@ -24,20 +23,15 @@ def check_recipes(only: Sequence[str], skip: Sequence[str], key_map: Mapping[str
     from advisor.recipe.catalog import load_catalog
 
     catalog = load_catalog(folders)
-    for option, names in (("--only", only), ("--skip", skip)):
-        for name in names:
-            if name not in catalog.recipes:
-                raise unknown_recipe(name, tuple(catalog.recipes), f"{option}: ")
-    both = [name for name in only if name in skip]
-    if both:
+    with named("--only"):
+        wanted = {catalog[name].id for name in only}
+    with named("--skip"):
+        left_out = {catalog[name].id for name in skip}
+    if both := [name for name in only if name in wanted & left_out]:
         raise UsageError(f"--only and --skip both name {', '.join(both)}.", "Leave it out of one of them.")
-    keys = [recipe.key for recipe in catalog]
-    for key in key_map:
-        if key not in keys:
-            raise UsageError(
-                f"--map: no recipe owns the setting {key!r}.",
-                _closest(key, keys) or "`perf-advisor recipes` lists the settings.",
-            )
+    with named("--map"):
+        for key in key_map:
+            catalog.by_key(key)
 
 
 def check_accepted(accept: Sequence[tuple[str, Value | None]], skip: Sequence[str], folders: Sequence[str]) -> None:
@@ -48,25 +42,13 @@ def check_accepted(accept: Sequence[tuple[str, Value | None]], skip: Sequence[st
 
     catalog = load_catalog(folders)
     for name, value in accept:
-        if name not in catalog.recipes:
-            raise unknown_recipe(name, tuple(catalog.recipes), "--accept: ")
-        if value is not None and not catalog[name].accepts(value):
-            known = ", ".join(text_of(each) for each in catalog[name].examples)
+        with named("--accept"):
+            recipe = catalog[name]
+        if value is not None and not recipe.accepts(value):
+            known = ", ".join(text_of(each) for each in recipe.examples)
             raise UsageError(f"--accept: {name} has no value {text_of(value)}.", f"Choose one such as {known}.")
     if both := [name for name, _ in accept if name in skip]:
         raise UsageError(f"--accept and --skip both name {', '.join(both)}.", "Leave it out of one of them.")
-
-
-def unknown_recipe(name: str, known: Sequence[str], prefix: str = "") -> UsageError:
-    """The error for an id that no recipe has, with the ids nearest to it."""
-    return UsageError(
-        f"{prefix}there is no recipe {name!r}.", _closest(name, known) or "`perf-advisor recipes` lists the recipes."
-    )
-
-
-def _closest(word: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(word.lower().replace("-", "_"), known, n=3, cutoff=0.5)
-    return f"Did you mean {alternatives(close)}?" if close else ""
 
 
 def outputs_of(options: argparse.Namespace, key_map: Mapping[str, str]) -> Outputs:

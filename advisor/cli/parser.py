@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from advisor.errors import UsageError
 from advisor.export.formats import formats_of
-from advisor.figures.options import alternatives, choice_of, count_of, names_of
+from advisor.figures.options import alternatives, choice_of, count_of, named, names_of
 from advisor.files.paths import is_file, is_folder, no_file
 from advisor.records import ConfigKind, Value
 
@@ -211,10 +211,8 @@ class Parser(argparse.ArgumentParser):
         """An option whose value is read by ``read``; its errors name the option."""
 
         def read_named(text: str) -> Any:
-            try:
+            with named(names[0]):
                 return read(text)
-            except UsageError as error:
-                raise UsageError(f"{names[0]}: {error.message}", error.hint) from None
 
         self.add_argument(*names, type=read_named, **kwargs)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import TypeVar
 
@@ -12,6 +13,15 @@ from advisor.errors import UsageError
 from advisor.records.kinds import DEVICES
 
 _E = TypeVar("_E", bound=StrEnum)
+
+
+@contextmanager
+def named(option: str) -> Iterator[None]:
+    """Have the UsageError of what is read inside begin with the option, or the argument, that it was given by."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(f"{option}: {error.message}", error.hint) from None
 
 
 def count_of(text: str) -> int:

@@ -17,7 +17,7 @@ from advisor.experiment.state import SessionState
 from advisor.export.files import write_atomically
 from advisor.export.format import Found
 from advisor.export.formats import format_for
-from advisor.figures.options import choice_of, count_of, device_of, names_of, seconds_of
+from advisor.figures.options import choice_of, count_of, device_of, named, names_of, seconds_of
 from advisor.files.scratch import SCRATCH
 from advisor.headless.progress import HeadlessReporter
 from advisor.headless.run import open_session
@@ -83,10 +83,8 @@ def tune(
 
 def _read(name: str, read: Callable[[str], T], value: object) -> T:
     """An argument by the reader of the option of that name. Raises UsageError that names the argument."""
-    try:
+    with named(name):
         return read(str(value))
-    except UsageError as error:
-        raise UsageError(f"{name}: {error.message}", error.hint) from None
 
 
 def _names(name: str, value: str | Sequence[str]) -> tuple[str, ...]:

@@ -196,7 +196,7 @@ class Catalog:
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(word.lower(), list(known), n=3, cutoff=0.6)
+    close = difflib.get_close_matches(word.lower().replace("-", "_"), list(known), n=3, cutoff=0.5)
     return f"Did you mean {alternatives(close)}?" if close else ""
 
 

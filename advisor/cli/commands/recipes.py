@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from advisor.cli.checks import unknown_recipe
 from advisor.cli.parser import Parser, add_recipe_folders
 from advisor.errors import ExitCode
 from advisor.figures.formatting import MISSING, plain, printable
@@ -37,10 +36,8 @@ class ShowRecipes:
             print(f"warning: {plain(problem)}", file=sys.stderr)
         if self.recipe_id is None:
             _list_recipes(catalog)
-        elif self.recipe_id in catalog.recipes:
-            _show_recipe(catalog.recipes[self.recipe_id])
         else:
-            raise unknown_recipe(self.recipe_id, tuple(catalog.recipes))
+            _show_recipe(catalog[self.recipe_id])
         return ExitCode.OK
 
 
