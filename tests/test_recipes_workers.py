@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from advisor.export.python_file import python_source
-from advisor.trial.measurement.pickling import pickle_problem
+from advisor.trial.measurement.data_prints import pickle_problem
 
 OF_WORKERS = ["persistent_workers", "prefetch", "worker_context", "worker_threads"]
 

@@ -47,9 +47,8 @@ from advisor.runtime.loader import GivenBatches, batches_in
 from advisor.runtime.loop import Loop
 from advisor.runtime.optimizers import optimizers_in
 from advisor.target.entrypoint import one_line
-from advisor.trial.measurement.data_prints import pinning_problem
+from advisor.trial.measurement.data_prints import pickle_problem, pinning_problem
 from advisor.trial.measurement.draws import state_problem
-from advisor.trial.measurement.pickling import pickle_problem
 
 _TRACING_LIMIT_S = 5.0
 _LOOKED_UP = (nn.Embedding, nn.EmbeddingBag)
