@@ -33,7 +33,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from advisor.figures.formatting import format_seconds
-from advisor.recipe import Components, gain_from
+from advisor.recipe import gain_from
 from advisor.recipe.loader_recipe import WorkerRecipe, epoch_seconds
 from advisor.records import Facts, LoaderFacts, Numerics, Skip, Value
 
@@ -70,14 +70,3 @@ class PersistentWorkers(WorkerRecipe):
             return 1.0
         epoch_s = epoch_seconds(facts)
         return 1.05 if epoch_s is None else gain_from(min(0.5, _START_S / epoch_s))
-
-    def apply(self, workload: Components, value: Value) -> None:
-        from advisor.recipe.rebuild import loader_with
-
-        if workload.has_loader and workload.data.num_workers:
-            workload.data = loader_with(workload.data, persistent_workers=bool(value))
-
-    def code(self, value: Value) -> str:
-        from advisor.recipe.rebuild import worker_code
-
-        return worker_code(persistent_workers=bool(value))

@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from advisor.recipe import Components, WholeNumbers
+from advisor.recipe import WholeNumbers
 from advisor.recipe.loader_recipe import WorkerRecipe
 from advisor.records import Facts, LoaderFacts, Numerics, Skip, Value
 
@@ -57,14 +57,3 @@ class Prefetch(WorkerRecipe):
 
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Sequence[Value] | Skip:
         return [4, 8]
-
-    def apply(self, workload: Components, value: Value) -> None:
-        from advisor.recipe.rebuild import loader_with
-
-        if workload.has_loader and workload.data.num_workers:
-            workload.data = loader_with(workload.data, prefetch_factor=int(value))
-
-    def code(self, value: Value) -> str:
-        from advisor.recipe.rebuild import worker_code
-
-        return worker_code(prefetch_factor=int(value))

@@ -32,10 +32,10 @@ Platform-specific behaviors; Multiprocessing best practices, CUDA in multiproces
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from advisor.figures.formatting import format_seconds
-from advisor.recipe import Components
 from advisor.recipe.loader_recipe import WorkerRecipe, epoch_seconds, little_time_in
 from advisor.records import Facts, LoaderFacts, Numerics, Skip, Value
 
@@ -66,16 +66,8 @@ class WorkerContext(WorkerRecipe):
             return short
         return ["forkserver", "spawn"]
 
-    def apply(self, workload: Components, value: Value) -> None:
-        from advisor.recipe.rebuild import loader_with
-
-        if workload.has_loader and workload.data.num_workers:
-            workload.data = loader_with(workload.data, multiprocessing_context=_argument(value))
-
-    def code(self, value: Value) -> str:
-        from advisor.recipe.rebuild import worker_code
-
-        return worker_code(multiprocessing_context=_argument(value))
+    def options(self, value: Value) -> Mapping[str, Any]:
+        return {"multiprocessing_context": None if value == self.default else str(value)}
 
 
 def _starts_too_often(loader: LoaderFacts, facts: Facts) -> Skip | None:
@@ -88,7 +80,3 @@ def _starts_too_often(loader: LoaderFacts, facts: Facts) -> Skip | None:
         f"an epoch takes about {format_seconds(epoch_s)} and starts its workers anew; started afresh they would import "
         "PyTorch each time, which takes longer: keep them with persistent_workers first"
     )
-
-
-def _argument(value: Value) -> str | None:
-    return None if value == "default" else str(value)

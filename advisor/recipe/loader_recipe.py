@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from advisor.figures.formatting import format_percent
-from advisor.recipe import Recipe, Stage
+from advisor.recipe import Components, Recipe, Stage
 from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Skip, Value
 
 # Smallest share of a step that phases must take for a gain to be visible. Unitless.
@@ -61,6 +61,23 @@ class WorkerRecipe(Recipe):
         if loader is None or loader.copy_problem:
             return cannot_be_copied(facts) or NO_LOADER
         return self.values_for(loader, facts) if loader.num_workers else Skip(self.without_workers)
+
+    def options(self, value: Value) -> Mapping[str, Any]:
+        """The arguments of the loader that a value stands for: the one of the key's name, unless it is overridden."""
+        return {self.key.partition(".")[2]: value}
+
+    def apply(self, workload: Components, value: Value) -> None:
+        """Rebuild a loader that has workers."""
+        from advisor.recipe.rebuild import loader_with
+
+        if workload.has_loader and workload.data.num_workers:
+            workload.data = loader_with(workload.data, **self.options(value))
+
+    def code(self, value: Value) -> str:
+        """The same for a loader that has workers."""
+        from advisor.recipe.rebuild import worker_code
+
+        return worker_code(**self.options(value))
 
     def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
         """The conflict with a setting of no workers, to which nothing of this applies."""
