@@ -88,7 +88,8 @@ class Checkpointing(Recipe):
 
     def code(self, value: Value) -> str:
         if value == "blocks":
-            return f"{source('blocks', 'checkpointing')}\n\nif repeated_blocks(model):\n    checkpoint_blocks(model)\n"
+            code = source("blocks", "python_state", "checkpointing")
+            return f"{code}\n\nif repeated_blocks(model):\n    checkpoint_blocks(model)\n"
         if value == "none":
             return "# activations are kept for the backward pass\n"
         return (

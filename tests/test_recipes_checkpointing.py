@@ -5,8 +5,11 @@ from __future__ import annotations
 import copy
 import functools
 import pickle
+import random
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy
 import pytest
 import torch
 import torchvision
@@ -71,6 +74,8 @@ class Buffers(nn.Module):
 
 def training_steps(model, x, steps=5):
     torch.manual_seed(3)
+    random.seed(3)
+    numpy.random.seed(3)
     optimizer = torch.optim.AdamW((p for p in model.parameters() if p.requires_grad), lr=0.01)
     losses = []
     for _ in range(steps):
@@ -104,9 +109,45 @@ def shared_block():
     return nn.Sequential(block, nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.1)), block)
 
 
+class Counting(nn.Module):
+    """A block that keeps counts, lists and a tensor in Python, and computes with some of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.calls, self.means, self.metric = nn.Linear(16, 16), 0, [], SimpleNamespace(seen=0)
+        self.last = torch.zeros(())
+
+    def forward(self, x):
+        self.calls += 1
+        self.metric.seen += len(x)
+        self.means.append(float(x.detach().mean()))
+        y = torch.tanh(self.linear(x)) * (1 + 0.1 * self.calls) + self.last
+        self.last = y.detach().mean()
+        return x + y
+
+
+class Drawing(nn.Module):
+    """A block that may be skipped by Python's random numbers, with noise of NumPy's."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, x):
+        if not self.training or random.random() < 0.4:
+            return x
+        return x + torch.tanh(self.linear(x) + torch.from_numpy(numpy.random.randn(16)).float())
+
+
+def stacked(block):
+    return lambda: nn.Sequential(*(block() for _ in range(3)))
+
+
 CHECKPOINTED = {
+    "Python state": (stacked(Counting), (8, 16)),
+    "random numbers of the host": (stacked(Drawing), (8, 16)),
     "keywords, dicts and dropout": (Stacked, (8, 16)),
-    "buffers": (lambda: nn.Sequential(*(Buffers() for _ in range(3))), (8, 16)),
+    "buffers": (stacked(Buffers), (8, 16)),
     "PyTorch's own layers": (encoder, (2, 5, 16)),
     "resnet18": (lambda: torchvision.models.resnet18(num_classes=3), (2, 3, 16, 16)),
     "frozen first block": (frozen, (8, 16)),
@@ -132,6 +173,10 @@ def test_checkpointed_blocks_train_to_the_bit(way, name):
     assert list(found) == list(expected)
     for key, tensor in expected.items():
         assert torch.equal(found[key], tensor), key
+    for one, other in zip(changed.modules(), before.modules(), strict=True):
+        if isinstance(one, Counting):
+            assert (one.calls, one.means, one.metric) == (other.calls, other.means, other.metric)
+            assert torch.equal(one.last, other.last)
     assert torch.equal(changed.eval()(x), before.eval()(x))
 
 
@@ -208,6 +253,44 @@ def test_hooks_inside_a_block_run_once_as_without_a_checkpoint():
     assert ["forward" in vars(block) for block in model.blocks] == [True, False, True]
     model(torch.randn(4, 16)).sum().backward()
     assert seen == ["inside", "block"]
+
+
+def test_a_hook_that_comes_later_inside_a_block_runs_once():
+    model, seen = Stacked(), []
+    applied("checkpointing", "blocks", model)
+    hook = model.blocks[1].wide.register_forward_hook(lambda *_: seen.append("inside"))
+    model(torch.randn(4, 16)).sum().backward()
+    assert seen == ["inside"]
+    hook.remove()
+    x = torch.randn(8, 32, 16)
+    assert saved_bytes(applied("checkpointing", "blocks", encoder()), x) < saved_bytes(encoder(), x) / 5
+
+
+@pytest.mark.parametrize("later", [lambda model: None, lambda model: model.eval()], ids=["as it is", "in evaluation"])
+def test_one_forward_pass_may_have_several_backward_passes_in_another_mode(later):
+    torch.manual_seed(0)
+    gradients, plain = [], Stacked()
+    for model in (plain, applied("checkpointing", "blocks", copy.deepcopy(plain))):
+        torch.manual_seed(1)
+        loss = model(torch.randn(8, 16)).square().mean()
+        later(model)
+        loss.backward(retain_graph=True)
+        loss.backward()
+        gradients.append([parameter.grad for parameter in model.parameters()])
+        assert model.training is (model.blocks[0].dropout.training)
+    assert all(map(torch.equal, *gradients))
+
+
+def test_a_block_that_gets_other_parts_later_writes_to_their_buffers_once():
+    torch.manual_seed(0)
+    before = Stacked()
+    model = applied("checkpointing", "blocks", copy.deepcopy(before))
+    for one in (model, before):
+        torch.manual_seed(2)
+        for block in one.blocks:
+            nn.utils.parametrizations.spectral_norm(block.back)
+    x = torch.randn(8, 16)
+    assert training_steps(model, x) == training_steps(before, x)
 
 
 def test_a_block_that_writes_over_its_input_fails_instead_of_training_wrongly():

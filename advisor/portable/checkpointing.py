@@ -7,6 +7,7 @@ import typing
 import torch
 
 from advisor.portable.blocks import repeated_blocks
+from advisor.portable.python_state import HostDraws, PythonState
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
@@ -14,20 +15,15 @@ STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 class Recomputed:
     """A block's forward under an activation checkpoint. It stands in the block's own attributes.
 
-    Running again, the block sees the buffers as they were and leaves them as they are: statistics of a batch are not
-    counted twice. So the model computes the same as without, to the bit.
+    Running again, the block sees buffers, Python attributes, modes and the host's random numbers as they were, and
+    leaves them as they are: statistics of a batch, a count or a list are not added to twice. So the model computes the
+    same as without, to the bit. With forward hooks inside, which would be called again, the block runs as it is.
     """
 
     def __init__(self, block: torch.nn.Module) -> None:
         self.block = block
-        self.buffers = [
-            (module, name)
-            for module in block.modules()
-            for name, buffer in module._buffers.items()
-            if buffer is not None
-        ]
-        # What else than a norm's statistics the block writes to; known after the first forward pass.
-        self.written = [place for place in self.buffers if not is_statistic(*place)]
+        # Buffers that the block's last forward pass did not write to: they need no copy.
+        self.only_read: set[tuple[torch.nn.Module, str]] = set()
 
     def __call__(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any:
         """The block's result."""
@@ -37,8 +33,9 @@ class Recomputed:
         if torch.compiler.is_compiling():
             # The compiler writes to buffers once. A keyword argument could be taken for one of the checkpoint's.
             return torch.utils.checkpoint.checkpoint(functools.partial(self.run, (), **kwargs), *args, **options)
-        if self.buffers:
-            options["context_fn"] = self.contexts
+        if has_hooks_inside(self.block):
+            return self.run((), *args, **kwargs)
+        options["context_fn"] = self.contexts
         # By position: of other tensors' devices the states of the random generators are not kept.
         return torch.utils.checkpoint.checkpoint(self.run, tuple(kwargs), *args, *kwargs.values(), **options)
 
@@ -49,35 +46,79 @@ class Recomputed:
         return type(self.block).forward(self.block, *values[:count], **given, **kwargs)
 
     def contexts(self) -> tuple[typing.Any, typing.Any]:
-        """The contexts of the forward pass and of its second run."""
-        saved: list[tuple[torch.nn.Module, str, torch.Tensor]] = []
-        return self.first(saved), self.again(saved)
+        """The contexts of the forward pass and of its second runs, one for each backward pass."""
+        before = Before(self.block, self.only_read)
+        return before.first(self.only_read), Each(before.again)
+
+
+class Each:
+    """A context that can be entered several times: each time it is a new one."""
+
+    def __init__(self, make: typing.Callable[[], typing.Any]) -> None:
+        self.make = make
+        self.entered: list[typing.Any] = []
+
+    def __enter__(self) -> typing.Any:
+        self.entered.append(self.make())
+        return self.entered[-1].__enter__()
+
+    def __exit__(self, *raised: typing.Any) -> typing.Any:
+        return self.entered.pop().__exit__(*raised)
+
+
+class Before:
+    """What a block finds when its forward pass begins, and is to find again."""
+
+    def __init__(self, block: torch.nn.Module, only_read: set[tuple[torch.nn.Module, str]]) -> None:
+        self.modules = list(block.modules())
+        self.buffers = [
+            (module, name) for module in self.modules for name, buffer in module._buffers.items() if buffer is not None
+        ]
+        saved = [place for place in self.buffers if not is_statistic(*place) and place not in only_read]
+        self.copies = [(*place, copy_of(*place)) for place in saved]
+        self.attributes = PythonState(self.modules)
+        self.draws: HostDraws | None = HostDraws()
 
     @contextlib.contextmanager
-    def first(self, saved: list[tuple[torch.nn.Module, str, torch.Tensor]]) -> typing.Iterator[None]:
-        """Inside this context a forward pass runs; what it may write to is saved before."""
-        saved += [(module, name, copy_of(module, name)) for module, name in self.written]
+    def first(self, only_read: set[tuple[torch.nn.Module, str]]) -> typing.Iterator[None]:
+        """Inside this context the forward pass runs. Afterwards ``only_read`` has the buffers that it left alone."""
         before = [(module, name, module._buffers[name], version_of(module, name)) for module, name in self.buffers]
         yield
-        self.written = [
-            (module, name)
-            for module, name, buffer, version in before
-            if not is_statistic(module, name)
-            if module._buffers[name] is not buffer or version_of(module, name) != version
-        ]
+        only_read.clear()
+        for module, name, buffer, version in before:
+            if module._buffers.get(name) is buffer and version_of(module, name) == version:
+                only_read.add((module, name))
+        if self.draws == HostDraws():
+            self.draws = None  # it drew nothing
 
     @contextlib.contextmanager
-    def again(self, saved: list[tuple[torch.nn.Module, str, torch.Tensor]]) -> typing.Iterator[None]:
-        """Inside this context the block has buffers as they were before its forward pass."""
-        present = [(module, name, module._buffers[name]) for module, name in self.buffers]
-        copies = [(module, name, copy_of(module, name)) for module, name in self.buffers if is_statistic(module, name)]
+    def again(self) -> typing.Iterator[None]:
+        """Inside this context all is as it was before the forward pass, and afterwards as it is now."""
+        present, draws = PythonState(self.modules), HostDraws() if self.draws is not None else None
+        statistics = [
+            (module, name, copy_of(module, name)) for module, name in self.buffers if is_statistic(module, name)
+        ]
         try:
-            for module, name, buffer in [*copies, *saved]:
-                module._buffers[name] = buffer
+            self.attributes.put_back()
+            for module, name, buffer in [*statistics, *self.copies]:
+                module._buffers[name] = buffer.clone()
+            if self.draws is not None:
+                self.draws.put_back()
             yield
         finally:
-            for module, name, current in present:
-                module._buffers[name] = current
+            present.put_back()
+            if draws is not None:
+                draws.put_back()
+
+
+def has_hooks_inside(block: torch.nn.Module) -> bool:
+    """Whether a part of a block has forward hooks, or all modules have."""
+    parts = (module for module in block.modules() if module is not block)
+    return bool(
+        any(module._forward_hooks or module._forward_pre_hooks for module in parts)
+        or torch.nn.modules.module._global_forward_hooks
+        or torch.nn.modules.module._global_forward_pre_hooks
+    )
 
 
 def is_statistic(module: torch.nn.Module, name: str) -> bool:
@@ -107,8 +148,7 @@ def checkpoint_blocks(model: torch.nn.Module) -> None:
     if not blocks:
         raise ValueError(f"{type(model).__name__} repeats no block whose activations could be computed again")
     for block in blocks:
-        inside = [module for module in block.modules() if module is not block]
-        if "forward" not in vars(block) and not any(m._forward_hooks or m._forward_pre_hooks for m in inside):
+        if "forward" not in vars(block) and not has_hooks_inside(block):
             vars(block)["forward"] = Recomputed(block)
 
 

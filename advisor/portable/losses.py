@@ -4,8 +4,6 @@ import contextlib
 import functools
 import inspect
 import itertools
-import random
-import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 import torch
 
 from advisor.portable.nested import map_tensors, tensors_of
+from advisor.portable.python_state import HostDraws, PythonState
 from advisor.portable.watching import codes_of, global_names, is_installed, value_of_cell
 
 MODEL_NAMES = frozenset({"model", "net", "network", "module"})
@@ -278,14 +277,14 @@ def held_by(part: Any) -> list[Any]:
 def undone(model: torch.nn.Module, loss: Any = None) -> Iterator[None]:
     """Give the model and the loss's modules their gradients, buffers and attributes back, and generators their states.
 
-    Attributes are what modules keep from call to call: their mode, a hidden state, a buffer that is replaced.
+    Attributes are what modules keep from call to call: their mode, a hidden state, a buffer that is replaced, a list
+    that grows, the counts of a metric.
     """
     wholes = [model, *modules_of_loss(loss)]
     gradients = [(parameter, parameter.grad) for whole in wholes for parameter in whole.parameters()]
     buffers = [(buffer, buffer.detach().clone()) for whole in wholes for buffer in whole.buffers()]
     modules = [module for whole in wholes for module in whole.modules()]
-    owners = [part for module in modules for part in (vars(module), vars(module).get("_buffers"))]
-    attributes = [(owner, dict(owner)) for owner in owners if isinstance(owner, dict)]
+    attributes = PythonState(modules)
     devices = {tensor.device for tensor, _ in (*gradients, *buffers) if tensor.device.type == "cuda"}
     try:
         with same_draws(list(devices)), torch.compiler.set_stance("force_eager"):
@@ -293,9 +292,7 @@ def undone(model: torch.nn.Module, loss: Any = None) -> Iterator[None]:
     finally:
         for parameter, gradient in gradients:
             parameter.grad = gradient
-        for owner, before in attributes:
-            owner.clear()
-            owner.update(before)
+        attributes.put_back()
         with torch.no_grad():
             for buffer, value in buffers:
                 buffer.copy_(value)
@@ -304,15 +301,12 @@ def undone(model: torch.nn.Module, loss: Any = None) -> Iterator[None]:
 @contextlib.contextmanager
 def same_draws(devices: list[torch.device]) -> Iterator[None]:
     """Give the random generators their states back on leaving: Python's, NumPy's and PyTorch's."""
-    numpy = sys.modules.get("numpy")
-    states = random.getstate(), numpy.random.get_state() if numpy else None
+    draws = HostDraws()
     try:
         with torch.random.fork_rng(devices=devices):
             yield
     finally:
-        random.setstate(states[0])
-        if numpy:
-            numpy.random.set_state(states[1])
+        draws.put_back()
 
 
 def parameters_of_loss(loss: Callable[..., Any]) -> list[inspect.Parameter]:

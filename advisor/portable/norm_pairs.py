@@ -1,7 +1,6 @@
 """Layers whose results go to a norm and nowhere else, found by tracing the model."""
 
 import contextlib
-import copy
 import io
 import itertools
 import logging
@@ -11,6 +10,7 @@ import warnings
 
 import torch
 
+from advisor.portable.python_state import PythonState
 from advisor.portable.tracing import CannotTraceError, LimitedTracer, inputs_to_trace, not_followed, random_streams_kept
 
 LAYERS = (torch.nn.modules.conv._ConvNd, torch.nn.Linear)
@@ -283,11 +283,7 @@ def kept_as_it_is(model: torch.nn.Module, training: bool) -> typing.Iterator[Non
     In training, what was in evaluation mode inside a model in training mode stays so: it is frozen.
     """
     frozen = [module for module in model.modules() if model.training and not module.training]
-    kinds = (list, dict, set)
-    saved: list[tuple[typing.Any, typing.Any]] = [
-        (vars(m), [(k, v, copy.copy(v) if isinstance(v, kinds) else None) for k, v in vars(m).items()])
-        for m in model.modules()
-    ]
+    state = PythonState(model.modules())
     try:
         model.train(training)
         for module in frozen:
@@ -295,15 +291,7 @@ def kept_as_it_is(model: torch.nn.Module, training: bool) -> typing.Iterator[Non
         with random_streams_kept(model):
             yield
     finally:
-        for attributes, values in saved:
-            attributes.clear()
-            for name, value, contents in values:
-                attributes[name] = value
-                if isinstance(value, list):
-                    value[:] = contents
-                elif isinstance(value, (dict, set)) and contents is not None:
-                    value.clear()
-                    value.update(contents)
+        state.put_back()
 
 
 @contextlib.contextmanager

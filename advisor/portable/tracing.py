@@ -3,13 +3,13 @@
 import contextlib
 import inspect
 import operator
-import random
 import re
-import sys
 import time
 import typing
 
 import torch
+
+from advisor.portable.python_state import HostDraws, PythonState
 
 
 class CannotTraceError(ValueError):
@@ -88,23 +88,20 @@ def trace(model: torch.nn.Module, limit_s: float = 10.0) -> torch.fx.GraphModule
         raise CannotTraceError("has a forward with optional arguments, whose absence a trace does not notice")
     if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
         raise CannotTraceError("has forward hooks, which a trace would lose")
-    before = attributes_in(model)
+    before = PythonState(model.modules())
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     versions = written_versions(model)
     try:
         with random_streams_kept(model), own_functions_refused():
             graph = LimitedTracer(limit_s).trace(model)
-        kept = any(set_in_forward(owner, attributes) for owner, attributes in before)
-        kept = kept or written_versions(model) != versions
+        kept = before.is_other_now or written_versions(model) != versions
         traced = None if kept else torch.fx.GraphModule(model, graph, type(model).__name__)
     except CannotTraceError:
         raise
     except Exception as error:
         raise not_followed("torch.fx", error) from error
     finally:
-        for owner, attributes in before:
-            owner.clear()
-            owner.update(attributes)
+        before.put_back()
         with torch.no_grad():
             for buffer, value in buffers:
                 if not torch.equal(buffer, value):
@@ -129,15 +126,12 @@ def random_streams_kept(model: torch.nn.Module) -> typing.Iterator[None]:
     """Afterwards PyTorch's generators of the host and of the model's GPUs, Python's and NumPy's are as they were."""
     tensors = [*model.parameters(), *model.buffers()]
     devices = {tensor.device for tensor in tensors if tensor.device.type == "cuda"}
-    numpy: typing.Any = sys.modules.get("numpy")
-    of_python, of_numpy = random.getstate(), numpy.random.get_state() if numpy is not None else None
+    draws = HostDraws()
     try:
         with torch.random.fork_rng(devices):
             yield
     finally:
-        random.setstate(of_python)
-        if of_numpy is not None:
-            numpy.random.set_state(of_numpy)
+        draws.put_back()
 
 
 @contextlib.contextmanager
@@ -160,17 +154,6 @@ def written_versions(model: torch.nn.Module) -> list[int | None]:
     """The number of writes to each parameter and buffer. A write that the trace does not record changes it."""
     tensors = [*model.parameters(), *model.buffers()]
     return [None if tensor.is_inference() else tensor._version for tensor in tensors]
-
-
-def attributes_in(model: torch.nn.Module) -> list[tuple[dict[str, object], dict[str, object]]]:
-    """The attributes and the buffers by name of each module, with a copy of what they are now."""
-    owners = [part for module in model.modules() for part in (vars(module), vars(module).get("_buffers"))]
-    return [(owner, dict(owner)) for owner in owners if isinstance(owner, dict)]
-
-
-def set_in_forward(now: dict[str, object], before: dict[str, object]) -> bool:
-    """Whether tracing has added or replaced an attribute or a buffer of a module."""
-    return now.keys() != before.keys() or any(now[name] is not value for name, value in before.items())
 
 
 # What makes a new tensor and does not look at it again in its backward pass.

@@ -1,0 +1,123 @@
+"""What modules keep in Python, and the host's random numbers: as they were before a call, put back after it."""
+
+import argparse
+import collections
+import operator
+import random
+import sys
+import types
+import typing
+
+import torch
+
+# Containers and objects that are looked into, at most, and things in each of them. Counts: more are data.
+MOST_HOLDERS = 1000
+MOST_LOOKED_INTO = 64
+# Of a longer list only the length is kept, and of a longer mapping or set nothing. A count of elements.
+MOST_COPIED = 1000
+# Attributes of modules that other code looks after: parts, and hooks.
+OF_TORCH = frozenset(vars(torch.nn.Module()))
+CONTAINERS = (dict, list, set, collections.deque)
+# Of Python's own classes these hold what a program puts there.
+NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
+
+
+class PythonState:
+    """The attributes and buffers of modules, and what the containers and objects among these hold."""
+
+    def __init__(self, modules: typing.Iterable[torch.nn.Module]) -> None:
+        self.held = [(holder, contents_copied(holder)) for holder in holders_in(modules)]
+
+    @property
+    def is_other_now(self) -> bool:
+        """Whether any of them holds other objects, or in another order."""
+        return not all(holds_same(holder, contents) for holder, contents in self.held)
+
+    def put_back(self) -> None:
+        """Give all of them the contents that they had. What was written into a tensor stays."""
+        for holder, contents in self.held:
+            give_contents(holder, contents)
+
+
+def holders_in(modules: typing.Iterable[torch.nn.Module]) -> list[typing.Any]:
+    """The namespaces and buffers of modules, and the containers and objects that are reached from their attributes."""
+    found: dict[int, typing.Any] = {}
+    waiting: collections.deque[typing.Any] = collections.deque()
+    for module in modules:
+        own = vars(module)
+        parts = [own, own["_buffers"]] if isinstance(own.get("_buffers"), dict) else [own]
+        found |= {id(part): part for part in parts}
+        waiting += [value for name, value in own.items() if name not in OF_TORCH]
+    while waiting and len(found) < MOST_HOLDERS:
+        holder = holder_of(waiting.popleft())
+        if holder is not None and id(holder) not in found:
+            found[id(holder)] = holder
+            inside = holder.values() if isinstance(holder, dict) else holder
+            waiting += [value for value, _ in zip(list(inside), range(MOST_LOOKED_INTO), strict=False)]
+    return list(found.values())
+
+
+def holder_of(value: typing.Any) -> typing.Any:
+    """A container, or the namespace of an object; None for what holds nothing that a call would write to."""
+    if isinstance(value, CONTAINERS):
+        return value
+    if isinstance(value, (torch.Tensor, torch.nn.Module, type, types.FunctionType, types.ModuleType)):
+        return None
+    package = str(getattr(type(value), "__module__", "")).partition(".")[0]
+    if package in ("torch", "numpy") or (package in sys.stdlib_module_names and not isinstance(value, NAMESPACES)):
+        return None
+    attributes = getattr(value, "__dict__", None)
+    return attributes if type(attributes) is dict else None
+
+
+def contents_copied(holder: typing.Any) -> typing.Any:
+    """A copy of what a container holds; of a long list its length, and None where it is too much."""
+    if len(holder) > MOST_COPIED:
+        return len(holder) if isinstance(holder, list) else None
+    return dict(holder) if isinstance(holder, dict) else list(holder)
+
+
+def holds_same(holder: typing.Any, contents: typing.Any) -> bool:
+    """Whether a container holds what it held when its contents were copied."""
+    if contents is None or isinstance(contents, int):
+        return contents is None or len(holder) == contents
+    one, other = ((*part, *part.values()) if isinstance(part, dict) else tuple(part) for part in (holder, contents))
+    return len(one) == len(other) and all(map(operator.is_, one, other))
+
+
+def give_contents(holder: typing.Any, contents: typing.Any) -> None:
+    """Put into a container what it held; a long list loses what was appended."""
+    if isinstance(contents, int):
+        del holder[contents:]
+    elif isinstance(holder, list):
+        holder[:] = contents
+    elif contents is not None:
+        holder.clear()
+        (holder.extend if isinstance(holder, collections.deque) else holder.update)(contents)
+
+
+class HostDraws:
+    """The states of Python's random generator and of NumPy's, where it is in use."""
+
+    def __init__(self) -> None:
+        numpy: typing.Any = sys.modules.get("numpy")
+        self.of_python = random.getstate()
+        self.of_numpy = None if numpy is None else numpy.random.get_state()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HostDraws) and self.numbers() == other.numbers()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def numbers(self) -> tuple[typing.Any, ...]:
+        """The states as what can be compared."""
+        if self.of_numpy is None:
+            return (self.of_python,)
+        name, numbers, *others = self.of_numpy
+        return self.of_python, name, numbers.tobytes(), *others
+
+    def put_back(self) -> None:
+        """Give the generators these states."""
+        random.setstate(self.of_python)
+        if self.of_numpy is not None:
+            sys.modules["numpy"].random.set_state(self.of_numpy)
