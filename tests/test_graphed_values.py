@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import types
 from dataclasses import dataclass
@@ -149,6 +150,131 @@ def test_a_model_that_counts_its_calls_is_not_captured():
         run(step, batches(60))
     assert model.calls == 60
     assert step.graph.captures == 0
+
+
+class Metric:
+    """Counts what it is given; ``started`` changes too, and nobody reads it."""
+
+    def __init__(self):
+        self.count, self.started = 0, 0.0
+
+    def add(self, x):
+        self.count += len(x)
+
+
+class Keeping(Net):
+    """A model that keeps something of each call; ``kept`` is how many it has."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen, self.queue, self.table = [], collections.deque(maxlen=2), {}
+        self.metric, self.counts = Metric(), {"calls": [0]}
+
+
+class KeepsOutputs(Keeping):
+    kept = property(lambda self: len(self.seen))
+
+    def forward(self, x):
+        self.seen.append(x.detach())
+        return super().forward(x)
+
+
+class KeepsLast(Keeping):
+    """The last two outputs, of which the next one is computed."""
+
+    kept = property(lambda self: len(self.queue) * 30)
+
+    def forward(self, x):
+        output = super().forward(x)
+        self.queue.append(output.detach().mean())
+        return output + sum(self.queue)
+
+
+class KeepsByName(Keeping):
+    kept = property(lambda self: len(self.table))
+
+    def forward(self, x):
+        self.table[f"call {len(self.table)}"] = 1
+        return super().forward(x)
+
+
+class KeepsCount(Keeping):
+    kept = property(lambda self: self.counts["calls"][0])
+
+    def forward(self, x):
+        self.counts["calls"][0] += 1
+        return super().forward(x)
+
+
+class KeepsMetric(Keeping):
+    kept = property(lambda self: self.metric.count // 5)
+
+    def forward(self, x):
+        self.metric.add(x)
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("kind", Keeping.__subclasses__())
+def test_a_model_that_keeps_something_of_each_call_is_not_captured(kind):
+    model = kind()
+    step = graphed(model, sgd(model.parameters()))
+    with pytest.warns(UserWarning, match="without a CUDA graph. Last reason: a (list or a dictionary|number) changed"):
+        run(step, batches(60))
+    assert step.graph.captures == 0
+    assert model.kept == 60
+
+
+SETTINGS = {"loss": {"weight": 1.0}, "gates": [True]}
+HOLDER = Metric()
+HOLDER.count = 1
+
+
+def by_settings(model, batch):
+    loss = SETTINGS["loss"]["weight"] * of_model(model, batch) * HOLDER.count
+    return loss if SETTINGS["gates"][0] else 2 * loss
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda value: SETTINGS["loss"].update(weight=value),
+        lambda value: SETTINGS["gates"].__setitem__(0, value == 1),
+        lambda value: setattr(HOLDER, "count", value),
+    ],
+    ids=["nested dictionary", "list", "object"],
+)
+def test_a_value_deep_in_what_the_loss_reads_is_noticed(change):
+    def at_step(at, model, optimizer):
+        HOLDER.started = float(at)  # nobody reads it
+        change(1 if at < 6 else 3)
+
+    found, step = both(at_step, loss=by_settings)
+    change(1)
+    agree(found)
+    assert step.graph.captures == 2
+
+
+def test_a_list_that_is_filled_anew_in_each_step_costs_no_capture():
+    class Auxiliary(Keeping):
+        def forward(self, x):
+            self.seen.clear()
+            self.seen.append(x.square().mean())
+            return super().forward(x) + self.seen[0]
+
+    def made():
+        torch.manual_seed(0)
+        return Auxiliary()
+
+    plain, captured = made(), made()
+    step = graphed(captured, sgd(captured.parameters()))
+    optimizer = sgd(plain.parameters())
+    for batch in batches():
+        optimizer.zero_grad()
+        loss = of_model(plain, batch)
+        loss.backward()
+        optimizer.step()
+        assert step(batch).item() == pytest.approx(loss.item(), rel=1e-5)
+    assert step.graph.captures == 1
 
 
 def test_a_hook_of_the_users_own_is_called_in_each_step():

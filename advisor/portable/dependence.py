@@ -107,7 +107,7 @@ def left_behind(places: Sequence[Place]) -> Iterator[None]:
         yield
     finally:
         for (holder, key), value in zip(places, values, strict=True):
-            if type(holder) is dict:
+            if isinstance(holder, dict):
                 holder[key] = value
             else:
                 holder.cell_contents = value
@@ -116,7 +116,7 @@ def left_behind(places: Sequence[Place]) -> Iterator[None]:
 def take_out(places: Sequence[Place]) -> None:
     """Take the values out of these places."""
     for holder, key in places:
-        if type(holder) is dict:
+        if isinstance(holder, dict):
             holder.pop(key, None)
         else:
             del holder.cell_contents

@@ -2,10 +2,10 @@
 
 A CUDA graph repeats kernels on the same memory. It follows what happens in that memory; it does not see a tensor that
 takes the place of another, a layer that is frozen, a changed mode, hook or Python number. Numbers are looked for in the
-attributes, closures and global names that the loss and the layers' ``forward`` read, and in dictionaries, namespaces
-and dataclasses that these hold. A number that is reached in another way, such as through a function that the loss
-calls, is not noticed: keep it in a tensor and change that in place. Tensors are looked for in the same places: one
-that takes the place of another is noticed.
+attributes, closures and global names that the loss and the layers' ``forward`` read, and in dictionaries, lists,
+namespaces, dataclasses and other objects that these hold. A number that is reached in another way, such as through a
+function that the loss calls, is not noticed: keep it in a tensor and change that in place. Tensors are looked for in
+the same places: one that takes the place of another is noticed. So is a container that grows.
 """
 
 import dataclasses
@@ -14,16 +14,24 @@ import functools
 import operator
 import pathlib
 import types
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, repeat
 from typing import Any
 
 import torch
 
+from advisor.portable.python_state import CONTAINERS, OF_TORCH, holder_of
+
 # A namespace, or the cell of a closure, and the name of a value in it.
 Place = tuple[Any, str]
+# The name of a place that is a container as a whole.
+CONTENTS = "its contents"
 REPLACED = "a tensor was replaced that the model or the loss reads"
 PLAIN_KINDS = (bool, int, float, complex, str, bytes, type(None))
+# Containers and objects inside one another that are looked into, and things in each of them. Counts: more are data.
+DEEPEST = 3
+MOST_LOOKED_INTO = 64
 # Where installed code lies.
 PACKAGES = ("site-packages", "dist-packages", str(pathlib.Path(torch.__file__).parent))
 REQUIRES_GRAD = operator.attrgetter("requires_grad")
@@ -78,7 +86,8 @@ class Watch:
         self.attributes = [vars(module) for module in modules if "training" in vars(module)]
         self.flags = flag_readers()
         found = {named(place): place for place in places_of(modules, loss)}
-        places = [found[name] for name in found.keys() - set(overwritten)]
+        self.containers = [place for place, key in found.values() if key == CONTENTS]
+        places = [found[name] for name in found.keys() - set(overwritten) if name[1] != CONTENTS]
         with_tensors = [place for place in places if holds_tensor(value_at(*place))]
         self.numbers_in = Places([place for place in places if not holds_tensor(value_at(*place))])
         self.tensors_in = Places(with_tensors)
@@ -89,6 +98,7 @@ class Watch:
             ("other parameters are trained", self.trains_others),
             ("the hooks of the layers changed", self.has_other_hooks),
             ("a number changed that the model or the loss reads", self.has_other_numbers),
+            ("a list or a dictionary changed that the model or the loss uses", self.has_other_contents),
             (REPLACED, self.has_other_tensors),
             ("a global flag of PyTorch changed", self.has_other_flags),
             ("the optimizer's parameters or state changed", self.updates_others),
@@ -108,6 +118,7 @@ class Watch:
         self.hook_count = sum(map(len, self.hooks))
         self.numbers = self.numbers_in.read()
         self.tensors = self.tensors_in.read()
+        self.contents = list(map(seen_in, self.containers))
         self.flag_values = self.read_flags()
         self.optimized = self.read_optimizer()
 
@@ -137,6 +148,10 @@ class Watch:
     def has_other_numbers(self) -> bool:
         """Whether a plain value that the model or the loss reads is another."""
         return not same_numbers(self.numbers_in.read(), self.numbers)
+
+    def has_other_contents(self) -> bool:
+        """Whether a container has another size, or other plain values in it."""
+        return not all(map(same_numbers, map(seen_in, self.containers), self.contents))
 
     def has_other_tensors(self) -> bool:
         """Whether another tensor is where the model or the loss reads one."""
@@ -192,10 +207,10 @@ class Places:
     """Namespaces and cells of closures, each with a name, whose values are read quickly."""
 
     def __init__(self, places: list[Place]) -> None:
-        named = [(place, key) for place, key in places if type(place) is dict]
-        self.places = [*named, *((place, key) for place, key in places if type(place) is not dict)]
+        named = [(place, key) for place, key in places if isinstance(place, dict)]
+        self.places = [*named, *((place, key) for place, key in places if not isinstance(place, dict))]
         self.holders, self.keys = [place for place, _ in named], [key for _, key in named]
-        self.cells = [place for place, _ in places if type(place) is not dict]
+        self.cells = [place for place, _ in places if not isinstance(place, dict)]
 
     def read(self) -> list[Any]:
         """The present values."""
@@ -230,7 +245,7 @@ def named(place: Place) -> tuple[int, str]:
 
 def value_at(place: Any, key: str) -> Any:
     """The value in a namespace or a cell."""
-    return place.get(key) if type(place) is dict else value_of_cell(place)
+    return dict.get(place, key) if isinstance(place, dict) else value_of_cell(place)
 
 
 def value_of_cell(cell: Any) -> Any:
@@ -281,6 +296,14 @@ def is_installed(call: Any) -> bool:
     return code is None or any(place in code.co_filename for place in PACKAGES)
 
 
+def seen_in(container: Any) -> list[Any]:
+    """The size of a container and, of a short list or queue, its plain values; of a queue its tensors as well."""
+    found = [len(container)]
+    if not isinstance(container, (list, deque)) or len(container) > MOST_LOOKED_INTO:
+        return found
+    return found + [one for one in container if is_plain(one) or isinstance(container, deque)]
+
+
 def holds_tensor(value: Any) -> bool:
     """Whether a value is a tensor, or a tuple or a list with one in it."""
     if type(value) in (tuple, list):
@@ -302,10 +325,10 @@ def places_of(modules: list[torch.nn.Module], loss: Any) -> Iterator[Place]:
         kind: Any = type(module)
         of_torch = kind.__module__.startswith("torch.")
         read = names_read(kind, "forward")
-        for name in read & vars(module).keys():
+        for name in read & vars(module).keys() - OF_TORCH:
             value = vars(module)[name]
-            if type(value) is float or (name != "training" and not of_torch):
-                yield from places_in(vars(module), name, value)
+            if type(value) is float or not of_torch:
+                yield from places_in(vars(module), name, value, read)
     for kind in {type(module) for module in modules if not type(module).__module__.startswith("torch.")}:
         yield from places_of_function(kind.forward)
     if not isinstance(loss, torch.nn.Module):
@@ -329,28 +352,49 @@ def places_of_call(call: Any) -> Iterator[Place]:
 def places_of_object(owner: Any, method: str) -> Iterator[Place]:
     """The plain values that a method reads in its object."""
     own, kind = getattr(owner, "__dict__", {}), type(owner)  # type: dict[str, Any], Any
-    for name in names_read(kind, method) & own.keys():
-        yield from places_in(own, name, own[name])
+    read = names_read(kind, method)
+    for name in read & own.keys():
+        yield from places_in(own, name, own[name], read)
 
 
 def places_of_function(function: Any) -> Iterator[Place]:
     """The plain values that a function reads in its closure and among its module's global names."""
     if not isinstance(function, types.FunctionType):
         return
+    read = frozenset(name for code in codes_of(function.__code__) for name in names_in(code))
     for cell in function.__closure__ or ():
-        yield from places_in(cell, "", value_of_cell(cell))
+        yield from places_in(cell, "", value_of_cell(cell), read)
     for name in {name for code in codes_of(function.__code__) for name in global_names(code)}:
         if name in function.__globals__:
-            yield from places_in(function.__globals__, name, function.__globals__[name])
+            yield from places_in(function.__globals__, name, function.__globals__[name], read)
 
 
-def places_in(holder: Any, name: str, value: Any) -> Iterator[Place]:
-    """The place of a plain value or a tensor, or the places in a dictionary, a namespace or a dataclass."""
+def places_in(holder: Any, name: str, value: Any, read: frozenset[str], depth: int = DEEPEST) -> Iterator[Place]:
+    """The place of a plain value or a tensor, or the places in a container or an object.
+
+    ``read`` are the names that the code around it reads: of an object of any class only those of its attributes count
+    that this code or its methods read. A container itself is a place too, named ``CONTENTS``.
+    """
     if is_plain(value) or holds_tensor(value):
         yield holder, name
-    elif type(value) is dict or isinstance(value, types.SimpleNamespace) or is_options(value):
-        inside = value if type(value) is dict else vars(value)
-        yield from ((inside, key) for key, part in inside.items() if is_plain(part) or holds_tensor(part))
+    if isinstance(value, (dict, list, set, deque)):
+        yield value, CONTENTS
+    inside = namespace_of(value, read) if depth else {}
+    for key, part in list(inside.items())[:MOST_LOOKED_INTO]:
+        yield from places_in(value if isinstance(value, dict) else vars(value), key, part, read, depth - 1)
+
+
+def namespace_of(value: Any, read: frozenset[str]) -> dict[str, Any]:
+    """The items of a dictionary, or the attributes of an object that count; empty for anything else."""
+    if isinstance(value, dict):
+        return dict(value)
+    if isinstance(value, types.SimpleNamespace) or is_options(value):
+        return dict(vars(value))
+    own, kind = holder_of(value), type(value)  # type: Any, Any
+    if own is None or isinstance(value, CONTAINERS):
+        return {}
+    names = read.union(*(names_read(kind, name) for name in read if hasattr(kind, name)))
+    return {name: part for name, part in own.items() if name in names}
 
 
 def is_options(value: Any) -> bool:
