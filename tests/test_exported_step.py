@@ -47,7 +47,10 @@ def test_the_files_own_captured_step_trains_as_a_plain_loop_does(catalog, optimi
     assert (step.graph.captures, step.graph.replays, step.graph.eager) == (1, 8, 4)
 
 
-MODULES = {"nested", "calls", "losses", "steps", "watching", "graphed", "compiling", "collector", "optimizer_steps"}
+MODULES = {
+    *("nested", "calls", "losses", "steps", "watching", "places", "graphed", "compiling", "collector"),
+    "optimizer_steps",
+}
 
 
 @pytest.mark.parametrize("mode", ["train", "infer"])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from graphed_steps import STEPS, Net, agree, batches, both, graphed, net, of_model, run, sgd
+from graphed_steps import STEPS, Net, agree, batches, both, graphed, net, of_model, plain, run, sgd
 from torch import nn
 
 from advisor.portable.graphed import host_places, values_at
@@ -182,7 +182,7 @@ class KeepsOutputs(Keeping):
 class KeepsLast(Keeping):
     """The last two outputs, of which the next one is computed."""
 
-    kept = property(lambda self: len(self.queue) * 30)
+    kept = property(lambda self: 30 * len(self.queue))
 
     def forward(self, x):
         output = super().forward(x)
@@ -218,20 +218,31 @@ class KeepsMetric(Keeping):
 def test_a_model_that_keeps_something_of_each_call_is_not_captured(kind):
     model = kind()
     step = graphed(model, sgd(model.parameters()))
-    with pytest.warns(UserWarning, match="without a CUDA graph. Last reason: a (list or a dictionary|number) changed"):
+    with pytest.warns(UserWarning, match="without a CUDA graph. Last reason: a (list|number|tensor)"):
         run(step, batches(60))
     assert step.graph.captures == 0
     assert model.kept == 60
 
 
+class Defaults:
+    power = 1
+
+
 SETTINGS = {"loss": {"weight": 1.0}, "gates": [True]}
 HOLDER = Metric()
 HOLDER.count = 1
+MODULE = types.ModuleType("settings_of_a_script")
+MODULE.__file__ = __file__
+MODULE.share = 1.0
 
 
 def by_settings(model, batch):
     loss = SETTINGS["loss"]["weight"] * of_model(model, batch) * HOLDER.count
-    return loss if SETTINGS["gates"][0] else 2 * loss
+    return shared(loss if SETTINGS["gates"][0] else 2 * loss)
+
+
+def shared(loss):
+    return MODULE.share * loss**Defaults.power
 
 
 @pytest.mark.parametrize(
@@ -240,8 +251,10 @@ def by_settings(model, batch):
         lambda value: SETTINGS["loss"].update(weight=value),
         lambda value: SETTINGS["gates"].__setitem__(0, value == 1),
         lambda value: setattr(HOLDER, "count", value),
+        lambda value: setattr(Defaults, "power", value),
+        lambda value: setattr(MODULE, "share", value),
     ],
-    ids=["nested dictionary", "list", "object"],
+    ids=["nested dictionary", "list", "object", "class in a function", "module in a function"],
 )
 def test_a_value_deep_in_what_the_loss_reads_is_noticed(change):
     def at_step(at, model, optimizer):
@@ -252,6 +265,52 @@ def test_a_value_deep_in_what_the_loss_reads_is_noticed(change):
     change(1)
     agree(found)
     assert step.graph.captures == 2
+
+
+def carried_in_a_list():
+    memory = [torch.zeros(3)]
+
+    def loss(model, batch):
+        output = model(batch[0]) + memory[0]
+        memory[0] = output.detach().mean(0)
+        return nn.functional.cross_entropy(output, batch[1])
+
+    return loss
+
+
+def test_a_loss_that_carries_a_tensor_in_a_list_is_not_captured():
+    losses = {}
+    for is_captured in (False, True):
+        model, loss = net(), carried_in_a_list()
+        step = (
+            graphed(model, sgd(model.parameters()), loss)
+            if is_captured
+            else plain(model, sgd(model.parameters()), loss)
+        )
+        losses[is_captured] = run(step, batches())
+    assert step.graph.captures == 0
+    assert torch.stack(losses[True]).tolist() == pytest.approx(torch.stack(losses[False]).tolist(), rel=1e-5)
+
+
+def test_a_teacher_in_the_loss_is_watched():
+    teacher = nn.Sequential(nn.Dropout(0.0), net())
+    frozen = list(teacher.parameters())
+
+    def loss(model, batch):
+        return of_model(model, batch) + (model(batch[0]) - teacher(batch[0]).detach()).square().mean()
+
+    def change(at, model, optimizer):
+        if at == 0:
+            teacher.load_state_dict({f"1.{name}": value for name, value in net().state_dict().items()})
+            teacher.train()
+        if at == 5:
+            teacher.eval()
+        if at == 10:
+            frozen[0].data = frozen[0].detach() * 2
+
+    found, step = both(change, loss=loss)
+    agree(found)
+    assert step.graph.replays == 2
 
 
 def test_a_list_that_is_filled_anew_in_each_step_costs_no_capture():
@@ -265,15 +324,10 @@ def test_a_list_that_is_filled_anew_in_each_step_costs_no_capture():
         torch.manual_seed(0)
         return Auxiliary()
 
-    plain, captured = made(), made()
-    step = graphed(captured, sgd(captured.parameters()))
-    optimizer = sgd(plain.parameters())
+    one, other = made(), made()
+    step, usual = graphed(one, sgd(one.parameters())), plain(other, sgd(other.parameters()), of_model)
     for batch in batches():
-        optimizer.zero_grad()
-        loss = of_model(plain, batch)
-        loss.backward()
-        optimizer.step()
-        assert step(batch).item() == pytest.approx(loss.item(), rel=1e-5)
+        assert step(batch).item() == pytest.approx(usual(batch).item(), rel=1e-5)
     assert step.graph.captures == 1
 
 

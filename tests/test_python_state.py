@@ -64,6 +64,31 @@ def test_a_try_leaves_nothing_behind_in_a_model():
     assert model.linear.weight.grad is None
 
 
+TRIES = []
+
+
+def test_a_try_leaves_nothing_behind_in_what_a_loss_writes_to():
+    count, seen, last = 0, {"losses": [1.0]}, [torch.zeros(())]
+
+    def note():
+        TRIES.append(1)
+
+    def loss(model, batch):
+        nonlocal count
+        note()
+        count += 1
+        seen["losses"].append(2.0)
+        last[0] = model(batch).sum()
+        return last[0]
+
+    model, before = nn.Linear(2, 2), last[0]
+    with undone(model, loss):
+        loss(model, torch.randn(1, 2)).backward()
+        assert count == len(TRIES) == 1
+    assert (count, seen, TRIES) == (0, {"losses": [1.0]}, [])
+    assert last == [before]
+
+
 def test_a_trace_leaves_nothing_behind_and_does_not_freeze_what_a_model_keeps():
     class Counts(Keeper):
         def forward(self, x):

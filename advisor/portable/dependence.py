@@ -3,11 +3,11 @@
 A step that depends on neither is captured, though it draws numbers or replaces tensors each time.
 """
 
-import contextlib
 import pickle
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from types import CellType
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from advisor.portable.losses import undone
 from advisor.portable.nested import tensors_of
-from advisor.portable.watching import Place, value_at
+from advisor.portable.places import Place, Values, put_at
 
 # The operators whose numbers lie between 0 and 1.
 UNIFORM = ("rand", "uniform_")
@@ -49,8 +49,8 @@ class FixedDraws(TorchDispatchMode):
         return result
 
 
-def depends_on_draws(model: torch.nn.Module, call: Callable[[], Any]) -> bool:
-    """Whether what a call of a model returns depends on uniform random numbers that it draws on the host.
+def depends_on_draws(model: torch.nn.Module, loss: Any, call: Callable[[], Any]) -> bool:
+    """Whether what a call of a model, and of its loss if any, returns depends on uniform draws on the host.
 
     Many models draw one for each layer, and drop the layer where it is below a share, which is mostly 0. So the call
     runs twice, once with the least and once with the largest of such numbers, and is undone. True where it cannot run
@@ -60,7 +60,7 @@ def depends_on_draws(model: torch.nn.Module, call: Callable[[], Any]) -> bool:
     for value in (0.0, LARGEST_BELOW_1):
         draws = FixedDraws(value)
         try:
-            with undone(model):
+            with undone(model, loss):
                 _, *others = host_generators()
                 with draws:
                     results.append(computed(model, call))
@@ -71,21 +71,22 @@ def depends_on_draws(model: torch.nn.Module, call: Callable[[], Any]) -> bool:
     return are_different(*results)
 
 
-def depends_on_values(model: torch.nn.Module, call: Callable[[], Any], places: Sequence[Place]) -> bool:
-    """Whether what a call of a model returns depends on the values in these places, which an earlier call has left.
+def depends_on_values(model: torch.nn.Module, loss: Any, call: Callable[[], Any], places: Sequence[Place]) -> bool:
+    """Whether what a call of a model and its loss returns depends on what an earlier call has left in these places.
 
     A model may keep a tensor in an attribute to use it further down: it writes before it reads. So the call runs twice,
     once as it is and once without these values, and is undone. True where it cannot run without them.
     """
-    results = []
+    results, values = [], Values(places)
     try:
-        with left_behind(places):
-            for hidden in ((), places):
-                with undone(model):
-                    take_out(hidden)
-                    results.append(computed(model, call))
+        for hidden in ((), places):
+            with undone(model, loss):
+                take_out(hidden)
+                results.append(computed(model, call))
     except Exception:  # most of all for a name that is missing
         return True
+    finally:
+        values.put_back()
     return are_different(*results)
 
 
@@ -99,24 +100,12 @@ def are_different(some: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
     return len(some) != len(others) or not all(map(torch.equal, some, others))
 
 
-@contextlib.contextmanager
-def left_behind(places: Sequence[Place]) -> Iterator[None]:
-    """Put the present values of these places back on leaving."""
-    values = [value_at(*place) for place in places]
-    try:
-        yield
-    finally:
-        for (holder, key), value in zip(places, values, strict=True):
-            if isinstance(holder, dict):
-                holder[key] = value
-            else:
-                holder.cell_contents = value
-
-
 def take_out(places: Sequence[Place]) -> None:
     """Take the values out of these places."""
     for holder, key in places:
         if isinstance(holder, dict):
             holder.pop(key, None)
-        else:
+        elif isinstance(holder, CellType):
             del holder.cell_contents
+        else:
+            put_at(holder, key, None)

@@ -12,8 +12,9 @@ from advisor.portable.dependence import DRAWS, depends_on_draws, depends_on_valu
 from advisor.portable.nested import copy_into, copy_of_batch, map_tensors, signature_of, tensors_of
 from advisor.portable.optimizer_options import TensorRates, mark_stepped
 from advisor.portable.optimizer_steps import updates_without_host
+from advisor.portable.places import Place, named
 from advisor.portable.steps import InferStep, TrainStep
-from advisor.portable.watching import REPLACED, Place, Watch, foreign_hook, named, same_numbers
+from advisor.portable.watching import REPLACED, Watch, foreign_hook, same_numbers
 
 # Libraries allocate their workspaces and compilers compile in the first steps; a capture must not see that.
 EAGER_STEPS_BEFORE_CAPTURE = 3
@@ -119,8 +120,8 @@ class GraphedStep:
         self._watch: Watch | None = None
         self._rates: TensorRates | None = None  # of an update that is captured
         self._drawn: bool | None = None  # whether random numbers of the host decide on the step; None until it drew
-        self._overwritten: dict[tuple[int, str], Place] = {}  # of tensors that the step writes before it reads them
-        self._carried: dict[tuple[int, str], Place] = {}  # of those that it carries from step to step
+        self._overwritten: dict[tuple[int, Any], Place] = {}  # of tensors that the step writes before it reads them
+        self._carried: dict[tuple[int, Any], Place] = {}  # of those that it carries from step to step
         self._options: list[Any] = []
         self._option_changes = 0
         self._last_key: Any = None
@@ -213,13 +214,18 @@ class GraphedStep:
     def _look_anew(self) -> None:
         """Take the present state as the one that later ones are compared with."""
         step, inside = self.step, self._update_inside
-        loss = step.loss_function if isinstance(step, TrainStep) and self._captures_loss else None
+        loss = self._watched_loss
         evaluates = isinstance(step, InferStep) and step.evaluates
         self._drawn = None
         self._watch = Watch(
             step.model, loss, self._optimizer, updates=inside, evaluates=evaluates, overwritten=self._overwritten
         )
         self._options = options_of(self._optimizer) if inside else []
+
+    @property
+    def _watched_loss(self) -> Any:
+        """The loss that is captured too; None without one."""
+        return self.step.loss_function if isinstance(self.step, TrainStep) and self._captures_loss else None
 
     def _cannot_be_captured(self) -> bool:
         """Whether a captured step would leave something out; it is asked for again later."""
@@ -286,7 +292,8 @@ class GraphedStep:
     def _is_drawn(self, batch: Any) -> bool:
         """Whether random numbers of the host decide what a step computes; tried once, until something changes."""
         if self._drawn is None:
-            self._drawn = self.graph.warm_up(lambda: depends_on_draws(self.step.model, lambda: self._computed(batch)))
+            model, loss = self.step.model, self._watched_loss
+            self._drawn = self.graph.warm_up(lambda: depends_on_draws(model, loss, lambda: self._computed(batch)))
         return self._drawn
 
     def _overwrites(self, batch: Any) -> bool:
@@ -295,8 +302,8 @@ class GraphedStep:
         replaced = {named(place): place for place in self._watch.replaced()}
         if not replaced.keys().isdisjoint(self._carried):
             return False
-        model, places = self.step.model, list(replaced.values())
-        carried = self.graph.warm_up(lambda: depends_on_values(model, lambda: self._computed(batch), places))
+        model, loss, places = self.step.model, self._watched_loss, list(replaced.values())
+        carried = self.graph.warm_up(lambda: depends_on_values(model, loss, lambda: self._computed(batch), places))
         (self._carried if carried else self._overwritten).update(replaced)
         return not carried
 

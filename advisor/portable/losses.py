@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from advisor.portable.nested import map_tensors, tensors_of
+from advisor.portable.places import Finder, Values, codes_of, global_names, is_installed, value_of_cell
 from advisor.portable.python_state import HostDraws, PythonState
-from advisor.portable.watching import codes_of, global_names, is_installed, value_of_cell
 
 MODEL_NAMES = frozenset({"model", "net", "network", "module"})
 OUTPUT_NAMES = frozenset(
@@ -284,7 +284,9 @@ def undone(model: torch.nn.Module, loss: Any = None) -> Iterator[None]:
     gradients = [(parameter, parameter.grad) for whole in wholes for parameter in whole.parameters()]
     buffers = [(buffer, buffer.detach().clone()) for whole in wholes for buffer in whole.buffers()]
     modules = [module for whole in wholes for module in whole.modules()]
-    attributes = PythonState(modules)
+    finder = Finder()
+    finder.look_at_call(loss)
+    attributes, elsewhere = PythonState(modules), Values(finder.places.values())
     devices = {tensor.device for tensor, _ in (*gradients, *buffers) if tensor.device.type == "cuda"}
     try:
         with same_draws(list(devices)), torch.compiler.set_stance("force_eager"):
@@ -292,6 +294,7 @@ def undone(model: torch.nn.Module, loss: Any = None) -> Iterator[None]:
     finally:
         for parameter, gradient in gradients:
             parameter.grad = gradient
+        elsewhere.put_back()
         attributes.put_back()
         with torch.no_grad():
             for buffer, value in buffers:

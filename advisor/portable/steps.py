@@ -23,8 +23,9 @@ from advisor.portable.contexts import attention_of, autocast_of, creation_of, ev
 from advisor.portable.loss_call import LossCall
 from advisor.portable.nested import map_tensors, mover
 from advisor.portable.parallel import synchronise_gradients
+from advisor.portable.places import is_installed
 from advisor.portable.plan import StepPlan
-from advisor.portable.watching import REQUIRES_GRAD, is_installed
+from advisor.portable.watching import REQUIRES_GRAD
 
 CLIP_FOREACH = {"default": None, "foreach": True, "for-loop": False}
 

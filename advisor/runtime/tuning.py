@@ -166,8 +166,8 @@ class Tuning:
         ``load_state_dict()`` hold what a checkpoint needs beside the model and the optimizer: the scaler's state, and
         how many batches of an update are in. A step in a CUDA graph notices what changes between calls and runs eagerly
         or captures anew (:class:`~advisor.portable.graphed.GraphedStep`); Python numbers that the loss reaches only
-        through other functions are not seen: keep such a number in a tensor and change it in place. It copies a batch
-        in pinned memory while the host goes on: do not fill that memory anew before the device is done.
+        through functions of installed packages are not seen: keep such a number in a tensor and change it in place. It
+        copies a batch in pinned memory while the host goes on: do not fill that memory anew before the device is done.
         """
         plan = self._plan_of(model)
         if plan.mode is not Mode.TRAIN:
