@@ -15,13 +15,14 @@ longer sequence, or a model that did not fit at all. By itself it is slower: it 
 When it does not
 ----------------
 A step takes about a third longer, for the forward pass runs twice. Memory that goes into parameters, gradients and
-optimizer state stays as it is. Blocks that write over their inputs cannot run again, and fail. PyTorch before 2.10
-cannot draw random numbers again inside a CUDA graph, so there a whole step with such blocks cannot be captured.
+optimizer state stays as it is. Blocks that write over their inputs cannot run again, and fail. A block with a forward
+hook inside keeps its activations, for the hook would be called twice. PyTorch before 2.10 cannot draw random numbers
+again inside a CUDA graph, so there a whole step with such blocks cannot be captured.
 
 Numerics
 --------
-exact: the random numbers of dropout are drawn again from the same state, and running statistics are updated once. A
-memory budget changes what compiled kernels round, as compiling does.
+exact: random numbers are drawn again from the same state, and running statistics, counts and lists that a block keeps
+are updated once. A memory budget changes what compiled kernels round, as compiling does.
 
 References
 ----------

@@ -17,6 +17,8 @@ When it does not
 In float32 without TF32 no tensor core is used. What follows has to read a view whose rows are not adjacent, and its
 gradient is copied into a wider tensor: for a small layer that can cost more than it gains. Inputs are not padded, for
 they would have to be copied at each call. An index just beyond the vocabulary reads zeros where it was an error before.
+`parameters()` have the padded shapes, so copy a model for an average or a teacher after it was prepared, not before.
+Layers whose weights you prune, parametrize or replace while you train fail with PyTorch's error: leave this out then.
 
 Numerics
 --------

@@ -127,6 +127,21 @@ def test_a_padded_layer_shows_the_weights_that_count():
     assert (model.head.out_features, model.embedding.num_embeddings) == (501, 501)
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_padded_layer_shows_the_gradients_that_count(tied):
+    torch.manual_seed(0)
+    plain = Decoder(tied)
+    padded = applied("pad_dims", 8, copy.deepcopy(plain))
+    tokens = torch.randint(0, 501, (4, 8))
+    for model in (plain, padded):
+        model(tokens).square().mean().backward()
+    for one, other in ((plain.head, padded.head), (plain.wide, padded.wide), (plain.embedding, padded.embedding)):
+        torch.testing.assert_close(other.weight.grad, one.weight.grad)
+    torch.testing.assert_close(padded.wide.bias.grad, plain.wide.bias.grad)
+    padded.wide.weight.grad.zero_()  # a loop that clips or masks the gradient of a layer
+    assert not padded.wide._parameters["weight"].grad.any()
+
+
 def test_frozen_weights_and_gradients_keep_their_state():
     model = Decoder(tied=False)
     model.wide.requires_grad_(False)

@@ -17,12 +17,12 @@ class PaddedLinear(torch.nn.Linear):
     @property
     def weight(self) -> torch.Tensor:  # type: ignore[override]
         """The rows that count."""
-        return stored(self, "weight")[: self.out_features]
+        return counting_rows(self, "weight", self.out_features)
 
     @property
     def bias(self) -> torch.Tensor | None:  # type: ignore[override]
         """The biases that count."""
-        return None if self._parameters["bias"] is None else stored(self, "bias")[: self.out_features]
+        return None if self._parameters["bias"] is None else counting_rows(self, "bias", self.out_features)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
         """The outputs that count, out of all."""
@@ -46,7 +46,7 @@ class PaddedEmbedding(torch.nn.Embedding):
     @property
     def weight(self) -> torch.Tensor:  # type: ignore[override]
         """The rows that count."""
-        return stored(self, "weight")[: self.num_embeddings]
+        return counting_rows(self, "weight", self.num_embeddings)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
         """The vectors of these indices."""
@@ -76,6 +76,15 @@ def stored(module: torch.nn.Module, name: str) -> torch.Tensor:
     parameter = module._parameters[name]
     assert parameter is not None
     return parameter
+
+
+def counting_rows(module: torch.nn.Module, name: str, rows: int) -> torch.Tensor:
+    """A view of a parameter's first rows, with those of its gradient as ``grad``."""
+    whole = stored(module, name)
+    counting = whole[:rows]
+    if not torch.compiler.is_compiling() and whole.grad is not None:
+        counting.grad = whole.grad[:rows]
+    return counting
 
 
 def cut_rows(module: torch.nn.Module, saved: typing.Any, prefix: str, rows: int) -> None:
