@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 from time import process_time
 
@@ -383,9 +385,9 @@ def test_the_state_of_a_captured_step_is_that_of_its_step():
 # --- inference ------------------------------------------------------------------------------------------------
 
 
-def infer(model):
+def infer(model, graph=None):
     plan = StepPlan(mode="infer", device="cpu", grad_mode="no_grad")
-    return GraphedStep(InferStep(model, plan, evaluates=True), RecordedGraph())
+    return GraphedStep(InferStep(model, plan, evaluates=True), graph or RecordedGraph())
 
 
 def test_captured_outputs_are_the_callers():
@@ -395,6 +397,26 @@ def test_captured_outputs_are_the_callers():
     outputs = [step(x) for x in data]
     assert step.graph.captures == 1
     model.eval()
+    with torch.no_grad():
+        for x, output in zip(data, outputs, strict=True):
+            torch.testing.assert_close(output, model(x))
+
+
+class SlowGraph(RecordedGraph):
+    """Lets other threads run while it replays."""
+
+    def replay(self):
+        time.sleep(0.002)
+        super().replay()
+
+
+def test_threads_that_call_one_captured_step_get_their_own_outputs():
+    model = net().eval()
+    step = infer(model, SlowGraph())
+    data = [x for x, _ in batches(24)]
+    with ThreadPoolExecutor(4) as threads:
+        outputs = [step(x) for x in data[:4]] + list(threads.map(step, data[4:]))
+    assert (step.graph.captures, step.graph.replays) == (1, 21)
     with torch.no_grad():
         for x, output in zip(data, outputs, strict=True):
             torch.testing.assert_close(output, model(x))

@@ -281,6 +281,18 @@ def test_one_forward_pass_may_have_several_backward_passes_in_another_mode(later
     assert all(map(torch.equal, *gradients))
 
 
+def test_the_transforms_of_torch_func_see_blocks_without_checkpoints():
+    torch.manual_seed(0)
+    plain, x = stacked(lambda: nn.Sequential(nn.Linear(16, 16), nn.Tanh()))(), torch.randn(4, 16)
+    losses = []
+    for model in (plain, applied("checkpointing", "blocks", copy.deepcopy(plain))):
+        slopes = torch.func.vmap(torch.func.jacrev(model))(x)
+        loss = model(x).sum() + slopes.square().mean()
+        loss.backward()
+        losses.append([loss, *(parameter.grad for parameter in model.parameters())])
+    assert all(map(torch.equal, *losses))
+
+
 def test_a_block_that_gets_other_parts_later_writes_to_their_buffers_once():
     torch.manual_seed(0)
     before = Stacked()

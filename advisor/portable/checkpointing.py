@@ -33,7 +33,9 @@ class Recomputed:
         if torch.compiler.is_compiling():
             # The compiler writes to buffers once. A keyword argument could be taken for one of the checkpoint's.
             return torch.utils.checkpoint.checkpoint(functools.partial(self.run, (), **kwargs), *args, **options)
-        if has_hooks_inside(self.block):
+        # The transforms of torch.func know no checkpoints.
+        in_func = torch._C._functorch.peek_interpreter_stack() is not None
+        if in_func or has_hooks_inside(self.block):
             return self.run((), *args, **kwargs)
         options["context_fn"] = self.contexts
         # By position: of other tensors' devices the states of the random generators are not kept.

@@ -1,6 +1,7 @@
 """A step captured in a CUDA graph and replayed. PyTorch documentation, CUDA semantics, CUDA Graphs."""
 
 import operator
+import threading
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -116,6 +117,8 @@ class GraphedStep:
             raise ValueError("a captured step makes an update each time: leave out step.accumulate or step.cuda_graph")
         self.graph = graph or CudaGraph(step.device)
         self.patience = Patience()
+        self._turn = threading.RLock()
+        self._last_stream: torch.cuda.Stream | None = None
         self._optimizer = step.optimizer if isinstance(step, TrainStep) else None
         self._watch: Watch | None = None
         self._rates: TensorRates | None = None  # of an update that is captured
@@ -152,7 +155,22 @@ class GraphedStep:
             self.step.load_state_dict(state)
 
     def __call__(self, batch: Any) -> Any:
-        """One step: replayed where the graph fits the batch and all else, otherwise run eagerly or captured."""
+        """One step: replayed where the graph fits the batch and all else, otherwise run eagerly or captured.
+
+        Threads take turns, for all of them use the graph's memory.
+        """
+        with self._turn:
+            self._wait_for_last_turn()
+            return self._one_step(batch)
+
+    def _wait_for_last_turn(self) -> None:
+        """Have the device finish what another thread's stream began in this memory."""
+        if self.device.type == "cuda":
+            last, self._last_stream = self._last_stream, torch.cuda.current_stream(self.device)
+            if last is not None and last != self._last_stream:
+                self._last_stream.wait_stream(last)
+
+    def _one_step(self, batch: Any) -> Any:
         signature = signature_of(batch)  # of the batch as it comes: moving it may change its type
         if self.captured:
             changed = self._changed()
