@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import copy
+import random
 import time
 
+import numpy
 import pytest
 import torch
 from graph_stand_in import RecordedGraph
@@ -55,6 +57,34 @@ def test_gradients_that_are_there_at_times_are_counted(way):
 
     assert counted([0, 1, 0]) == 4
     assert counted([0, 0, 0]) == 0
+
+
+class Drawing(nn.Module):
+    """Noise of NumPy's, and a decision by Python's random numbers, as for teacher forcing."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(16, 4)
+
+    def forward(self, x):
+        output = self.layer(x + torch.from_numpy(numpy.random.randn(16)).float())
+        return output if random.random() < 0.5 else output.tanh()
+
+
+@pytest.mark.parametrize("mode", [Mode.TRAIN, Mode.INFER])
+def test_every_probe_sees_the_same_random_numbers_of_python_and_numpy(mode):
+    def probed():
+        if mode is Mode.TRAIN:
+            return probe_training(train_step(Drawing()), [batch()] * 4, 5)
+        return probe_inference(InferStep(Drawing(), StepPlan(mode=mode, device="cpu")), [batch()[0]] * 4, 5)
+
+    random.seed(1)
+    one = probed()
+    random.seed(2)
+    numpy.random.seed(2)
+    other = probed()
+    assert (one.losses, one.outputs) == (other.losses, other.outputs)
 
 
 def test_the_operations_that_gradients_flow_through_are_counted():

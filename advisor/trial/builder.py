@@ -37,6 +37,7 @@ from advisor.runtime.loop import Loop
 from advisor.target.entrypoint import load_target, one_line
 from advisor.trial.fork_probe import problem_of_forks
 from advisor.trial.main import trial_main
+from advisor.trial.measurement.draws import seed_all
 
 # With this, asking whether there is a GPU asks NVML and leaves CUDA alone (PyTorch's documentation, "CUDA semantics").
 _ASK_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
@@ -111,7 +112,7 @@ def _build(target: TargetSpec, seed: int, threads: _Threads) -> Loop:
         if target.device != "cpu":
             torch.cuda.is_available()  # what NVML starts when it is asked for the first time is not the target's
         threads.before = thread_ids()
-        torch.manual_seed(seed)
+        seed_all(seed)
         with _one_thread(threads):
             return load_target(target)
 

@@ -65,6 +65,7 @@ from advisor.trial.measurement.draws import (
     check_batches,
     notes_on_data,
     print_of_data,
+    seed_all,
     side_effects_undone,
 )
 from advisor.trial.measurement.epochs import check_epochs
@@ -189,7 +190,7 @@ class Trial:
     def _load(self) -> tuple[Loop, torch.device]:
         self._say("loading the model")
         if self.loop is None:
-            torch.manual_seed(self.spec.seed)
+            seed_all(self.spec.seed)
         loop = self.loop or load_target(self.spec.target)
         device = named(self.spec.target.device)
         backend_of(device).synchronize()  # to start CUDA takes no memory that another trial could miss

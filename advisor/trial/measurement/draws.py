@@ -160,6 +160,12 @@ def seed_host(seed: int) -> None:
         numpy.random.seed(seed % 2**32)
 
 
+def seed_all(seed: int) -> None:
+    """Seed what a target's model, loss and data draw from: the generators of the host and of all devices."""
+    torch.manual_seed(seed)
+    seed_host(seed)
+
+
 def begun_early(loader: Any) -> bool:
     """Whether a loader began to read when it was made, and not when it is iterated over."""
     return any(isinstance(held, _BaseDataLoaderIter) for name, held in vars(loader).items() if name != "_iterator")

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from advisor.portable.nested import signature_of, tensors_of
 from advisor.portable.plan import StepPlan
 from advisor.portable.steps import TrainStep
-from advisor.trial.measurement.draws import first_batches
+from advisor.trial.measurement.draws import first_batches, seed_all
 from advisor.trial.measurement.feed import compared_with, form_of
 
 PROBE_STEPS = 5
@@ -90,7 +90,7 @@ def probe_training(
     """
     counted = _CountedStep(step)
     model = _model_of(step)
-    torch.manual_seed(seed)
+    seed_all(seed)
     losses: list[float] = []
     weights = [squared_norm(model)] if model is not None else []
     gradients = _Gradients(step)
@@ -125,7 +125,7 @@ def probe_inference(step: Callable[[Any], Any], batches: list[Any], seed: int, *
     The step runs several times and the last output counts. A captured step is only replayed by then, and has to follow
     the batch: the one before the last is another of the same shapes, if there is one, which the capture records.
     """
-    torch.manual_seed(seed)
+    seed_all(seed)
     started = time.perf_counter()
     output = step(batches[0])
     first_s = time.perf_counter() - started

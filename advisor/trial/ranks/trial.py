@@ -37,7 +37,7 @@ from advisor.runtime.loop import Loop
 from advisor.runtime.step import TrainStep, make_step
 from advisor.target.entrypoint import load_target
 from advisor.trial.measurement.clock import StepClock, batch_samples, steps_in
-from advisor.trial.measurement.draws import seed_host
+from advisor.trial.measurement.draws import seed_all, seed_host
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.measurement.probe import PROBE_LIMIT_S, PROBE_STEPS, probe_batches
 from advisor.trial.ranks.communication import Communication, Peers, all_reduce_sweep, communication_of
@@ -70,7 +70,7 @@ class RankTrial:
         self._say("loading the model")
         started = time.perf_counter()
         device = self._device()
-        torch.manual_seed(self.spec.seed)
+        seed_all(self.spec.seed)
         loop = load_target(replace(self.spec.target, device=str(device)))
         _check_plain(loop)
         loop.to(device)
