@@ -345,6 +345,35 @@ def test_checkpointed_blocks_can_be_compiled(regional):
             torch.testing.assert_close(model.state_dict()[name], tensor, rtol=1e-4, atol=1e-5)
 
 
+class Untraceable(nn.Module):
+    """A block that the compiler cannot trace as a whole, with running statistics and a count."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.norm, self.means = nn.Linear(16, 16, bias=False), nn.BatchNorm1d(16), []
+
+    def forward(self, x):
+        x = x + torch.tanh(self.norm(self.linear(x)))
+        self.means.append(float(x.detach().mean()))
+        return x
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("regional", [False, True])
+def test_checkpointed_blocks_that_cannot_be_traced_are_left_alone_the_second_time(regional):
+    torch.manual_seed(0)
+    before, x = nn.Sequential(nn.Linear(16, 16), stacked(Untraceable)()), torch.randn(8, 16)
+    model = applied("checkpointing", "blocks", copy.deepcopy(before))
+    if regional:
+        compile_blocks(model, backend="aot_eager")
+    else:
+        model.compile(backend="aot_eager")
+    assert training_steps(model, x) == pytest.approx(training_steps(before, x), rel=1e-4)
+    for name, tensor in before.state_dict().items():
+        torch.testing.assert_close(model.state_dict()[name], tensor, rtol=1e-3, atol=1e-5)
+    assert [len(block.means) for block in model[1]] == [5, 5, 5]
+
+
 @pytest.mark.parametrize("way", [applied, coded], ids=["apply", "code"])
 def test_a_memory_budget_is_the_compilers(way):
     from torch._functorch import config

@@ -31,8 +31,9 @@ class Recomputed:
             return self.run((), *args, **kwargs)
         options: dict[str, typing.Any] = {"use_reentrant": False, "preserve_rng_state": True}
         if torch.compiler.is_compiling():
-            # The compiler writes to buffers once. A keyword argument could be taken for one of the checkpoint's.
-            return torch.utils.checkpoint.checkpoint(functools.partial(self.run, (), **kwargs), *args, **options)
+            # A keyword argument could be taken for one of the checkpoint's.
+            call = functools.partial(self.run_compiled, [], **kwargs)
+            return torch.utils.checkpoint.checkpoint(call, *args, **options)
         # The transforms of torch.func know no checkpoints.
         in_func = torch._C._functorch.peek_interpreter_stack() is not None
         if in_func or has_hooks_inside(self.block):
@@ -46,6 +47,19 @@ class Recomputed:
         count = len(values) - len(names)
         given = dict(zip(names, values[count:], strict=True))
         return type(self.block).forward(self.block, *values[:count], **given, **kwargs)
+
+    def run_compiled(self, found: list["Before"], *args: typing.Any, **kwargs: typing.Any) -> typing.Any:
+        """The block's own forward where the compiler traces the checkpoint: it has buffers written to once.
+
+        A checkpoint that it cannot trace as a whole runs uncompiled: as elsewhere, with what the block ``found``.
+        """
+        if torch.compiler.is_compiling():
+            return self.run((), *args, **kwargs)
+        first = not found
+        if first:
+            found.append(Before(self.block, self.only_read))
+        with found[0].first(self.only_read) if first else found[0].again():
+            return self.run((), *args, **kwargs)
 
     def contexts(self) -> tuple[typing.Any, typing.Any]:
         """The contexts of the forward pass and of its second runs, one for each backward pass."""
