@@ -16,7 +16,7 @@ When it does not
 ----------------
 Where the library fuses the bias into the convolution, only the backward pass gains. torch.compile may fuse the rest.
 In inference `model.fold_batch_norm` removes the norm altogether, which is worth more. A loop that freezes its norms
-later needs the biases from then on: freeze them before the settings are applied.
+later, or asks for the gradients of the biases, needs them: they come back then, and what was gained is lost.
 
 Numerics
 --------

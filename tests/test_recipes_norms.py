@@ -350,6 +350,52 @@ def test_a_frozen_norm_keeps_the_bias_that_learns_before_it():
         assert len(removable_biases(model, trained=False)) == 1
 
 
+def freezes_norms(model):
+    model.norm.eval()
+
+
+def trains_in_evaluation(model):
+    model.eval()
+    model.requires_grad_(True)
+
+
+@pytest.mark.parametrize("change", [freezes_norms, trains_in_evaluation])
+@pytest.mark.parametrize("way", [applied, coded], ids=["apply", "code"])
+def test_a_bias_comes_back_where_the_loop_lets_it_learn(way, change):
+    torch.manual_seed(0)
+    plain, images = Pair().double(), torch.randn(4, 3, 5, 5, dtype=torch.float64)
+    with torch.no_grad():
+        plain.norm.running_mean.normal_()
+    models = plain, way("conv_bias", False, copy.deepcopy(plain), torch.optim.SGD(plain.parameters(), lr=0.1))
+    assert models[1].conv.bias is None
+    start = plain.conv.bias.detach().clone()
+    for model in models:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        change(model)
+        for _ in range(5):
+            optimizer.zero_grad()
+            model(images).square().mean().backward()
+            optimizer.step()
+    assert models[1].conv.bias.requires_grad
+    torch.testing.assert_close(models[1].conv.bias, plain.conv.bias - start)
+    torch.testing.assert_close(models[1].conv.weight, plain.conv.weight)
+    assert list(models[1].state_dict()) == list(plain.state_dict())
+    assert torch.equal(models[1].state_dict()["conv.bias"], models[1].conv.bias)
+    assert "forward" not in vars(models[1].conv)
+
+
+def test_a_layer_that_is_frozen_with_its_norm_needs_no_bias():
+    torch.manual_seed(0)
+    model, images = Pair(), torch.randn(4, 3, 5, 5)
+    applied("conv_bias", False, model, torch.optim.SGD(model.parameters(), lr=0.1))
+    model.conv.requires_grad_(False)
+    model.norm.eval()
+    model(images).sum().backward()
+    with torch.no_grad():
+        model.eval()(images)
+    assert model.conv.bias is None
+
+
 @every_way
 def test_norms_without_running_statistics_cancel_biases_always(way):
     model = nn.Sequential(

@@ -99,7 +99,8 @@ def remove_conv_biases(model: torch.nn.Module, trained: bool, data: typing.Any =
 
     Each running mean takes its bias off, so that evaluation stays the same. The parameters stay where they are, as
     zeros that nothing reads and that get no gradient: a copy of the model, made before or after, has the same ones.
-    What is saved is the same model; what is loaded may have other biases.
+    What is saved is the same model; what is loaded may have other biases. In training a bias comes back when the loop
+    asks for its gradient, or freezes a norm behind it.
     """
     for bias, means in removable_biases(model, trained=trained, data=data):
         for mean in means:
@@ -110,11 +111,19 @@ def remove_conv_biases(model: torch.nn.Module, trained: bool, data: typing.Any =
         for module in list(model.modules()):
             for name in [name for name, parameter in module._parameters.items() if parameter is bias]:
                 vars(module)[name] = None
-                keep_absent(model, AbsentBias(module, name, norms))
+                absent = AbsentBias(module, name, norms)
+                keep_absent(model, absent)
+                if trained and "forward" not in vars(module):
+                    vars(module)["forward"] = absent
 
 
 class AbsentBias:
-    """A bias that its module reads as None, and the running means that it is in."""
+    """A bias that its module reads as None, and the running means that it is in.
+
+    In training it stands as the ``forward`` in the module's own attributes, and looks whether the bias is needed again.
+    """
+
+    runs_class_forward = True
 
     def __init__(self, module: torch.nn.Module, name: str, norms: list[tuple[torch.nn.Module, str]]) -> None:
         self.module = module
@@ -125,6 +134,34 @@ class AbsentBias:
     def parameter(self) -> torch.Tensor | None:
         """The parameter that is not read; None once somebody has put another in its place."""
         return self.module._parameters.get(self.name) if vars(self.module).get(self.name, self) is None else None
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the bias learns: it was unfrozen, or the convolution trains before a norm that is frozen.
+
+        What evaluates as a whole does not tell that it is trained.
+        """
+        if self.parameter is None or not torch.is_grad_enabled():
+            return False
+        others = (one for name, one in self.module._parameters.items() if name != self.name and one is not None)
+        frozen = self.module.training and not all(norm.training for norm, _ in self.norms)
+        return self.parameter.requires_grad or (frozen and any(one.requires_grad for one in others))
+
+    def __call__(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any:
+        """The module's own forward."""
+        if self.is_needed:
+            bring_back(self)
+        return type(self.module).forward(self.module, *args, **kwargs)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def bring_back(bias: AbsentBias) -> None:
+    """Let a module read its bias again, which is trained from now on as in a plain loop."""
+    assert bias.parameter is not None, "it is there while it is absent"
+    bias.parameter.requires_grad_(True)
+    del vars(bias.module)[bias.name]
+    if vars(bias.module).get("forward") is bias:
+        del vars(bias.module)["forward"]
 
 
 def keep_absent(model: torch.nn.Module, bias: AbsentBias) -> None:

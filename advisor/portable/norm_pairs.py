@@ -225,7 +225,8 @@ def function_name(node: torch.fx.Node) -> str:
 
 def runs_own_forward(module: torch.nn.Module) -> bool:
     """Whether a module is a layer or norm that runs the forward which PyTorch gave it."""
-    if not isinstance(module, LAYERS + NORMS) or "forward" in vars(module):
+    own = vars(module).get("forward")
+    if not isinstance(module, LAYERS + NORMS) or not (own is None or getattr(own, "runs_class_forward", False)):
         return False
     functions = [type(module).forward, getattr(type(module), "_conv_forward", None)]
     return all(function is None or function.__module__.startswith("torch.nn.modules.") for function in functions)
