@@ -16,13 +16,19 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 
-from advisor.portable.python_state import CONTAINERS, OF_TORCH, contents_copied, give_contents, holder_of
+from advisor.portable.python_state import (
+    CONTAINERS,
+    OF_TORCH,
+    PLAIN_KINDS,
+    contents_copied,
+    give_contents,
+    holder_of,
+)
 
 # A namespace, a list, a class or the cell of a closure, and the name or the index of a value in it.
 Place = tuple[typing.Any, typing.Any]
 # The name of a place that is a container as a whole.
 CONTENTS = "its contents"
-PLAIN_KINDS = (bool, int, float, complex, str, bytes, type(None))
 FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
 # Functions, containers and objects inside one another that are looked into, and things in each of them. Counts: more
 # are data.

@@ -2,6 +2,7 @@
 
 import argparse
 import collections
+import itertools
 import operator
 import random
 import sys
@@ -17,6 +18,7 @@ MOST_LOOKED_INTO = 64
 MOST_COPIED = 1000
 # Attributes of modules that other code looks after: parts, and hooks.
 OF_TORCH = frozenset(vars(torch.nn.Module()))
+PLAIN_KINDS = frozenset((bool, int, float, complex, str, bytes, type(None)))
 CONTAINERS = (dict, list, set, collections.deque)
 # Of Python's own classes these hold what a program puts there.
 NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
@@ -47,13 +49,13 @@ def holders_in(modules: typing.Iterable[torch.nn.Module]) -> list[typing.Any]:
         own = vars(module)
         parts = [own, own["_buffers"]] if isinstance(own.get("_buffers"), dict) else [own]
         found |= {id(part): part for part in parts}
-        waiting += [value for name, value in own.items() if name not in OF_TORCH]
+        waiting += [value for name, value in own.items() if type(value) not in PLAIN_KINDS and name not in OF_TORCH]
     while waiting and len(found) < MOST_HOLDERS:
         holder = holder_of(waiting.popleft())
         if holder is not None and id(holder) not in found:
             found[id(holder)] = holder
-            inside = holder.values() if isinstance(holder, dict) else holder
-            waiting += [value for value, _ in zip(list(inside), range(MOST_LOOKED_INTO), strict=False)]
+            inside = itertools.islice(holder.values() if isinstance(holder, dict) else holder, MOST_LOOKED_INTO)
+            waiting += [value for value in inside if type(value) not in PLAIN_KINDS]
     return list(found.values())
 
 
