@@ -1,0 +1,326 @@
+"""The leaps of the search on made-up workloads, and what is left out of those that fail."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from facts import gpu_facts, loader_facts, profile_facts
+from made_up import (
+    BF16,
+    CATALOG,
+    COMPILED,
+    EVERYTHING_HELPS,
+    FUSED,
+    GRAPH,
+    LAST,
+    PLAIN,
+    TF32,
+    UNCAPTURED,
+    WHOLE,
+    WITH_LOSS,
+    WORKERS,
+    FakeLab,
+    failed,
+    found_by,
+    known_of,
+    product,
+    result_at,
+    together,
+)
+
+from advisor.experiment.judging.judge import BASELINE
+from advisor.experiment.known import Kind
+from advisor.experiment.moves import why_not
+from advisor.experiment.search import search
+from advisor.records import Bottleneck, Numerics, Outcome
+
+IN_PARTS = {**WITH_LOSS.settings, "compile.mode": "reduce-overhead"}
+
+
+def test_the_first_two_stacks_are_the_usual_one_and_the_same_compiled():
+    known, lab = found_by(EVERYTHING_HELPS)
+    assert lab.settings_of(Kind.LEAP)[:2] == [PLAIN, WHOLE]
+    assert [move.kind for move in lab.asked[:3]] == [Kind.LEAP, Kind.CONTROL, Kind.LEAP], "the noise is known before"
+    assert known.stack == WHOLE
+    assert known.judge.took_turns(WHOLE)
+
+
+def test_no_setting_needs_to_gain_alone():
+    """Autocast gains nothing on a host-bound step, and much once it is captured."""
+
+    def speed(settings):
+        return product(step_graph=2.0)(settings) * (1.8 if set(PLAIN) <= set(settings) else 1.0)
+
+    known, _ = found_by(speed)
+    assert set(PLAIN) <= set(known.stack)
+
+
+def test_in_little_time_only_the_leap_is_made():
+    known, lab = found_by(EVERYTHING_HELPS, budget_s=3.0)
+    assert [move.kind for move in lab.asked] == [Kind.LEAP]
+    assert known.stack == PLAIN
+
+
+@pytest.mark.parametrize(
+    ("culprit", "reason", "expected"),
+    [
+        (GRAPH.key, "RuntimeError: operation not permitted when stream is capturing", PLAIN.without(GRAPH.key)),
+        (WITH_LOSS.key, "RuntimeError: torch.compile does not currently support double backward", PLAIN),
+        (LAST.key, "RuntimeError: no such layout", PLAIN.without(LAST.key)),
+        (FUSED.key, "ValueError: cannot be fused", PLAIN.without(FUSED.key)),
+    ],
+)
+def test_a_leap_that_fails_is_made_again_without_the_part_that_fails(culprit, reason, expected):
+    def speed(settings):
+        return reason if culprit in settings else EVERYTHING_HELPS(settings)
+
+    known, lab = found_by(speed)
+    assert expected in lab.settings_of(Kind.LEAP)
+    assert known.stack == (expected if culprit == WITH_LOSS.key else expected.merged(WITH_LOSS.settings))
+
+
+@pytest.mark.parametrize(
+    ("in_parts", "modes"),
+    [(1.8, {"reduce-overhead"}), (0.7, {None}), ("RuntimeError: no such graph", {None, "default"})],
+)
+def test_a_step_that_cannot_be_captured_is_replayed_in_parts_where_that_gains(in_parts, modes):
+    """The compiled parts record graphs of their own; where these fail or cost, the parts run without."""
+
+    def speed(settings):
+        if GRAPH.key in settings:
+            return "RuntimeError: operation not permitted when stream is capturing"
+        if settings.get("compile.mode") != "reduce-overhead":
+            return EVERYTHING_HELPS(settings)
+        return in_parts if isinstance(in_parts, str) else in_parts * EVERYTHING_HELPS(settings)
+
+    known, lab = found_by(speed, gpu_facts(parameters=25_000_000))
+    assert lab.settings_of(Kind.LEAP)[:3] == [PLAIN, UNCAPTURED, UNCAPTURED.merged(IN_PARTS)]
+    assert {move.kind for move in lab.asked[:4]} == {Kind.LEAP, Kind.CONTROL}, "nothing else comes before"
+    assert known.stack.get("compile.mode") in modes
+    assert set(UNCAPTURED.merged(WITH_LOSS.settings)) <= set(known.stack)
+
+
+@pytest.mark.parametrize(
+    ("culprit", "reason"),
+    [
+        (LAST, "RuntimeError: view size is not compatible with input tensor's size and stride (at least one dimension"),
+        (BF16, "RuntimeError: index_add_(): self (Float) and source (BFloat16) must have the same scalar type"),
+    ],
+)
+def test_a_failure_that_names_its_cause_costs_one_trial(culprit, reason):
+    def speed(settings):
+        return reason if culprit.key in settings else EVERYTHING_HELPS(settings)
+
+    _, lab = found_by(speed)
+    without = [culprit.key not in settings for settings in lab.settings_of(Kind.LEAP)]
+    assert without[:3] == [False, True, True]
+
+
+def test_a_compiled_step_whose_kernel_returns_another_layout_keeps_the_models_own():
+    def speed(settings):
+        if {LAST.key, WITH_LOSS.key} <= set(settings):
+            return "AssertionError: expected size 512==512, stride 16==1 at dim=1 (/tmp/torchinductor_user/x.py)"
+        return EVERYTHING_HELPS(settings)
+
+    known, lab = found_by(speed)
+    assert lab.settings_of(Kind.LEAP)[:3] == [PLAIN, WHOLE, WHOLE.without(LAST.key)]
+    assert known.stack == WHOLE.without(LAST.key)
+
+
+def test_where_half_precision_changes_the_results_the_leap_takes_tensorfloat32():
+    def speed(settings):
+        result = result_at(EVERYTHING_HELPS(settings) * (1.2 if TF32.key in settings else 1.0))
+        return replace(result, losses=(9.0, 9.0)) if BF16.key in settings else result
+
+    known, lab = found_by(speed)
+    assert together(TF32, LAST, FUSED, GRAPH, WITH_LOSS) == known.stack
+    kinds = [move.kind for move in lab.asked]
+    assert {Kind.CONTROL, Kind.REFERENCE} <= set(kinds[1:4]), "first noise and rounding are told from faults"
+
+
+def test_noise_of_dropout_makes_a_leap_usable_after_all():
+    """The steps draw random numbers: the control shows how far two runs of the baseline are apart."""
+
+    def speed(settings):
+        return replace(result_at(EVERYTHING_HELPS(settings)), losses=(1.3, 0.7) if settings else (1.0, 0.9))
+
+    class Random(FakeLab):
+        def measure(self, move, known):
+            evidence = super().measure(move, known)
+            if move.kind is Kind.CONTROL:
+                return replace(evidence, control=replace(evidence.control, losses=(1.4, 0.6)))
+            return evidence
+
+    lab = Random(speed)
+    known = search(known_of(), lab)
+    assert known.stack == WHOLE
+    assert lab.settings_of(Kind.LEAP) == [PLAIN, WHOLE]
+
+
+class Dropout(FakeLab):
+    """The steps draw random numbers: the first two draws of the baseline happen to lie close together."""
+
+    def measure(self, move, known):
+        evidence = super().measure(move, known)
+        if move.kind is Kind.CONTROL:
+            return replace(evidence, control=replace(evidence.control, losses=(1.0, 0.91)))
+        if move.kind is Kind.AGAIN and not move.settings:
+            losses = (1.0, 0.9 - 0.05 * (1 + len(known.judge.baseline_runs) % 3))
+            return replace(evidence, runs=((BASELINE, result_at(1.0, losses=losses)),))
+        return evidence
+
+
+@pytest.mark.parametrize(("loss", "usable"), [(0.78, True), (9.0, False)])
+def test_one_more_draw_of_the_random_numbers_is_seen_before_a_leap_is_refused(loss, usable):
+    lab = Dropout(
+        lambda settings: replace(result_at(EVERYTHING_HELPS(settings)), losses=(1.0, loss if settings else 0.9))
+    )
+    known = search(known_of(allow=Numerics.CLOSE), lab)
+    assert (set(PLAIN) <= set(known.stack)) is usable
+
+
+def test_a_compilation_that_crashes_is_weakened_to_the_model_alone():
+    def speed(settings):
+        return "InductorError: cannot fuse the loss" if WITH_LOSS.key in settings else EVERYTHING_HELPS(settings)
+
+    known, lab = found_by(speed)
+    assert PLAIN.merged(COMPILED.settings) in lab.settings_of(Kind.LEAP)
+    assert not {WITH_LOSS.key} & set(known.stack)
+
+
+ON_DEVICE = "step.create_on_device"
+HOST_COPY = (
+    "RuntimeError: Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is pinned."
+)
+
+
+def makes_masks(settings):
+    """A step that makes a mask on the host, as `torch.ones(n).to(x.device)` does."""
+    return HOST_COPY if GRAPH.key in settings and ON_DEVICE not in settings else EVERYTHING_HELPS(settings)
+
+
+def test_a_step_that_makes_tensors_on_the_host_is_captured_with_them_made_on_the_gpu():
+    known, lab = found_by(makes_masks)
+    assert lab.settings_of(Kind.LEAP)[:2] == [PLAIN, PLAIN.with_value(ON_DEVICE, True)]
+    assert set(WHOLE) | {ON_DEVICE} == set(known.stack)
+    assert "create_on_device" not in known.plan.skipped, "no recipe proposed it before the step was looked into"
+    assert any(known.has_record(c) for c in known.plan.candidates if c.key == ON_DEVICE)
+
+
+def test_where_that_does_not_help_it_is_not_captured_and_keeps_its_tensors():
+    def constant(settings):
+        return HOST_COPY if GRAPH.key in settings else EVERYTHING_HELPS(settings)
+
+    known, lab = found_by(constant)
+    assert lab.settings_of(Kind.LEAP)[2] == PLAIN.without(GRAPH.key)
+    assert not {GRAPH.key, ON_DEVICE} & set(known.stack)
+
+
+def matched_boxes(settings):
+    """A loss that asks the host, in a step whose forward pass can be captured."""
+    if settings.get(GRAPH.key) is True:
+        return "RuntimeError: the loss cannot be captured: operation not permitted when stream is capturing"
+    return product(autocast=1.5, channels_last=1.2, fused_optimizer=1.05, step_graph=1.8, compile=1.4)(settings)
+
+
+def test_where_only_the_loss_cannot_be_captured_it_stays_outside_the_graph():
+    known, lab = found_by(matched_boxes)
+    around = PLAIN.with_value(GRAPH.key, "around_loss")
+    assert lab.settings_of(Kind.LEAP)[:3] == [PLAIN, around, around.merged(COMPILED.settings)]
+    assert known.stack == around.merged(COMPILED.settings), "with the loss outside, the model alone is compiled"
+    assert any(known.has_record(c) for c in known.plan.candidates if c.value == "around_loss")
+
+
+def test_what_the_person_left_out_is_not_brought_in_to_capture_the_step():
+    _, lab = found_by(makes_masks, skip=("create_on_device",))
+    assert not any(ON_DEVICE in settings for settings in lab.settings_of(Kind.LEAP))
+
+
+def test_a_compilation_that_takes_too_long_is_not_tried_in_another_form_of_the_same_length():
+    def speed(settings):
+        compiling = {WITH_LOSS.key, COMPILED.key} & set(settings)
+        return (
+            failed("no result after 50 s (compiling)", Outcome.TIMED_OUT) if compiling else EVERYTHING_HELPS(settings)
+        )
+
+    known, lab = found_by(speed)
+    assert known.stack == PLAIN
+    assert PLAIN.merged(COMPILED.settings) not in lab.settings_of(Kind.LEAP)
+
+
+def detector(settings):
+    """Boxes whose number depends on the data: no graph, casts that only cost the host time, a slow compilation."""
+    if GRAPH.key in settings:
+        return "RuntimeError: operation not permitted when stream is capturing"
+    if CATALOG.cost(settings):
+        return failed("it was not done within its time", Outcome.TIMED_OUT)
+    return product(autocast=0.8, fused_optimizer=1.15, tf32=1.05, channels_last=1.05)(settings)
+
+
+def test_a_leap_that_gains_nothing_is_made_again_without_half_precision_before_anything_is_compiled():
+    known, lab = found_by(detector, budget_s=100.0)
+    lighter = together(TF32, LAST, FUSED)
+    assert lab.asked[2].settings == lighter
+    assert known.stack == lighter
+    kinds = [move.kind for move in lab.asked if not CATALOG.cost(move.settings)]
+    assert {Kind.PROFILE, Kind.CONTROL, Kind.DROP, Kind.ADD} <= set(kinds), "time is left for cheap questions"
+
+
+def test_a_step_that_waits_for_the_host_is_compiled_at_once_though_half_precision_slows_it_down():
+    """A length that the host reads: no graph of the step, and the compiler's graphs of the parts between gain most."""
+
+    def speed(settings):
+        if GRAPH.key in settings:
+            return "RuntimeError: operation not permitted when stream is capturing"
+        compiled = {"reduce-overhead": 3.0, "default": 1.3}.get(settings.get("compile.mode"), 1.0)
+        return compiled * product(autocast=0.8, fused_optimizer=1.02)(settings)
+
+    known, lab = found_by(speed, budget_s=60.0)
+    compiled = [bool(CATALOG.cost(move.settings)) for move in lab.asked]
+    assert compiled.index(True) <= 4, "the graph, half precision, none, the noise"
+    assert known.stack["compile.mode"] == "reduce-overhead"
+
+
+def test_what_takes_as_long_to_compile_as_what_was_not_done_in_time_is_not_tried():
+    _, lab = found_by(detector, budget_s=1000.0)
+    costs = [CATALOG.cost(move.settings) for move in lab.asked if CATALOG.cost(move.settings)]
+    assert costs == sorted(costs, reverse=True)
+    assert len(costs) == len(set(costs)), "only what compiles less is tried after it"
+
+
+def test_a_setting_that_failed_with_others_that_run_without_it_is_not_expected_to_gain_anything():
+    _, lab = found_by(detector, budget_s=60.0)
+    assert not [move for move in lab.asked[1:] if GRAPH.key in move.settings]
+
+
+def test_what_fails_in_every_form_is_given_up():
+    known, lab = found_by(lambda settings: "CUDA error" if settings else 1.0)
+    assert known.stack == BASELINE
+    assert len(lab.settings_of(Kind.LEAP)) < 12
+    assert all(known.record(candidate) or why_not(known, candidate) for candidate in known.plan.candidates)
+
+
+def test_a_step_that_waits_for_its_data_leaps_over_loader_and_step_at_once():
+    waiting = profile_facts(bottleneck=Bottleneck.INPUT, phases={**profile_facts().phases, "data wait": 300.0})
+    facts = gpu_facts(loader=loader_facts(), profile=replace(waiting, step_ms=400.0))
+    _, lab = found_by(product(num_workers=4.0, autocast=1.2), facts)
+    assert set(PLAIN) | {WORKERS.key, "data.pin_memory"} <= set(lab.asked[0].settings)
+
+
+def test_a_leap_that_gained_nothing_is_made_again_once_the_step_no_longer_waits():
+    """Nobody saw that the step waits for its data: the step's own settings gain only beside the workers."""
+
+    def speed(settings):
+        return 3.0 * EVERYTHING_HELPS(settings) if WORKERS.key in settings else 1.0
+
+    known, _ = found_by(speed, gpu_facts(loader=loader_facts()))
+    assert set(WHOLE) | {WORKERS.key} <= set(known.stack)
+
+
+def test_hints_of_an_earlier_session_join_the_leap():
+    hinted = known_of(hints={"memory.activation_checkpointing": "blocks", "nonsense.key": 3})
+    assert "nonsense.key" not in hinted.usual
+    lab = FakeLab(EVERYTHING_HELPS)
+    search(hinted, lab)
+    assert lab.asked[0].settings["precision.autocast"] == "bfloat16"
