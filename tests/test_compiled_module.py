@@ -92,7 +92,7 @@ def test_evaluating_replays_no_graphs_and_needs_no_warning(modes_called):
 
 
 def graphed_step(monkeypatch, model, parameters, loss):
-    monkeypatch.setattr("advisor.portable.loss_call.marks_steps", lambda plan: plan.compile_mode == "reduce-overhead")
+    monkeypatch.setattr("advisor.portable.contexts.marks_steps", lambda plan: plan.compile_mode == "reduce-overhead")
     plan = StepPlan(mode="train", device="cpu", compile_mode="reduce-overhead")
     compile_in_place(model, mode="reduce-overhead")
     return TrainStep(model, torch.optim.SGD(parameters, lr=0.1), loss, plan)
@@ -151,7 +151,7 @@ def test_what_is_kept_beyond_its_step_ends_the_graphs_and_is_told_once(modes_cal
 
 
 def test_a_hook_ends_the_graphs_of_inference_whose_outputs_hold_their_own(modes_called, monkeypatch, graphs):
-    monkeypatch.setattr("advisor.portable.steps.marks_steps", lambda plan: True)
+    monkeypatch.setattr("advisor.portable.contexts.marks_steps", lambda plan: True)
     model = nn.Linear(2, 1).eval()
     compile_in_place(model, mode="reduce-overhead")
     infer = InferStep(model, StepPlan(mode="infer", device="cpu", compile_mode="reduce-overhead"))

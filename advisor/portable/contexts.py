@@ -8,7 +8,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._device import _device_constructors
 
-from advisor.portable.compiled_module import WITHOUT_GRAPHS
+from advisor.portable.compiled_module import WITHOUT_GRAPHS, replaying_graphs
 from advisor.portable.plan import StepPlan
 
 ATTENTION = {
@@ -19,6 +19,20 @@ ATTENTION = {
 }
 # How PyTorch says that none of the permitted attention kernels can run a call.
 NO_ATTENTION = ("No available kernel", "No viable backend for scaled_dot_product_attention")
+
+
+class Planned:
+    """A model under a plan, with the contexts of its forward pass. Each pass runs inside ``around_forward()``."""
+
+    def __init__(self, model: torch.nn.Module, plan: StepPlan) -> None:
+        self.model = model
+        self.plan = plan
+        self.around_forward: Callable[[], AbstractContextManager[Any]] = nullcontext
+        self._autocast = autocast_of(plan)
+        self._attention = attention_of(plan)
+        self._creation = creation_of(plan)
+        self._marks_steps = marks_steps(plan)
+        self._graphs = replaying_graphs if self._marks_steps else nullcontext
 
 
 @contextmanager

@@ -2,15 +2,14 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from advisor.portable.calls import PartsLeft, SplitBatch, positional_count, splitter
-from advisor.portable.compiled_module import replaying_graphs
 from advisor.portable.compiling import compiled_call
-from advisor.portable.contexts import attention_of, autocast_of, creation_of, marks_steps
+from advisor.portable.contexts import Planned
 from advisor.portable.losses import (
     UNSAFE,
     LossError,
@@ -34,21 +33,11 @@ from advisor.portable.parallel import unwrapped
 from advisor.portable.plan import StepPlan
 
 
-class LossCall:
-    """A forward pass with its loss. What a loss's signature leaves open is settled by a try on the first batch.
-
-    Each forward pass runs inside ``around_forward()``.
-    """
+class LossCall(Planned):
+    """A forward pass with its loss. What a loss's signature leaves open is settled by a try on the first batch."""
 
     def __init__(self, model: torch.nn.Module, loss: Callable[..., Any] | None, plan: StepPlan) -> None:
-        self.model = model
-        self.plan = plan
-        self._autocast = autocast_of(plan)
-        self._attention = attention_of(plan)
-        self._creation = creation_of(plan)
-        self.around_forward: Callable[[], AbstractContextManager[Any]] = nullcontext
-        self._marks_steps = marks_steps(plan)
-        self._graphs = replaying_graphs if self._marks_steps else nullcontext
+        super().__init__(model, plan)
         self.loss_function: Callable[..., Any] = loss or default_loss
         self._loss_takes_model = takes_model(loss) if loss is not None else False
         # Nobody else is to get the target then: the model takes what it needs of the batch.

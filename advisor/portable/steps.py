@@ -5,7 +5,6 @@ The phases of a step are methods, so that the instrumented pass times exactly wh
 
 import inspect
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -17,9 +16,8 @@ from advisor.portable.compiled_module import (
     begin_step,
     check_parameters_anew,
     leave_graphs_out,
-    replaying_graphs,
 )
-from advisor.portable.contexts import attention_of, autocast_of, creation_of, evaluating, grad_mode, marks_steps
+from advisor.portable.contexts import Planned, evaluating, grad_mode
 from advisor.portable.loss_call import LossCall
 from advisor.portable.nested import map_tensors, mover
 from advisor.portable.parallel import synchronise_gradients
@@ -174,7 +172,7 @@ class TrainStep(LossCall):
         return loss
 
 
-class InferStep:
+class InferStep(Planned):
     """A forward pass in the grad mode that the plan says; called with a batch, the output.
 
     The output is the caller's: no later call changes it. A step that ``evaluates`` puts a model in training mode into
@@ -184,18 +182,11 @@ class InferStep:
     def __init__(
         self, model: torch.nn.Module, plan: StepPlan, *, with_target: bool = False, evaluates: bool = False
     ) -> None:
-        self.model = model
-        self.plan = plan
+        super().__init__(model, plan)
         self.device = torch.device(plan.device)
         self.to_device = mover_of(plan)
         self.evaluates = evaluates
         self._split = splitter(model, with_target=with_target)
-        self._autocast = autocast_of(plan)
-        self._attention = attention_of(plan)
-        self._creation = creation_of(plan)
-        self.around_forward: Callable[[], AbstractContextManager[Any]] = nullcontext
-        self._marks_steps = marks_steps(plan)
-        self._graphs = replaying_graphs if self._marks_steps else nullcontext
         self._collect = collector_of(plan)
         if self._marks_steps:
             MODELS_WITH_GRAPHS.add(model)
