@@ -9,7 +9,7 @@ from facts import adamw_facts, cpu_facts, gpu_facts, loader_facts, profile_facts
 from made_up import BF16, CATALOG, FUSED, GRAPH, LAST, WORKERS, failed, known_of, result_at
 
 from advisor.experiment.judging.judge import BASELINE
-from advisor.experiment.moves import adds, repeats, singles
+from advisor.experiment.moves import adds, drops, repeats, singles
 from advisor.experiment.plan import facts_under
 from advisor.recipe.settings import Settings
 from advisor.records import Mode
@@ -125,6 +125,20 @@ def test_an_earlier_trial_alone_says_nothing_of_what_the_stack_makes_possible():
     known = replace(known, judge=tried, stack=PAIR)
     gain = next(move.gain for move in adds(known) if move.settings.get(WORKERS.key))
     assert 1.4 < gain < 1.6
+
+
+def test_what_does_nothing_without_a_setting_leaves_with_it():
+    known = fed(30.0)
+    ahead = {"data.prefetch_factor": 4}
+    stack = Settings({**BF16.settings, WORKERS.key: 8, **ahead})
+    assert known.plan.without(stack, WORKERS.key) == BF16.settings
+    assert known.plan.without(stack, BF16.key) == {WORKERS.key: 8, **ahead}
+    runs = known.judge.with_run(stack, result_at(2.0)).with_run(Settings(BF16.settings), result_at(1.6))
+    known = replace(known, judge=runs, stack=stack)
+    assert known.contribution_of(WORKERS.key) == pytest.approx(2.0 / 1.6, rel=0.05)
+    left_out = [move.settings for move in drops(known)]
+    assert Settings(BF16.settings | ahead) not in left_out
+    assert Settings({**BF16.settings, WORKERS.key: 8}) in left_out
 
 
 @pytest.mark.parametrize("present", ["no_grad", "inference_mode"])

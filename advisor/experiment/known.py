@@ -164,7 +164,7 @@ class Known:
     def contribution_of(self, key: str) -> float | None:
         """The speed-up that a setting adds to the stack or, where unknown, to the uncompiled stack; else None."""
         for whole in (self.stack, self.uncompiled):
-            rest = whole.without(key)
+            rest = self.plan.without(whole, key)
             if key in whole and rest != whole and self.judge.measured_runs(whole) and self.judge.measured_runs(rest):
                 return self.judge.contribution(whole, rest).speedup
         return None
@@ -179,7 +179,7 @@ class Known:
 
     def _on_the_stack(self, candidate: Candidate) -> Comparison | None:
         """The stack compared with itself without this candidate; None unless both were measured."""
-        rest = self.stack.without(candidate.key)
+        rest = self.plan.without(self.stack, candidate.key)
         if not rest or self.stack.get(candidate.key) != candidate.value:
             return None
         both = self.judge.measured_runs(self.stack) and self.judge.measured_runs(rest)
@@ -407,7 +407,7 @@ class Known:
         better = gain.low > 1 and (runs > 1 or gain.ratio >= POLICY.small_gain)
         if better or as_good:
             known = self._with_stack(move.settings)
-            return known._without(gone[0], "the others do as well without it")
+            return replace(known, dropped={**known.dropped, **dict.fromkeys(gone, "the others do as well without it")})
         return self
 
     def _after_repeat(self, move: Move) -> Known:
@@ -447,7 +447,7 @@ class Known:
 
     def _simpler(self) -> list[Settings]:
         """The measured combinations that are the stack less one setting."""
-        rests = [self.stack.without(key) for key in self.stack]
+        rests = [self.plan.without(self.stack, key) for key in self.stack]
         return [rest for rest in rests if rest and self.judge.measured_runs(rest)]
 
     def _fills_the_device(self, settings: Settings) -> bool:
@@ -472,7 +472,7 @@ class Known:
     def _compatible(self, stack: Settings, gone: Iterable[str]) -> Settings:
         """The stack without these keys, and without what needs one of them."""
         for key in gone:
-            stack = stack.without(key)
+            stack = self.plan.without(stack, key)
         while stack and self.plan.catalog.conflict(stack):
             one_less = (key for key in stack if not self.plan.catalog.conflict(stack.without(key)))
             stack = stack.without(next(one_less, list(stack)[-1]))

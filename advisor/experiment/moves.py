@@ -63,11 +63,11 @@ def drops(known: Known) -> Moves:
     Where the rest would have to be compiled anew, the stack that is not compiled tells the contribution for less.
     """
     for key in known.stack:
-        rest = known.stack.without(key)
+        rest = known.plan.without(known.stack, key)
         if not rest or known.judge.has_tried(rest) or known.plan.catalog.conflict(rest):
             continue
         shown = known.contribution_of(key)
-        plain, cheaper = known.uncompiled, known.uncompiled.without(key)
+        plain, cheaper = known.uncompiled, known.plan.without(known.uncompiled, key)
         anew = plain != known.stack and not known.plan.catalog.by_key(key).keeps_code
         if anew and key in plain and shown is None and known.judge.measured_runs(plain):
             if cheaper and not known.judge.has_tried(cheaper):
@@ -279,7 +279,7 @@ def _baseline_again(known: Known) -> Moves:
 def _simpler_again(known: Known) -> Moves:
     """The stack without one setting again, or the stack, where one run of each says that it is as fast without."""
     judge = known.judge
-    for rest in (known.stack.without(key) for key in known.stack):
+    for rest in (known.plan.without(known.stack, key) for key in known.stack):
         ran = len(judge.measured_runs(rest)) if rest else 0
         ratio = judge.gain(rest, known.stack).ratio if ran == 1 and known.usable(rest) else 0.0
         if ratio >= POLICY.as_fast:

@@ -132,6 +132,15 @@ class Plan:
         with_it = settings.merged(candidate.settings)
         return not self.catalog.conflict(with_it) and self.applies(candidate, settings)
 
+    def without(self, settings: Settings, key: str) -> Settings:
+        """Settings without one, and without those that do nothing without it, as prefetching without workers."""
+        rest = settings.without(key)
+        for recipe, value in self.catalog.in_order(rest):
+            member = Candidate(recipe.id, recipe.key, value)
+            if self.applies(member, settings) and not self.applies(member, rest):
+                rest = rest.without(recipe.key)
+        return rest
+
     # --- the expert's stack ---------------------------------------------------------------------------------------
 
     def usual_stack(self) -> Settings:
