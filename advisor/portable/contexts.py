@@ -6,7 +6,6 @@ from typing import Any, Self
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._device import _device_constructors
 
 from advisor.portable.compiled_module import WITHOUT_GRAPHS, replaying_graphs
 from advisor.portable.plan import StepPlan
@@ -80,8 +79,11 @@ class CreationOn:
 
     def __call__(self, graph: torch.fx.Graph) -> None:
         """Name the device in each call that creates a tensor."""
+        from torch.utils._device import _device_constructors
+
+        creating = _device_constructors()
         for node in graph.nodes:
-            creates = node.op == "call_function" and node.target in _device_constructors()
+            creates = node.op == "call_function" and node.target in creating
             if creates and node.kwargs.get("device") is None:
                 node.update_kwarg("device", torch.device(self.device))
 
