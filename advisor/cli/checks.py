@@ -1,4 +1,4 @@
-"""What is checked before anything is measured: the terminal, the recipes that options name, the files to write."""
+"""Checks before anything is measured: the terminal, the recipes that options name, the files to write."""
 
 from __future__ import annotations
 

@@ -17,9 +17,10 @@ def repeated_blocks(model: torch.nn.Module) -> list[list[tuple[str, torch.nn.Mod
 
 
 def blocks_to_compile(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """The repeated blocks to compile by themselves: as many kinds as leave three blocks to a shape on average.
+    """The repeated blocks to compile by themselves: kinds that have, taken together, three blocks or more to a shape.
 
-    Others, as the stages of a convolutional network, would take as long as the whole model. All, where no kind does.
+    Other kinds, as in the stages of a convolutional network, would take as long as the whole model. All blocks are
+    returned where no kind has so many.
     """
     groups = [[block for _, block in group] for group in repeated_blocks(model)]
     chosen: list[torch.nn.Module] = []
@@ -71,7 +72,7 @@ def kind_of(module: torch.nn.Module) -> object:
 
 
 def shape_of(block: torch.nn.Module) -> object:
-    """What blocks have in common that share their code: the kind, and the names and shapes of the parameters."""
+    """The kind of a block with the names and shapes of its parameters; equal for blocks that share compiled code."""
     return kind_of(block), tuple((name, tuple(p.shape)) for name, p in block.named_parameters())
 
 

@@ -83,7 +83,7 @@ class Each:
 
 
 class Before:
-    """What a block finds when its forward pass begins, and is to find again."""
+    """The state of a block before its forward pass, for the second pass to start from."""
 
     def __init__(self, block: torch.nn.Module, only_read: set[tuple[torch.nn.Module, str]]) -> None:
         self.modules = list(block.modules())

@@ -127,7 +127,7 @@ class Finder:
 
 
 def parts_inside(value: typing.Any, read: frozenset[str]) -> tuple[typing.Any, Mapping[typing.Any, typing.Any]]:
-    """What holds the parts of a container, an object, a class or a module, and those parts of it that count."""
+    """The namespace or container that holds the parts of a value, and the parts that the code reads."""
     if isinstance(value, CONTAINERS):
         return value, {} if isinstance(value, set) else value if isinstance(value, dict) else dict(enumerate(value))
     if isinstance(value, types.SimpleNamespace) or is_options(value):

@@ -1,4 +1,4 @@
-"""What modules keep in Python, and the host's random numbers: as they were before a call, put back after it."""
+"""Saves and restores the Python attributes of modules, and the states of the host's random generators."""
 
 import argparse
 import collections

@@ -1,4 +1,4 @@
-"""How the numbers were made, how a session is run again, and the code of the settings that won."""
+"""The report's last sections: the method of measuring, the command to repeat it, and the code of the settings."""
 
 from __future__ import annotations
 

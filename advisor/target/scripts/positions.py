@@ -1,4 +1,4 @@
-"""How a script's loop reads its loader: as what it goes through, or with ``next`` in its body."""
+"""Tells how a script's loop reads its loader: in its head (``for batch in loader``), or with ``next`` in its body."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def form_problem(error: Exception, first: Form, batch: Any, turn: int) -> Target
 
 
 def _parts(part: Any) -> Any:
-    """What two parts of batches are compared by. The elements of a sequence count once for each form among them."""
+    """A key that parts of batches share if they have one form. A sequence counts each form among its elements once."""
     if isinstance(part, torch.Tensor):
         return part.dtype, part.dim()
     if isinstance(part, Mapping):
