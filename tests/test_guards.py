@@ -126,8 +126,22 @@ def test_a_desktop_that_is_no_compute_process_is_none():
     ],
 )
 def test_a_process_that_comes_or_goes(pids, words):
-    readings = [reading(pids=None if one is None else frozenset(one)) for one in pids]
+    readings = [reading(pids=None if one is None else frozenset(one), sm_percent={}) for one in pids]
     assert gpu_disturbance(readings, HERE, 90) == (f"{words} while it was measured" if words else "")
+
+
+def test_a_process_that_leaves_disturbs_nothing_where_the_driver_tells_who_computes():
+    """The last trial's process may be listed for a moment after its end."""
+    gone = [reading(pids=frozenset({ME, STRANGER}), sm_percent={ME: 98}), reading(pids=frozenset({ME}))]
+    assert gpu_disturbance(gone, HERE, 90) == ""
+
+
+def test_a_trial_that_nvml_lists_late_is_not_another_process():
+    ours = Ourselves.among(frozenset({STRANGER, 7}), frozenset({STRANGER}), frozenset({ME}))
+    listings = [{STRANGER}, {STRANGER, 7}, {STRANGER, 7}]
+    assert gpu_disturbance([reading(pids=frozenset(one)) for one in listings], ours, 90) == ""
+    listings += [{STRANGER, 7, 8}]
+    assert "came" in gpu_disturbance([reading(pids=frozenset(one)) for one in listings], ours, 90)
 
 
 @pytest.mark.parametrize(
@@ -237,6 +251,15 @@ def test_a_watch_ends_when_what_it_watches_fails(library):
     with pytest.raises(RuntimeError, match="mine"), watch.reading(UUID):
         raise RuntimeError("mine")
     assert watch_threads() == []
+
+
+def test_a_trial_that_is_not_listed_at_once_is_found_in_a_later_reading(library):
+    watch = started(library, number=STRANGER + 7)
+    everyone, library.processes = library.processes, []
+    with watch.reading(UUID):
+        library.processes = everyone
+        until(lambda: watch.summary.foreign_processes == 0)
+    assert watch.disturbance() == ""
 
 
 # NVML may number this process as the host does, which is not how this process numbers itself.

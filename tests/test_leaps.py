@@ -308,6 +308,18 @@ def test_a_step_that_waits_for_its_data_leaps_over_loader_and_step_at_once():
     assert set(PLAIN) | {WORKERS.key, "data.pin_memory"} <= set(lab.asked[0].settings)
 
 
+WAITS = {"data wait": 5.0, "forward": 95.0}
+
+
+def test_a_step_that_waits_for_its_data_only_since_the_leap_gets_workers_with_the_compiled_one():
+    facts = gpu_facts(loader=loader_facts(), profile=profile_facts(step_ms=100.0, phases=WAITS))
+    _, lab = found_by(product(autocast=4.0, step_graph=4.0, num_workers=1.5, compile_scope=1.1), facts)
+    first, second = lab.settings_of(Kind.LEAP)[:2]
+    assert WORKERS.key not in first
+    assert first.merged(COMPILED.settings) == second.without(WORKERS.key)
+    assert second[WORKERS.key] >= 4
+
+
 def test_a_leap_that_gained_nothing_is_made_again_once_the_step_no_longer_waits():
     """Nobody saw that the step waits for its data: the step's own settings gain only beside the workers."""
 

@@ -35,6 +35,37 @@ def test_a_gain_is_bounded_by_the_time_of_the_phases_that_a_recipe_shortens(wait
     assert plan.expected_gain(WORKERS, Settings(), 10.0) <= most * (1 + 1e-9)
 
 
+AT_ONCE = loader_facts(batched_reads_problem="")
+
+
+@pytest.mark.parametrize(
+    ("wait_ms", "step_ms", "stack", "workers"),
+    [
+        (2.0, 3.0, PAIR, True),
+        (2.0, 20.0, PAIR, False),
+        (2.0, 3.0, PAIR.merged(WORKERS.settings), True),
+        (2.0, 3.0, PAIR.with_value("data.batched_reads", True), False),
+    ],
+)
+def test_a_step_that_came_to_wait_for_its_data_gets_workers(wait_ms, step_ms, stack, workers):
+    facts = gpu_facts(
+        profile=profile_facts(step_ms=25.0, phases={"data wait": wait_ms, "forward": 23.0}), loader=AT_ONCE
+    )
+    found = known_of(facts).plan.fed(stack, step_ms)
+    assert (WORKERS.key in found) is workers
+    assert found.without(WORKERS.key) == stack.without(WORKERS.key)
+
+
+def test_batches_that_are_read_at_once_spare_the_workers():
+    def usual(loader):
+        phases = {"data wait": 8.0, "forward": 2.0}
+        return known_of(gpu_facts(profile=profile_facts(step_ms=10.0, phases=phases), loader=loader)).plan.usual_stack()
+
+    assert WORKERS.key in usual(loader_facts())
+    assert WORKERS.key not in usual(AT_ONCE)
+    assert usual(AT_ONCE)["data.batched_reads"] is True
+
+
 def test_a_usual_setting_is_in_the_first_stack_where_the_phases_that_it_shortens_take_time():
     def usual(optimizer_ms):
         phases = {"forward": 90.0, "optimizer": optimizer_ms}

@@ -81,7 +81,11 @@ def described(model, optimizer, loader):
     kept = ("batch_size", "num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "drop_last")
     loading = [getattr(loader, name) for name in kept]
     context = loader.multiprocessing_context
-    loading += [context and context.get_start_method(), loader.worker_init_fn is None]
+    loading += [
+        context and context.get_start_method(),
+        loader.worker_init_fn is None,
+        hasattr(loader.dataset, "__getitems__"),
+    ]
     return tensors, modules, type(optimizer).__name__, groups, loading, process_state()
 
 

@@ -42,7 +42,8 @@ def leaps(known: Known) -> Moves:
         return
     yield from _without_half(known, plain)
     if compiles:
-        goal = _permitted(known, compiled_without_loss(plain.merged(_replayed_in_parts(known, plain, compiles))))
+        compiled = _fed(known, plain).merged(_replayed_in_parts(known, plain, compiles))
+        goal = _permitted(known, compiled_without_loss(compiled))
     else:
         goal = plain
     if _compiling_is_hopeless(known):
@@ -59,6 +60,14 @@ def leaps(known: Known) -> Moves:
         yield move
         if in_blocks and not known.judge.has_tried(in_blocks):
             yield replace(move, settings=in_blocks, name=f"stack: {in_blocks}", in_place_of=move)
+
+
+def _fed(known: Known, plain: Settings) -> Settings:
+    """The uncompiled leap, with workers where it was measured and its step mostly waits for its data."""
+    if not known.judge.measured_runs(plain):
+        return plain
+    fed = known.plan.fed(plain, known.judge.speed(plain)[0])
+    return Settings({key: value for key, value in fed.items() if key not in known.dropped})
 
 
 def _replayed_in_parts(known: Known, plain: Settings, compiles: Settings) -> Settings:

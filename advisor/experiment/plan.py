@@ -146,7 +146,21 @@ class Plan:
     def usual_stack(self) -> Settings:
         """The stack that an expert would write for these facts without compiling: every usual setting that applies."""
         chosen = [c for c in self.candidates if self._belongs(c)]
-        return self._company(sorted(chosen, key=lambda c: not self._is_hinted(c)))
+        spared = {recipe for candidate in chosen for recipe in self.recipe(candidate).spares}
+        left = [candidate for candidate in chosen if candidate.recipe not in spared]
+        return self._company(sorted(left, key=lambda c: not self._is_hinted(c)))
+
+    def fed(self, settings: Settings, step_ms: float) -> Settings:
+        """Settings with which a step takes ``step_ms``, and enough workers if much of that is waiting for its data."""
+        profile = self.facts.profile
+        wait_ms = profile.phases.get(Phase.DATA_WAIT, 0.0) if profile else 0.0
+        if wait_ms <= INPUT_BOUND_SHARE * step_ms or self._feeds(settings):
+            return settings
+        feeding = [
+            c for c in self.candidates if self.may_stack(c) and self._feeds(c.settings) and self.recipe(c).ladder
+        ]
+        enough = [c for c in feeding if c.value == self._enough_of(self.recipe(c), step_ms)]
+        return settings.merged(self._company(enough))
 
     def compiled(self, settings: Settings) -> Settings:
         """Settings with model and loss compiled as one, or the model where there is no loss to compile with it."""
@@ -168,7 +182,7 @@ class Plan:
         if not self._worth_a_place(recipe, candidate):
             return False
         if recipe.ladder:
-            return self._starves and candidate.value == self._enough_of(recipe)
+            return self._starves and candidate.value == self._enough_of(recipe, self._tuned_ms)
         if self.request.objective is Objective.MEMORY:
             return recipe.saves_memory or self.is_usual(candidate)
         return self.is_usual(candidate) or self._is_hinted(candidate)
@@ -186,18 +200,27 @@ class Plan:
             return profile is not None
         return profile.share(Phase.DATA_WAIT) > INPUT_BOUND_SHARE * self._tuned_share(profile)
 
-    def _enough_of(self, recipe: Recipe) -> Value:
-        """The number after the smallest that is expected to gain as much as any, in a step as the leap has it.
+    def _enough_of(self, recipe: Recipe, step_ms: float) -> Value:
+        """The number after the smallest that is expected to gain as much as any, in a step of this length.
 
         One more than that, since workers share the machine. No ladder that changes what is trained is asked for it.
         """
-        profile = self.facts.profile
-        tuned_ms = profile.step_ms * self._tuned_share(profile) if profile else 0.0
-        gains = {c.value: self.expected_gain(c, Settings(), tuned_ms) for c in self.candidates if c.recipe == recipe.id}
+        gains = {c.value: self.expected_gain(c, Settings(), step_ms) for c in self.candidates if c.recipe == recipe.id}
         numbers = sorted(value for value in gains if isinstance(value, int))
         best = max(gains.values(), default=1.0)
         enough = [number for number in numbers if gains[number] >= _AS_GOOD * best]
         return next(iter(enough[1:] or enough), recipe.default)
+
+    def _feeds(self, settings: Mapping[str, Value]) -> bool:
+        """Whether settings have the data loaded in another way."""
+        recipes = map(self.catalog.by_key, settings)
+        return any(Bottleneck.INPUT in recipe.attacks and (recipe.ladder or recipe.spares) for recipe in recipes)
+
+    @property
+    def _tuned_ms(self) -> float:
+        """The expected length of a step as the leap has it."""
+        profile = self.facts.profile
+        return profile.step_ms * self._tuned_share(profile) if profile else 0.0
 
     def _tuned_share(self, profile: Profile) -> float:
         """The expected length of a step as the leap has it, as a share of the baseline's: it waits for data as long."""
@@ -247,8 +270,7 @@ class Plan:
         As they are where the stack loads the data in another way too.
         """
         profile = self.facts.profile
-        feeds = (self.catalog.by_key(key) for key in stack)
-        if profile is None or not profile.phases or any(r.ladder and Bottleneck.INPUT in r.attacks for r in feeds):
+        if profile is None or not profile.phases or self._feeds(stack):
             return self.facts
         wait_ms = profile.phases.get(Phase.DATA_WAIT, 0.0)
         present_ms = sum(profile.phases.values()) - wait_ms
@@ -256,7 +278,8 @@ class Plan:
         if rest_ms >= present_ms:
             return self.facts
         scaled = {phase: ms * rest_ms / present_ms for phase, ms in profile.phases.items()}
-        return replace(self.facts, profile=replace(profile, phases={**scaled, Phase.DATA_WAIT: wait_ms}))
+        faster = replace(profile, step_ms=wait_ms + rest_ms, phases={**scaled, Phase.DATA_WAIT: wait_ms})
+        return replace(self.facts, profile=faster)
 
     @property
     def _exceeds_the_limit(self) -> bool:

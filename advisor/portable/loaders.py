@@ -86,7 +86,8 @@ def adjusted(change: typing.Callable[..., typing.Any], loader: typing.Any, **opt
         return change(loader, **options)
     except ValueError as problem:
         named = ", ".join(f"{name}={value!r}" for name, value in options.items())
-        warnings.warn(f"the loader stays as it is, without {named}: {problem}", stacklevel=2)
+        without = f", without {named}" if named else ""
+        warnings.warn(f"the loader stays as it is{without}: {problem}", stacklevel=2)
         return loader
 
 

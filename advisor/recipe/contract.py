@@ -106,6 +106,7 @@ class Recipe(ABC):
     the exported Python file says it in its plan.
     ``compiles``: every value but the default has the model compiled.
     ``ladder``: the values are tried in order until one is no better than those before it.
+    ``spares``: ids of recipes that have little left to do beside it: a leap leaves those out.
     ``expensive``: a trial may take tens of seconds (compilation); the search tries it on top of the stack.
     ``habit``: it prices a common mistake; the user's loop most likely has the good value already.
     ``times_kernels``: it has libraries time kernels in the first steps, beside which nothing else may run.
@@ -140,6 +141,7 @@ class Recipe(ABC):
     order: ClassVar[int] = 0
     package: ClassVar[str] = ""
     ladder: ClassVar[bool] = False
+    spares: ClassVar[frozenset[str]] = frozenset()
     expensive: ClassVar[bool] = False
     habit: ClassVar[bool] = False
     times_kernels: ClassVar[bool] = False

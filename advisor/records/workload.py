@@ -42,6 +42,7 @@ class LoaderFacts:
     ``pinning_problem`` why pinning its memory would not reach the batches' tensors; empty for nothing.
     ``divides_samples``: the samples of an iterable dataset are divided among workers. ``hears_of_epochs``: the dataset
     has ``set_epoch``. ``state_problem`` says what of the whole program reading a sample changes; empty for nothing.
+    ``batched_reads_problem`` says why samples are read one by one; empty where the batch can be read at once.
     """
 
     batch_size: int | None
@@ -61,6 +62,7 @@ class LoaderFacts:
     divides_samples: bool = False
     hears_of_epochs: bool = False
     state_problem: str = ""
+    batched_reads_problem: str = "it is not known whether its batches can be read at once"
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from advisor.portable import (
     pointwise,
     training_cache,
 )
+from advisor.portable.batched_reads import with_batched_reads
 from advisor.portable.blocks import blocks_to_compile, repeated_blocks, shape_of
 from advisor.portable.loaders import (
     MOST_LOOKED_AT,
@@ -342,6 +343,17 @@ def _movable_transforms(loader: torch.utils.data.DataLoader[Any]) -> tuple[tuple
         return (), f"its samples cannot be compared with and without them ({type(error).__name__}: {error})"
 
 
+def _batched_reads_problem(loader: torch.utils.data.DataLoader[Any]) -> str:
+    """The reason why batches are not to be read at once; empty where they may."""
+    try:
+        with_batched_reads(loader)
+    except ValueError as error:
+        return str(error)
+    except Exception as error:  # it runs the user's dataset, which may raise anything
+        return f"its samples cannot be compared one by one and together ({type(error).__name__}: {error})"
+    return ""
+
+
 def _optimizer_facts(optimizer: Any, model: nn.Module) -> OptimizerFacts:
     each = optimizers_in(optimizer)
     sparse = {layer.weight for layer in model.modules() if isinstance(layer, _LOOKED_UP) and layer.sparse}
@@ -398,6 +410,7 @@ def _loader_facts(loop: Loop, batch: Any, *, on_device: bool) -> LoaderFacts | N
         divides_samples=iterable and divides_samples(loader),
         hears_of_epochs=hears_of_epochs(loader.dataset),
         state_problem="" if loader.num_workers else _problem_of_workers(loader),
+        batched_reads_problem=_batched_reads_problem(loader),
     )
 
 

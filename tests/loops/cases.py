@@ -28,6 +28,7 @@ VALUES: Mapping[str, tuple[tuple[Value, ...], str]] = {
     "compile.pointwise_only": ((True,), ""),
     "compile.scope": (("regional", "with_loss"), ""),
     "cpu.flush_denormal": ((True,), ""),
+    "data.batched_reads": ((True,), "loader"),
     "data.device_prefetch": ((True,), "loader"),
     "data.non_blocking": ((True,), "step"),
     "data.num_workers": ((2,), "workers"),

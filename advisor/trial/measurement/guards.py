@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import dropwhile, pairwise
 from pathlib import Path
 from statistics import fmean, median
 
@@ -122,7 +122,7 @@ class Ourselves:
 class GpuWatch:
     """Reads a GPU's gauges in a thread while something is timed on it. Made before this process touches CUDA.
 
-    A disturbance is another process that computes meanwhile, or that comes or goes; a slowdown for heat or for power
+    A disturbance is another process that computes meanwhile, or that comes; a slowdown for heat or for power
     that the board is not given; a clock that falls without a power cap as its reason; a GPU about to slow down. A
     process that holds memory and does nothing is none, nor is the power cap, which a heavy step earns.
 
@@ -176,7 +176,9 @@ class GpuWatch:
         return gpu_disturbance(self._readings, self._ourselves(), slowdown_c)
 
     def _ourselves(self) -> Ourselves:
-        listed = next((reading.pids for reading in self._readings if reading.pids is not None), frozenset())
+        listings = [reading.pids for reading in self._readings if reading.pids is not None]
+        # NVML may list a process a moment after its context is there.
+        listed = next((pids for pids in listings if pids - self._before), frozenset())
         return Ourselves.among(listed, self._before, self._own)
 
     def _keep_reading(self, gauges: GpuGauges, ended: threading.Event) -> None:
@@ -246,10 +248,13 @@ def _computed_beside(readings: Sequence[GpuReading], ourselves: Ourselves) -> st
 
 
 def _came_or_went(readings: Sequence[GpuReading], ourselves: Ourselves) -> str:
+    """A process that leaves disturbs nothing by that: it counts where the driver tells nobody's computing."""
     listed = [reading.pids - ourselves.certain for reading in readings if reading.pids is not None]
-    if any(after - before for before, after in pairwise(listed)):
+    after_us = list(dropwhile(lambda pids: not pids & ourselves.candidates, listed)) or listed
+    if any(after - before for before, after in pairwise(after_us)):
         return f"another process came to the GPU {_MEANWHILE}"
-    if any(before - after for before, after in pairwise(listed)):
+    told = any(reading.sm_percent for reading in readings)
+    if not told and any(before - after for before, after in pairwise(listed)):
         return f"another process left the GPU {_MEANWHILE}"
     return ""
 

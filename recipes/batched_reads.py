@@ -1,0 +1,84 @@
+"""Batches read at once
+
+What it does
+------------
+Has a DataLoader read each array of a dataset once a batch, with the numbers of all its samples, in place of once a
+sample (`__getitems__`). For a `TensorDataset`, a dataset of your own whose `__getitem__` only indexes the tensors or
+NumPy arrays that it holds, and a `Subset` of these. The sampler, the order and the loader's other options stay.
+
+Why it helps
+------------
+Reading 512 samples one by one makes a thousand small tensors and stacks them again, in Python: often a few
+milliseconds, which is more than the step of a small model takes on a GPU. One indexing copies the same numbers at the
+speed of memory.
+
+When it does not
+----------------
+Where the data is read from files, decoded or transformed for each sample, nothing can be read at once. Workers that are
+fast enough hide the time that samples take, though they need cores and a copy of each batch.
+
+Numerics
+--------
+exact: the same samples in the same order, and the same numbers.
+
+References
+----------
+PyTorch documentation, torch.utils.data, Loading Batched and Non-Batched Data; Dataset, `__getitems__`. PyTorch
+documentation, torch.utils.data.TensorDataset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from advisor.recipe import Components, Recipe, Stage, gain_from
+from advisor.recipe.loader_recipe import cannot_be_copied, little_time_in
+from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
+
+# The share of the time of reading samples that reading them at once saves: at least half, for large samples, which
+# are bound by copying.
+_SAVED = 0.7
+
+
+class BatchedReads(Recipe):
+    """A loader whose dataset is asked for whole batches."""
+
+    id = "batched_reads"
+    title = "Batches read at once"
+    key = "data.batched_reads"
+    default = False
+    attacks = frozenset({Bottleneck.INPUT})
+    usual = frozenset({True})
+    spares = frozenset({"num_workers"})
+    phases = frozenset({Phase.DATA_WAIT})
+    numerics = Numerics.EXACT
+    stage = Stage.DATA
+    order = -1  # it looks at the dataset as its owner made it
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        if refused := cannot_be_copied(facts):
+            return refused
+        loader = facts.workload.loader
+        if loader is not None and loader.batched_reads_problem:
+            return Skip(loader.batched_reads_problem)
+        return little_time_in(facts, self.phases) or [True]
+
+    def expected_gain(self, facts: Facts, value: Value) -> float:
+        if not value:
+            return 1.0
+        return max(1.02, gain_from(_SAVED * facts.profile.share(Phase.DATA_WAIT))) if facts.profile else 1.2
+
+    def apply(self, workload: Components, value: Value) -> None:
+        from advisor.portable.batched_reads import with_batched_reads
+        from advisor.recipe.rebuild import refusing
+
+        if value and workload.has_loader:
+            with refusing():
+                workload.data = with_batched_reads(workload.data)
+
+    def code(self, value: Value) -> str:
+        from advisor.portable import source
+
+        if not value:
+            return "# the dataset is read sample by sample\n"
+        return f"{source('loaders', 'batched_reads')}\n\nloader = adjusted(with_batched_reads, loader)\n"
