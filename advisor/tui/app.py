@@ -20,7 +20,6 @@ from textual.binding import BindingType
 from textual.screen import Screen
 from textual.worker import Worker, WorkerState
 
-from advisor.experiment.control import SessionControl
 from advisor.experiment.events import BaselineMeasured, Event, SessionFailed, SessionFinished
 from advisor.experiment.request import Request
 from advisor.recipe.catalog import Catalog
@@ -42,6 +41,7 @@ from advisor.tui.widgets.gauges import GaugeReader
 from advisor.tui.widgets.nav import NavTab
 
 if TYPE_CHECKING:
+    from advisor.experiment.session import Session
     from advisor.tui.screens import Leaving
 
 SESSION_GROUP = "session"
@@ -70,7 +70,7 @@ class AdvisorApp(App[AppResult]):
         request: Request,
         exporter: FileExporter,
         *,
-        control: SessionControl | None = None,
+        control: Session | None = None,
         load_catalog: Callable[[], Catalog] | None = None,
         gauges: GaugeReader | None = None,
         recorded: Recorded | None = None,
@@ -99,7 +99,7 @@ class AdvisorApp(App[AppResult]):
 
     # --- the session's side: any thread ----------------------------------------------------------------------
 
-    def attach(self, control: SessionControl, *, session_id: str = "") -> None:
+    def attach(self, control: Session, *, session_id: str = "") -> None:
         """Give the app its session; before ``run``."""
         self.context.control = control
         self._session_id = session_id

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 from advisor.experiment import events
-from advisor.experiment.control import Decision, SessionControl
+from advisor.experiment.control import Decision
 from advisor.experiment.events import Decided, Event, SessionFailed, SessionFinished
 from advisor.experiment.past.journal import Journal, PastSession
 from advisor.experiment.request import Request
@@ -19,6 +20,9 @@ from advisor.recipe import Recipe
 from advisor.recipe.catalog import Catalog
 from advisor.records import Recommendation, Value
 from advisor.tui.exporting import FileExporter
+
+if TYPE_CHECKING:
+    from advisor.experiment.session import Session
 
 # What is left is an estimate. Until the session tells of the next one, there is always something left to do.
 _LEAST_LEFT_S = 1.0
@@ -98,7 +102,7 @@ class Context:
 
     request: Request
     exporter: FileExporter
-    control: SessionControl | None = None
+    control: Session | None = None
     catalog: Catalog | None = None
     state: SessionState = field(default_factory=SessionState)
     countdown: Countdown = field(default_factory=Countdown)

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from advisor.experiment.control import SessionControl
 from advisor.experiment.state import SessionState
 from advisor.records import Outcome
 from advisor.report.conclusions import count_untried
@@ -18,6 +17,7 @@ from advisor.tui.jobs import Job, Jobs
 from advisor.tui.result import Then
 
 if TYPE_CHECKING:
+    from advisor.experiment.session import Session
     from advisor.tui.app import AdvisorApp
 
 
@@ -48,7 +48,7 @@ class Steering:
         self._tell = tell
         self._run_in_thread = run_in_thread
         self._go_on_with = go_on_with
-        self._does: dict[str, Callable[[SessionControl], None]] = {
+        self._does: dict[str, Callable[[Session], None]] = {
             "skip": self._skip,
             "pause": self._pause,
             "minute": self._minute,
@@ -94,12 +94,12 @@ class Steering:
 
     # --- while the session runs ------------------------------------------------------------------------------------
 
-    def _skip(self, control: SessionControl) -> None:
+    def _skip(self, control: Session) -> None:
         name = self._context.state.running
         control.skip()
         self._tell(f"{name} is skipped. {consequence_of_skipping(name, self._context.state)}")
 
-    def _pause(self, control: SessionControl) -> None:
+    def _pause(self, control: Session) -> None:
         self._context.paused = not self._context.paused
         if not self._context.paused:
             control.go_on()
@@ -109,7 +109,7 @@ class Steering:
         after = " after the running trial" if self._context.state.running else ""
         self._tell(f"The session pauses{after}. Space goes on; the time left stands still meanwhile.")
 
-    def _minute(self, control: SessionControl) -> None:
+    def _minute(self, control: Session) -> None:
         self._context.countdown.begin_anew()
         if self._context.state.finished is None:
             self._run_in_thread(partial(control.extend, MINUTE_S))
@@ -118,23 +118,23 @@ class Steering:
             self._more(control, MINUTE_S)
             self._tell("One more minute of measuring.")
 
-    def _finish(self, control: SessionControl) -> None:
+    def _finish(self, control: Session) -> None:
         self._context.paused = False
         control.finish()
         self._tell("The session ends now, and reports what it has measured.")
 
     # --- after it --------------------------------------------------------------------------------------------------
 
-    def _untried(self, control: SessionControl) -> None:
+    def _untried(self, control: Session) -> None:
         count = count_untried(self._context.state)
         self._context.countdown.begin_anew()
         self._more(control, None)
         self._tell(f"Trying what had no time: {count} candidate{'' if count == 1 else 's'}. Key x stops it.")
 
-    def _more(self, control: SessionControl, seconds: float | None) -> None:
+    def _more(self, control: Session, seconds: float | None) -> None:
         self._jobs.add(Job(MORE, partial(control.try_more, seconds)))
 
-    def _stop(self, control: SessionControl) -> None:
+    def _stop(self, control: Session) -> None:
         """End what is measured after the session; the session stays, with all that was measured."""
         stack = self._jobs.busy_with == REWORK
         self._jobs.forget_later()
