@@ -16,14 +16,10 @@ import torch
 
 from advisor.errors import TargetError
 from advisor.runtime.loader import batches_in
-from advisor.target.scripts.behind import behind
-from advisor.target.scripts.branches import branch_of_the_loss
-from advisor.target.scripts.contexts import Context, contexts_of, entered
-from advisor.target.scripts.elsewhere import clears_gradients
 from advisor.target.scripts.files import writing_over_nothing
-from advisor.target.scripts.names import Names
-from advisor.target.scripts.positions import COUNTED, Loop, is_count, is_read_in, position_of, reads_once, value_of
-from advisor.target.scripts.readings import Readings
+from advisor.target.scripts.loops import behind, branch_of_the_loss, clears_gradients
+from advisor.target.scripts.positions import COUNTED, Loop, is_count, is_read_in, position_of, reads_once
+from advisor.target.scripts.surroundings import Context, Names, Readings, contexts_of, entered
 from advisor.target.scripts.watch import Seen, Where
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -315,7 +311,7 @@ def _contexts(where: Where, names: dict[str, Any], line: int) -> Iterator[Contex
         if isinstance(node, ast.With) and node.body[0].lineno <= line <= (node.end_lineno or 0)
     ]
     blocks.sort(key=lambda node: node.lineno)
-    return contexts_of(blocks, names, where.frame.f_code.co_filename, value_of)
+    return contexts_of(blocks, names, where.frame.f_code.co_filename)
 
 
 def _scope_of(where: Where) -> ast.AST:

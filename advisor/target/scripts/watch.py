@@ -29,8 +29,8 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from advisor.portable.nested import tensors_of
 from advisor.target.scripts.files import is_library, staying_open, writes, writing_over_nothing
 from advisor.target.scripts.modes import autocast, gradients
+from advisor.target.scripts.positions import Iterators
 from advisor.target.scripts.processes import TRAINED, EndsAtUpdate
-from advisor.target.scripts.readings import Iterators
 
 # Functions of torch.nn.functional that are losses: called with an output and a target.
 LOSSES = (
