@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import json
 import sys
-import sysconfig
 import tokenize
 import warnings
 from collections.abc import Iterable, Iterator
@@ -17,14 +16,13 @@ from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 
-from advisor.files.paths import PACKAGE, is_file
+from advisor.files.paths import is_file, is_library
 from advisor.records import Finding, LoaderFacts, Mode, Phase, Profile, WorkloadFacts
 from advisor.source.habits import habits_of
 from advisor.source.program import TooMuchError
 
 _LARGEST_BYTES = 1_000_000
 _LONGEST_LINE = 160
-_LIBRARIES = ("site-packages", "dist-packages")
 _PYTHON_MAGICS = ("%%time", "%%timeit", "%%capture", "%%prun")
 
 
@@ -75,16 +73,8 @@ def target_file(target: str, directory: str) -> Path | None:
         package = Path(folder, *parts, "__init__.py")
         for path in (package, Path(folder, *parts[:-1], f"{parts[-1]}.py")):
             if all(parts) and is_file(path):
-                return None if _of_library(path) else path
+                return None if is_library(str(path.resolve())) else path  # those habits are not the user's to mend
     return None
-
-
-def _of_library(path: Path) -> bool:
-    """Whether a file was installed, or is ours: its habits are not the user's to mend."""
-    resolved = path.resolve()
-    own = resolved.is_relative_to(PACKAGE)
-    standard = resolved.is_relative_to(sysconfig.get_path("stdlib"))
-    return own or standard or any(part in _LIBRARIES for part in resolved.parts)
 
 
 def _shown(path: Path, directory: str) -> str:

@@ -26,8 +26,9 @@ from torch.optim import optimizer as optimizer_hooks
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from advisor.files.paths import is_library
 from advisor.portable.nested import tensors_of
-from advisor.target.scripts.files import is_library, staying_open, writes, writing_over_nothing
+from advisor.target.scripts.files import staying_open, writes, writing_over_nothing
 from advisor.target.scripts.modes import autocast, gradients
 from advisor.target.scripts.positions import Iterators
 from advisor.target.scripts.processes import TRAINED, EndsAtUpdate
