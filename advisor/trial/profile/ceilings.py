@@ -21,6 +21,7 @@ from advisor.files.state_folder import read_kept, write_kept
 from advisor.machine.device import backend_of
 from advisor.machine.hardware import inspect_hardware
 from advisor.records import Ceilings, Hardware
+from advisor.trial.measurement.clock import seconds_of
 from advisor.trial.measurement.guards import HostLoad
 
 FILE = "ceilings.json"
@@ -212,20 +213,11 @@ def _call_overhead_s() -> float:
 
 def _best_seconds(device: torch.device, call: Callable[[], object]) -> float:
     """The shortest of several calls after one to warm up, fewer where they take long: what disturbs only adds time."""
-
-    backend = backend_of(device)
-
-    def timed() -> float:
-        start = time.perf_counter()
-        call()
-        backend.synchronize()
-        return time.perf_counter() - start
-
-    timed()
+    seconds_of(call, device)
     started = time.perf_counter()
     times: list[float] = []
     while len(times) < _FEWEST_REPEATS or (len(times) < _MOST_REPEATS and time.perf_counter() - started < _LIMIT_S):
-        times.append(timed())
+        times.append(seconds_of(call, device))
     return min(times)
 
 
