@@ -18,12 +18,10 @@ from advisor.experiment.judging.tolerance import own_rounding
 from advisor.experiment.known import Kind, Known, Move
 from advisor.experiment.measuring.baseline import check_energy, first_run
 from advisor.experiment.measuring.bench import Bench, SessionCancelledError
-from advisor.experiment.measuring.budget import Budget
-from advisor.experiment.measuring.compile_time import expected_compile_s
+from advisor.experiment.measuring.budget import Budget, expected_compile_s
 from advisor.experiment.measuring.lab import Lab
 from advisor.experiment.measuring.verification import verify
 from advisor.experiment.moves import why_not
-from advisor.experiment.outbox import Outbox
 from advisor.experiment.past.hints import Hints, hints_for, keep_hints, workload_name
 from advisor.experiment.past.journal import Journal, PastSession
 from advisor.experiment.past.resuming import take_over
@@ -38,7 +36,7 @@ from advisor.experiment.scaling.lab import ScalingLab, losses_compare
 from advisor.experiment.scaling.moves import moves as scaling_moves
 from advisor.experiment.search import explore, search
 from advisor.experiment.state import SessionState
-from advisor.experiment.telling import Teller
+from advisor.experiment.telling import Outbox, Teller
 from advisor.machine.hardware import inspect_hardware
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.recipe.settings import Settings
