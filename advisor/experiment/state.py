@@ -125,8 +125,7 @@ class SessionState:
     @apply.register
     def _(self, event: events.SourceRead) -> None:
         self.source_files, self.source_problems = event.files, event.problems
-        facts = self.facts
-        self.findings = _relevant(event.findings, facts) if facts else event.findings
+        self.findings = relevant(event.findings, self.facts) if self.facts else event.findings
 
     @apply.register
     def _(self, event: events.StageStarted) -> None:
@@ -135,7 +134,7 @@ class SessionState:
     @apply.register
     def _(self, event: events.FactsFound) -> None:
         self.facts = event.facts
-        self.findings = _relevant(self.findings, event.facts)
+        self.findings = relevant(self.findings, event.facts)
 
     @apply.register
     def _(self, event: events.BaselineMeasured) -> None:
@@ -285,7 +284,3 @@ class SessionState:
             result=TrialResult(Outcome.SKIPPED, why if rest else "you rejected all that was in it"),
             dropped={**stack.dropped, **dict.fromkeys(gone, REJECTED)},
         )
-
-
-def _relevant(findings: Iterable[Finding], facts: Facts) -> tuple[Finding, ...]:
-    return relevant(findings, facts.workload, facts.profile, gradients_at_times=facts.gradients_at_times)

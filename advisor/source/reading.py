@@ -17,7 +17,7 @@ from io import BytesIO
 from pathlib import Path
 
 from advisor.files.paths import is_file, is_library
-from advisor.records import Finding, LoaderFacts, Mode, Phase, Profile, WorkloadFacts
+from advisor.records import Facts, Finding, LoaderFacts, Mode, Phase, Profile
 from advisor.source.habits import habits_of
 from advisor.source.program import TooMuchError
 
@@ -205,21 +205,19 @@ _OF_LOADERS = frozenset({"num_workers", "pin_memory"})
 _LEAST_SHARE = 0.01
 
 
-def relevant(
-    findings: Iterable[Finding], workload: WorkloadFacts, profile: Profile | None, *, gradients_at_times: int = 0
-) -> tuple[Finding, ...]:
+def relevant(findings: Iterable[Finding], facts: Facts) -> tuple[Finding, ...]:
     """The findings about what the measured loop does, and what costs time on its device.
 
     Where gradients are there at times only, to clear them in another way would change what is trained.
     """
-    on_gpu, trains = workload.on_cuda, workload.mode is Mode.TRAIN
+    loader, on_gpu, trains = facts.workload.loader, facts.on_cuda, facts.workload.mode is Mode.TRAIN
     return tuple(
         finding
         for finding in findings
         if (on_gpu or finding.recipe not in ON_GPU_ONLY)
         and (trains or finding.recipe not in IN_TRAINING_ONLY)
-        and not (finding.recipe == "zero_grad" and gradients_at_times)
-        and (finding.recipe not in _OF_LOADERS or (_lacks(workload.loader, finding.recipe) and _feeds_slowly(profile)))
+        and not (finding.recipe == "zero_grad" and facts.gradients_at_times)
+        and (finding.recipe not in _OF_LOADERS or (_lacks(loader, finding.recipe) and _feeds_slowly(facts.profile)))
     )
 
 

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from advisor.figures.formatting import format_first
+
 _REASONS_SHOWN = 3
 _LONGEST_REASON = 120
 _LIMIT = "recompile limit exceeded"
@@ -76,8 +78,7 @@ def _gave_up_note(reasons: Iterable[str]) -> str:
 
 def _listed(reasons: Iterable[str]) -> str:
     distinct = list(dict.fromkeys(reason for reason in reasons if reason))
-    more = f" and {len(distinct) - _REASONS_SHOWN} more" if len(distinct) > _REASONS_SHOWN else ""
-    return f": {'; '.join(distinct[:_REASONS_SHOWN])}{more}" if distinct else ""
+    return f": {format_first(distinct, _REASONS_SHOWN, '; ')}" if distinct else ""
 
 
 def _recompile_reasons(dynamo: Any, warm: CompileMark) -> list[str]:
