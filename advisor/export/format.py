@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from advisor.records import Mode
 from advisor.records.outputs import Outputs
 
 if TYPE_CHECKING:
@@ -49,6 +50,25 @@ class Found:
         from advisor.report.conclusions import settings_to_export
 
         return settings_to_export(self.state)
+
+    @property
+    def mode(self) -> Mode:
+        """The mode of the workload; training where that is not known."""
+        return self.state.facts.workload.mode if self.state.facts else Mode.TRAIN
+
+    @property
+    def launch_lines(self) -> tuple[str, ...]:
+        """Lines that say how a script with these settings is started, where it needs several processes."""
+        from advisor.report.several_gpus import launch_lines
+
+        return tuple(launch_lines(self.state, self.settings))
+
+    @property
+    def runs_alone(self) -> bool:
+        """Whether a script with these settings is one process, so that a trial can verify its file."""
+        from advisor.report.several_gpus import gpus_to_start
+
+        return gpus_to_start(self.state, self.settings) == 1
 
     @property
     def remark(self) -> str:

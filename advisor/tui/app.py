@@ -32,7 +32,7 @@ from advisor.tui.jobs import Job, Jobs, Pace
 from advisor.tui.main_screen import MainScreen
 from advisor.tui.messages import Decided, EventsWaiting, ExportSaved, RetryWanted
 from advisor.tui.result import AppResult, Then, bug_of, result_of, result_of_recorded
-from advisor.tui.sessions import pick_comparison, pick_session
+from advisor.tui.sessions import ComparisonScreen, SessionsScreen
 from advisor.tui.steering import GpusQuestion, Steering
 from advisor.tui.theme import ADVISOR_THEME, THEMES
 from advisor.tui.toasts import Toast, toast_for
@@ -320,11 +320,20 @@ class AdvisorApp(App[AppResult]):
 
     def action_open_session(self) -> None:
         """Pick a recorded session and show it in place of this one."""
-        pick_session(self, self._session_id, self._go_on_with)
+        self._pick_session("Open a session", lambda picked: self._go_on_with(Then(picked)))
 
     def action_compare(self) -> None:
         """Pick a recorded session and tell what changed from it to this one."""
-        pick_comparison(self, Measured(self._session_id, self.context.request, self.context.state))
+        now = Measured(self._session_id, self.context.request, self.context.state)
+        title = "Compare with an earlier session"
+        self._pick_session(title, lambda picked: self.push_screen(ComparisonScreen(picked, now)))
+
+    def _pick_session(self, title: str, then: Callable[[str], object]) -> None:
+        def picked(session_id: str | None) -> None:
+            if session_id:
+                then(session_id)
+
+        self.push_screen(SessionsScreen(title, besides=self._session_id), picked)
 
     def _go_on_with(self, then: Then) -> None:
         """Leave for another session, after the question that leaving asks."""

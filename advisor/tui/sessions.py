@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from rich.text import Text
 from textual import on, work
@@ -19,7 +18,6 @@ from advisor.experiment.past.journal import PastSession, list_sessions, open_ses
 from advisor.experiment.state import SessionState
 from advisor.report.comparison import Changes, Measured, compare, summary
 from advisor.report.verdict import result_line
-from advisor.tui.result import Then
 from advisor.tui.text import DIM, shortened
 from advisor.tui.theme import ADVISOR_THEME
 
@@ -186,23 +184,3 @@ class SessionPicker(App[str]):
         self.register_theme(ADVISOR_THEME)
         self.theme = ADVISOR_THEME.name
         self.push_screen(SessionsScreen("Open a session"), self.exit)
-
-
-def pick_session(app: App[Any], shown: str, go_on_with: Callable[[Then], None]) -> None:
-    """Let the person pick a session other than the one ``shown``, to go on with."""
-
-    def picked(session_id: str | None) -> None:
-        if session_id:
-            go_on_with(Then(session_id))
-
-    app.push_screen(SessionsScreen("Open a session", besides=shown), picked)
-
-
-def pick_comparison(app: App[Any], now: Measured) -> None:
-    """Let the person pick an earlier session, and tell what changed from it."""
-
-    def picked(session_id: str | None) -> None:
-        if session_id:
-            app.push_screen(ComparisonScreen(session_id, now))
-
-    app.push_screen(SessionsScreen("Compare with an earlier session", besides=now.session_id), picked)

@@ -58,10 +58,8 @@ class PatchedConfig(Format):
     def to_verify(self, found: Found, path: str) -> Exported | None:
         """The config's own section of settings, which can be verified; the rest of it is applied by its program."""
         from advisor.files.config_file import read_config
-        from advisor.report.several_gpus import gpus_to_start
 
-        alone = gpus_to_start(found.state, found.settings) == 1
-        return Exported(path, read_config(path)) if alone and _patched(found, path).patch.added else None
+        return Exported(path, read_config(path)) if found.runs_alone and _patched(found, path).patch.added else None
 
     def next_steps(self, name: str, found: Found) -> tuple[str, str]:
         return f"run your training with {name} in place of your config", "only the lines of the diff above differ"

@@ -88,7 +88,7 @@ class AdviceView(View):
         decided = sum(item.record.candidate.recipe in self.context.decisions for item in items)
         show_titles(self._list, f"Ranked · {decided} of {len(items)} decided")
         self._show_detail()
-        self._show_pictures()
+        self.show_pictures()
 
     @property
     def _list(self) -> OptionList:
@@ -149,7 +149,7 @@ class AdviceView(View):
     @on(OptionList.OptionHighlighted)
     def _on_option_highlighted(self) -> None:
         self._show_detail()
-        self._show_pictures()
+        self.show_pictures()
         self.app.refresh_bindings()
 
     def _show_detail(self) -> None:
@@ -277,12 +277,8 @@ class AdviceView(View):
         if self.chosen:
             self.post_message(RetryWanted(self.chosen.record.candidate.name))
 
-    def next_picture(self) -> None:
-        """Show the next picture in place of the detail, and the detail again behind the last."""
-        panel = self.query_one(PicturePanel)
-        panel.show(self.pictures)
-        panel.go_on()
-        self.query_one("#detail").display = not panel.is_open
+    def make_room(self, *, pictured: bool) -> None:
+        self.query_one("#detail").display = not pictured
 
     def make_pictures(self) -> list[Picture]:
         state, record = self.context.state, self.chosen.record if self.chosen else None
@@ -290,12 +286,6 @@ class AdviceView(View):
         batch = batch_chart(state)
         drawn = [Picture(front, front_text(state), _FRONT_LEGEND)] if front else []
         return [*drawn, *([Picture(batch)] if batch else [])]
-
-    def _show_pictures(self) -> None:
-        panel = self.query_one(PicturePanel)
-        if panel.is_open:
-            panel.show(self.pictures)
-            self.query_one("#detail").display = not panel.is_open
 
     def first_focus(self) -> Widget | None:
         return self._list if self._ids else None

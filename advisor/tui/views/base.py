@@ -12,7 +12,7 @@ from textual.geometry import Size
 from textual.widget import Widget
 
 from advisor.tui.context import Context
-from advisor.tui.widgets.picture_panel import Picture
+from advisor.tui.widgets.picture_panel import Picture, PicturePanel
 
 
 class View(Container):
@@ -68,6 +68,23 @@ class View(Container):
     def make_pictures(self) -> list[Picture]:
         """Make the pictures of the present state."""
         return []
+
+    def next_picture(self) -> None:
+        """Show the next picture in place of what the view shows else, and that again behind the last."""
+        panel = self.query_one(PicturePanel)
+        panel.show(self.pictures)
+        panel.go_on()
+        self.make_room(pictured=panel.is_open)
+
+    def show_pictures(self) -> None:
+        """Draw the picture that is shown, if any, as it is now."""
+        panel = self.query_one(PicturePanel)
+        if panel.is_open:
+            panel.show(self.pictures)
+            self.make_room(pictured=panel.is_open)
+
+    def make_room(self, *, pictured: bool) -> None:
+        """Hide what a picture stands in place of while there is one."""
 
     def copy(self) -> None:
         """Copy what is chosen to the terminal's clipboard (OSC 52), and say so."""

@@ -87,7 +87,7 @@ class ProfileView(View):
         self._table.display = has_rows
         self._table.show_profile(profile)
         self._tell_operators()
-        self._show_pictures()
+        self.show_pictures()
 
     def _title_of(self, recipe_id: str) -> str:
         recipe = self.context.recipe(recipe_id)
@@ -143,27 +143,14 @@ class ProfileView(View):
         """Go to the next of the panels under the phase bar."""
         self._go_to(_PANELS[(_PANELS.index(self._panel) + 1) % len(_PANELS)])
 
-    def next_picture(self) -> None:
-        """Show the next picture under the phases, and the panels again behind the last."""
-        panel = self.query_one(PicturePanel)
-        panel.show(self.pictures)
-        panel.go_on()
-        self._make_room(panel)
-
     def make_pictures(self) -> list[Picture]:
         drawn = (roofline_chart(self.context.state), steps_chart(self.context.state))
         return [Picture(plot, legend=_LEGEND) for plot in drawn if plot is not None]
 
-    def _show_pictures(self) -> None:
-        panel = self.query_one(PicturePanel)
-        if panel.is_open:
-            panel.show(self.pictures)
-            self._make_room(panel)
-
-    def _make_room(self, panel: PicturePanel) -> None:
+    def make_room(self, *, pictured: bool) -> None:
         """Hide the panels while a picture is shown, and on a short screen the phases too."""
-        self.query_one("#profile-columns").display = not panel.is_open
-        self.set_class(panel.is_open, "-picture")
+        self.query_one("#profile-columns").display = not pictured
+        self.set_class(pictured, "-picture")
 
     def _go_to(self, panel: str) -> None:
         if panel != self._panel:  # each change of a class has all styles in the view looked up
