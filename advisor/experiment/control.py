@@ -79,11 +79,6 @@ class Steering:
         self.ending = False
 
     @property
-    def why_skipped(self) -> str:
-        """The reason for ending a trial before it measured anything."""
-        return ENDED if self.ending else SKIPPED
-
-    @property
     def paused(self) -> bool:
         """Whether the session waits before its next trial."""
         return not self._may_go_on.is_set()

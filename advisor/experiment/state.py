@@ -19,6 +19,7 @@ from advisor.records import (
     Hardware,
     Outcome,
     ParetoPoint,
+    Profile,
     Recommendation,
     ScalingRecord,
     StackRecord,
@@ -98,6 +99,16 @@ class SessionState:
     def yardstick(self) -> Yardstick | None:
         """The goal and the baseline that results are held against; None before the baseline is measured."""
         return Yardstick(self.goal, self.baseline) if self.baseline else None
+
+    @property
+    def profile(self) -> Profile | None:
+        """The baseline's profile; None until it was taken."""
+        return self.facts.profile if self.facts else None
+
+    @property
+    def baseline_bytes(self) -> int | None:
+        """The baseline's peak reserved memory, in bytes; None while it is not known."""
+        return self.baseline.result.peak_reserved_bytes if self.baseline else None
 
     @property
     def stack_settings(self) -> dict[str, Value]:
@@ -249,6 +260,11 @@ class SessionState:
         """A candidate by its name, tried or still to be tried; None when there is none of that name."""
         record = self.trials.get(name)
         return record.candidate if record else next((c for c in self.planned if c.name == name), None)
+
+    def has_run(self, name: str) -> bool:
+        """Whether a candidate was tried, alone or with others, so that trying it is trying it again."""
+        record = self.trials.get(name)
+        return record is not None and record.result.outcome is not Outcome.SKIPPED
 
     def can_decide(self, recipe: str) -> bool:
         """Whether accepting or rejecting a recipe changes anything: it is recommended, in the stack, or to be tried."""

@@ -262,7 +262,7 @@ def waits_blocks(profile: Profile) -> Iterator[Block]:
 
 def roof_section(state: SessionState) -> Iterator[Section]:
     """The section on efficiency: the step against the machine's peak rates, before and after, and those rates."""
-    profile = state.facts.profile if state.facts else None
+    profile = state.profile
     if profile is None:
         return
     reached = [(figure.name, figure.words) for figure in _reached(*roof_shares(state))]

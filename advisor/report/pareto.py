@@ -159,7 +159,7 @@ def pareto_rows(state: SessionState) -> list[tuple[str, ...]]:
     """
     if len(measured_points(state)) < 2:
         return []
-    own_bytes = state.baseline.result.peak_reserved_bytes if state.baseline else None
+    own_bytes = state.baseline_bytes
     return [
         (
             str(Settings(point.settings)) if point.settings else "what you have",

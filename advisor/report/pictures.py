@@ -265,7 +265,7 @@ def _front_marks(
 
 def phases_chart(state: SessionState) -> StackedBars | None:
     """The phases of the baseline's step, and of the stack's where they were timed, as stacked bars on one scale."""
-    profile = state.facts.profile if state.facts else None
+    profile = state.profile
     if profile is None or not profile.phases:
         return None
     bars = [_stacked("before", profile.phases)]
@@ -302,7 +302,7 @@ def roofline_chart(state: SessionState) -> Plot | None:
 
     The stack is drawn at the baseline's intensity: its own traffic is not counted, the work of a sample is the same.
     """
-    profile = state.facts.profile if state.facts else None
+    profile = state.profile
     before, after = roof_shares(state)
     if profile is None or before is None or not profile.copy_bytes_per_s:
         return None

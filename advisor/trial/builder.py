@@ -27,6 +27,7 @@ from pathlib import Path
 
 import torch
 
+from advisor.machine.host import usable_cores
 from advisor.process.channel import send_message
 from advisor.process.household import lead_own_group
 from advisor.process.opened import read_independently
@@ -244,8 +245,7 @@ def _exit_code_of(child: int) -> int:
 
 def _has_cores() -> bool:
     """Whether cores are idle beside a trial. A trial on a GPU uses one or two."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return usable >= _FEWEST_CORES and torch.cuda.device_count() > 0
+    return usable_cores() >= _FEWEST_CORES and torch.cuda.device_count() > 0
 
 
 def _import_compiler() -> bool:

@@ -24,7 +24,7 @@ from advisor.experiment.events import BaselineMeasured, Event, SessionFailed, Se
 from advisor.experiment.request import Request
 from advisor.recipe.catalog import Catalog
 from advisor.report.comparison import Measured
-from advisor.tui.actions import VIEWS, bindings, find_view_action
+from advisor.tui.actions import VIEWS, actions_of, bindings
 from advisor.tui.context import Context, Countdown, Recorded
 from advisor.tui.decider import Decider
 from advisor.tui.exporting import FileExporter
@@ -290,8 +290,7 @@ class AdvisorApp(App[AppResult]):
         if action != "in_view" or not self._alive:
             return True
         name = str(parameters[0])
-        registered = find_view_action(name)
-        if registered is None or self.view.id not in registered.views:
+        if all(known.action != f"in_view('{name}')" for known in actions_of(self.view.id or "")):
             return False
         return True if self.view.can(name) else None
 

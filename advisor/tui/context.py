@@ -164,11 +164,6 @@ class Context:
         """The GPU that is measured on, once that is known."""
         return self.state.facts.workload.device_uuid if self.state.facts else None
 
-    @property
-    def baseline_memory(self) -> int | None:
-        """The baseline's peak reserved memory."""
-        return self.state.baseline.result.peak_reserved_bytes if self.state.baseline else None
-
     def recommendation(self, recipe_id: str) -> Recommendation | None:
         """The recommendation of a recipe, if it is ranked."""
         return next((item for item in self.state.recommendations if item.record.candidate.recipe == recipe_id), None)

@@ -13,7 +13,7 @@ from advisor.records import Value
 from advisor.tui.context import Context, Recorded
 from advisor.tui.deciding import consequence
 from advisor.tui.jobs import Job, Jobs
-from advisor.tui.steering import REWORK, has_run
+from advisor.tui.steering import REWORK
 from advisor.tui.views.trial_rows import STACK
 
 
@@ -99,7 +99,7 @@ class Decider:
         if name == STACK:
             self._jobs.add(Job(REWORK, control.rework))
             return
-        again = " again" if has_run(state, name) else ""
+        again = " again" if state.has_run(name) else ""
         if state.finished is None:
             self._tell(f"{name} is tried{again} when the session is through.")
         self._jobs.add(Job(f"Trying {name}{again}", partial(control.retry, name), name))

@@ -153,13 +153,9 @@ class ComparisonScreen(ModalScreen[None]):
             widget.update(Content(f"{error.message}\n{error.hint}"))
             return
         before = Measured(past.session_id, past.request, SessionState.of(past.events))
-        widget.update(comparison_text(before, self._now, widget.size.width))
-
-
-def comparison_text(before: Measured, now: Measured, width: int) -> Content:
-    """Return the answer in a sentence, then what changed, kind by kind, in so many cells."""
-    blocks = [_kind(kind, width) for kind in compare(before, now)]
-    return Content("\n\n").join([Content.styled(summary(before, now), "bold"), *blocks])
+        blocks = [_kind(kind, widget.size.width) for kind in compare(before, self._now)]
+        answer = Content.styled(summary(before, self._now), "bold")
+        widget.update(Content("\n\n").join([answer, *blocks]))
 
 
 def _kind(kind: Changes, width: int) -> Content:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from advisor.experiment.state import SessionState
-from advisor.records import Outcome
+from advisor.figures.formatting import counted
 from advisor.report.conclusions import count_untried
 from advisor.tui.context import Context
 from advisor.tui.jobs import Job, Jobs
@@ -129,7 +129,7 @@ class Steering:
         count = count_untried(self._context.state)
         self._context.countdown.begin_anew()
         self._more(control, None)
-        self._tell(f"Trying what had no time: {count} candidate{'' if count == 1 else 's'}. Key x stops it.")
+        self._tell(f"Trying what had no time: {counted(count, 'candidate')}. Key x stops it.")
 
     def _more(self, control: Session, seconds: float | None) -> None:
         self._jobs.add(Job(MORE, partial(control.try_more, seconds)))
@@ -157,12 +157,6 @@ def consequence_of_skipping(name: str, state: SessionState) -> str:
     if state.candidate(name) is not None:
         return "Key t tries it later."
     return "The figures that need it stay as they are."
-
-
-def has_run(state: SessionState, name: str) -> bool:
-    """Whether a candidate has run before, so that trying it is trying it again."""
-    record = state.trials.get(name)
-    return record is not None and record.result.outcome is not Outcome.SKIPPED
 
 
 class GpusQuestion:

@@ -399,13 +399,9 @@ def with_median_energy(runs: Sequence[TrialResult], result: TrialResult) -> Tria
 
 def with_figures_of(runs: Sequence[TrialResult], result: TrialResult) -> TrialResult:
     """A result with the largest peaks and latency, and the median energy a sample, of runs of the same settings."""
-    return with_peaks(max, runs, with_latency(runs, with_median_energy(runs, result)))
-
-
-def with_latency(runs: Sequence[TrialResult], result: TrialResult) -> TrialResult:
-    """A result with the latency of the run whose 95th percentile is the longest, where any was measured."""
     known = [run.latency for run in runs if run.latency is not None]
-    return replace(result, latency=max(known, key=lambda latency: latency.p95_ms)) if known else result
+    longest = max(known, key=lambda latency: latency.p95_ms, default=result.latency)
+    return with_peaks(max, runs, with_median_energy(runs, replace(result, latency=longest)))
 
 
 def with_peaks(choose: Callable[[list[int]], float], runs: Sequence[TrialResult], result: TrialResult) -> TrialResult:

@@ -9,7 +9,7 @@ from advisor.experiment.events import Event, Said
 from advisor.experiment.judging.judge import BASELINE, speed
 from advisor.experiment.known import Evidence, Known, Move
 from advisor.experiment.measuring.bench import Bench
-from advisor.experiment.measuring.other_gpus import OtherGpus, cores_of_a_trial, gpus_alike, kinds_beside, other_gpus
+from advisor.experiment.measuring.other_gpus import KINDS_BESIDE, OtherGpus, cores_of_a_trial, gpus_alike, other_gpus
 from advisor.experiment.moves import moves
 from advisor.experiment.policy import POLICY
 from advisor.experiment.search import Lab, rank
@@ -90,7 +90,7 @@ class OtherGpuTrials:
             new = other.settings not in (move.settings, *(one.settings for one in found))
             fits = cores_of_a_trial(facts, other.settings, catalog) * len(self._devices) <= left
             short = self._lab.cost_s(other, known) <= longest_s and not catalog.environment(other.settings)
-            if other.kind in kinds_beside(move.kind) and new and fits and short:
+            if other.kind in KINDS_BESIDE.get(move.kind, frozenset()) and new and fits and short:
                 found.append(other)
         return found
 

@@ -19,7 +19,7 @@ from advisor.records import Facts, GpuInfo, Hardware, TargetSpec, Value
 # The moves that may be measured on another GPU, by the move that is measured meanwhile. Beside one that may change the
 # stack nothing is left out of it: that result would be about the stack as it was.
 _ALONE = frozenset({Kind.ALONE, Kind.AGAIN})
-_KINDS_BESIDE = {
+KINDS_BESIDE = {
     **dict.fromkeys((Kind.LEAP, Kind.ADD, Kind.SWAP, Kind.AGAIN), _ALONE),
     **dict.fromkeys((Kind.ALONE, Kind.DROP), _ALONE | {Kind.DROP}),
 }
@@ -38,11 +38,6 @@ class OtherGpus:
 
     devices: tuple[str, ...] = ()
     problem: str = ""
-
-
-def kinds_beside(kind: Kind) -> frozenset[Kind]:
-    """The kinds of moves that may be measured on other GPUs while one of this kind is."""
-    return _KINDS_BESIDE.get(kind, frozenset())
 
 
 def other_gpus(facts: Facts, target: TargetSpec, environment: Mapping[str, str] = os.environ) -> OtherGpus:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from advisor.figures.formatting import format_first
+from advisor.figures.formatting import counted, format_first
 
 _REASONS_SHOWN = 3
 _LONGEST_REASON = 120
@@ -61,7 +61,7 @@ def compilation_notes(warm: CompileMark) -> tuple[str, ...]:
 def _break_note(count: int, problems: Iterable[str]) -> list[str]:
     if not count:
         return []
-    return [f"{count} graph break{'' if count == 1 else 's'}{_listed(map(_headline, problems))}"]
+    return [f"{counted(count, 'graph break')}{_listed(map(_headline, problems))}"]
 
 
 def _recompile_note(count: int, reasons: Iterable[str]) -> list[str]:

@@ -11,6 +11,7 @@ from textual.content import Content
 from textual.geometry import Size
 from textual.widget import Widget
 
+from advisor.figures.formatting import counted
 from advisor.tui.context import Context
 from advisor.tui.widgets.picture_panel import Picture, PicturePanel
 
@@ -91,8 +92,7 @@ class View(Container):
         text = self.text_to_copy()
         if text:
             self.app.copy_to_clipboard(text)
-            count = len(text.splitlines())
-            self.notify(f"{count} line{'s' * (count != 1)} copied to the clipboard.", markup=False)
+            self.notify(f"{counted(len(text.splitlines()), 'line')} copied to the clipboard.", markup=False)
 
     def text_to_copy(self) -> str:
         """The text that ``y`` copies; empty where there is nothing."""

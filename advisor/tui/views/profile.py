@@ -63,16 +63,11 @@ class ProfileView(View):
         self.query_one("#habits-panel").border_title = "Waits and habits"
 
     @property
-    def _profile(self) -> Profile | None:
-        facts = self.context.state.facts
-        return facts.profile if facts else None
-
-    @property
     def _table(self) -> OperatorTable:
         return self.query_one("#operators", OperatorTable)
 
     def show(self) -> None:
-        profile, state = self._profile, self.context.state
+        profile, state = self.context.state.profile, self.context.state
         self._show_verdict(profile)
         on_device = profile.device_phases if profile else {}
         self.query_one(PhaseBar).show(phases_chart(state), on_device, waiting_text(state, _WAITING))
@@ -121,7 +116,7 @@ class ProfileView(View):
 
     def can(self, name: str) -> bool:
         """Whether an action is possible: the profile has to hold what is sorted or saved."""
-        profile = self._profile
+        profile = self.context.state.profile
         if name == "plot":
             return bool(self.pictures)
         if profile is None:
@@ -169,8 +164,8 @@ class ProfileView(View):
 
     def save_trace(self) -> None:
         """Copy the Chrome trace to where exports go."""
-        if self._profile and self._profile.trace_path:
-            self._copy_trace(Path(self._profile.trace_path))
+        if self.context.state.profile and self.context.state.profile.trace_path:
+            self._copy_trace(Path(self.context.state.profile.trace_path))
 
     @work(thread=True, group="trace")
     def _copy_trace(self, source: Path) -> None:

@@ -25,7 +25,7 @@ _BESIDE = 16
 
 def roof_facts(state: SessionState) -> list[Fact]:
     """Achieved against possible: arithmetic, traffic, how busy the device is, kernels, and the ceilings themselves."""
-    profile = state.facts.profile if state.facts else None
+    profile = state.profile
     if profile is None:
         return []
     before, _ = roof_shares(state)

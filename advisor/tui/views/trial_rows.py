@@ -95,16 +95,13 @@ def build_rows(state: SessionState, waiting: Collection[str] = ()) -> list[Row]:
         rows.append(_stack_row(state, widest))
     names = list(dict.fromkeys([*(item.name for item in state.planned), *state.trials]))
     candidates = {name: _candidate_row(name, state, widest, waited_for=name in waiting) for name in names}
-    rows += [row for name, row in candidates.items() if _has_run(name, state)]
-    rows += [_other_row(name, state) for name in other_trials(state)]
-    rows += [row for name, row in candidates.items() if not _has_run(name, state)]
+    ran = {name for name in names if state.running == name or state.has_run(name)}
+    # What is no candidate's: stacks, parts of stacks, repeats of the baseline, instruments.
+    others = [name for name in state.logs if name != BASELINE and state.candidate(name) is None]
+    rows += [row for name, row in candidates.items() if name in ran]
+    rows += [_other_row(name, state) for name in others]
+    rows += [row for name, row in candidates.items() if name not in ran]
     return rows + [_skipped_row(recipe, reason) for recipe, reason in state.skipped.items()]
-
-
-def _has_run(name: str, state: SessionState) -> bool:
-    """Whether a candidate was tried, alone or with others, or is being tried."""
-    record = state.trials.get(name)
-    return state.running == name or (record is not None and record.result.outcome is not Outcome.SKIPPED)
 
 
 def _baseline_row(state: SessionState) -> Row:
@@ -135,11 +132,6 @@ def _stack_row(state: SessionState, widest: float) -> Row:
         **_measured_cells(stack.step_ms, stack.result, stack.numerics),
     }
     return _row(STACK, cells, stack.result.log_path)
-
-
-def other_trials(state: SessionState) -> list[str]:
-    """The trials that are no candidate's: stacks, parts of stacks, repeats of the baseline, instruments."""
-    return [name for name in state.logs if name != BASELINE and state.candidate(name) is None]
 
 
 def _other_row(name: str, state: SessionState) -> Row:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from textual.widgets import Log
 
-from advisor.figures.formatting import printable
+from advisor.figures.formatting import counted, printable
 
 _TAIL_BYTES = 64 * 1024
 _MOST_LINES = 400
@@ -47,7 +47,7 @@ def folded(text: str) -> str:
             count += 1
             continue
         if count:
-            kept.append(f"({count} line{'s' * (count != 1)} of PyTorch's own warnings)")
+            kept.append(f"({counted(count, 'line')} of PyTorch's own warnings)")
             count = 0
         kept += [line] if line is not None else []
     return "\n".join(kept)
