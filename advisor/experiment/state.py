@@ -269,22 +269,26 @@ class SessionState:
     def can_decide(self, recipe: str) -> bool:
         """Whether accepting or rejecting a recipe changes anything: it is recommended, in the stack, or to be tried."""
         waiting = self.finished is None and any(c.recipe == recipe and c.name not in self.trials for c in self.planned)
-        recommended = any(item.record.candidate.recipe == recipe for item in self.recommendations)
+        recommended = any(item.recipe == recipe for item in self.recommendations)
         # What came into the stack with the others need not have been tried alone.
         stack = self._measured_stack.settings if self._measured_stack else {}
         return waiting or recommended or any(self._owners.get(key) == recipe for key in stack)
 
     @property
+    def candidates(self) -> dict[str, Candidate]:
+        """All candidates by their names: those of the plan in its order, then what else was tried."""
+        return {c.name: c for c in (*self.planned, *(record.candidate for record in self.trials.values()))}
+
+    @property
     def _owners(self) -> dict[str, str]:
         """The recipes of the settings that are known."""
-        return {c.key: c.recipe for c in (*self.planned, *(record.candidate for record in self.trials.values()))}
+        return {candidate.key: candidate.recipe for candidate in self.candidates.values()}
 
     def _follow_decisions(self) -> None:
         """Take the rejected out of the stack and of what the recommendations say of it, or put it back."""
         self.stack = self._without_rejected(self._measured_stack) if self._measured_stack else None
         self.recommendations = tuple(
-            replace(item, in_stack=False) if item.record.candidate.recipe in self.rejected else item
-            for item in self._ranked
+            replace(item, in_stack=False) if item.recipe in self.rejected else item for item in self._ranked
         )
 
     def _without_rejected(self, stack: StackRecord) -> StackRecord:

@@ -210,7 +210,7 @@ def _stack(state: SessionState) -> Json | None:
 def _recommendation(item: Recommendation, by: Yardstick | None) -> Json:
     return {
         "rank": item.rank,
-        "recipe": item.record.candidate.recipe,
+        "recipe": item.recipe,
         "settings": dict(item.record.settings),
         "gain": _gain(item.record, by),
         **_comparison(item.record.comparison),

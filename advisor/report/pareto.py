@@ -127,8 +127,7 @@ def _points(state: SessionState) -> Iterable[ParetoPoint]:
         point = _of_record(record.label, record)
         if point and record.candidate.recipe != CONTROL and _allowed(state, record):
             yield point
-    candidates = [*state.planned, *(record.candidate for record in state.trials.values())]
-    rejected = {candidate.key for candidate in candidates if candidate.recipe in state.rejected}
+    rejected = {candidate.key for candidate in state.candidates.values() if candidate.recipe in state.rejected}
     yield from (point for point in state.combinations.values() if rejected.isdisjoint(point.settings))
     stack = _of_record(STACK, state.stack) if state.stack else None
     if stack:

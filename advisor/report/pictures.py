@@ -251,7 +251,7 @@ def _front_marks(
         put(Settings(point.settings), "◆", Tone.FRONT, "")
     for item in reversed(state.recommendations):
         if item.record.alone:
-            put(Settings(item.record.settings), str(item.rank)[-1], Tone.FASTER, item.record.candidate.recipe)
+            put(Settings(item.record.settings), str(item.rank)[-1], Tone.FASTER, item.recipe)
     if chosen and chosen in known:
         put(chosen, "◉", Tone.CHOSEN, marks[chosen][2])
     put(Settings(), "B", Tone.BASELINE, "baseline")

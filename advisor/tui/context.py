@@ -166,7 +166,7 @@ class Context:
 
     def recommendation(self, recipe_id: str) -> Recommendation | None:
         """The recommendation of a recipe, if it is ranked."""
-        return next((item for item in self.state.recommendations if item.record.candidate.recipe == recipe_id), None)
+        return next((item for item in self.state.recommendations if item.recipe == recipe_id), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ class AdviceView(View):
         self.query_one("#advice-empty").display = not items
         self.query_one("#advice-columns").display = bool(items)
         self._show_list(items)
-        decided = sum(item.record.candidate.recipe in self.context.decisions for item in items)
+        decided = sum(item.recipe in self.context.decisions for item in items)
         show_titles(self._list, f"Ranked · {decided} of {len(items)} decided")
         self._show_detail()
         self.show_pictures()
@@ -99,14 +99,14 @@ class AdviceView(View):
         prompts = [
             list_entry(
                 item,
-                decisions.get(item.record.candidate.recipe),
+                decisions.get(item.recipe),
                 by,
                 wide=self.width >= _WIDE,
-                value=self.context.state.accepted_values.get(item.record.candidate.recipe),
+                value=self.context.state.accepted_values.get(item.recipe),
             )
             for item in items
         ]
-        ids = [item.record.candidate.recipe for item in items]
+        ids = [item.recipe for item in items]
         if ids == self._ids:
             for recipe_id, prompt in zip(ids, prompts, strict=True):
                 if not look_same(self._list.get_option(recipe_id).prompt, prompt):
@@ -156,10 +156,10 @@ class AdviceView(View):
         item = self.chosen
         if item is None:
             return
-        decision = self.context.decisions.get(item.record.candidate.recipe)
-        recipe = self.context.recipe(item.record.candidate.recipe)
+        decision = self.context.decisions.get(item.recipe)
+        recipe = self.context.recipe(item.recipe)
         state, width = self.context.state, self._detail_width
-        points = sweep_of(state) if item.record.candidate.recipe == BATCH_SIZE else ()
+        points = sweep_of(state) if item.recipe == BATCH_SIZE else ()
         caveats = tuple(sweep_caveats(state)) if points else ()
         drawn = (item, decision, recipe, state.baseline, state.findings, points, caveats, width)
         if drawn == self._drawn:
@@ -167,7 +167,7 @@ class AdviceView(View):
         if not isinstance(self._drawn, tuple) or self._drawn[0] != item:
             self.query_one("#detail").scroll_home(animate=False)
         self._drawn = drawn
-        value = state.accepted_values.get(item.record.candidate.recipe)
+        value = state.accepted_values.get(item.recipe)
         self.query_one("#advice-title", Static).update(title_text(item, decision, value))
         self.query_one("#advice-facts", FactList).show(effect_facts(item, self.context))
         self._show_sweep(points, caveats, width)
@@ -220,13 +220,13 @@ class AdviceView(View):
         if item is None or (name == "retry" and self.context.recorded):
             return False
         if name in ("accept", "toggle"):  # another value than the one that is accepted may be wanted
-            return self.context.state.can_decide(item.record.candidate.recipe)
+            return self.context.state.can_decide(item.recipe)
         return name not in DECISIONS or can_decide(self.context.state, item.record.candidate, name)
 
     def _decide(self, decision: Decision) -> None:
         if self.chosen is None:
             return
-        recipe = self.chosen.record.candidate.recipe
+        recipe = self.chosen.recipe
         values = values_of(self.context.state, recipe)
         if decision is Decision.ACCEPTED and len(values) > 1:
             self._ask_for_value(self.chosen, values)
@@ -238,7 +238,7 @@ class AdviceView(View):
         item = self.chosen
         if item is None:
             return
-        recipe = item.record.candidate.recipe
+        recipe = item.recipe
         decision = self.context.decisions.get(recipe)
         if decision is Decision.ACCEPTED and not item.in_stack:
             self.post_message(Decided(recipe, None))

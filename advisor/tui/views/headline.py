@@ -59,7 +59,7 @@ def _pending(stack: StackRecord, state: SessionState) -> Content:
     if count:
         left = f"{counted(count, 'setting')} left in the stack, {stack.result.reason}"
         return _two(left, "How fast they are together is not known before that.")
-    others = any(item.record.candidate.recipe not in state.rejected for item in state.recommendations)
+    others = any(item.recipe not in state.rejected for item in state.recommendations)
     then = "Key 4 shows what else helps." if others else "Nothing else helps here: u takes a decision back."
     return _two(f"The stack is empty, {stack.result.reason}", then)
 

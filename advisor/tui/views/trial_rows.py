@@ -93,9 +93,8 @@ def build_rows(state: SessionState, waiting: Collection[str] = ()) -> list[Row]:
         rows.append(_baseline_row(state))
     if state.stack and (state.stack.settings or state.stack.pending):
         rows.append(_stack_row(state, widest))
-    names = list(dict.fromkeys([*(item.name for item in state.planned), *state.trials]))
-    candidates = {name: _candidate_row(name, state, widest, waited_for=name in waiting) for name in names}
-    ran = {name for name in names if state.running == name or state.has_run(name)}
+    candidates = {name: _candidate_row(name, state, widest, waited_for=name in waiting) for name in state.candidates}
+    ran = {name for name in candidates if state.running == name or state.has_run(name)}
     # What is no candidate's: stacks, parts of stacks, repeats of the baseline, instruments.
     others = [name for name in state.logs if name != BASELINE and state.candidate(name) is None]
     rows += [row for name, row in candidates.items() if name in ran]
@@ -298,8 +297,7 @@ def tally(state: SessionState, *, wide: bool) -> Content:
     records = [record for record in state.trials.values() if record.candidate.recipe != CONTROL]
     done = sum(record.verdict is not Verdict.SKIPPED for record in records)
     verdicts = [verdict_shown(record) for record in records]
-    names = {*(item.name for item in state.planned), *(record.candidate.name for record in records)}
-    total = sum(candidate is None or candidate.recipe != CONTROL for candidate in map(state.candidate, names))
+    total = sum(candidate.recipe != CONTROL for candidate in state.candidates.values())
     if not total:
         return Content.styled("Nothing has been tried yet.", DIM)
     parts = [Content.assemble((f"{done} of {total}", "bold"), " tried")]
