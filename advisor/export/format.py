@@ -129,7 +129,7 @@ class Format(ABC):
         return content
 
     def missing(self) -> str:
-        """The sentence for a measured session that has nothing for this format, where that can be."""
+        """The sentence that a session has nothing for this format; empty where every measured session has something."""
         return ""
 
     def to_verify(self, found: Found, path: str) -> Exported | None:

@@ -24,7 +24,7 @@ from advisor.tui.exporting import FileExporter
 if TYPE_CHECKING:
     from advisor.experiment.session import Session
 
-# What is left is an estimate. Until the session tells of the next one, there is always something left to do.
+# Least time shown as left while the session goes on: the estimate may run out before it does. Seconds.
 _LEAST_LEFT_S = 1.0
 # A new estimate that is later than the last by less than this changes nothing, in seconds.
 _TOLERANCE_S = 2.0

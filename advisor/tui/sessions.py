@@ -23,7 +23,7 @@ from advisor.tui.theme import ADVISOR_THEME
 
 _NONE = "There is no recorded session yet: `perf-advisor demo` makes one."
 _NAME, _TARGET = 17, 32
-# From so many cells on the whole target has room; with fewer the result has.
+# Width from which on the whole target is shown; below it the target makes room for the result. Cells.
 _BROAD, _NARROW_TARGET = 100, 20
 
 

@@ -52,8 +52,8 @@ _DISTURBED = 0.7
 # Two live processes that take turns on one machine share its drift; what is left is where their memory lies.
 _BESIDE = ProcessSpread(0.012, 30.0)
 _BESIDE_FLOOR = 0.03
-# So many times as far as two or three draws of random numbers may others lie apart. Unitless; of simulated GraphSAGE
-# steps with dropout 7 % were refused after two draws, 1 % after three, 0.2 % after four.
+# Other draws of random numbers may differ more than the two or three seen, by this factor. Unitless; of simulated
+# GraphSAGE steps with dropout 7 % were refused after two draws, 1 % after three, 0.2 % after four.
 _UNSEEN = 10.0
 _EVEN = Gain(1.0, 1.0, 1.0, 0.0)
 _MUCH_BETTER, _MUCH_WORSE = Gain(2.0, 2.0, 2.0, 0.0), Gain(0.5, 0.5, 0.5, 0.0)
@@ -117,27 +117,27 @@ class Judge:
     # --- evidence -------------------------------------------------------------------------------------------------
 
     def with_run(self, settings: Mapping[str, Value], result: TrialResult) -> Judge:
-        """The judge that knows one more run; of the baseline's settings, a repeat."""
+        """The judge with one more run; a run of the baseline's settings is a repeat."""
         key = Settings(settings)
         return replace(self, runs={**self.runs, key: (*self.runs.get(key, ()), self.checked(result))})
 
     def without_runs(self, settings: Mapping[str, Value]) -> Judge:
-        """The judge that has forgotten what it knew of these settings: they are measured anew."""
+        """The judge without the runs of these settings: they are measured anew."""
         key = Settings(settings)
         kept = {other: runs for other, runs in self.runs.items() if other != key}
         alternated = {other: blocks for other, blocks in self.alternated.items() if other != key}
         return replace(self, runs=kept, alternated=alternated, in_turn=self.in_turn - {key})
 
     def with_alternated(self, settings: Mapping[str, Value], blocks: AlternatedBlocks) -> Judge:
-        """The judge that knows blocks of these settings timed in turn with the baseline's."""
+        """The judge with blocks of these settings that were timed in turn with the baseline's."""
         return replace(self, alternated={**self.alternated, Settings(settings): blocks})
 
     def with_in_turn(self, settings: Mapping[str, Value]) -> Judge:
-        """The judge that knows that runs of these settings alternated with the baseline's."""
+        """The judge to which the runs of these settings are in turn with the baseline's."""
         return replace(self, in_turn=self.in_turn | {Settings(settings)})
 
     def with_control(self, result: TrialResult) -> Judge:
-        """The judge that knows one more run of the control."""
+        """The judge with one more run of the control."""
         return replace(self, controls=(*self.controls, result))
 
     # --- noise ----------------------------------------------------------------------------------------------------
@@ -338,7 +338,7 @@ class Judge:
     def numerics(
         self, settings: Mapping[str, Value], result: TrialResult, *, unseen_draws: bool = False
     ) -> NumericsResult:
-        """The measured numerics of settings, and those declared; ``unseen_draws`` allows for others further apart."""
+        """The numerics of settings, measured and declared; ``unseen_draws`` allows for larger random differences."""
         # The search asks dozens of times for each move; the result stays, so that its id is its own.
         key = Settings(settings), id(result), unseen_draws
         if key not in self._compared:

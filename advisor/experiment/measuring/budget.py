@@ -15,7 +15,7 @@ from advisor.records import Facts, Mode
 _SHORTEST_MEASURE_S = 0.5
 _LONGEST_MEASURE_S = 3.0
 _MEASURE_SHARE = 0.015
-# What is expected of a first compilation before the workload is known. Seconds.
+# Expected duration of a first compilation before the workload is known. Seconds.
 _COMPILE_S = 25.0
 # A trial that finds its kernels in the compiler's cache takes this share of one that compiles: 0.19 to 0.35 on H200s.
 _CACHED_SHARE = 0.3

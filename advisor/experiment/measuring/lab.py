@@ -204,7 +204,7 @@ class Lab:
     # --- telling --------------------------------------------------------------------------------------------------
 
     def tell(self, known: Known) -> Known:
-        """Tell of what is known; returns it under the decisions that were taken meanwhile."""
+        """Post what is known, and return it with the decisions that were taken meanwhile."""
         self.tell_progress(known)  # first: the lines that are written of what is new carry it
         self._report(known)
         followed = known.with_consent(self._consent(known.plan.consent))

@@ -112,7 +112,7 @@ class Counter:
         return self.number - 1
 
     def begins_anew(self) -> bool:
-        """Count from the first number on; False where that one was the last to be given."""
+        """Count from the first number again; False where no later number has been given yet."""
         last, self.number = self.number - 1, self.first
         return last > self.first
 
@@ -136,7 +136,7 @@ class Rounds:
         return next(self._left)
 
     def begin_anew(self) -> None:
-        """Give the first item next."""
+        """Go on with the first item."""
         self._left = iter(())
 
 
@@ -419,5 +419,5 @@ class _Returns(ast.NodeTransformer):
         return node
 
     def visit_Return(self, node: ast.Return) -> ast.stmt:
-        """Raise what the step takes for its end."""
+        """Raise ``_Left`` in its place: the step ends there."""
         return ast.copy_location(ast.Raise(ast.Name(_Left.__name__, ast.Load()), None), node)

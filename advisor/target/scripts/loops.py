@@ -13,7 +13,7 @@ _KINDS = frozenset({"isinstance", "issubclass", "hasattr", "callable", "type", "
 
 
 def branch_of_the_loss(block: Sequence[ast.stmt], line: int, around: Sequence[ast.stmt] = ()) -> int | None:
-    """The line of a branch before ``line`` that decides, not alike in all rounds, what the loss is computed of.
+    """The line of a branch before ``line`` by which one round may compute its loss otherwise than another.
 
     That is an ``if`` on something drawn, called or counted whose statements bind what ``backward`` depends on, such as
     an augmentation of every second batch or a term that is added after some epochs. None without one. ``around`` are

@@ -66,7 +66,7 @@ class SyncRecorder(TorchFunctionMode):
         return result
 
     def places(self, steps: int) -> tuple[SyncPlace, ...]:
-        """Every line that waited in these many steps, the dearest first."""
+        """Every line that waited in this number of steps, the longest wait first."""
         for key in self._untimed:
             self._waits[key].seconds = None
         found = [

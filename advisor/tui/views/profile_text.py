@@ -19,7 +19,7 @@ from advisor.tui.text import DIM, meter
 from advisor.tui.widgets.fact_list import Fact
 
 _BAR = 12
-# As many characters fit beside a meter.
+# Characters that fit beside a meter. A count.
 _BESIDE = 16
 
 

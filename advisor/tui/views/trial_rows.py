@@ -64,7 +64,7 @@ COLUMNS = (
 
 
 def fitting_columns(width: int) -> list[tuple[Column, int]]:
-    """The columns that a screen of so many cells has, each with its width."""
+    """The columns on a screen of this width, each with its own width in cells."""
     kept = [column for column in COLUMNS if width >= column.at_least]
     widths = {column.key: column.wide if width >= WIDE else column.width for column in kept}
     others = sum(widths[column.key] for column in kept if column.key != EFFECT)
@@ -95,7 +95,7 @@ def build_rows(state: SessionState, waiting: Collection[str] = ()) -> list[Row]:
         rows.append(_stack_row(state, widest))
     candidates = {name: _candidate_row(name, state, widest, waited_for=name in waiting) for name in state.candidates}
     ran = {name for name in candidates if state.running == name or state.has_run(name)}
-    # What is no candidate's: stacks, parts of stacks, repeats of the baseline, instruments.
+    # Trials of no candidate: stacks, parts of stacks, repeats of the baseline, instruments.
     others = [name for name in state.logs if name != BASELINE and state.candidate(name) is None]
     rows += [row for name, row in candidates.items() if name in ran]
     rows += [_other_row(name, state) for name in others]

@@ -40,7 +40,7 @@ def clean(text: str) -> str:
 
 
 def folded(text: str) -> str:
-    """The same with the warnings that PyTorch writes by itself in one line: they hide what the target says."""
+    """A log in which PyTorch's own warnings take one line together: they hide what the target prints."""
     kept, count = list[str](), 0
     for line in [*text.split("\n"), None]:
         if line is not None and (_OF_TORCH.search(line) or (count and line.startswith("  "))):
