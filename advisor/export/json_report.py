@@ -236,8 +236,8 @@ def _pareto_point(point: ParetoPoint) -> Json:
 
 
 def _gain(record: TrialRecord | StackRecord, by: Yardstick | None) -> Json | None:
-    gain = by.gain(record.result, record.comparison) if by else None
-    return {"ratio": gain.ratio, "low": gain.low, "high": gain.high, "floor": gain.floor} if gain else None
+    gain: Json | None = msgspec.to_builtins(by.gain(record.result, record.comparison) if by else None)
+    return gain
 
 
 def _effect(record: TrialRecord | StackRecord) -> Json:
