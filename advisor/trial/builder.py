@@ -32,6 +32,7 @@ from advisor.process.channel import send_message
 from advisor.process.household import lead_own_group
 from advisor.process.opened import read_independently
 from advisor.process.output import redirect_output
+from advisor.process.replaced import replaced
 from advisor.process.threads import StartedThread, sees_all_threads, started_since, thread_ids
 from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec, TrialSpec
 from advisor.runtime.loop import Loop
@@ -99,13 +100,9 @@ def _one_thread(threads: _Threads) -> Iterator[None]:
     Its pool of threads does not survive a fork, and GNU's OpenMP waits for it there for ever; with one thread none is
     made.
     """
-    set_num_threads = torch.set_num_threads
-    set_num_threads(1)
-    torch.set_num_threads = threads.want
-    try:
+    torch.set_num_threads(1)
+    with replaced(torch, "set_num_threads", threads.want):
         yield
-    finally:
-        torch.set_num_threads = set_num_threads
 
 
 def _build(target: TargetSpec, seed: int, threads: _Threads) -> Loop:
@@ -181,11 +178,8 @@ def config_shown_by_a_fork() -> Iterator[None]:
         told[:] = told or [_text_of_a_fork(show) or show()]
         return told[0]
 
-    torch.__config__.show = shown
-    try:
+    with replaced(torch.__config__, "show", shown):
         yield
-    finally:
-        torch.__config__.show = show
 
 
 def _text_of_a_fork(tell: Callable[[], str]) -> str:

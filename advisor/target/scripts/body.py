@@ -15,12 +15,13 @@ from typing import Any
 import torch
 
 from advisor.errors import TargetError
+from advisor.process.replaced import replaced
 from advisor.runtime.loader import batches_in
 from advisor.target.scripts.files import writing_over_nothing
 from advisor.target.scripts.loops import behind, branch_of_the_loss, clears_gradients
 from advisor.target.scripts.positions import COUNTED, Loop, is_count, is_read_in, position_of, reads_once
+from advisor.target.scripts.seen import Seen, Where
 from advisor.target.scripts.surroundings import Context, Names, Readings, contexts_of, entered
-from advisor.target.scripts.watch import Seen, Where
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _ITEM, _LEFT, _STAYS = "__perf_advisor_item__", "__perf_advisor_left__", "__perf_advisor_stays__"
@@ -226,18 +227,14 @@ class Body:
 def _losses() -> Iterator[list[torch.Tensor]]:
     """The tensors that ``backward`` is called on inside this context."""
     found: list[torch.Tensor] = []
-    tensor: Any = torch.Tensor
-    original = tensor.backward
+    original: Any = torch.Tensor.backward
 
     def backward(loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         found.append(loss)
         return original(loss, *args, **kwargs)
 
-    tensor.backward = backward
-    try:
+    with replaced(torch.Tensor, "backward", backward):
         yield found
-    finally:
-        tensor.backward = original
 
 
 def position_in(loop: FoundLoop, seen: Seen) -> str | None:

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from advisor.files.paths import INSTALLED, PACKAGE, is_pythons_own
+from advisor.process.replaced import replaced
 
 # Times of change before this one are those of files that no trial has made. Seconds since the epoch.
 _BEGUN_S = time.time()
@@ -126,14 +127,10 @@ def _writers() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
 @contextlib.contextmanager
 def writing_over_nothing() -> Iterator[None]:
     """Have the script leave the files that there are as they are. The caches of PyTorch's compilers go on."""
-    originals = [(owner, name, getattr(owner, name), guarded) for owner, name, guarded in _writers()]
-    for owner, name, original, guarded in originals:
-        setattr(owner, name, _for_scripts(original, guarded))
-    try:
+    with contextlib.ExitStack() as stack:
+        for owner, name, guarded in _writers():
+            stack.enter_context(replaced(owner, name, _for_scripts(getattr(owner, name), guarded)))
         yield
-    finally:
-        for owner, name, original, _ in originals:
-            setattr(owner, name, original)
 
 
 def _for_scripts(original: Callable[..., Any], guarded: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,7 +16,7 @@ from advisor.portable.nested import tensors_of
 from advisor.target.hubs.contract import Adapted
 from advisor.target.scripts.body import NoBodyError, step_of, training_loop
 from advisor.target.scripts.loops import told_of_others
-from advisor.target.scripts.watch import LossCall, ModelCall, Seen
+from advisor.target.scripts.seen import LossCall, ModelCall, Seen
 
 _MOST_NAMED = 5  # statements after the update, by name
 

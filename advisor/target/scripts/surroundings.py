@@ -13,6 +13,7 @@ from typing import Any
 
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from advisor.process.replaced import replaced
 from advisor.target.scripts.positions import Iterators, value_of
 
 # Contexts that do not change what a step computes: entering one at each step would cost time, or write files.
@@ -113,8 +114,7 @@ class Readings:
     @contextlib.contextmanager
     def of(self, batch: Any) -> Iterator[None]:
         """Let the script's iterators give this batch in one round."""
-        iterators: Any = _BaseDataLoaderIter
-        original = iterators.__next__
+        original = _BaseDataLoaderIter.__next__
         at_hand = [batch]
 
         def read(iterator: Any) -> Any:
@@ -127,8 +127,5 @@ class Readings:
                 self._anew[iterator] = iter(loader)
             return original(self._anew[iterator])
 
-        iterators.__next__ = read
-        try:
+        with replaced(_BaseDataLoaderIter, "__next__", read):
             yield
-        finally:
-            iterators.__next__ = original

@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from advisor.files.paths import INSTALLED, PACKAGE, is_pythons_own
 from advisor.machine.device import backend_of
+from advisor.process.replaced import replaced
 from advisor.records import SyncPlace
 from advisor.runtime.step import InferStep, TrainStep
 from advisor.trial.measurement.feed import Feed
@@ -131,14 +132,10 @@ def recording(recorder: SyncRecorder) -> Iterator[None]:
         synchronize(device)
         recorder.note_call(sys._getframe(1), time.perf_counter() - start)
 
-    with warnings.catch_warnings(), recorder:
+    with warnings.catch_warnings(), recorder, replaced(torch.cuda, "synchronize", timed_synchronize):
         warnings.simplefilter("always")
         warnings.showwarning = heard
-        torch.cuda.synchronize = timed_synchronize
-        try:
-            yield
-        finally:
-            torch.cuda.synchronize = synchronize
+        yield
 
 
 def _place_of(frame: FrameType | None) -> _Key:
