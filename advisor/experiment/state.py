@@ -17,6 +17,7 @@ from advisor.records import (
     Facts,
     Finding,
     Hardware,
+    Mode,
     Outcome,
     ParetoPoint,
     Profile,
@@ -99,6 +100,11 @@ class SessionState:
     def yardstick(self) -> Yardstick | None:
         """The goal and the baseline that results are held against; None before the baseline is measured."""
         return Yardstick(self.goal, self.baseline) if self.baseline else None
+
+    @property
+    def mode(self) -> Mode:
+        """The mode of the workload; training until that is known."""
+        return self.facts.workload.mode if self.facts else Mode.TRAIN
 
     @property
     def profile(self) -> Profile | None:

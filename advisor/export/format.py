@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from advisor.records import Mode
 from advisor.records.outputs import Outputs
 
 if TYPE_CHECKING:
@@ -50,11 +49,6 @@ class Found:
         from advisor.report.conclusions import settings_to_export
 
         return settings_to_export(self.state)
-
-    @property
-    def mode(self) -> Mode:
-        """The mode of the workload; training where that is not known."""
-        return self.state.facts.workload.mode if self.state.facts else Mode.TRAIN
 
     @property
     def launch_lines(self) -> tuple[str, ...]:

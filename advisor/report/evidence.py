@@ -315,11 +315,10 @@ def sweep_section(state: SessionState, advice: str) -> Iterator[Section]:
     points = sweep_of(state)
     if not points:
         return
-    mode = state.facts.workload.mode if state.facts else Mode.TRAIN
-    blocks: list[Block] = [Paragraph(sweep_sentence(points, mode))]
+    blocks: list[Block] = [Paragraph(sweep_sentence(points, state.mode))]
     headings = tuple(heading.capitalize() or "Remark" for heading in headings_of(points))
     blocks.append(Table(headings, tuple(sweep_rows(points)), frozenset(headings[:-1])))
-    chart = sweep_chart(points, mode)
+    chart = sweep_chart(points, state.mode)
     if chart:
         blocks.append(Listing(chart))
     blocks += [Paragraph(text) for text in (_calls_sentence(points), *sweep_caveats(state), advice) if text]

@@ -24,7 +24,7 @@ from advisor.figures.formatting import (
 from advisor.figures.roof import ceiling_of
 from advisor.figures.sweep import SweepPoint, knee_of
 from advisor.recipe.settings import Settings
-from advisor.records import Comparison, Mode, Phase, Profile, StackRecord, TrialRecord, TrialResult, Value, Verdict
+from advisor.records import Comparison, Phase, Profile, StackRecord, TrialRecord, TrialResult, Value, Verdict
 from advisor.report.charts import (
     Axis,
     Bar,
@@ -414,8 +414,7 @@ def batch_chart(state: SessionState) -> Plot | None:
     knee = knee_of(points)
     line = Line(tuple((float(point.size), point.samples_per_s or 0.0) for point in ran), Tone.OTHER)
     marks = tuple(_batch_mark(point, knee) for point in sorted(points, key=lambda point: point.size == knee))
-    mode = state.facts.workload.mode if state.facts else Mode.TRAIN
-    return Plot("Batch sizes", sweep_sentence(points, mode), x, y, (line,), marks)
+    return Plot("Batch sizes", sweep_sentence(points, state.mode), x, y, (line,), marks)
 
 
 def _batch_mark(point: SweepPoint, knee: int | None) -> Mark:

@@ -26,7 +26,7 @@ class PythonFile(Format):
         return Exported(path) if found.runs_alone else None
 
     def next_steps(self, name: str, found: Found) -> tuple[str, str]:
-        made = "infer_step" if found.mode is Mode.INFER else "train_step"
+        made = "infer_step" if found.state.mode is Mode.INFER else "train_step"
         step = "own_step" if _has_own_step(found) else made
         return f"in your script: from {Path(name).stem} import prepare, {step}", "it needs no perf-advisor"
 
@@ -34,7 +34,7 @@ class PythonFile(Format):
 def _source(found: Found) -> str:
     from advisor.export.python_file import python_source
 
-    return python_source(found.catalog, found.settings, found.mode, own_step=_has_own_step(found))
+    return python_source(found.catalog, found.settings, found.state.mode, own_step=_has_own_step(found))
 
 
 def _has_own_step(found: Found) -> bool:

@@ -32,7 +32,7 @@ class SettingsFile(Format):
         return Exported(path) if found.runs_alone else None
 
     def next_steps(self, name: str, found: Found) -> tuple[str, str]:
-        applied = "model = tuning.infer(model)" if found.mode is Mode.INFER else _PREPARE
+        applied = "model = tuning.infer(model)" if found.state.mode is Mode.INFER else _PREPARE
         return f'in your script: tuning = advisor.load("{name}")', applied
 
 

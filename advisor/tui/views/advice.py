@@ -16,7 +16,7 @@ from advisor.experiment.control import Decision
 from advisor.figures.sweep import RECIPE as BATCH_SIZE
 from advisor.figures.sweep import SweepPoint
 from advisor.recipe import card
-from advisor.records import Candidate, Mode, Recommendation
+from advisor.records import Candidate, Recommendation
 from advisor.report.conclusions import sweep_of
 from advisor.report.evidence import sweep_caveats
 from advisor.report.pictures import batch_chart, front_chart
@@ -182,8 +182,7 @@ class AdviceView(View):
         return self._known_width
 
     def _show_sweep(self, points: Sequence[SweepPoint], caveats: Sequence[str], width: int) -> None:
-        facts = self.context.state.facts
-        mode = facts.workload.mode if facts else Mode.TRAIN
+        mode = self.context.state.mode
         for widget in ("#sweep-title", "#sweep"):
             self.query_one(widget).display = bool(points)
         self.query_one("#sweep", Static).update(sweep_text(points, mode, width, caveats))
