@@ -18,7 +18,7 @@ from advisor.experiment.scaling.gpus import gpus_to_offer
 from advisor.experiment.state import SessionState
 from advisor.recipe import Recipe
 from advisor.recipe.catalog import Catalog
-from advisor.records import Recommendation, Value
+from advisor.records import Value
 from advisor.tui.exporting import FileExporter
 
 if TYPE_CHECKING:
@@ -145,11 +145,6 @@ class Context:
             case events.SessionFinished() | events.SessionFailed():
                 self.paused = False
 
-    @property
-    def decisions(self) -> dict[str, Decision]:
-        """The person's decisions so far, by recipe id."""
-        return self.state.decisions
-
     def recipe(self, recipe_id: str) -> Recipe | None:
         """A recipe, once the catalogue is loaded and if it has it."""
         return self.catalog.recipes.get(recipe_id) if self.catalog else None
@@ -163,10 +158,6 @@ class Context:
     def device_uuid(self) -> str | None:
         """The GPU that is measured on, once that is known."""
         return self.state.facts.workload.device_uuid if self.state.facts else None
-
-    def recommendation(self, recipe_id: str) -> Recommendation | None:
-        """The recommendation of a recipe, if it is ranked."""
-        return next((item for item in self.state.recommendations if item.recipe == recipe_id), None)
 
 
 @dataclass(frozen=True, slots=True)

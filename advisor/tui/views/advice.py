@@ -85,7 +85,7 @@ class AdviceView(View):
         self.query_one("#advice-empty").display = not items
         self.query_one("#advice-columns").display = bool(items)
         self._show_list(items)
-        decided = sum(item.recipe in self.context.decisions for item in items)
+        decided = sum(item.recipe in self.context.state.decisions for item in items)
         show_titles(self._list, f"Ranked · {decided} of {len(items)} decided")
         self._show_detail()
         self.show_pictures()
@@ -95,7 +95,7 @@ class AdviceView(View):
         return self.query_one("#advice-list", OptionList)
 
     def _show_list(self, items: tuple[Recommendation, ...]) -> None:
-        decisions, by = self.context.decisions, self.context.state.yardstick
+        decisions, by = self.context.state.decisions, self.context.state.yardstick
         prompts = [
             list_entry(
                 item,
@@ -127,7 +127,7 @@ class AdviceView(View):
     @property
     def chosen(self) -> Recommendation | None:
         """The highlighted recommendation."""
-        return self.context.recommendation(self._chosen_id)
+        return next((item for item in self.context.state.recommendations if item.recipe == self._chosen_id), None)
 
     @property
     def subject(self) -> str:
@@ -156,7 +156,7 @@ class AdviceView(View):
         item = self.chosen
         if item is None:
             return
-        decision = self.context.decisions.get(item.recipe)
+        decision = self.context.state.decisions.get(item.recipe)
         recipe = self.context.recipe(item.recipe)
         state, width = self.context.state, self._detail_width
         points = sweep_of(state) if item.recipe == BATCH_SIZE else ()
@@ -238,7 +238,7 @@ class AdviceView(View):
         if item is None:
             return
         recipe = item.recipe
-        decision = self.context.decisions.get(recipe)
+        decision = self.context.state.decisions.get(recipe)
         if decision is Decision.ACCEPTED and not item.in_stack:
             self.post_message(Decided(recipe, None))
         else:
@@ -249,7 +249,7 @@ class AdviceView(View):
         self.post_message(message)
         place = self._ids.index(message.recipe_id)
         after = [*self._ids[place + 1 :], *self._ids[:place]]
-        undecided = next((recipe for recipe in after if recipe not in self.context.decisions), None)
+        undecided = next((recipe for recipe in after if recipe not in self.context.state.decisions), None)
         if undecided is not None:
             self.choose_recipe(undecided)
 
