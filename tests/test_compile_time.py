@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from facts import gpu_facts
 
-from advisor.experiment.measuring.compile_time import expected_compile_s
+from advisor.experiment.measuring.budget import expected_compile_s
 from advisor.records import Mode
 
 # Operations of the forward pass, shapes of parameters, and the seconds from the uncompiled to the compiled stack, less

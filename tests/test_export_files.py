@@ -7,7 +7,8 @@ import pytest
 
 from advisor.errors import UsageError
 from advisor.export import files
-from advisor.export.files import read_exactly, write_atomically
+from advisor.export.files import write_atomically
+from advisor.files.config_file import read_text
 
 
 def test_writes_exactly_the_text_with_its_line_endings(tmp_path):
@@ -92,12 +93,12 @@ def test_a_folder_that_may_not_be_written_to(tmp_path):
 def test_reading_keeps_line_endings_and_says_what_is_wrong(tmp_path):
     path = tmp_path / "conf.yaml"
     path.write_bytes(b"\xef\xbb\xbfa: 1\r\nb: 2\n")
-    text = read_exactly(path)
+    text = read_text(path)
     assert text == "\ufeffa: 1\r\nb: 2\n"
     write_atomically(path, text)
     assert path.read_bytes() == b"\xef\xbb\xbfa: 1\r\nb: 2\n"
     path.write_bytes(b"\xff")
     with pytest.raises(UsageError, match="cannot be read"):
-        read_exactly(path)
+        read_text(path)
     with pytest.raises(UsageError, match="No such file"):
-        read_exactly(tmp_path / "none.yaml")
+        read_text(tmp_path / "none.yaml")

@@ -6,6 +6,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
+from report_text import body_of, table_rows
 from sample_session import (
     CONTRIBUTION,
     cancelled_history,
@@ -25,7 +26,7 @@ from advisor.experiment.state import SessionState
 from advisor.export.formats.html import _html_block, html_report
 from advisor.export.formats.markdown import markdown_report
 from advisor.recipe.catalog import Catalog, load_catalog
-from advisor.records import Comparison, GpuReadings, Mode, Objective, Verdict
+from advisor.records import Comparison, GpuReadings, Objective, Verdict
 from advisor.report.document import Listing
 from advisor.report.evidence import gpu_sentence
 
@@ -66,12 +67,6 @@ class _Page(HTMLParser):
     def handle_data(self, data):
         if "style" not in self.open:
             self.text += data
-
-
-def table_rows(text: str, section: str) -> list[list[str]]:
-    body = text.split(f"\n## {section}\n")[1].partition("\n## ")[0]
-    rows = [line for line in body.splitlines() if line.startswith("|")]
-    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]] for row in rows]
 
 
 def test_the_summary_says_how_much_faster_on_what(text):
@@ -230,10 +225,6 @@ def detailed() -> SessionState:
 @pytest.fixture
 def told(detailed, catalog) -> str:
     return markdown_report(detailed, sample_request(), catalog)
-
-
-def body_of(text: str, section: str) -> str:
-    return text.split(f"\n## {section}\n")[1].partition("\n## ")[0]
 
 
 def test_warnings_come_right_after_the_result(told):
@@ -431,42 +422,6 @@ def test_what_was_only_measured_with_others_has_no_figures_of_its_own(catalog):
 def test_waits_stand_with_the_habits(told):
     assert ["train.py:41", "`total += loss.item()`", "1", "19.4 ms"] in table_rows(told, "Habits, way by way")
     assert "3 tensors are made on the host and copied to the device in each step." in told
-
-
-# --- batch sizes ----------------------------------------------------------------------------------------------
-
-
-def test_the_sweep_with_its_knee_and_the_advice(told):
-    rows = table_rows(told, "Batch sizes")
-    assert rows[0] == ["Batch", "Step", "Samples/s", "Gain", "Memory", "Remark"]
-    assert [row[-1] for row in rows[2:]] == ["", "knee"]
-    section = body_of(told, "Batch sizes")
-    assert "start from 1.41 times the learning rate (square-root scaling)" in section
-    assert "the largest that was fit to use" in section
-    assert "128  ████" in section
-
-
-def test_a_knee_below_the_largest_size(detailed, catalog):
-    record = detailed.trials["batch_size=128"]
-    candidate = replace(record.candidate, value=256)
-    larger = replace(record, candidate=candidate, settings=candidate.settings, samples_per_s=2640.0, step_ms=97.0)
-    detailed.trials[candidate.name] = larger
-    section = body_of(markdown_report(detailed, sample_request(), catalog), "Batch sizes")
-    assert "128 samples is the knee: the smallest size within 3 % of the best throughput." in section
-    assert "Beyond it only memory and the time of a step grow." in section
-
-
-def test_for_inference_latency_is_against_throughput(detailed, catalog):
-    workload = replace(detailed.facts.workload, mode=Mode.INFER)
-    detailed.facts = replace(detailed.facts, workload=workload)
-    section = body_of(markdown_report(detailed, sample_request(), catalog), "Batch sizes")
-    assert "latency" in section.partition("```")[2]
-    assert "learning rate" not in section
-
-
-def test_one_size_is_no_sweep(detailed, catalog):
-    del detailed.trials["batch_size=128"]
-    assert "## Batch sizes" not in markdown_report(detailed, sample_request(), catalog)
 
 
 # --- sessions without a stack ---------------------------------------------------------------------------------

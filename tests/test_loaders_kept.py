@@ -2,113 +2,27 @@
 
 from __future__ import annotations
 
-import functools
 import pickle
-import random
 import warnings
 import weakref
-from collections.abc import Iterator
 
 import pytest
 import torch
-from loaders import applied, by_code, exported
+from loader_classes import Counted, Endless, Numbers, Pairs, Sevens, Stream, Wrapper, both_ways, contents
+from loaders import applied, exported
 from proposals import CATALOG
 from torch import nn
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
-    Dataset,
-    DistributedSampler,
-    IterableDataset,
     SequentialSampler,
     Subset,
-    TensorDataset,
-    get_worker_info,
 )
 
 from advisor.errors import RefusedError
-from advisor.portable.loaders import divides_samples
 from advisor.recipe.rebuild import loader_with
 from advisor.runtime.tuning import Tuning
 from advisor.trial.measurement.data_prints import print_of
-
-
-class Numbers(Dataset):
-    def __getitem__(self, index):
-        return torch.tensor([float(index)]), index % 4
-
-    def __len__(self):
-        return 24
-
-
-class Pairs(Numbers):
-    def __getitem__(self, index):
-        return torch.tensor([float(index)]), torch.tensor([index % 4])
-
-
-class Sevens(DataLoader):
-    """Does work of its own in ``__iter__``, and has attributes and methods of its own."""
-
-    def __init__(self, *arguments, **options):
-        super().__init__(*arguments, collate_fn=self.joined, **options)
-        self.epoch, self.scale = 3, 7.0
-
-    def joined(self, samples):
-        return torch.cat([sample[0] for sample in samples]), torch.tensor([sample[1] for sample in samples])
-
-    def set_epoch(self, epoch):
-        self.epoch = epoch
-
-    def __iter__(self):
-        for inputs, labels in super().__iter__():
-            yield inputs * 0 + self.scale, labels
-
-
-class Endless(DataLoader):
-    """As loaders that keep their workers: an iterator of its own over a sampler that repeats."""
-
-    def __init__(self, *arguments, **options):
-        super().__init__(*arguments, **options)
-        object.__setattr__(self, "batch_sampler", Repeated(self.batch_sampler))
-        self.iterator = super().__iter__()
-
-    def __len__(self):
-        return len(self.batch_sampler.sampler)
-
-    def __iter__(self):
-        for _ in range(len(self)):
-            yield next(self.iterator)
-
-
-class Repeated:
-    def __init__(self, sampler):
-        self.sampler = sampler
-
-    def __iter__(self):
-        while True:
-            yield from iter(self.sampler)
-
-
-class Wrapper(DataLoader):
-    """As Accelerate's: everything is the inner loader's, and no constructor of DataLoader ran."""
-
-    def __init__(self, inner):
-        self.__dict__["inner"] = inner
-
-    def __getattr__(self, name):
-        if name == "inner":
-            raise AttributeError(name)
-        return getattr(self.inner, name)
-
-    def __iter__(self):
-        return ([inputs + 1, labels] for inputs, labels in self.inner)
-
-    def __len__(self):
-        return len(self.inner)
-
-
-def contents(loader):
-    return [[part.tolist() for part in batch] for batch in loader]
 
 
 def values_of(recipe_id):
@@ -121,7 +35,6 @@ KINDS = {
     "its own iterator": lambda **options: Endless(Numbers(), batch_size=4, **options),
     "a wrapper": lambda **options: Wrapper(DataLoader(Numbers(), batch_size=4, **options)),
 }
-both_ways = pytest.mark.parametrize("change", [applied, by_code], ids=["apply", "code"])
 
 
 @both_ways
@@ -334,15 +247,6 @@ class Fixed(Sevens):
         pass
 
 
-class Counted(DataLoader):
-    def __init__(self, *arguments, **options):
-        super().__init__(*arguments, **options)
-        self.batches = len(self.batch_sampler)
-
-    def __len__(self):
-        return self.batches
-
-
 class Generating(DataLoader):
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
@@ -352,11 +256,6 @@ class Generating(DataLoader):
 class ToldOfEpochs(Numbers):
     def set_epoch(self, epoch):
         self.epoch = epoch
-
-
-class Stream(IterableDataset):
-    def __iter__(self):
-        return iter(torch.arange(12.0))
 
 
 class Planned(BatchSampler):
@@ -467,116 +366,6 @@ def test_a_loader_that_is_being_read_is_not_copied():
     next(iter(loader))
     with pytest.raises(RefusedError, match="is being read already"):
         loader_with(loader, num_workers=1)
-
-
-# --- datasets that divide their samples -----------------------------------------------------------------------
-
-
-class Divided(IterableDataset):
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        info = get_worker_info()
-        return iter(torch.arange(12.0)[(info.id if info else 0) :: (info.num_workers if info else 1)])
-
-
-class Wrapped(IterableDataset):
-    def __init__(self, inner):
-        self.inner = inner
-
-    def __iter__(self):
-        return iter(self.inner)
-
-
-class ByHelper(IterableDataset):
-    def __iter__(self):
-        return iter(torch.arange(12.0)[part_of_worker()])
-
-
-def part_of_worker():
-    info = torch.utils.data.get_worker_info()
-    return slice(info.id if info else 0, None, info.num_workers if info else 1)
-
-
-def seeded(worker_id):
-    random.seed(worker_id)
-
-
-def dividing(count, worker_id):
-    get_worker_info().dataset.first = worker_id * count
-
-
-@pytest.mark.parametrize(
-    ("dataset", "init", "divides"),
-    [
-        (Divided(), None, True),
-        (Wrapped(Divided()), None, True),
-        (Wrapped([Stream(), Divided()]), None, True),
-        (ByHelper(), None, True),
-        (Stream(), functools.partial(dividing, 6), True),
-        (Stream(), lambda worker: dividing(6, worker), True),
-        (Stream(), None, False),
-        (Wrapped(Stream()), None, False),
-        (Stream(), seeded, False),
-    ],
-)
-def test_a_dataset_that_asks_for_its_worker_is_told_from_one_that_does_not(dataset, init, divides):
-    assert divides_samples(DataLoader(dataset, worker_init_fn=init)) is divides
-
-
-def test_one_worker_of_a_stream_yields_it_in_its_order():
-    loader = DataLoader(Stream(), batch_size=4)
-    changed = applied("num_workers", 1, loader)
-    assert [batch.tolist() for batch in changed] == [batch.tolist() for batch in loader]
-
-
-@pytest.mark.process
-@both_ways
-def test_several_workers_of_a_divided_stream_yield_each_sample_once(change):
-    changed = change("num_workers", 2, DataLoader(Divided(), batch_size=3))
-    assert sorted(torch.cat(list(changed)).tolist()) == list(range(12))
-
-
-# --- batch sizes ----------------------------------------------------------------------------------------------
-
-
-@both_ways
-def test_the_share_of_a_distributed_sampler_is_kept(change):
-    sampler = DistributedSampler(Numbers(), num_replicas=2, rank=1, shuffle=False)
-    changed = change("batch_size", 6, DataLoader(Numbers(), batch_size=4, sampler=sampler, drop_last=True))
-    assert changed.sampler is sampler
-    assert [labels for _, labels in contents(changed)] == [[1, 3, 1, 3, 1, 3]] * 2
-
-
-class Backwards(BatchSampler):
-    def __iter__(self):
-        return iter(list(super().__iter__())[::-1])
-
-
-@both_ways
-def test_a_batch_sampler_of_another_class_keeps_it(change):
-    loader = DataLoader(Numbers(), batch_size=4)
-    object.__setattr__(loader, "batch_sampler", Backwards(range(24), 4, False))
-    changed = change("batch_size", 12, loader)
-    assert type(changed.batch_sampler) is Backwards
-    assert [inputs[0] for inputs, _ in contents(changed)] == [[12.0], [0.0]]
-    assert len(loader) == 6
-
-
-def test_a_class_of_its_own_gets_larger_batches():
-    changed = applied("batch_size", 8, Sevens(Numbers(), batch_size=4))
-    assert [len(inputs) for inputs, _ in changed] == [8, 8, 8]
-    assert len(changed) == 3
-
-
-def test_refusing_a_batch_size_changes_nothing_else():
-    from advisor.portable.plan import StepPlan
-    from advisor.recipe import Components
-    from advisor.records import Mode
-
-    loader = Counted(TensorDataset(torch.zeros(8)), batch_size=2)
-    parts = Components(nn.Linear(1, 1), None, loader, StepPlan(Mode.TRAIN, "cpu"), batch_size=2)
-    with pytest.raises(RefusedError):
-        CATALOG["batch_size"].apply(parts, 4)
-    assert (parts.batch_size, parts.data) == (2, loader)
 
 
 # --- loaders of frameworks ------------------------------------------------------------------------------------

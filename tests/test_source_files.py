@@ -186,25 +186,26 @@ def test_what_costs_time_on_a_gpu_only_is_what_its_recipe_says():
     ],
 )
 def test_only_findings_about_the_measured_loop_on_its_device_are_told(workload, recipe, kept):
-    facts = replace(cpu_facts().workload, **workload)
-    assert bool(relevant([_found(recipe)], facts, None)) is kept
+    facts = cpu_facts()
+    facts = replace(facts, workload=replace(facts.workload, **workload), profile=None)
+    assert bool(relevant([_found(recipe)], facts)) is kept
 
 
 @pytest.mark.parametrize("workers", [0, 4])
 def test_a_loader_without_workers_is_told_where_the_measured_one_has_none(workers):
-    facts = replace(cpu_facts().workload, loader=loader_facts(num_workers=workers, pin_memory=False))
-    assert bool(relevant([_found("num_workers")], facts, None)) is (workers == 0)
+    facts = replace(cpu_facts(loader=loader_facts(num_workers=workers, pin_memory=False)), profile=None)
+    assert bool(relevant([_found("num_workers")], facts)) is (workers == 0)
 
 
 @pytest.mark.parametrize(("waiting_ms", "kept"), [(0.05, False), (2.0, True)])
 def test_a_loader_that_nobody_waits_for_is_not_told(waiting_ms, kept):
-    facts = replace(cpu_facts().workload, loader=loader_facts())
     measured = profile_facts(phases={Phase.DATA_WAIT: waiting_ms, Phase.FORWARD: 9.0}, step_ms=10.0)
-    assert bool(relevant([_found("num_workers")], facts, measured)) is kept
+    facts = replace(cpu_facts(loader=loader_facts()), profile=measured)
+    assert bool(relevant([_found("num_workers")], facts)) is kept
 
 
 def test_zeroed_gradients_are_no_habit_where_gradients_are_there_at_times():
-    workload = cpu_facts().workload
-    assert relevant([_found("zero_grad")], workload, None)
-    assert not relevant([_found("zero_grad")], workload, None, gradients_at_times=2)
-    assert relevant([_found("grad_clip")], workload, None, gradients_at_times=2)
+    facts = replace(cpu_facts(), profile=None)
+    assert relevant([_found("zero_grad")], facts)
+    assert not relevant([_found("zero_grad")], replace(facts, gradients_at_times=2))
+    assert relevant([_found("grad_clip")], replace(facts, gradients_at_times=2))

@@ -11,7 +11,7 @@ from advisor.figures.sweep import RECIPE as BATCH_SIZE
 from advisor.recipe.catalog import Catalog
 from advisor.records import Candidate, Phase, Profile
 
-# However noisy the session: what can gain as much as this is tried.
+# A candidate that may gain this much is tried in noisy sessions too. Share of the step.
 _WORTH_TRYING = 0.02
 
 

@@ -70,7 +70,7 @@ def of_the_latency(known: Known) -> str:
 
 
 def of_the_limit(known: Known) -> str:
-    """That nothing stays within the memory limit, and what came nearest to it; empty when something does."""
+    """A warning that nothing stays within the memory limit, with what came nearest; empty when something does."""
     limit_bytes, judge = known.judge.goal.memory_limit_bytes, known.judge
     if limit_bytes is None:
         return ""

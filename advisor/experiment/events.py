@@ -30,8 +30,14 @@ from advisor.records import (
 )
 
 
+class Event:
+    """What a session tells: one of the frozen kinds below."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class GoalSet:
+class GoalSet(Event):
     """The session's goal: its first event. ``session_id`` is empty in older journals."""
 
     goal: Goal
@@ -39,21 +45,21 @@ class GoalSet:
 
 
 @dataclass(frozen=True, slots=True)
-class HardwareFound:
+class HardwareFound(Event):
     """The machine has been inspected."""
 
     hardware: Hardware
 
 
 @dataclass(frozen=True, slots=True)
-class AllReduceMeasured:
+class AllReduceMeasured(Event):
     """All-reduce has been measured between the ranks of a session over several GPUs."""
 
     sweep: AllReduceSweep
 
 
 @dataclass(frozen=True, slots=True)
-class SourceRead:
+class SourceRead(Event):
     """The user's source has been read for habits. ``problems`` says which files could not be read, and why."""
 
     files: tuple[str, ...]
@@ -62,7 +68,7 @@ class SourceRead:
 
 
 @dataclass(frozen=True, slots=True)
-class StageStarted:
+class StageStarted(Event):
     """The session entered a stage: baseline, leap, instruments, search, confirmation, alone, done.
 
     The search goes back and forth between them, as what is expected to gain most comes next.
@@ -72,21 +78,21 @@ class StageStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class FactsFound:
+class FactsFound(Event):
     """The workload has been loaded and inspected; again, with the profile, once the baseline has been profiled."""
 
     facts: Facts
 
 
 @dataclass(frozen=True, slots=True)
-class BaselineMeasured:
+class BaselineMeasured(Event):
     """The baseline, again whenever a repeat changed the noise floor."""
 
     baseline: BaselineRecord
 
 
 @dataclass(frozen=True, slots=True)
-class TrialsPlanned:
+class TrialsPlanned(Event):
     """The candidates in their order, and the reason for every other recipe.
 
     ``consent`` names the candidates that change what is computed: without the person's consent they are tried last.
@@ -98,7 +104,7 @@ class TrialsPlanned:
 
 
 @dataclass(frozen=True, slots=True)
-class TrialStarted:
+class TrialStarted(Event):
     """A trial process was asked for. ``name`` is a candidate's name, ``baseline``, or the stack's description.
 
     ``expected_s`` is what it is expected to take, in seconds; None where nothing is known yet.
@@ -114,7 +120,7 @@ BUILDING = "building the model, once for all trials"
 
 
 @dataclass(frozen=True, slots=True)
-class TrialActivity:
+class TrialActivity(Event):
     """The present activity of the running trial."""
 
     name: str
@@ -122,7 +128,7 @@ class TrialActivity:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockTimed:
+class BlockTimed(Event):
     """A block of the running trial has been timed: what one step took, and its samples. Not all blocks are told of."""
 
     name: str
@@ -131,7 +137,7 @@ class BlockTimed:
 
 
 @dataclass(frozen=True, slots=True)
-class TrialEnded:
+class TrialEnded(Event):
     """The trial process has ended: how, and what one step took in it. Its verdict comes with the records."""
 
     name: str
@@ -143,7 +149,7 @@ class TrialEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class RunMeasured:
+class RunMeasured(Event):
     """A trial has ended that counts as a run of these settings, also when it failed: what a resumed session reads."""
 
     settings: dict[str, Value]
@@ -151,7 +157,7 @@ class RunMeasured:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnsMeasured:
+class TurnsMeasured(Event):
     """Blocks of these settings, ``new``, and of the baseline, ``old``, have been timed in turn on the CPU."""
 
     settings: dict[str, Value]
@@ -161,42 +167,42 @@ class TurnsMeasured:
 
 
 @dataclass(frozen=True, slots=True)
-class TrialMeasured:
+class TrialMeasured(Event):
     """A candidate's record: measured, failed or skipped; again when a new noise floor changed its verdict."""
 
     record: TrialRecord
 
 
 @dataclass(frozen=True, slots=True)
-class CombinationMeasured:
+class CombinationMeasured(Event):
     """Several settings were measured together on the way to the stack, and could be it by memory and numerics."""
 
     point: ParetoPoint
 
 
 @dataclass(frozen=True, slots=True)
-class StackMeasured:
+class StackMeasured(Event):
     """The stack so far; ``record.confirmed`` marks the final one."""
 
     record: StackRecord
 
 
 @dataclass(frozen=True, slots=True)
-class ScalingMeasured:
+class ScalingMeasured(Event):
     """The settings on several GPUs so far; the whole record, again after each trial."""
 
     record: ScalingRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked:
+class Ranked(Event):
     """The recommendations, best first."""
 
     recommendations: tuple[Recommendation, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class Decided(Event):
     """The person accepted or rejected a recipe, or took that back (None). Posted from the thread that asked for it.
 
     Where only one of its values was accepted, that is ``value``.
@@ -208,21 +214,21 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True)
-class GpusChosen:
+class GpusChosen(Event):
     """The person chose how many GPUs to train on after the search on one: a number, 0 for all, 1 for one only."""
 
     gpus: int
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Held(Event):
     """The session waits before its next trial, since the person paused it; or it goes on."""
 
     waiting: bool
 
 
 @dataclass(frozen=True, slots=True)
-class ProgressMade:
+class ProgressMade(Event):
     """The session's progress, 0 to 1, and the seconds that it expects to need still."""
 
     share: float
@@ -230,14 +236,14 @@ class ProgressMade:
 
 
 @dataclass(frozen=True, slots=True)
-class ExportVerified:
+class ExportVerified(Event):
     """An exported file was applied to the target in a fresh process and timed in a plain loop."""
 
     verification: Verification
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Said(Event):
     """A plain sentence for the person: a problem, a decision. ``severity``: information, warning, error."""
 
     text: str
@@ -245,7 +251,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionFailed:
+class SessionFailed(Event):
     """The session cannot go on: the target could not be loaded, its baseline failed, or a bug of ours."""
 
     message: str
@@ -255,7 +261,7 @@ class SessionFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionFinished:
+class SessionFinished(Event):
     """The session is over; ``cancelled`` when it was interrupted. Everything measured is in the journal."""
 
     cancelled: bool
@@ -263,35 +269,12 @@ class SessionFinished:
     spent: TimeSpent | None = None
 
 
-Event = (
-    GoalSet
-    | HardwareFound
-    | AllReduceMeasured
-    | SourceRead
-    | StageStarted
-    | FactsFound
-    | BaselineMeasured
-    | TrialsPlanned
-    | TrialStarted
-    | TrialActivity
-    | BlockTimed
-    | TrialEnded
-    | RunMeasured
-    | TurnsMeasured
-    | TrialMeasured
-    | CombinationMeasured
-    | StackMeasured
-    | ScalingMeasured
-    | Ranked
-    | Decided
-    | GpusChosen
-    | Held
-    | ProgressMade
-    | ExportVerified
-    | Said
-    | SessionFailed
-    | SessionFinished
-)
+# The kinds of events by their names, as a journal has them.
+KINDS: dict[str, type[Event]] = {
+    name: kind
+    for name, kind in list(globals().items())
+    if isinstance(kind, type) and issubclass(kind, Event) and kind is not Event
+}
 
 
 def printable_event(event: Event) -> Event:

@@ -371,7 +371,8 @@ class Known:
         candidate = move.candidate
         assert candidate is not None, "the move is about a candidate"
         known = self._with_seen()
-        if not known.plan.may_stack(candidate) or known._fills_the_device(move.settings):
+        result = known.judge.result(move.settings)
+        if not known.plan.may_stack(candidate) or fills_the_device(known.plan.facts, move.settings, result):
             return known
         why = known.why_unusable(move.settings)
         if why:
@@ -380,7 +381,7 @@ class Known:
         gain = known.judge.gain(move.settings, known.stack)
         accepted = known.plan.consent.accepts(candidate.recipe, candidate.value)
         margin = known.plan.recipe(candidate).replacement_margin if candidate.key in known.stack else 1.0
-        joins = accepted and not gain.is_worse and _holds(move.settings, known.stack)
+        joins = accepted and not gain.is_worse and known.stack.keys() <= move.settings.keys()
         if joins or (gain.is_better and gain.low > margin and not known.needs_another_run(move.settings)):
             return known._with_stack(move.settings)
         if move.base == known.stack and known.stack and candidate.key not in known.stack:
@@ -450,9 +451,6 @@ class Known:
         rests = [self.plan.without(self.stack, key) for key in self.stack]
         return [rest for rest in rests if rest and self.judge.measured_runs(rest)]
 
-    def _fills_the_device(self, settings: Settings) -> bool:
-        return fills_the_device(self.plan.facts, settings, self.judge.result(settings))
-
     def best_usable(self, among: Iterable[Settings] | None = None) -> Settings:
         """The best combination that may be used, by what was measured; the baseline where none is better."""
         best = BASELINE
@@ -492,7 +490,3 @@ class Known:
         if not self.plan.consent.decisions:
             return self
         return replace(self, plan=replace(self.plan, consent=replace(self.plan.consent, seen=self._seen())))
-
-
-def _holds(new: Settings, old: Settings) -> bool:
-    return set(old) <= set(new)

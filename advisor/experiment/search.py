@@ -52,7 +52,7 @@ class Lab(Protocol[KnownT, AskedT_contra]):
         """Whether there is time for a move, and for what must come after it."""
 
     def tell(self, known: KnownT, /) -> KnownT:
-        """Tell the outside what is known, and return it under the decisions that the person has taken meanwhile."""
+        """Tell the outside what is known, and return it with the decisions that were taken meanwhile."""
 
 
 def search(known: Known, lab: Lab[Known, Move], *, wanted: Callable[[Move], bool] = lambda move: True) -> Known:

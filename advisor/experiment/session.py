@@ -18,12 +18,10 @@ from advisor.experiment.judging.tolerance import own_rounding
 from advisor.experiment.known import Kind, Known, Move
 from advisor.experiment.measuring.baseline import check_energy, first_run
 from advisor.experiment.measuring.bench import Bench, SessionCancelledError
-from advisor.experiment.measuring.budget import Budget
-from advisor.experiment.measuring.compile_time import expected_compile_s
+from advisor.experiment.measuring.budget import Budget, expected_compile_s
 from advisor.experiment.measuring.lab import Lab
 from advisor.experiment.measuring.verification import verify
 from advisor.experiment.moves import why_not
-from advisor.experiment.outbox import Outbox
 from advisor.experiment.past.hints import Hints, hints_for, keep_hints, workload_name
 from advisor.experiment.past.journal import Journal, PastSession
 from advisor.experiment.past.resuming import take_over
@@ -38,7 +36,7 @@ from advisor.experiment.scaling.lab import ScalingLab, losses_compare
 from advisor.experiment.scaling.moves import moves as scaling_moves
 from advisor.experiment.search import explore, search
 from advisor.experiment.state import SessionState
-from advisor.experiment.telling import Teller
+from advisor.experiment.telling import Outbox, Teller
 from advisor.machine.hardware import inspect_hardware
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.recipe.settings import Settings
@@ -51,7 +49,10 @@ _REWORK, _MORE, _VERIFY = "rework", "more", "verify"
 
 
 class Session:
-    """Implements ``SessionControl``. ``emit`` is called in the thread that runs the session, or that decides.
+    """``emit`` is called in the thread that runs the session, or that decides.
+
+    ``run``, ``rework``, ``retry``, ``try_more`` and ``verify`` block: call them in a thread. Everything else may be
+    called from any thread at any time.
 
     ``past`` continues an interrupted session: what it measured is kept, what the person decided holds, and the baseline
     is measured once more. ``clock`` is the budget's, in seconds.
@@ -103,14 +104,14 @@ class Session:
         self._guarded(self._run, finishes=True)
 
     def cancel(self) -> None:
-        """End the running trial at once, and the session with it."""
+        """End the running trial at once, and the session with it; what was measured is kept."""
         with self._lock:
             self._closed = True
         self._runner.cancel()
         self._steering.go_on()
 
     def stop(self) -> None:
-        """End a running ``rework`` or ``retry``; nothing else changes."""
+        """End a running ``rework``, ``retry`` or ``verify`` at once; the session and what was measured stay."""
         with self._lock:
             if self._running_afterwards:
                 self._runner.cancel()
@@ -122,7 +123,7 @@ class Session:
             self._runner.skip()
 
     def pause(self) -> None:
-        """Start no further trial until :meth:`go_on`."""
+        """Start no further trial until :meth:`go_on`; the one that runs goes on to its end. The budget waits too."""
         self._steering.pause()
 
     def go_on(self) -> None:
@@ -156,7 +157,11 @@ class Session:
         self._runner.skip()
 
     def decide(self, recipe_id: str, decision: Decision | None, value: Value | None = None) -> None:
-        """Record what the person said of a recipe; a rework that does not know of it yet is ended."""
+        """Record what the person said of a recipe (None takes it back); a running session follows it at its next step.
+
+        With a ``value`` only that one of the recipe's values is accepted. A running ``rework`` is ended, since it does
+        not know of the decision: call that again.
+        """
         if not self._decisions.take(recipe_id, decision, value):
             return
         self._outbox.emit(events.Decided(recipe_id, decision, value))
@@ -169,7 +174,7 @@ class Session:
         return self._decisions.all()
 
     def rework(self) -> None:
-        """Find the stack again as the decisions have it: without the rejected, with the accepted."""
+        """Find the stack again under the present decisions; nothing happens when they are followed already."""
         if self._known is not None and self._known is not self._found_by_decisions.get(self._decided):
             self._run_afterwards(_REWORK, self._rework)
 

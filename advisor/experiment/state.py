@@ -17,8 +17,10 @@ from advisor.records import (
     Facts,
     Finding,
     Hardware,
+    Mode,
     Outcome,
     ParetoPoint,
+    Profile,
     Recommendation,
     ScalingRecord,
     StackRecord,
@@ -100,6 +102,21 @@ class SessionState:
         return Yardstick(self.goal, self.baseline) if self.baseline else None
 
     @property
+    def mode(self) -> Mode:
+        """The mode of the workload; training until that is known."""
+        return self.facts.workload.mode if self.facts else Mode.TRAIN
+
+    @property
+    def profile(self) -> Profile | None:
+        """The baseline's profile; None until it was taken."""
+        return self.facts.profile if self.facts else None
+
+    @property
+    def baseline_bytes(self) -> int | None:
+        """The baseline's peak reserved memory, in bytes; None while it is not known."""
+        return self.baseline.result.peak_reserved_bytes if self.baseline else None
+
+    @property
     def stack_settings(self) -> dict[str, Value]:
         """The settings of the stack, empty before there is one."""
         return dict(self.stack.settings) if self.stack else {}
@@ -125,8 +142,7 @@ class SessionState:
     @apply.register
     def _(self, event: events.SourceRead) -> None:
         self.source_files, self.source_problems = event.files, event.problems
-        facts = self.facts
-        self.findings = _relevant(event.findings, facts) if facts else event.findings
+        self.findings = relevant(event.findings, self.facts) if self.facts else event.findings
 
     @apply.register
     def _(self, event: events.StageStarted) -> None:
@@ -135,7 +151,7 @@ class SessionState:
     @apply.register
     def _(self, event: events.FactsFound) -> None:
         self.facts = event.facts
-        self.findings = _relevant(self.findings, event.facts)
+        self.findings = relevant(self.findings, event.facts)
 
     @apply.register
     def _(self, event: events.BaselineMeasured) -> None:
@@ -251,25 +267,34 @@ class SessionState:
         record = self.trials.get(name)
         return record.candidate if record else next((c for c in self.planned if c.name == name), None)
 
+    def has_run(self, name: str) -> bool:
+        """Whether a candidate was tried, alone or with others, so that trying it is trying it again."""
+        record = self.trials.get(name)
+        return record is not None and record.result.outcome is not Outcome.SKIPPED
+
     def can_decide(self, recipe: str) -> bool:
         """Whether accepting or rejecting a recipe changes anything: it is recommended, in the stack, or to be tried."""
         waiting = self.finished is None and any(c.recipe == recipe and c.name not in self.trials for c in self.planned)
-        recommended = any(item.record.candidate.recipe == recipe for item in self.recommendations)
+        recommended = any(item.recipe == recipe for item in self.recommendations)
         # What came into the stack with the others need not have been tried alone.
         stack = self._measured_stack.settings if self._measured_stack else {}
         return waiting or recommended or any(self._owners.get(key) == recipe for key in stack)
 
     @property
+    def candidates(self) -> dict[str, Candidate]:
+        """All candidates by their names: those of the plan in its order, then what else was tried."""
+        return {c.name: c for c in (*self.planned, *(record.candidate for record in self.trials.values()))}
+
+    @property
     def _owners(self) -> dict[str, str]:
         """The recipes of the settings that are known."""
-        return {c.key: c.recipe for c in (*self.planned, *(record.candidate for record in self.trials.values()))}
+        return {candidate.key: candidate.recipe for candidate in self.candidates.values()}
 
     def _follow_decisions(self) -> None:
         """Take the rejected out of the stack and of what the recommendations say of it, or put it back."""
         self.stack = self._without_rejected(self._measured_stack) if self._measured_stack else None
         self.recommendations = tuple(
-            replace(item, in_stack=False) if item.record.candidate.recipe in self.rejected else item
-            for item in self._ranked
+            replace(item, in_stack=False) if item.recipe in self.rejected else item for item in self._ranked
         )
 
     def _without_rejected(self, stack: StackRecord) -> StackRecord:
@@ -285,7 +310,3 @@ class SessionState:
             result=TrialResult(Outcome.SKIPPED, why if rest else "you rejected all that was in it"),
             dropped={**stack.dropped, **dict.fromkeys(gone, REJECTED)},
         )
-
-
-def _relevant(findings: Iterable[Finding], facts: Facts) -> tuple[Finding, ...]:
-    return relevant(findings, facts.workload, facts.profile, gradients_at_times=facts.gradients_at_times)

@@ -1,4 +1,4 @@
-"""Reading and writing files byte for byte; a reader sees the old content or the new, and never half of it."""
+"""Writing files byte for byte; a reader sees the old content or the new, and never half of it."""
 
 from __future__ import annotations
 
@@ -36,17 +36,6 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
         raise UsageError(
             f"{path} cannot be written: {error.strerror or error}.",
             f"Check that you may write to {target.parent}, or choose another path.",
-        ) from error
-
-
-def read_exactly(path: str | Path) -> str:
-    """A UTF-8 file's text with the line endings that it has. Raises UsageError when it cannot be read."""
-    try:
-        return Path(path).read_bytes().decode()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise UsageError(
-            f"{path} cannot be read: {reason}.", "Check the path and that it is a UTF-8 text file."
         ) from error
 
 

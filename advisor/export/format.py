@@ -51,6 +51,20 @@ class Found:
         return settings_to_export(self.state)
 
     @property
+    def launch_lines(self) -> tuple[str, ...]:
+        """Lines that say how a script with these settings is started, where it needs several processes."""
+        from advisor.report.several_gpus import launch_lines
+
+        return tuple(launch_lines(self.state, self.settings))
+
+    @property
+    def runs_alone(self) -> bool:
+        """Whether a script with these settings is one process, so that a trial can verify its file."""
+        from advisor.report.several_gpus import gpus_to_start
+
+        return gpus_to_start(self.state, self.settings) == 1
+
+    @property
     def remark(self) -> str:
         """The end of the sentence about exported settings that promise less than a person expects; else empty."""
         from advisor.report.verdict import export_remark
@@ -109,7 +123,7 @@ class Format(ABC):
         return content
 
     def missing(self) -> str:
-        """The sentence for a measured session that has nothing for this format, where that can be."""
+        """The sentence that a session has nothing for this format; empty where every measured session has something."""
         return ""
 
     def to_verify(self, found: Found, path: str) -> Exported | None:

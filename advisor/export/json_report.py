@@ -210,7 +210,7 @@ def _stack(state: SessionState) -> Json | None:
 def _recommendation(item: Recommendation, by: Yardstick | None) -> Json:
     return {
         "rank": item.rank,
-        "recipe": item.record.candidate.recipe,
+        "recipe": item.recipe,
         "settings": dict(item.record.settings),
         "gain": _gain(item.record, by),
         **_comparison(item.record.comparison),
@@ -236,8 +236,8 @@ def _pareto_point(point: ParetoPoint) -> Json:
 
 
 def _gain(record: TrialRecord | StackRecord, by: Yardstick | None) -> Json | None:
-    gain = by.gain(record.result, record.comparison) if by else None
-    return {"ratio": gain.ratio, "low": gain.low, "high": gain.high, "floor": gain.floor} if gain else None
+    gain: Json | None = msgspec.to_builtins(by.gain(record.result, record.comparison) if by else None)
+    return gain
 
 
 def _effect(record: TrialRecord | StackRecord) -> Json:

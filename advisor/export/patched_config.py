@@ -9,7 +9,7 @@ from pathlib import Path
 from advisor.experiment.state import SessionState
 from advisor.export.config_patch import Patch, Wanted, patched
 from advisor.export.configs.words import DDP_KEYS, LOADER_KEYS
-from advisor.export.files import read_exactly
+from advisor.files.config_file import read_text
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import SECTION
 from advisor.records import ConfigKind, Mode, Value, WorkloadFacts
@@ -56,7 +56,7 @@ def patched_for(
     """The user's config with these settings in it, for a file of this path. Raises UsageError."""
     config = outputs.config_path or ""
     wanted = _wanted(state, settings, outputs, catalog)
-    patch = patched(read_exactly(config), wanted, name=config, kind=outputs.config_kind)
+    patch = patched(read_text(config), wanted, name=config, kind=outputs.config_kind)
     rest_path = _rest_path(path) if patch.rest else None
     sentences = tuple(_sentences(patch, path, said=outputs.config_kind is not None))
     code = (*_code(patch, rest_path, wanted.mode), *_ddp_kwargs(patch), *launch_lines(state, settings))

@@ -73,7 +73,7 @@ def locals_of(function: str) -> set[str]:
 
 
 def bindings(code: str) -> dict[str, str]:
-    """The names that a piece of code binds at its top level, each with the text of what could be moved, or nothing."""
+    """The names that code binds at its top level, each with its definition if that can be moved, else with no text."""
     found = dict.fromkeys(_bound(symtable.symtable(code, "code", "exec")), "")
     for one in _movable(code):
         found |= one.binds

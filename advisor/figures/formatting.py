@@ -275,6 +275,17 @@ def format_worth(record: TrialRecord) -> str:
     return f"already on, {'but costs' if comparison.verdict is Verdict.FASTER else 'worth'} {figures}"
 
 
+def counted(count: int, thing: str) -> str:
+    """A number of things: ``1 line``, ``3 lines``."""
+    return f"{count} {thing}{'' if count == 1 else 's'}"
+
+
+def format_first(words: Sequence[str], most: int, between: str = ", ") -> str:
+    """The first of some words, and how many others there are: ``a, b and 3 more``; empty for none."""
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return between.join(words[:most]) + more
+
+
 def format_names(candidates: Iterable[Candidate]) -> str:
     """Candidates by name, those of one recipe together: ``autocast=bfloat16, batch_size (64, 128)``."""
     values: dict[str, list[str]] = {}

@@ -155,9 +155,9 @@ def read_config(path: str) -> dict[str, Any]:
 
 
 def read_text(path: str | Path) -> str:
-    """A text file's content. Raises UsageError, with the reason, when it cannot be read."""
+    """A UTF-8 file's text with its own line endings. Raises UsageError, with the reason, when it cannot be read."""
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return Path(path).read_bytes().decode()
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or no name that a file can have
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise UsageError(f"{path} cannot be read: {why}", "Check the path and that it is a UTF-8 text file.") from error

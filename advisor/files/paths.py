@@ -1,7 +1,10 @@
-"""Paths that a person may write in any way: too long, with a NUL, in folders that may not be entered."""
+"""Paths that a person may write in any way, with a NUL or too long; and whether the code of a file is the user's."""
 
 from __future__ import annotations
 
+import functools
+import os
+import sysconfig
 from pathlib import Path
 
 from advisor.errors import TargetError
@@ -11,6 +14,8 @@ DEMO = "demo"
 
 # The folder of this package, for telling our files from the user's.
 PACKAGE = Path(__file__).parents[1]
+# The folders that packages are installed in.
+INSTALLED = ("/site-packages/", "/dist-packages/")
 
 # What other programs write for a model, by the file's ending: none of it is one that PyTorch can run by itself.
 _NO_MODELS = {
@@ -49,6 +54,22 @@ def exists(path: str | Path) -> bool:
         return Path(path).exists()
     except (OSError, ValueError):
         return False
+
+
+def is_pythons_own(file: str) -> bool:
+    """Whether a file of code is a module of Python's own library."""
+    return file.startswith(_pythons_folders()) and not any(part in file for part in INSTALLED)
+
+
+def is_library(file: str) -> bool:
+    """Whether a file of code is Python's own, an installed package's or this package's, and not the user's."""
+    return is_pythons_own(file) or any(part in file for part in (*INSTALLED, f"{PACKAGE}{os.sep}"))
+
+
+@functools.cache
+def _pythons_folders() -> tuple[str, ...]:
+    folder = sysconfig.get_path("stdlib")
+    return "<frozen ", f"{folder}{os.sep}", f"{os.path.realpath(folder)}{os.sep}"
 
 
 def no_file(path: str | Path, shown: str = "") -> str:

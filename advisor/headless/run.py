@@ -8,13 +8,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
 from advisor.errors import AdvisorError, ExitCode
 from advisor.experiment import events
-from advisor.experiment.control import SessionControl
 from advisor.experiment.events import Event
 from advisor.experiment.measuring.verification import limit_s, may_be_verified
 from advisor.experiment.past.journal import Journal, PastSession
@@ -30,12 +29,15 @@ from advisor.recipe.catalog import load_catalog
 from advisor.records import Exported
 from advisor.records.outputs import Outputs
 
+if TYPE_CHECKING:
+    from advisor.experiment.session import Session
+
 _SIGNAL_CHECK_S = 0.05
 Emit = Callable[[events.Event], None]
-OpenSession = Callable[[Request, "PastSession | None", Emit], SessionControl]
+OpenSession = Callable[[Request, "PastSession | None", Emit], "Session"]
 
 
-def open_session(request: Request, past: PastSession | None, emit: Emit) -> SessionControl:
+def open_session(request: Request, past: PastSession | None, emit: Emit) -> Session:
     """A session with its journal and its trial processes, ready to run."""
     from advisor.experiment.session import Session
     from advisor.runner.trials import Runner
@@ -84,7 +86,7 @@ def run_headless(
     return ExitCode.INTERRUPTED if finished and finished.cancelled else ExitCode.OK
 
 
-def _run_in_thread(session: SessionControl, part: Callable[[], None], say: Callable[[str], None]) -> bool:
+def _run_in_thread(session: Session, part: Callable[[], None], say: Callable[[str], None]) -> bool:
     """Run a part of the session in a thread of its own, which no signal interrupts half-way. Whether it has ended.
 
     The first signal ends it early; after another it is not waited for any more.
@@ -103,7 +105,7 @@ def _run_in_thread(session: SessionControl, part: Callable[[], None], say: Calla
     return not worker.is_alive()
 
 
-def _report(reporter: HeadlessReporter, request: Request, outputs: Outputs, session: SessionControl) -> Written:
+def _report(reporter: HeadlessReporter, request: Request, outputs: Outputs, session: Session) -> Written:
     """The files first: whoever reads our output may leave."""
     state = reporter.state
     catalog = load_catalog(request.recipe_folders)

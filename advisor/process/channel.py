@@ -55,7 +55,7 @@ class Inbox:
                 return None
 
     def next(self, timeout_s: float | None) -> Message | None:
-        """Wait for a message, or so many seconds for a part of one: None then. Raises EOFError and OSError."""
+        """Wait for a message; None when nothing comes for ``timeout_s`` seconds. Raises EOFError and OSError."""
         while self._connection.poll(timeout_s):
             if (message := self.read()) is not None:
                 return message

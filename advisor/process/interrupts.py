@@ -47,7 +47,7 @@ class Interrupts:
 
     @property
     def urgent(self) -> bool:
-        """Whether another one has come, a moment later."""
+        """Whether a second signal has come, a moment after the first."""
         return self._urgent_at is not None
 
     @contextmanager

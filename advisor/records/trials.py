@@ -440,3 +440,8 @@ class Recommendation:
     why: str
     needs_consent: bool
     in_stack: bool
+
+    @property
+    def recipe(self) -> str:
+        """The id of its recipe."""
+        return self.record.candidate.recipe

@@ -262,7 +262,7 @@ def waits_blocks(profile: Profile) -> Iterator[Block]:
 
 def roof_section(state: SessionState) -> Iterator[Section]:
     """The section on efficiency: the step against the machine's peak rates, before and after, and those rates."""
-    profile = state.facts.profile if state.facts else None
+    profile = state.profile
     if profile is None:
         return
     reached = [(figure.name, figure.words) for figure in _reached(*roof_shares(state))]
@@ -315,11 +315,10 @@ def sweep_section(state: SessionState, advice: str) -> Iterator[Section]:
     points = sweep_of(state)
     if not points:
         return
-    mode = state.facts.workload.mode if state.facts else Mode.TRAIN
-    blocks: list[Block] = [Paragraph(sweep_sentence(points, mode))]
+    blocks: list[Block] = [Paragraph(sweep_sentence(points, state.mode))]
     headings = tuple(heading.capitalize() or "Remark" for heading in headings_of(points))
     blocks.append(Table(headings, tuple(sweep_rows(points)), frozenset(headings[:-1])))
-    chart = sweep_chart(points, mode)
+    chart = sweep_chart(points, state.mode)
     if chart:
         blocks.append(Listing(chart))
     blocks += [Paragraph(text) for text in (_calls_sentence(points), *sweep_caveats(state), advice) if text]

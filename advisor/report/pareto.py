@@ -127,8 +127,7 @@ def _points(state: SessionState) -> Iterable[ParetoPoint]:
         point = _of_record(record.label, record)
         if point and record.candidate.recipe != CONTROL and _allowed(state, record):
             yield point
-    candidates = [*state.planned, *(record.candidate for record in state.trials.values())]
-    rejected = {candidate.key for candidate in candidates if candidate.recipe in state.rejected}
+    rejected = {candidate.key for candidate in state.candidates.values() if candidate.recipe in state.rejected}
     yield from (point for point in state.combinations.values() if rejected.isdisjoint(point.settings))
     stack = _of_record(STACK, state.stack) if state.stack else None
     if stack:
@@ -159,7 +158,7 @@ def pareto_rows(state: SessionState) -> list[tuple[str, ...]]:
     """
     if len(measured_points(state)) < 2:
         return []
-    own_bytes = state.baseline.result.peak_reserved_bytes if state.baseline else None
+    own_bytes = state.baseline_bytes
     return [
         (
             str(Settings(point.settings)) if point.settings else "what you have",

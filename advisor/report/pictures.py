@@ -24,7 +24,7 @@ from advisor.figures.formatting import (
 from advisor.figures.roof import ceiling_of
 from advisor.figures.sweep import SweepPoint, knee_of
 from advisor.recipe.settings import Settings
-from advisor.records import Comparison, Mode, Phase, Profile, StackRecord, TrialRecord, TrialResult, Value, Verdict
+from advisor.records import Comparison, Phase, Profile, StackRecord, TrialRecord, TrialResult, Value, Verdict
 from advisor.report.charts import (
     Axis,
     Bar,
@@ -251,7 +251,7 @@ def _front_marks(
         put(Settings(point.settings), "◆", Tone.FRONT, "")
     for item in reversed(state.recommendations):
         if item.record.alone:
-            put(Settings(item.record.settings), str(item.rank)[-1], Tone.FASTER, item.record.candidate.recipe)
+            put(Settings(item.record.settings), str(item.rank)[-1], Tone.FASTER, item.recipe)
     if chosen and chosen in known:
         put(chosen, "◉", Tone.CHOSEN, marks[chosen][2])
     put(Settings(), "B", Tone.BASELINE, "baseline")
@@ -265,7 +265,7 @@ def _front_marks(
 
 def phases_chart(state: SessionState) -> StackedBars | None:
     """The phases of the baseline's step, and of the stack's where they were timed, as stacked bars on one scale."""
-    profile = state.facts.profile if state.facts else None
+    profile = state.profile
     if profile is None or not profile.phases:
         return None
     bars = [_stacked("before", profile.phases)]
@@ -302,7 +302,7 @@ def roofline_chart(state: SessionState) -> Plot | None:
 
     The stack is drawn at the baseline's intensity: its own traffic is not counted, the work of a sample is the same.
     """
-    profile = state.facts.profile if state.facts else None
+    profile = state.profile
     before, after = roof_shares(state)
     if profile is None or before is None or not profile.copy_bytes_per_s:
         return None
@@ -414,8 +414,7 @@ def batch_chart(state: SessionState) -> Plot | None:
     knee = knee_of(points)
     line = Line(tuple((float(point.size), point.samples_per_s or 0.0) for point in ran), Tone.OTHER)
     marks = tuple(_batch_mark(point, knee) for point in sorted(points, key=lambda point: point.size == knee))
-    mode = state.facts.workload.mode if state.facts else Mode.TRAIN
-    return Plot("Batch sizes", sweep_sentence(points, mode), x, y, (line,), marks)
+    return Plot("Batch sizes", sweep_sentence(points, state.mode), x, y, (line,), marks)
 
 
 def _batch_mark(point: SweepPoint, knee: int | None) -> Mark:

@@ -314,7 +314,7 @@ def price_text(finding: Finding, state: SessionState) -> str:
     record = price_of(finding, state.trials.values())
     if record is not None:
         return f"{record.candidate.name} {format_interval(record.comparison)}"
-    profile = state.facts.profile if state.facts else None
+    profile = state.profile
     if profile is None:
         return MISSING
     places = [place for place in profile.sync_places or () if place.place == finding.place]

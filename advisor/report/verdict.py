@@ -9,7 +9,15 @@ from enum import Enum, auto
 from advisor.experiment.objective import Yardstick, figure, format_figure
 from advisor.experiment.policy import POLICY
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import format_bytes, format_interval, format_ms, format_pending, format_percent, plain
+from advisor.figures.formatting import (
+    counted,
+    format_bytes,
+    format_interval,
+    format_ms,
+    format_pending,
+    format_percent,
+    plain,
+)
 from advisor.records import BaselineRecord, Mode, Objective, StackRecord, TrialRecord
 from advisor.report.conclusions import candidates_tried, count_untried, settings_to_export, stack_helps
 from advisor.report.figures import IN_TURN, MEASURED_ONCE, format_tokens, hardware_line, own_figures, tokens_per_s
@@ -120,9 +128,8 @@ def result_line(state: SessionState) -> str:
     if state.stack and state.stack.pending:
         return format_pending(state.stack)
     if state.stack and state.stack.comparison and state.stack.settings:
-        count = len(state.stack.settings)
         doubt = "" if stack_helps(state) else "undecided, "
-        return f"{doubt}{_effect(state, state.stack)} with {count} setting{'' if count == 1 else 's'}"
+        return f"{doubt}{_effect(state, state.stack)} with {counted(len(state.stack.settings), 'setting')}"
     return no_result(state).reason
 
 

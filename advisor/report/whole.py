@@ -71,7 +71,7 @@ def sections(state: SessionState, catalog: Catalog) -> Iterator[Section]:
 
 
 def _evidence(state: SessionState, catalog: Catalog) -> Iterator[Section]:
-    profile = state.facts.profile if state.facts else None
+    profile = state.profile
     if state.baseline:
         yield Section("Baseline", tuple(baseline_blocks(state.baseline, state.facts)))
     if profile:

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from advisor.figures.formatting import format_first
 from advisor.portable.calls import TARGET_NAMES, positional_count, splitter
 from advisor.portable.nested import tensors_of
 
@@ -14,8 +15,7 @@ from advisor.portable.nested import tensors_of
 def describe(batch: Any) -> str:
     """A batch as a person reads it, for example ``float32[64, 3, 224, 224], int64[64]``."""
     texts = [f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors_of(batch)]
-    shown = ", ".join(texts[:6]) + (f" and {len(texts) - 6} more" if len(texts) > 6 else "")
-    return shown or type(batch).__name__
+    return format_first(texts, 6) or type(batch).__name__
 
 
 def has_target(batch: Any, model: nn.Module) -> bool:

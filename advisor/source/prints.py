@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-import sysconfig
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-_LIBRARIES = ("site-packages", "dist-packages")
+from advisor.files.paths import is_library
+
 _OURS = "advisor"  # our package, with the recipes in it
 # The program that this process was started with, and what the site runs in every process.
 _ENTRIES = ("__main__", "__mp_main__", "sitecustomize", "usercustomize")
@@ -66,13 +66,11 @@ def _stamp(path: str) -> tuple[int, int] | None:
 
 
 def _own_files() -> Iterator[str]:
-    standard = os.path.realpath(sysconfig.get_path("stdlib"))
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         ours = name.partition(".")[0] == _OURS or name in _ENTRIES
         if ours or not (isinstance(file, str) and file.endswith(".py") and Path(file).is_absolute()):
             continue
         path = os.path.realpath(file)
-        library = path.startswith(standard + os.sep) or any(f"{os.sep}{part}{os.sep}" in path for part in _LIBRARIES)
-        if not library:
+        if not is_library(path):
             yield path

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import json
 import sys
-import sysconfig
 import tokenize
 import warnings
 from collections.abc import Iterable, Iterator
@@ -17,14 +16,13 @@ from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 
-from advisor.files.paths import PACKAGE, is_file
-from advisor.records import Finding, LoaderFacts, Mode, Phase, Profile, WorkloadFacts
+from advisor.files.paths import is_file, is_library
+from advisor.records import Facts, Finding, LoaderFacts, Mode, Phase, Profile
 from advisor.source.habits import habits_of
 from advisor.source.program import TooMuchError
 
 _LARGEST_BYTES = 1_000_000
 _LONGEST_LINE = 160
-_LIBRARIES = ("site-packages", "dist-packages")
 _PYTHON_MAGICS = ("%%time", "%%timeit", "%%capture", "%%prun")
 
 
@@ -75,16 +73,8 @@ def target_file(target: str, directory: str) -> Path | None:
         package = Path(folder, *parts, "__init__.py")
         for path in (package, Path(folder, *parts[:-1], f"{parts[-1]}.py")):
             if all(parts) and is_file(path):
-                return None if _of_library(path) else path
+                return None if is_library(str(path.resolve())) else path  # those habits are not the user's to mend
     return None
-
-
-def _of_library(path: Path) -> bool:
-    """Whether a file was installed, or is ours: its habits are not the user's to mend."""
-    resolved = path.resolve()
-    own = resolved.is_relative_to(PACKAGE)
-    standard = resolved.is_relative_to(sysconfig.get_path("stdlib"))
-    return own or standard or any(part in _LIBRARIES for part in resolved.parts)
 
 
 def _shown(path: Path, directory: str) -> str:
@@ -215,21 +205,19 @@ _OF_LOADERS = frozenset({"num_workers", "pin_memory"})
 _LEAST_SHARE = 0.01
 
 
-def relevant(
-    findings: Iterable[Finding], workload: WorkloadFacts, profile: Profile | None, *, gradients_at_times: int = 0
-) -> tuple[Finding, ...]:
+def relevant(findings: Iterable[Finding], facts: Facts) -> tuple[Finding, ...]:
     """The findings about what the measured loop does, and what costs time on its device.
 
     Where gradients are there at times only, to clear them in another way would change what is trained.
     """
-    on_gpu, trains = workload.on_cuda, workload.mode is Mode.TRAIN
+    loader, on_gpu, trains = facts.workload.loader, facts.on_cuda, facts.workload.mode is Mode.TRAIN
     return tuple(
         finding
         for finding in findings
         if (on_gpu or finding.recipe not in ON_GPU_ONLY)
         and (trains or finding.recipe not in IN_TRAINING_ONLY)
-        and not (finding.recipe == "zero_grad" and gradients_at_times)
-        and (finding.recipe not in _OF_LOADERS or (_lacks(workload.loader, finding.recipe) and _feeds_slowly(profile)))
+        and not (finding.recipe == "zero_grad" and facts.gradients_at_times)
+        and (finding.recipe not in _OF_LOADERS or (_lacks(loader, finding.recipe) and _feeds_slowly(facts.profile)))
     )
 
 

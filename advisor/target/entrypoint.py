@@ -9,11 +9,9 @@ import difflib
 import importlib
 import importlib.util
 import inspect
-import os
 import pickle
 import re
 import sys
-import sysconfig
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +21,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from advisor.errors import TargetError
-from advisor.files.paths import DEMO, PACKAGE, check_target, is_file
+from advisor.files.paths import DEMO, check_target, is_file, is_library
 from advisor.process.output import Printed
 from advisor.records import TargetSpec
 from advisor.records.trials import WORKLOAD_SUFFIX
@@ -177,10 +175,8 @@ def one_line(error: BaseException) -> str:
 def user_frames(error: BaseException) -> str:
     """The last frames of a traceback that are in the user's code; the last of all when none is."""
     frames = traceback.extract_tb(error.__traceback__)
-    ours = f"{PACKAGE}{os.sep}"
-    libraries = ("/site-packages/", "/dist-packages/", "<frozen ", f"{sysconfig.get_path('stdlib')}{os.sep}")
-    own = [f for f in frames if not f.filename.startswith(ours) and not any(part in f.filename for part in libraries)]
-    if isinstance(error, SyntaxError) and error.filename and not any(part in error.filename for part in libraries):
+    own = [frame for frame in frames if not is_library(frame.filename)]
+    if isinstance(error, SyntaxError) and error.filename and not is_library(error.filename):
         # The line that does not parse has no frame: the exception itself names it.
         return "".join(traceback.format_list(own[-_FRAMES_SHOWN:]) + traceback.format_exception_only(error)).rstrip()
     shown = (own or list(frames))[-_FRAMES_SHOWN:]

@@ -1,4 +1,4 @@
-"""Made-up inputs of a model that nobody describes: from ``--input``, its example input, or its first layers."""
+"""Made-up inputs: by ``--input``, a model's example input or its first layers; and images with labels."""
 
 from __future__ import annotations
 
@@ -166,3 +166,29 @@ def _shapes_for(layer: nn.Module) -> Iterator[tuple[int, ...]]:
         yield (layer.num_features,)
     elif isinstance(layer, nn.BatchNorm2d):
         yield from ((layer.num_features, side, side) for side in _SIDES)
+
+
+def image_samples(model: nn.Module, shape: tuple[int, ...], *, train: bool) -> Samples:
+    """Random images of one shape, with labels that fit what the model returns for them."""
+
+    def images(size: int) -> torch.Tensor:
+        return typed(noise(size, *shape), model)
+
+    run = counted_run(model, images(_COUNTED)) if train else None
+    make = with_labels(images, run[0], _COUNTED) if run else _with_classes(images, model) if train else None
+    if make is None:
+        return Samples(images, trains=False)
+    return Samples(make, trains=True, optimizer=momentum)
+
+
+def _with_classes(images: Callable[[int], torch.Tensor], model: nn.Module) -> Callable[[int], Any] | None:
+    """Images with a class each, for a model that says how many it has."""
+    classes = getattr(model, "num_classes", None)
+    if not isinstance(classes, int) or classes < 1:
+        return None
+    return lambda size: (images(size), whole_numbers(classes, size))
+
+
+def momentum(parameters: Any) -> torch.optim.Optimizer:
+    """The usual optimizer of models of images."""
+    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)

@@ -192,7 +192,11 @@ def _checked(workload: Workload) -> Workload:
         )
     if isinstance(workload.model, torch.jit.ScriptModule) and not hasattr(workload.model, "training"):
         workload.model.eval()  # one that was frozen has lost its mode: it is for inference
-    lazy = [type(part).__name__ for part in workload.model.modules() if any(map(is_lazy, _own_tensors(part)))]
+    lazy = [
+        type(part).__name__
+        for part in workload.model.modules()
+        if any(map(is_lazy, (*part.parameters(recurse=False), *part.buffers(recurse=False))))
+    ]
     if lazy:
         raise TargetError(
             f"the target's model has layers without a size yet: {', '.join(dict.fromkeys(lazy))}.",
@@ -223,10 +227,6 @@ def _for_several(parts: Iterable[Any]) -> str:
     """A hint for a value with several models; empty for one with fewer."""
     several = sum(isinstance(part, nn.Module) and not isinstance(part, _Loss) for part in parts) > 1
     return f"Several models need a step of your own, a function of a batch: return {EXAMPLE}." if several else ""
-
-
-def _own_tensors(module: nn.Module) -> list[torch.Tensor]:
-    return [*module.parameters(recurse=False), *module.buffers(recurse=False)]
 
 
 def _check_can_be_called(loss: Any) -> None:

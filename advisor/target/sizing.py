@@ -101,7 +101,7 @@ def refuses(model: nn.Module, batch: Any) -> bool:
 
 def _run_without_contents(model: nn.Module, batch: Any) -> tuple[Any, int]:
     twin = without_contents(model)
-    split = splitter(model, with_target=False)(_on_meta(_without_masks(batch)))
+    split = splitter(model, with_target=False)(map_tensors(lambda tensor: tensor.to("meta"), _without_masks(batch)))
     with torch.no_grad(), torch.random.fork_rng(devices=[]), FlopCounterMode(display=False) as counter:
         output = twin(*split.args, **split.kwargs)
     return output, counter.get_total_flops()
@@ -115,10 +115,6 @@ def without_contents(model: nn.Module) -> nn.Module:
         memo[id(parameter)] = nn.Parameter(empty, requires_grad=parameter.requires_grad)
     memo.update((id(buffer), torch.empty_like(buffer, device="meta")) for buffer in model.buffers())
     return copy.deepcopy(model, memo)
-
-
-def _on_meta(batch: Any) -> Any:
-    return map_tensors(lambda tensor: tensor.to("meta"), batch)
 
 
 def _without_masks(batch: Any) -> Any:

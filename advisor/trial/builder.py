@@ -27,10 +27,12 @@ from pathlib import Path
 
 import torch
 
+from advisor.machine.host import usable_cores
 from advisor.process.channel import send_message
 from advisor.process.household import lead_own_group
 from advisor.process.opened import read_independently
 from advisor.process.output import redirect_output
+from advisor.process.replaced import replaced
 from advisor.process.threads import StartedThread, sees_all_threads, started_since, thread_ids
 from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec, TrialSpec
 from advisor.runtime.loop import Loop
@@ -98,13 +100,9 @@ def _one_thread(threads: _Threads) -> Iterator[None]:
     Its pool of threads does not survive a fork, and GNU's OpenMP waits for it there for ever; with one thread none is
     made.
     """
-    set_num_threads = torch.set_num_threads
-    set_num_threads(1)
-    torch.set_num_threads = threads.want
-    try:
+    torch.set_num_threads(1)
+    with replaced(torch, "set_num_threads", threads.want):
         yield
-    finally:
-        torch.set_num_threads = set_num_threads
 
 
 def _build(target: TargetSpec, seed: int, threads: _Threads) -> Loop:
@@ -180,11 +178,8 @@ def config_shown_by_a_fork() -> Iterator[None]:
         told[:] = told or [_text_of_a_fork(show) or show()]
         return told[0]
 
-    torch.__config__.show = shown
-    try:
+    with replaced(torch.__config__, "show", shown):
         yield
-    finally:
-        torch.__config__.show = show
 
 
 def _text_of_a_fork(tell: Callable[[], str]) -> str:
@@ -244,8 +239,7 @@ def _exit_code_of(child: int) -> int:
 
 def _has_cores() -> bool:
     """Whether cores are idle beside a trial. A trial on a GPU uses one or two."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return usable >= _FEWEST_CORES and torch.cuda.device_count() > 0
+    return usable_cores() >= _FEWEST_CORES and torch.cuda.device_count() > 0
 
 
 def _import_compiler() -> bool:

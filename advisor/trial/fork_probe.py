@@ -47,9 +47,9 @@ _Part = tuple[str, Callable[[], None]]
 
 
 def problem_of_forks(loop: Loop, threads: int) -> str:
-    """Fork, and run in the fork what a trial runs, with so many threads: return how it went wrong, or an empty text.
+    """Run what a trial runs in a fork, with this number of threads; return what went wrong, empty for nothing.
 
-    A fork that hangs is killed after a quiet second. A step that has computed for a second goes well.
+    A fork that is quiet for a second hangs, and is killed. A step that has computed for a second has passed.
     """
     reading, writing = os.pipe()
     child = os.fork()

@@ -381,11 +381,6 @@ def _copy_problem(loader: torch.utils.data.DataLoader[Any]) -> str:
     return ""
 
 
-def _problem_of_workers(loader: torch.utils.data.DataLoader[Any]) -> str:
-    """The reason why the first workers of a loader would change more than its speed; empty for none."""
-    return READ_AHEAD if keeps_position(loader) else state_problem(loader)
-
-
 def _loader_facts(loop: Loop, batch: Any, *, on_device: bool) -> LoaderFacts | None:
     loader = loop.loader
     if loader is None:
@@ -409,7 +404,8 @@ def _loader_facts(loop: Loop, batch: Any, *, on_device: bool) -> LoaderFacts | N
         pinning_problem=pinning_problem(batch),
         divides_samples=iterable and divides_samples(loader),
         hears_of_epochs=hears_of_epochs(loader.dataset),
-        state_problem="" if loader.num_workers else _problem_of_workers(loader),
+        # The first workers may change more than the speed.
+        state_problem="" if loader.num_workers else READ_AHEAD if keeps_position(loader) else state_problem(loader),
         batched_reads_problem=_batched_reads_problem(loader),
     )
 

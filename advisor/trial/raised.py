@@ -23,7 +23,7 @@ _NO_DEVICE_MEMORY = (
 
 
 def result_of(error: BaseException, channel: Channel) -> TrialResult:
-    """The result of a trial that raised; memory that ran out counts as that wherever in the user's code it did."""
+    """The result of a trial that raised an error; running out of memory anywhere in the user's code is told apart."""
     cause = error.__cause__ if isinstance(error, TargetError) and error.__cause__ else error
     if _ran_out_of_memory(cause):
         return _failed(Outcome.OUT_OF_MEMORY, _short_oom(cause), "Try a smaller batch size.", user_frames(cause))

@@ -190,7 +190,8 @@ def packaged_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
     if loop.mode is not Mode.INFER or loop.step is not None:
         raise TargetError("only a model in inference can be compiled to a file.", "Measure it with --mode infer.")
     started = time.perf_counter()
-    tuning = Tuning({**loop.current, **_kept(spec.settings)}, catalog)
+    kept = {key: value for key, value in spec.settings.items() if not key.startswith(_COMPILING)}
+    tuning = Tuning({**loop.current, **kept}, catalog)
     data = sized_data(loop, spec.settings)
     prepared = tuning.prepare(loop.model, data) if is_loader(data) else (tuning.prepare(loop.model), data)
     model, data = prepared
@@ -220,7 +221,3 @@ def packaged_step(model: nn.Module, path: str, device: torch.device) -> Callable
         return compiled(*inputs.args, **inputs.kwargs)
 
     return step
-
-
-def _kept(settings: dict[str, Value]) -> dict[str, Value]:
-    return {key: value for key, value in settings.items() if not key.startswith(_COMPILING)}

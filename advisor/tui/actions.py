@@ -307,8 +307,3 @@ def actions_of(view_id: str) -> list[Action]:
 def global_actions() -> list[Action]:
     """The actions that work in every view."""
     return [action for action in ACTIONS if not action.views]
-
-
-def find_view_action(name: str) -> Action | None:
-    """The action whose handler a view calls ``name``."""
-    return next((action for action in ACTIONS if action.action == f"in_view('{name}')"), None)

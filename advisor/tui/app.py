@@ -20,12 +20,11 @@ from textual.binding import BindingType
 from textual.screen import Screen
 from textual.worker import Worker, WorkerState
 
-from advisor.experiment.control import SessionControl
 from advisor.experiment.events import BaselineMeasured, Event, SessionFailed, SessionFinished
 from advisor.experiment.request import Request
 from advisor.recipe.catalog import Catalog
 from advisor.report.comparison import Measured
-from advisor.tui.actions import VIEWS, bindings, find_view_action
+from advisor.tui.actions import VIEWS, actions_of, bindings
 from advisor.tui.context import Context, Countdown, Recorded
 from advisor.tui.decider import Decider
 from advisor.tui.exporting import FileExporter
@@ -33,7 +32,7 @@ from advisor.tui.jobs import Job, Jobs, Pace
 from advisor.tui.main_screen import MainScreen
 from advisor.tui.messages import Decided, EventsWaiting, ExportSaved, RetryWanted
 from advisor.tui.result import AppResult, Then, bug_of, result_of, result_of_recorded
-from advisor.tui.sessions import pick_comparison, pick_session
+from advisor.tui.sessions import ComparisonScreen, SessionsScreen
 from advisor.tui.steering import GpusQuestion, Steering
 from advisor.tui.theme import ADVISOR_THEME, THEMES
 from advisor.tui.toasts import Toast, toast_for
@@ -42,6 +41,7 @@ from advisor.tui.widgets.gauges import GaugeReader
 from advisor.tui.widgets.nav import NavTab
 
 if TYPE_CHECKING:
+    from advisor.experiment.session import Session
     from advisor.tui.screens import Leaving
 
 SESSION_GROUP = "session"
@@ -70,7 +70,7 @@ class AdvisorApp(App[AppResult]):
         request: Request,
         exporter: FileExporter,
         *,
-        control: SessionControl | None = None,
+        control: Session | None = None,
         load_catalog: Callable[[], Catalog] | None = None,
         gauges: GaugeReader | None = None,
         recorded: Recorded | None = None,
@@ -87,10 +87,10 @@ class AdvisorApp(App[AppResult]):
         self._session_id = recorded.past.session_id if recorded else ""
         self.pace = Pace(self._draw, self.set_timer, draw_interval_s)
         self._inbox: SimpleQueue[Event] = SimpleQueue()
-        self._jobs = Jobs(self._start_job, self.set_timer)
-        self.steering = Steering(self.context, self._jobs, self._tell, self._run_in_thread, self._go_on_with)
-        self.decider = Decider(self.context, self._jobs, self._tell, lambda: self._alive, rework_delay_s)
-        self.gpus_question = GpusQuestion(self, self._tell, self._run_in_thread)
+        self.jobs = Jobs(self._start_job, self.set_timer)
+        self.steering = Steering(self)
+        self.decider = Decider(self, rework_delay_s)
+        self.gpus_question = GpusQuestion(self)
         self._stopping = False
         self._then: Then | None = None
         for theme in THEMES:
@@ -99,7 +99,7 @@ class AdvisorApp(App[AppResult]):
 
     # --- the session's side: any thread ----------------------------------------------------------------------
 
-    def attach(self, control: SessionControl, *, session_id: str = "") -> None:
+    def attach(self, control: Session, *, session_id: str = "") -> None:
         """Give the app its session; before ``run``."""
         self.context.control = control
         self._session_id = session_id
@@ -125,7 +125,7 @@ class AdvisorApp(App[AppResult]):
         if self._load_catalog:
             self._load_recipes(self._load_catalog)
         if self.context.control:
-            self._jobs.add(Job(MEASURING, self.context.control.run))
+            self.jobs.add(Job(MEASURING, self.context.control.run))
         if self.context.recorded and self.context.state.failure:
             self._show_failure(self.context.state.failure)
         self._draw()
@@ -174,24 +174,26 @@ class AdvisorApp(App[AppResult]):
     def _show_failure(self, failure: SessionFailed) -> None:
         from advisor.tui.screens import FailureScreen
 
-        if self._alive:
+        if self.alive:
             self._draw()  # a screen that is covered is not laid out again
             self.call_after_refresh(self.push_screen, FailureScreen(failure))
 
     def _draw(self) -> None:
-        if not self._alive:
+        if not self.alive:
             return
-        self.context.busy_with = self._jobs.busy_with
-        self.context.waiting = self._jobs.waiting
+        self.context.busy_with = self.jobs.busy_with
+        self.context.waiting = self.jobs.waiting
         self.base_screen.draw()
         if self.focused is None and len(self.screen_stack) == 1:  # the view may have got something to focus on
             self.base_screen.focus_view()
         self.pace.drawn()
 
-    def _tell(self, text: str) -> None:
+    def tell(self, text: str) -> None:
+        """Tell the person something in a notice."""
         self.notify(text, markup=False)
 
-    def _run_in_thread(self, call: Callable[[], None]) -> None:
+    def run_in_thread(self, call: Callable[[], None]) -> None:
+        """Run a call of the session that may take a moment, outside the UI thread."""
         self.run_worker(call, group="steering", thread=True, exit_on_error=False)
 
     # --- jobs ------------------------------------------------------------------------------------------------
@@ -209,7 +211,7 @@ class AdvisorApp(App[AppResult]):
             self._take_event(bug_of(event.worker.error))
         if event.state in (WorkerState.SUCCESS, WorkerState.ERROR, WorkerState.CANCELLED):
             self._take_events()
-            self._jobs.done()
+            self.jobs.done()
         self._draw()
 
     # --- what the person does --------------------------------------------------------------------------------
@@ -245,7 +247,7 @@ class AdvisorApp(App[AppResult]):
     # --- views and actions -----------------------------------------------------------------------------------
 
     @property
-    def _alive(self) -> bool:
+    def alive(self) -> bool:
         """Whether there are widgets to draw on: not before the start, nor while leaving."""
         return self.is_running and not self._stopping and bool(self.screen_stack) and self.base_screen.is_mounted
 
@@ -282,16 +284,15 @@ class AdvisorApp(App[AppResult]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Hide the keys of other views; dim those that make no sense just now."""
         if action == "undo":
-            return (True if self.decider.can_undo else None) if self._alive and self.view.decides else False
+            return (True if self.decider.can_undo else None) if self.alive and self.view.decides else False
         if action == "choose_gpus":
-            return self._alive and self.context.gpus_to_offer > 0
+            return self.alive and self.context.gpus_to_offer > 0
         if action == "steer":
-            return self.steering.can(str(parameters[0])) if self._alive else False
-        if action != "in_view" or not self._alive:
+            return self.steering.can(str(parameters[0])) if self.alive else False
+        if action != "in_view" or not self.alive:
             return True
         name = str(parameters[0])
-        registered = find_view_action(name)
-        if registered is None or self.view.id not in registered.views:
+        if all(known.action != f"in_view('{name}')" for known in actions_of(self.view.id or "")):
             return False
         return True if self.view.can(name) else None
 
@@ -320,13 +321,22 @@ class AdvisorApp(App[AppResult]):
 
     def action_open_session(self) -> None:
         """Pick a recorded session and show it in place of this one."""
-        pick_session(self, self._session_id, self._go_on_with)
+        self._pick_session("Open a session", lambda picked: self.go_on_with(Then(picked)))
 
     def action_compare(self) -> None:
         """Pick a recorded session and tell what changed from it to this one."""
-        pick_comparison(self, Measured(self._session_id, self.context.request, self.context.state))
+        now = Measured(self._session_id, self.context.request, self.context.state)
+        title = "Compare with an earlier session"
+        self._pick_session(title, lambda picked: self.push_screen(ComparisonScreen(picked, now)))
 
-    def _go_on_with(self, then: Then) -> None:
+    def _pick_session(self, title: str, then: Callable[[str], object]) -> None:
+        def picked(session_id: str | None) -> None:
+            if session_id:
+                then(session_id)
+
+        self.push_screen(SessionsScreen(title, besides=self._session_id), picked)
+
+    def go_on_with(self, then: Then) -> None:
         """Leave for another session, after the question that leaving asks."""
         self._then = then
         self.call_later(self.action_quit)
@@ -337,7 +347,7 @@ class AdvisorApp(App[AppResult]):
         """Leave; while something is measured, ask first. The second time: leave at once."""
         from advisor.tui.screens import QuitScreen
 
-        working = self.context.control is not None and bool(self._jobs.running)
+        working = self.context.control is not None and bool(self.jobs.running)
         if not working or self._stopping or self.context.state.failure or isinstance(self.screen, QuitScreen):
             await self.action_quit_at_once()
             return
@@ -358,7 +368,7 @@ class AdvisorApp(App[AppResult]):
         """Stop the session, wait a moment for it, and leave."""
         if not self._stopping:
             self._stopping = True
-            self._jobs.clear()
+            self.jobs.clear()
             await self._stop_session()
         self._take_events()
         result = self.result()
@@ -374,7 +384,7 @@ class AdvisorApp(App[AppResult]):
 
         def wait_and_leave() -> None:
             until = time.monotonic() + BEGINS_WITHIN_S
-            while not self._alive and time.monotonic() < until:
+            while not self.alive and time.monotonic() < until:
                 time.sleep(0.02)
             self.call_later(self.action_quit_at_once)
 

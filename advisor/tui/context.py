@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 from advisor.experiment import events
-from advisor.experiment.control import Decision, SessionControl
+from advisor.experiment.control import Decision
 from advisor.experiment.events import Decided, Event, SessionFailed, SessionFinished
 from advisor.experiment.past.journal import Journal, PastSession
 from advisor.experiment.request import Request
@@ -17,10 +18,13 @@ from advisor.experiment.scaling.gpus import gpus_to_offer
 from advisor.experiment.state import SessionState
 from advisor.recipe import Recipe
 from advisor.recipe.catalog import Catalog
-from advisor.records import Recommendation, Value
+from advisor.records import Value
 from advisor.tui.exporting import FileExporter
 
-# What is left is an estimate. Until the session tells of the next one, there is always something left to do.
+if TYPE_CHECKING:
+    from advisor.experiment.session import Session
+
+# Least time shown as left while the session goes on: the estimate may run out before it does. Seconds.
 _LEAST_LEFT_S = 1.0
 # A new estimate that is later than the last by less than this changes nothing, in seconds.
 _TOLERANCE_S = 2.0
@@ -98,7 +102,7 @@ class Context:
 
     request: Request
     exporter: FileExporter
-    control: SessionControl | None = None
+    control: Session | None = None
     catalog: Catalog | None = None
     state: SessionState = field(default_factory=SessionState)
     countdown: Countdown = field(default_factory=Countdown)
@@ -141,11 +145,6 @@ class Context:
             case events.SessionFinished() | events.SessionFailed():
                 self.paused = False
 
-    @property
-    def decisions(self) -> dict[str, Decision]:
-        """The person's decisions so far, by recipe id."""
-        return self.state.decisions
-
     def recipe(self, recipe_id: str) -> Recipe | None:
         """A recipe, once the catalogue is loaded and if it has it."""
         return self.catalog.recipes.get(recipe_id) if self.catalog else None
@@ -159,15 +158,6 @@ class Context:
     def device_uuid(self) -> str | None:
         """The GPU that is measured on, once that is known."""
         return self.state.facts.workload.device_uuid if self.state.facts else None
-
-    @property
-    def baseline_memory(self) -> int | None:
-        """The baseline's peak reserved memory."""
-        return self.state.baseline.result.peak_reserved_bytes if self.state.baseline else None
-
-    def recommendation(self, recipe_id: str) -> Recommendation | None:
-        """The recommendation of a recipe, if it is ranked."""
-        return next((item for item in self.state.recommendations if item.record.candidate.recipe == recipe_id), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from advisor.errors import UsageError
 from advisor.experiment.control import Decision
 from advisor.experiment.measuring.verification import may_be_verified
 from advisor.records import Value
-from advisor.tui.context import Context, Recorded
+from advisor.tui.context import Recorded
 from advisor.tui.deciding import consequence
-from advisor.tui.jobs import Job, Jobs
-from advisor.tui.steering import REWORK, has_run
+from advisor.tui.jobs import Job
+from advisor.tui.steering import REWORK
 from advisor.tui.views.trial_rows import STACK
+
+if TYPE_CHECKING:
+    from advisor.tui.app import AdvisorApp
 
 
 class Decider:
-    """Passes decisions on and remembers what they replaced. ``alive`` says whether the app still measures."""
+    """Passes decisions on and remembers what they replaced. The stack follows ``delay_s`` after the last of them."""
 
-    def __init__(
-        self, context: Context, jobs: Jobs, tell: Callable[[str], None], alive: Callable[[], bool], delay_s: float
-    ) -> None:
-        self._context = context
-        self._jobs = jobs
-        self._tell = tell
-        self._alive = alive
+    def __init__(self, app: AdvisorApp, delay_s: float) -> None:
+        self._app = app
+        self._context = app.context
         self.delay_s = delay_s
         self._meanwhile = False
         self._replaced: list[tuple[str, Decision | None, Value | None]] = []
@@ -54,7 +53,7 @@ class Decider:
             self._keep(recorded, recipe, decision, value)
         if control is None:
             return
-        self._tell(consequence(self._context.state, recipe, decision, value))
+        self._app.tell(consequence(self._context.state, recipe, decision, value))
         self._meanwhile = self._context.state.finished is None
         control.decide(recipe, decision, value)
         self.rework_soon()
@@ -66,10 +65,10 @@ class Decider:
             event = recorded.decide(recipe, decision, value)
         except UsageError as error:
             self._replaced.pop()
-            self._tell(f"{error.message} {error.hint}")
+            self._app.tell(f"{error.message} {error.hint}")
             return
         self._context.take(event)
-        self._tell(told)
+        self._app.tell(told)
 
     def session_finished(self) -> None:
         """Have the stack follow what the session had no time to follow."""
@@ -80,16 +79,16 @@ class Decider:
         """After the session: wait a moment for more decisions, then have the stack follow them all."""
         state, control = self._context.state, self._context.control
         over = state.finished is not None and not state.finished.cancelled and state.failure is None
-        if control and over and self._alive():
+        if control and over and self._app.alive:
             self._context.countdown.begin_anew()
-            self._jobs.add_later(Job(REWORK, control.rework), self.delay_s)
+            self._app.jobs.add_later(Job(REWORK, control.rework), self.delay_s)
 
     def verify(self, format_id: str, path: Path) -> None:
         """Time a plain loop with an exported file, once the present measurement has ended."""
         state, control, exporter = self._context.state, self._context.control, self._context.exporter
         exported = exporter.to_verify(format_id, path, state) if may_be_verified(state) else None
         if control is not None and exported is not None and state.stack is not None:
-            self._jobs.add(Job(f"Verifying {path.name}", partial(control.verify, exported, state.stack)))
+            self._app.jobs.add(Job(f"Verifying {path.name}", partial(control.verify, exported, state.stack)))
 
     def retry(self, name: str) -> None:
         """Run the trial of a candidate, or measure the stack, when nothing else runs."""
@@ -97,9 +96,9 @@ class Decider:
         if control is None or state.failure:
             return
         if name == STACK:
-            self._jobs.add(Job(REWORK, control.rework))
+            self._app.jobs.add(Job(REWORK, control.rework))
             return
-        again = " again" if has_run(state, name) else ""
+        again = " again" if state.has_run(name) else ""
         if state.finished is None:
-            self._tell(f"{name} is tried{again} when the session is through.")
-        self._jobs.add(Job(f"Trying {name}{again}", partial(control.retry, name), name))
+            self._app.tell(f"{name} is tried{again} when the session is through.")
+        self._app.jobs.add(Job(f"Trying {name}{again}", partial(control.retry, name), name))

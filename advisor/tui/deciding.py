@@ -32,8 +32,7 @@ def decision_on(state: SessionState, candidate: Candidate) -> Decision | None:
 
 def values_of(state: SessionState, recipe: str) -> list[Candidate]:
     """The candidates of a recipe, in the order of the plan."""
-    every = {c.name: c for c in (*state.planned, *(record.candidate for record in state.trials.values()))}
-    return [candidate for candidate in every.values() if candidate.recipe == recipe]
+    return [candidate for candidate in state.candidates.values() if candidate.recipe == recipe]
 
 
 def value_to_accept(state: SessionState, candidate: Candidate) -> Value | None:

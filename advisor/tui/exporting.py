@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
@@ -29,7 +30,6 @@ class FileExporter:
     def __init__(self, request: Request, outputs: Outputs) -> None:
         self._request = request
         self._outputs = outputs
-        self._catalog: Catalog | None = None
 
     def formats(self) -> Sequence[Offer]:
         """The formats on offer, in the registry's order."""
@@ -56,9 +56,11 @@ class FileExporter:
         """The file as the format wants it verified; None with --no-verify."""
         return format_of(format_id).to_verify(self._found(state), str(path)) if self._outputs.verify else None
 
+    @cached_property
+    def _catalog(self) -> Catalog:
+        return load_catalog(self._request.recipe_folders)
+
     def _found(self, state: SessionState) -> Found:
-        if self._catalog is None:
-            self._catalog = load_catalog(self._request.recipe_folders)
         return Found(state, self._request, self._outputs, self._catalog)
 
 

@@ -37,10 +37,9 @@ def _things(app: AdvisorApp) -> Iterable[SystemCommand]:
     """Commands for recommended and tried candidates, by name; the palette lists them only when typed."""
     state = app.context.state
     for item in state.recommendations:
-        recipe = item.record.candidate.recipe
+        recipe = item.recipe
         yield SystemCommand(f"Advice: {item.title} ({recipe})", item.why, partial(_show_advice, app, recipe), False)
-    candidates = {c.name: c for c in (*state.planned, *(record.candidate for record in state.trials.values()))}
-    for name, candidate in candidates.items():
+    for name, candidate in state.candidates.items():
         setting = format_setting(candidate.key, candidate.value)
         yield SystemCommand(f"Trial: {name} ({setting})", "Its row and its log", partial(_show_trial, app, name), False)
     for name in (BASELINE, STACK):

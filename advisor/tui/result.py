@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from advisor.errors import ExitCode
 from advisor.experiment.events import SessionFailed
 from advisor.experiment.state import SessionState
+from advisor.figures.formatting import counted
 from advisor.report.conclusions import candidates_tried
 
 
@@ -56,7 +57,7 @@ def _kept(state: SessionState, session_id: str) -> tuple[str, ...]:
     if state.baseline is None and not state.trials:
         return () if state.failure else ("Nothing was measured.",)
     count = len(candidates_tried(state))  # as the app counts them: neither the control nor what had no time
-    what = f"The baseline and {count} trial{'' if count == 1 else 's'} are kept" if count else "The baseline is kept"
+    what = f"The baseline and {counted(count, 'trial')} are kept" if count else "The baseline is kept"
     where = f" in session {session_id}" if session_id else ""
     unfinished = state.finished is None or state.finished.cancelled
     again = f"Go on with: perf-advisor --resume {session_id}".rstrip()

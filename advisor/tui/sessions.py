@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from rich.text import Text
 from textual import on, work
@@ -19,13 +18,12 @@ from advisor.experiment.past.journal import PastSession, list_sessions, open_ses
 from advisor.experiment.state import SessionState
 from advisor.report.comparison import Changes, Measured, compare, summary
 from advisor.report.verdict import result_line
-from advisor.tui.result import Then
 from advisor.tui.text import DIM, shortened
 from advisor.tui.theme import ADVISOR_THEME
 
 _NONE = "There is no recorded session yet: `perf-advisor demo` makes one."
 _NAME, _TARGET = 17, 32
-# From so many cells on the whole target has room; with fewer the result has.
+# Width from which on the whole target is shown; below it the target makes room for the result. Cells.
 _BROAD, _NARROW_TARGET = 100, 20
 
 
@@ -155,13 +153,9 @@ class ComparisonScreen(ModalScreen[None]):
             widget.update(Content(f"{error.message}\n{error.hint}"))
             return
         before = Measured(past.session_id, past.request, SessionState.of(past.events))
-        widget.update(comparison_text(before, self._now, widget.size.width))
-
-
-def comparison_text(before: Measured, now: Measured, width: int) -> Content:
-    """Return the answer in a sentence, then what changed, kind by kind, in so many cells."""
-    blocks = [_kind(kind, width) for kind in compare(before, now)]
-    return Content("\n\n").join([Content.styled(summary(before, now), "bold"), *blocks])
+        blocks = [_kind(kind, widget.size.width) for kind in compare(before, self._now)]
+        answer = Content.styled(summary(before, self._now), "bold")
+        widget.update(Content("\n\n").join([answer, *blocks]))
 
 
 def _kind(kind: Changes, width: int) -> Content:
@@ -186,23 +180,3 @@ class SessionPicker(App[str]):
         self.register_theme(ADVISOR_THEME)
         self.theme = ADVISOR_THEME.name
         self.push_screen(SessionsScreen("Open a session"), self.exit)
-
-
-def pick_session(app: App[Any], shown: str, go_on_with: Callable[[Then], None]) -> None:
-    """Let the person pick a session other than the one ``shown``, to go on with."""
-
-    def picked(session_id: str | None) -> None:
-        if session_id:
-            go_on_with(Then(session_id))
-
-    app.push_screen(SessionsScreen("Open a session", besides=shown), picked)
-
-
-def pick_comparison(app: App[Any], now: Measured) -> None:
-    """Let the person pick an earlier session, and tell what changed from it."""
-
-    def picked(session_id: str | None) -> None:
-        if session_id:
-            app.push_screen(ComparisonScreen(session_id, now))
-
-    app.push_screen(SessionsScreen("Compare with an earlier session", besides=now.session_id), picked)

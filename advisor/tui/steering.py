@@ -9,15 +9,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from advisor.experiment.control import SessionControl
 from advisor.experiment.state import SessionState
-from advisor.records import Outcome
+from advisor.figures.formatting import counted
 from advisor.report.conclusions import count_untried
-from advisor.tui.context import Context
-from advisor.tui.jobs import Job, Jobs
+from advisor.tui.jobs import Job
 from advisor.tui.result import Then
 
 if TYPE_CHECKING:
+    from advisor.experiment.session import Session
     from advisor.tui.app import AdvisorApp
 
 
@@ -29,26 +28,11 @@ _MORE_S = {"minute": MINUTE_S}
 
 
 class Steering:
-    """Obeys the person.
+    """Obeys the person."""
 
-    ``run_in_thread`` runs a call of the session that may take a moment, outside the UI thread; ``go_on_with`` leaves
-    this app for one that measures.
-    """
-
-    def __init__(
-        self,
-        context: Context,
-        jobs: Jobs,
-        tell: Callable[[str], None],
-        run_in_thread: Callable[[Callable[[], None]], object],
-        go_on_with: Callable[[Then], None],
-    ) -> None:
-        self._context = context
-        self._jobs = jobs
-        self._tell = tell
-        self._run_in_thread = run_in_thread
-        self._go_on_with = go_on_with
-        self._does: dict[str, Callable[[SessionControl], None]] = {
+    def __init__(self, app: AdvisorApp) -> None:
+        self._app = app
+        self._does: dict[str, Callable[[Session], None]] = {
             "skip": self._skip,
             "pause": self._pause,
             "minute": self._minute,
@@ -59,10 +43,10 @@ class Steering:
 
     def can(self, name: str) -> bool | None:
         """Whether an action makes sense now; None shows its key dimmed, False hides it."""
-        state, busy = self._context.state, bool(self._jobs.busy_with)
-        if self._context.recorded is not None:
+        state, busy = self._app.context.state, bool(self._app.jobs.busy_with)
+        if self._app.context.recorded is not None:
             return self._can_go_on(name)
-        if self._context.control is None or state.failure or name == "continue":
+        if self._app.context.control is None or state.failure or name == "continue":
             return False
         live = state.finished is None
         measured = state.baseline is not None
@@ -78,74 +62,74 @@ class Steering:
 
     def do(self, name: str) -> None:
         """Carry out the action of this name."""
-        control, recorded = self._context.control, self._context.recorded
+        control, recorded = self._app.context.control, self._app.context.recorded
         if not self.can(name):
             return
         if recorded is not None:
-            self._go_on_with(Then(recorded.past.session_id, measures=True, budget_s=_MORE_S.get(name)))
+            self._app.go_on_with(Then(recorded.past.session_id, measures=True, budget_s=_MORE_S.get(name)))
         elif control is not None:
             self._does[name](control)
 
     def _can_go_on(self, name: str) -> bool:
         """Whether a key continues a recorded session: for as long as it had, or for a minute."""
         if name == "untried":
-            return count_untried(self._context.state) > 0
+            return count_untried(self._app.context.state) > 0
         return name in ("continue", "minute")
 
     # --- while the session runs ------------------------------------------------------------------------------------
 
-    def _skip(self, control: SessionControl) -> None:
-        name = self._context.state.running
+    def _skip(self, control: Session) -> None:
+        name = self._app.context.state.running
         control.skip()
-        self._tell(f"{name} is skipped. {consequence_of_skipping(name, self._context.state)}")
+        self._app.tell(f"{name} is skipped. {consequence_of_skipping(name, self._app.context.state)}")
 
-    def _pause(self, control: SessionControl) -> None:
-        self._context.paused = not self._context.paused
-        if not self._context.paused:
+    def _pause(self, control: Session) -> None:
+        self._app.context.paused = not self._app.context.paused
+        if not self._app.context.paused:
             control.go_on()
-            self._tell("The session goes on.")
+            self._app.tell("The session goes on.")
             return
         control.pause()
-        after = " after the running trial" if self._context.state.running else ""
-        self._tell(f"The session pauses{after}. Space goes on; the time left stands still meanwhile.")
+        after = " after the running trial" if self._app.context.state.running else ""
+        self._app.tell(f"The session pauses{after}. Space goes on; the time left stands still meanwhile.")
 
-    def _minute(self, control: SessionControl) -> None:
-        self._context.countdown.begin_anew()
-        if self._context.state.finished is None:
-            self._run_in_thread(partial(control.extend, MINUTE_S))
-            self._tell("One more minute: the session may try more before it ends.")
+    def _minute(self, control: Session) -> None:
+        self._app.context.countdown.begin_anew()
+        if self._app.context.state.finished is None:
+            self._app.run_in_thread(partial(control.extend, MINUTE_S))
+            self._app.tell("One more minute: the session may try more before it ends.")
         else:
             self._more(control, MINUTE_S)
-            self._tell("One more minute of measuring.")
+            self._app.tell("One more minute of measuring.")
 
-    def _finish(self, control: SessionControl) -> None:
-        self._context.paused = False
+    def _finish(self, control: Session) -> None:
+        self._app.context.paused = False
         control.finish()
-        self._tell("The session ends now, and reports what it has measured.")
+        self._app.tell("The session ends now, and reports what it has measured.")
 
     # --- after it --------------------------------------------------------------------------------------------------
 
-    def _untried(self, control: SessionControl) -> None:
-        count = count_untried(self._context.state)
-        self._context.countdown.begin_anew()
+    def _untried(self, control: Session) -> None:
+        count = count_untried(self._app.context.state)
+        self._app.context.countdown.begin_anew()
         self._more(control, None)
-        self._tell(f"Trying what had no time: {count} candidate{'' if count == 1 else 's'}. Key x stops it.")
+        self._app.tell(f"Trying what had no time: {counted(count, 'candidate')}. Key x stops it.")
 
-    def _more(self, control: SessionControl, seconds: float | None) -> None:
-        self._jobs.add(Job(MORE, partial(control.try_more, seconds)))
+    def _more(self, control: Session, seconds: float | None) -> None:
+        self._app.jobs.add(Job(MORE, partial(control.try_more, seconds)))
 
-    def _stop(self, control: SessionControl) -> None:
+    def _stop(self, control: Session) -> None:
         """End what is measured after the session; the session stays, with all that was measured."""
-        stack = self._jobs.busy_with == REWORK
-        self._jobs.forget_later()
-        if self._jobs.running:
+        stack = self._app.jobs.busy_with == REWORK
+        self._app.jobs.forget_later()
+        if self._app.jobs.running:
             control.stop()
         then = (
             "Key t on the stack in view 3 measures it, and so does the next decision."
             if stack
             else "Key t tries it again."
         )
-        self._tell(f"Stopped. {then}")
+        self._app.tell(f"Stopped. {then}")
 
 
 def consequence_of_skipping(name: str, state: SessionState) -> str:
@@ -159,24 +143,11 @@ def consequence_of_skipping(name: str, state: SessionState) -> str:
     return "The figures that need it stay as they are."
 
 
-def has_run(state: SessionState, name: str) -> bool:
-    """Whether a candidate has run before, so that trying it is trying it again."""
-    record = state.trials.get(name)
-    return record is not None and record.result.outcome is not Outcome.SKIPPED
-
-
 class GpusQuestion:
-    """Asks the person. ``run_in_thread`` runs a call of the session that may take a moment, outside the UI thread."""
+    """Asks on how many GPUs to train."""
 
-    def __init__(
-        self,
-        app: AdvisorApp,
-        tell: Callable[[str], None],
-        run_in_thread: Callable[[Callable[[], None]], object],
-    ) -> None:
+    def __init__(self, app: AdvisorApp) -> None:
         self._app = app
-        self._tell = tell
-        self._run_in_thread = run_in_thread
         self._asked = False
 
     def ask_once(self) -> None:
@@ -198,8 +169,8 @@ class GpusQuestion:
         if count is None or count == context.gpus or context.control is None:
             return
         if not context.gpus_to_offer:
-            self._tell("The search on one GPU is over. A new session with --gpus measures on several.")
+            self._app.tell("The search on one GPU is over. A new session with --gpus measures on several.")
             return
-        self._run_in_thread(partial(context.control.use_gpus, count))
+        self._app.run_in_thread(partial(context.control.use_gpus, count))
         after = "one GPU only" if count == 1 else f"{count} GPUs after the search on one"
-        self._tell(f"The session measures on {after}. Key G changes it.")
+        self._app.tell(f"The session measures on {after}. Key G changes it.")

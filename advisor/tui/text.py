@@ -80,7 +80,7 @@ def waiting_text(state: SessionState, waiting: str) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """A text in so many cells: its middle makes way, since names often differ at their ends only."""
+    """A text cut to a number of cells in its middle, since names often differ at their ends only."""
     if len(text) <= width or width < 1:
         return text[: max(0, width)]
     tail = (width - 1) // 2
@@ -168,9 +168,9 @@ def ratio(comparison: Comparison | None) -> Content:
 def by_objective(
     result: TrialResult, comparison: Comparison | None, by: Yardstick | None, *, short: bool = False
 ) -> Content:
-    """The effect of settings by the objective: ``-31 % memory 0.97x (0.95–0.99)``; a speed-up where it is a speed.
+    """The effect of settings by the objective: ``-31 % memory 0.97x (0.95–0.99)``; for a speed, the speed-up.
 
-    Without the speed where it has to be ``short``.
+    With ``short`` memory and energy come without the speed-up behind them.
     """  # noqa: RUF002 - the en dash stands between the ends of an interval
     if by is None or by.goal.by_time or comparison is None:
         return ratio(comparison)

@@ -105,7 +105,7 @@ async def test_a_decision_is_kept_with_the_session():
         await settle(pilot)
         await pilot.press("4", "r")
         await settle(pilot)
-        recipe = list(app.context.decisions)[-1]
+        recipe = list(app.context.state.decisions)[-1]
         assert f"{recipe} is left out; key c measures the stack without it." in told(app)
         assert app.context.state.stack.pending
     state = SessionState.of(open_session(session_id).events)
@@ -123,7 +123,7 @@ async def test_a_session_that_another_process_writes_takes_no_decision(monkeypat
     monkeypatch.setattr("advisor.experiment.past.journal._hold", held)
     app, _ = await shown(session_id, "4", "r")
     assert any("is being written by another process" in text for text in told(app))
-    assert app.context.decisions == SessionState.of(sample_history()).decisions
+    assert app.context.state.decisions == SessionState.of(sample_history()).decisions
 
 
 # --- the list, and comparing ----------------------------------------------------------------------------------

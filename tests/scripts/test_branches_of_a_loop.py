@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from advisor.target.scripts.branches import branch_of_the_loss
+from advisor.target.scripts.loops import branch_of_the_loss
 from scripts.steps import batches
 
 ROUND = """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.target.scripts.elsewhere import other_loops
+from advisor.target.scripts.loops import other_loops
 
 FINDER = """
 def find_rate(batches):

@@ -311,6 +311,6 @@ def _check_key_map(outputs: Outputs) -> None:
     if not (outputs.config_path and outputs.key_map):
         return
     from advisor.export.config_patch import check_key_map
-    from advisor.export.files import read_exactly
+    from advisor.files.config_file import read_text
 
-    check_key_map(read_exactly(outputs.config_path), outputs.key_map, outputs.config_path)
+    check_key_map(read_text(outputs.config_path), outputs.key_map, outputs.config_path)

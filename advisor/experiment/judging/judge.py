@@ -6,7 +6,7 @@ longer budget judge by the same evidence.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -14,7 +14,6 @@ from statistics import median
 
 from advisor.experiment.judging.data import widened
 from advisor.experiment.judging.numerics import Spread, compare_numerics, spread_between, why_unusable
-from advisor.experiment.judging.pooled import with_figures_of, with_median_energy, with_peaks
 from advisor.experiment.objective import Gain, Goal, Yardstick, figure, gain_of_figure
 from advisor.figures.stats import (
     Interval,
@@ -53,8 +52,8 @@ _DISTURBED = 0.7
 # Two live processes that take turns on one machine share its drift; what is left is where their memory lies.
 _BESIDE = ProcessSpread(0.012, 30.0)
 _BESIDE_FLOOR = 0.03
-# So many times as far as two or three draws of random numbers may others lie apart. Unitless; of simulated GraphSAGE
-# steps with dropout 7 % were refused after two draws, 1 % after three, 0.2 % after four.
+# Other draws of random numbers may differ more than the two or three seen, by this factor. Unitless; of simulated
+# GraphSAGE steps with dropout 7 % were refused after two draws, 1 % after three, 0.2 % after four.
 _UNSEEN = 10.0
 _EVEN = Gain(1.0, 1.0, 1.0, 0.0)
 _MUCH_BETTER, _MUCH_WORSE = Gain(2.0, 2.0, 2.0, 0.0), Gain(0.5, 0.5, 0.5, 0.0)
@@ -118,27 +117,27 @@ class Judge:
     # --- evidence -------------------------------------------------------------------------------------------------
 
     def with_run(self, settings: Mapping[str, Value], result: TrialResult) -> Judge:
-        """The judge that knows one more run; of the baseline's settings, a repeat."""
+        """The judge with one more run; a run of the baseline's settings is a repeat."""
         key = Settings(settings)
         return replace(self, runs={**self.runs, key: (*self.runs.get(key, ()), self.checked(result))})
 
     def without_runs(self, settings: Mapping[str, Value]) -> Judge:
-        """The judge that has forgotten what it knew of these settings: they are measured anew."""
+        """The judge without the runs of these settings: they are measured anew."""
         key = Settings(settings)
         kept = {other: runs for other, runs in self.runs.items() if other != key}
         alternated = {other: blocks for other, blocks in self.alternated.items() if other != key}
         return replace(self, runs=kept, alternated=alternated, in_turn=self.in_turn - {key})
 
     def with_alternated(self, settings: Mapping[str, Value], blocks: AlternatedBlocks) -> Judge:
-        """The judge that knows blocks of these settings timed in turn with the baseline's."""
+        """The judge with blocks of these settings that were timed in turn with the baseline's."""
         return replace(self, alternated={**self.alternated, Settings(settings): blocks})
 
     def with_in_turn(self, settings: Mapping[str, Value]) -> Judge:
-        """The judge that knows that runs of these settings alternated with the baseline's."""
+        """The judge to which the runs of these settings are in turn with the baseline's."""
         return replace(self, in_turn=self.in_turn | {Settings(settings)})
 
     def with_control(self, result: TrialResult) -> Judge:
-        """The judge that knows one more run of the control."""
+        """The judge with one more run of the control."""
         return replace(self, controls=(*self.controls, result))
 
     # --- noise ----------------------------------------------------------------------------------------------------
@@ -339,7 +338,7 @@ class Judge:
     def numerics(
         self, settings: Mapping[str, Value], result: TrialResult, *, unseen_draws: bool = False
     ) -> NumericsResult:
-        """The measured numerics of settings, and those declared; ``unseen_draws`` allows for others further apart."""
+        """The numerics of settings, measured and declared; ``unseen_draws`` allows for larger random differences."""
         # The search asks dozens of times for each move; the result stays, so that its id is its own.
         key = Settings(settings), id(result), unseen_draws
         if key not in self._compared:
@@ -390,3 +389,32 @@ def _speed_of_runs(runs: Sequence[TrialResult]) -> tuple[float, float]:
     """As :func:`speed` for several runs, each of which counts once."""
     speeds = [speed(run) for run in runs]
     return median(step_ms for step_ms, _ in speeds), median(rate for _, rate in speeds)
+
+
+def with_median_energy(runs: Sequence[TrialResult], result: TrialResult) -> TrialResult:
+    """A result with the median energy a sample of runs of the same settings, where any was measured."""
+    known = [run.energy_j_per_sample for run in runs if run.energy_j_per_sample is not None]
+    return replace(result, energy_j_per_sample=median(known)) if known else result
+
+
+def with_figures_of(runs: Sequence[TrialResult], result: TrialResult) -> TrialResult:
+    """A result with the largest peaks and latency, and the median energy a sample, of runs of the same settings."""
+    known = [run.latency for run in runs if run.latency is not None]
+    longest = max(known, key=lambda latency: latency.p95_ms, default=result.latency)
+    return with_peaks(max, runs, with_median_energy(runs, replace(result, latency=longest)))
+
+
+def with_peaks(choose: Callable[[list[int]], float], runs: Sequence[TrialResult], result: TrialResult) -> TrialResult:
+    """A result with peaks chosen among those of runs of the same settings; its own where none are known."""
+    reserved = [run.peak_reserved_bytes for run in runs if run.peak_reserved_bytes]
+    allocated = [run.peak_allocated_bytes for run in runs if run.peak_allocated_bytes]
+    return replace(
+        result,
+        peak_reserved_bytes=round(choose(reserved)) if reserved else result.peak_reserved_bytes,
+        peak_allocated_bytes=round(choose(allocated)) if allocated else result.peak_allocated_bytes,
+    )
+
+
+def with_phases_of(runs: Sequence[TrialResult], result: TrialResult) -> TrialResult:
+    """A result with the phases of a step from the last run that timed them."""
+    return replace(result, phases=next((run.phases for run in reversed(runs) if run.phases), {}))

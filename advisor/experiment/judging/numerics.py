@@ -51,11 +51,11 @@ class Spread:
 
     def times(self, factor: float) -> Spread:
         """A spread this many times as wide."""
-        return Spread(*(factor * self.of(quantity) for quantity in (LOSSES, OUTPUTS, WEIGHTS)))
+        return Spread(*(factor * self.of(quantity) for quantity in _QUANTITIES))
 
     def widened(self, other: Spread) -> Spread:
         """The larger of the two, for each quantity."""
-        return Spread(*(max(self.of(quantity), other.of(quantity)) for quantity in (LOSSES, OUTPUTS, WEIGHTS)))
+        return Spread(*(max(self.of(quantity), other.of(quantity)) for quantity in _QUANTITIES))
 
 
 @dataclass(frozen=True, slots=True)

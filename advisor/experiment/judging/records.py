@@ -7,8 +7,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from advisor.experiment.judging.judge import Judge, rates, speed
-from advisor.experiment.judging.pooled import with_phases_of
+from advisor.experiment.judging.judge import Judge, rates, speed, with_phases_of
 from advisor.figures.stats import break_even_steps
 from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Comparison, NumericsResult, Outcome, StackRecord, TrialRecord, TrialResult, Value

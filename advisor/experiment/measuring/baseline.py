@@ -65,14 +65,13 @@ def first_run(bench: Bench, hardware: Hardware, findings: tuple[Finding, ...]) -
         bench.inspected.workload,
         profile,
         bench.inspected.versions,
-        findings=relevant(findings, bench.inspected.workload, profile, gradients_at_times=result.gradients_at_times),
         peak_allocated_bytes=result.peak_allocated_bytes,
         peak_reserved_bytes=result.peak_reserved_bytes,
         sources=bench.inspected.sources,
         gradients_at_times=result.gradients_at_times,
         operations=result.operations,
     )
-    return facts, result
+    return replace(facts, findings=relevant(findings, facts)), result
 
 
 def instrumented_run(bench: Bench, facts: Facts) -> tuple[Facts, TrialResult]:

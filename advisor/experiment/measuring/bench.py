@@ -11,7 +11,7 @@ from functools import partial
 from statistics import median
 
 from advisor.errors import TargetError
-from advisor.experiment.control import Steering
+from advisor.experiment.control import ENDED, SKIPPED, Steering
 from advisor.experiment.events import (
     BUILDING,
     AllReduceMeasured,
@@ -340,7 +340,7 @@ class Bench:
             return result
         if self.runner.cancelled:
             raise SessionCancelledError
-        return replace(result, outcome=Outcome.SKIPPED, reason=self.steering.why_skipped)
+        return replace(result, outcome=Outcome.SKIPPED, reason=ENDED if self.steering.ending else SKIPPED)
 
     def announce(self, spec: TrialSpec, expected_s: float | None) -> None:
         """Tell the outside that a trial was asked for, and how long it is expected to take."""

@@ -1,4 +1,4 @@
-"""The budget: wall seconds of a session, what a trial may take of them, and what trials are known to take."""
+"""The budget: wall seconds of a session, what a trial may take of them, and what trials and compilations take."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from copy import copy
 from statistics import median
 
 from advisor.recipe.settings import Settings
+from advisor.records import Facts, Mode
 
 _SHORTEST_MEASURE_S = 0.5
 _LONGEST_MEASURE_S = 3.0
 _MEASURE_SHARE = 0.015
-# What is expected of a first compilation before the workload is known. Seconds.
+# Expected duration of a first compilation before the workload is known. Seconds.
 _COMPILE_S = 25.0
 # A trial that finds its kernels in the compiler's cache takes this share of one that compiles: 0.19 to 0.35 on H200s.
 _CACHED_SHARE = 0.3
@@ -160,3 +161,29 @@ class Budget:
     def allows(self, expected_s: float, *, reserve_s: float = 0.0) -> bool:
         """Whether something of this length, and what must come after it, still fits."""
         return expected_s + reserve_s <= self.left_s
+
+
+# By least squares over eleven models in training on an H200's host (16 cores of a Xeon), torch 2.11, compiled as one
+# with the loss; tests/test_compile_time.py has them. Seconds.
+_AT_LEAST_S = 5.0
+_PER_OPERATION_S = 0.028
+_PER_SHAPE_S = 0.88
+# Without a backward pass: 14 s for a ResNet-50, 13 s for a ViT-S.
+_FORWARD_SHARE = 0.3
+# Where operations and shapes are not known, the usual ones for each parameter tensor.
+_OPERATIONS_PER_TENSOR = 2
+_SHAPES_PER_TENSOR = 1 / 6
+
+
+def expected_compile_s(facts: Facts) -> float:
+    """The seconds that compiling the model and its loss usually takes, without the rest of the trial.
+
+    Tracing takes time for each operation. Generating code takes time for each operation that differs from the others:
+    the number of different shapes among the parameters stands for those. A transformer has few, a convolutional network
+    many.
+    """
+    tensors = facts.workload.parameter_tensors
+    operations = facts.operations or _OPERATIONS_PER_TENSOR * tensors
+    shapes = facts.workload.parameter_shapes or _SHAPES_PER_TENSOR * tensors
+    share = 1.0 if facts.workload.mode is Mode.TRAIN else _FORWARD_SHARE
+    return _AT_LEAST_S + share * (_PER_OPERATION_S * operations + _PER_SHAPE_S * shapes)

@@ -12,7 +12,7 @@ from advisor.experiment.known import Evidence, Kind, Known, Move
 from advisor.experiment.measuring.ahead import compiles_anew, may_compile_beside, start_interpreters
 from advisor.experiment.measuring.baseline import instrumented_run, reference_spec
 from advisor.experiment.measuring.bench import ENERGY_S, Bench
-from advisor.experiment.measuring.other_gpu_trials import OtherGpuTrials
+from advisor.experiment.measuring.other_gpus import OtherGpuTrials
 from advisor.experiment.measuring.turns import in_turn, may_be_side_by_side, side_by_side, turns_s
 from advisor.experiment.moves import moves
 from advisor.experiment.policy import POLICY
@@ -204,7 +204,7 @@ class Lab:
     # --- telling --------------------------------------------------------------------------------------------------
 
     def tell(self, known: Known) -> Known:
-        """Tell of what is known; returns it under the decisions that were taken meanwhile."""
+        """Post what is known, and return it with the decisions that were taken meanwhile."""
         self.tell_progress(known)  # first: the lines that are written of what is new carry it
         self._report(known)
         followed = known.with_consent(self._consent(known.plan.consent))

@@ -8,18 +8,25 @@ turns with the baseline while nothing else runs.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from advisor.experiment.known import Kind
+from advisor.experiment.events import Event, Said
+from advisor.experiment.judging.judge import BASELINE, speed
+from advisor.experiment.known import Evidence, Kind, Known, Move
+from advisor.experiment.measuring.bench import Bench
+from advisor.experiment.moves import moves
+from advisor.experiment.policy import POLICY
+from advisor.experiment.search import Lab, rank
 from advisor.figures.formatting import format_percent
 from advisor.recipe.catalog import Catalog
-from advisor.records import Facts, GpuInfo, Hardware, TargetSpec, Value
+from advisor.records import Facts, GpuInfo, Hardware, TargetSpec, TrialSpec, Value
 
 # The moves that may be measured on another GPU, by the move that is measured meanwhile. Beside one that may change the
 # stack nothing is left out of it: that result would be about the stack as it was.
 _ALONE = frozenset({Kind.ALONE, Kind.AGAIN})
-_KINDS_BESIDE = {
+KINDS_BESIDE = {
     **dict.fromkeys((Kind.LEAP, Kind.ADD, Kind.SWAP, Kind.AGAIN), _ALONE),
     **dict.fromkeys((Kind.ALONE, Kind.DROP), _ALONE | {Kind.DROP}),
 }
@@ -38,11 +45,6 @@ class OtherGpus:
 
     devices: tuple[str, ...] = ()
     problem: str = ""
-
-
-def kinds_beside(kind: Kind) -> frozenset[Kind]:
-    """The kinds of moves that may be measured on other GPUs while one of this kind is."""
-    return _KINDS_BESIDE.get(kind, frozenset())
 
 
 def other_gpus(facts: Facts, target: TargetSpec, environment: Mapping[str, str] = os.environ) -> OtherGpus:
@@ -111,3 +113,108 @@ def gpus_alike(devices: Sequence[str], alone_ms: float, together_ms: Sequence[fl
         problem=f"at the same time on {len(differences)} GPUs the baseline's step took {change}, more than the "
         f"{format_percent(limit, digits=1)} that noise explains"
     )
+
+
+# The trials on other GPUs may end this many times as late as the one beside which they run is expected to. Unitless.
+_LATEST_END = 1.2
+
+
+class OtherGpuTrials:
+    """Chooses and runs the trials on other GPUs, none until ``find`` has found some.
+
+    ``lab`` knows what moves cost; ``spec_of`` gives the trial of a move.
+    """
+
+    def __init__(
+        self,
+        bench: Bench,
+        emit: Callable[[Event], None],
+        lab: Lab[Known, Move],
+        spec_of: Callable[[Move, Known], TrialSpec],
+    ) -> None:
+        self._bench = bench
+        self._emit = emit
+        self._lab = lab
+        self._spec_of = spec_of
+        self._devices: tuple[str, ...] = ()
+        self._trials = 0
+        self._saved_s = 0.0
+
+    def find(self, known: Known) -> None:
+        """Find the GPUs that trials may run on beside the session's own, and say which they are or why there are none.
+
+        The baseline runs on all of them at once, which shows whether they disturb each other.
+        """
+        found = other_gpus(known.plan.facts, self._bench.request.target)
+        cost_s = self._bench.expected_s({}) + self._bench.budget.build_s  # other GPUs build the target anew
+        if found.devices and not self._bench.budget.allows(cost_s / POLICY.before_leap):
+            found = OtherGpus(
+                problem="finding out whether trials disturb each other takes over a tenth of the time left"
+            )
+        elif found.devices:
+            found = self._alike(found.devices, known)
+        self._devices = found.devices
+        if found.devices:
+            count = 1 + len(found.devices)
+            self._emit(Said(f"trials run side by side on {count} GPUs, which does not change what they measure"))
+        elif found.problem:
+            self._emit(Said(f"trials run on one GPU only, one after the other: {found.problem}"))
+
+    def _alike(self, devices: tuple[str, ...], known: Known) -> OtherGpus:
+        """Those of the GPUs on which the baseline is as fast as alone while it runs on all of them."""
+        once = {device: iter((self._bench.spec(f"baseline on {device}", {}),)) for device in devices}
+        waiting = {device: partial(next, spec, None) for device, spec in once.items()}
+        own, others = self._bench.run_beside(self._bench.spec("baseline, side by side", {}), waiting)
+        results = {result.device: result for _, result in others if result.measured}
+        if not own.measured or len(results) < len(devices):
+            return OtherGpus(problem="the baseline failed where it ran on several GPUs at the same time")
+        steps_ms = [speed(own)[0], *(speed(results[device])[0] for device in devices)]
+        return gpus_alike(devices, known.judge.speed(BASELINE)[0], steps_ms, known.judge.noise_floor)
+
+    def stop(self) -> None:
+        """Run no more trials on other GPUs, and say how much time they have saved."""
+        if self._trials:
+            saved = f"which saved about {max(0.0, self._saved_s):.0f} s"
+            self._emit(Said(f"{self._trials} trials ran on other GPUs meanwhile, {saved}"))
+        self._devices, self._trials, self._saved_s = (), 0, 0.0
+
+    def moves_beside(self, move: Move, known: Known) -> list[Move]:
+        """The moves that may be measured on other GPUs while this one is, the best first; none without such GPUs."""
+        if not self._devices:
+            return []
+        catalog, facts = self._bench.catalog, known.plan.facts
+        left = facts.hardware.host.usable_cores - cores_of_a_trial(facts, move.settings, catalog)
+        longest_s = _LATEST_END * self._lab.cost_s(move, known)
+        found: list[Move] = []
+        for other in rank(moves(known), known, self._lab):
+            new = other.settings not in (move.settings, *(one.settings for one in found))
+            fits = cores_of_a_trial(facts, other.settings, catalog) * len(self._devices) <= left
+            short = self._lab.cost_s(other, known) <= longest_s and not catalog.environment(other.settings)
+            if other.kind in KINDS_BESIDE.get(move.kind, frozenset()) and new and fits and short:
+                found.append(other)
+        return found
+
+    def measure(self, move: Move, others: list[Move], known: Known) -> Evidence:
+        """Measure a move, and others on other GPUs until it has ended."""
+        started, until_s = self._bench.budget.spent_s, _LATEST_END * self._lab.cost_s(move, known)
+        waiting, move_of = list(others), {}
+
+        def next_spec() -> TrialSpec | None:
+            left_s = until_s - (self._bench.budget.spent_s - started)
+            other = next((one for one in waiting if self._lab.cost_s(one, known) <= left_s), None)
+            if other is None:
+                return None
+            waiting.remove(other)
+            spec = self._spec_of(other, known)
+            move_of[spec.log_path] = other
+            return spec
+
+        own, results = self._bench.run_beside(self._spec_of(move, known), dict.fromkeys(self._devices, next_spec))
+        self._trials += len(results)
+        longer_s = self._bench.budget.spent_s - started - (own.wall_s or 0.0)
+        self._saved_s += sum(result.wall_s or 0.0 for _, result in results) - longer_s
+        measured = [(move_of[spec.log_path], result) for spec, result in results if not result.disturbed]
+        return Evidence(
+            runs=((move.settings, own),),
+            others=tuple((other, Evidence(runs=((other.settings, result),))) for other, result in measured),
+        )

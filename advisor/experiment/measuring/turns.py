@@ -66,7 +66,7 @@ def in_turn(bench: Bench, settings: Settings) -> Evidence:
 def side_by_side(bench: Bench, settings: Settings) -> Evidence:
     """Time the baseline and the settings in live processes that take turns, block by block.
 
-    What ended early is a run that failed.
+    A trial that ends early counts as a failed run.
     """
     old_spec = bench.spec("baseline, beside the stack", {}, kind=TrialKind.TURNS)
     new_spec = replace(bench.spec("stack, confirmed", settings, kind=TrialKind.TURNS), times_phases=True)

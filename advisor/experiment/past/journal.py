@@ -16,12 +16,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 
 from advisor.errors import UsageError
-from advisor.experiment.events import BlockTimed, Event, Held, ProgressMade, TrialActivity
+from advisor.experiment.events import KINDS, BlockTimed, Event, Held, ProgressMade, TrialActivity
 from advisor.experiment.past.kept_config import from_json, to_json
 from advisor.experiment.request import Request
 from advisor.files.state_folder import make_private, state_folder
@@ -29,7 +29,6 @@ from advisor.recipe.settings import Settings
 from advisor.records.secrets import arguments_without_secrets, without_secrets
 
 SCHEMA = 1
-_EVENTS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
 _FACTS = frozenset({"facts", "hardware", "profile", "workload"})
 # Times and sizes by the units in their names: none is without end, as a loss may be.
 _UNITS = ("_ms", "_s", "_bytes", "_per_sample", "seconds")
@@ -290,7 +289,7 @@ def _event(line: bytes, folder: Path) -> Event | None:
         entry = json.loads(line, parse_int=_whole_number)
         _check_keys(entry["data"])
         _check_figures(entry["data"])
-        event: Event = msgspec.convert(_with_own_files(entry["data"], folder), _EVENTS[entry["event"]])
+        event: Event = msgspec.convert(_with_own_files(entry["data"], folder), KINDS[entry["event"]])
     except (*_UNREADABLE, UsageError):
         return None
     return event

@@ -12,6 +12,7 @@ from advisor.experiment.past.journal import PastSession
 from advisor.experiment.past.kept_config import differences
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
+from advisor.figures.formatting import format_first
 from advisor.files.config_file import read_config
 from advisor.files.paths import exists
 from advisor.records import Facts
@@ -35,8 +36,9 @@ def with_its_config(request: Request, past: PastSession, *, given: bool) -> Requ
     if exists(path):
         return replace(request, target=replace(request.target, config=read_config(path)))
     if past.withheld:
+        secrets = format_first(past.withheld, _MOST_SHOWN)
         raise UsageError(
-            f"the session's config {path} is gone, and its secrets ({_few(past.withheld)}) are not kept.",
+            f"the session's config {path} is gone, and its secrets ({secrets}) are not kept.",
             "Put the file back, or name another with the target: `perf-advisor TARGET --resume --config FILE`.",
         )
     return request
@@ -86,12 +88,7 @@ def _of_config(before: Any, now: Any) -> Iterator[str]:
     elif now is None and before is not None:
         yield "no config is given, and there was one"
     elif told := differences(before, now):
-        yield f"of the config {_few(told)}"
-
-
-def _few(words: tuple[str, ...]) -> str:
-    more = f" and {len(words) - _MOST_SHOWN} more" if len(words) > _MOST_SHOWN else ""
-    return ", ".join(words[:_MOST_SHOWN]) + more
+        yield f"of the config {format_first(told, _MOST_SHOWN)}"
 
 
 def _shown(value: object) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from statistics import median
 
@@ -78,6 +78,7 @@ class ScalingLab:
         request = self.bench.request
         proposals = catalog.propose(facts, only=request.only, skip=request.skip)
         parallel = [recipe.id for recipe in catalog if recipe.key.startswith(PARALLEL) or recipe.over_ranks]
+        asked_for = [recipe for recipe in parallel if not request.only or recipe in request.only]
         known = Scaling(
             gpus=gpus,
             catalog=catalog,
@@ -86,7 +87,7 @@ class ScalingLab:
             candidates=tuple(one for one in proposals.candidates if one.recipe in parallel),
             carried=carried,
             left_out=left_out,
-            passed_over=_passed_over(catalog, facts, proposals.skipped, _named(parallel, request.only)),
+            passed_over=_passed_over(catalog, facts, proposals.skipped, asked_for),
             same_losses=same_losses,
             device_type=facts.workload.device_type,
             machines=request.machines,
@@ -139,17 +140,12 @@ class ScalingLab:
         return result
 
     def tell(self, known: Scaling) -> Scaling:
-        """Post what is known; returns it under the decisions that were taken meanwhile."""
+        """Post what is known, and return it with the decisions that were taken meanwhile."""
         self._emit(events.ScalingMeasured(known.record()))
         budget = self.bench.budget
         left_s = min(budget.left_s, sum(self.cost_s(move, known) for move in moves(known)))
         self._emit(events.ProgressMade(budget.spent_s / (budget.spent_s + left_s) if left_s else 1.0, left_s))
         return replace(known, consent=self._consented(known.consent))
-
-
-def _named(recipes: list[str], only: Sequence[str]) -> list[str]:
-    """The recipes that were asked for: all, unless some are named."""
-    return [recipe for recipe in recipes if not only or recipe in only]
 
 
 def _passed_over(catalog: Catalog, facts: Facts, skipped: Mapping[str, str], parallel: list[str]) -> dict[str, str]:

@@ -19,7 +19,7 @@ class Document(Protocol):
     tree: dict[str, Any]
 
     def obstacle(self, path: Path) -> str:
-        """The reason against a value at a path: a reason that follows "the config's ..."; empty where one can."""
+        """The reason why a path can hold no value, as the end of "the config's ..."; empty where it can."""
 
     def replace_or_add(self, path: Path, value: Scalar) -> None:
         """Put a value at a path; mappings on the way are made."""

@@ -7,7 +7,7 @@ same kind.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from advisor.export.configs.document import Path, Scalar, at, evaluates, is_interpolation, walk
@@ -198,9 +198,4 @@ def _precision_switches(home: Path, value: Value, tree: Mapping[str, Any]) -> tu
     wanted = {"bf16": value == "bfloat16", "fp16": value == "float16"}
     if not all(isinstance(mapping[names[name]], bool | None) for name in wanted):
         return ()
-    return tuple(_entries_of(home, names, wanted))
-
-
-def _entries_of(home: Path, names: Mapping[str, str], wanted: Mapping[str, bool]) -> Iterator[Entry]:
-    for name, on in wanted.items():
-        yield Entry((*home, names[name]), on, only_there=not on)
+    return tuple(Entry((*home, names[name]), on, only_there=not on) for name, on in wanted.items())

@@ -30,7 +30,7 @@ class TomlDocument:
             )
 
     def obstacle(self, path: Path) -> str:
-        """The reason against a value at a path; empty where one can."""
+        """The reason why a path can hold no value; empty where it can."""
         node: Any = self.tree
         for place, part in enumerate(path):
             name = repr(".".join(path[:place]))

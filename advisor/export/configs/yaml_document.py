@@ -74,7 +74,7 @@ class YamlDocument:
     # --- what the patch asks ----------------------------------------------------------------------------------
 
     def obstacle(self, path: Path) -> str:
-        """The reason against a value at a path; empty where one can."""
+        """The reason why a path can hold no value; empty where it can."""
         node: Node | None = self.root
         key: Node | None = None
         for place, part in enumerate(path):

@@ -57,8 +57,7 @@ class CompiledModel(Format):
 
 
 def _check_infers(found: Found, path: str) -> None:
-    facts = found.state.facts
-    if facts is not None and facts.workload.mode is not Mode.INFER:
+    if found.state.facts is not None and found.state.mode is not Mode.INFER:
         raise UsageError(
             f"{path}: a model is compiled to a file for inference, and this session trained it.",
             "Measure it with --mode infer, or export the settings: --export tuned.yaml.",

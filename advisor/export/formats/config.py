@@ -46,11 +46,11 @@ class PatchedConfig(Format):
     def preview(self, found: Found) -> str:
         """A unified diff against the user's file, and what is said of the patch."""
         from advisor.export.config_patch import diff
-        from advisor.export.files import read_exactly
+        from advisor.files.config_file import read_text
 
         offered, config = self.offer(found.outputs), found.outputs.config_path or ""
         exported = _patched(found, offered.default_name if offered else config)
-        changes = diff(read_exactly(config), exported.patch.text, Path(config).name)
+        changes = diff(read_text(config), exported.patch.text, Path(config).name)
         beside = (f"The rest goes to {exported.rest_path}.",) if exported.rest_path else ()
         said = "".join(f"{line}\n" for line in (*exported.sentences, *beside, *exported.code))
         return (changes or "Nothing would change in the config.\n") + (f"\n{said}" if said else "")
@@ -58,10 +58,8 @@ class PatchedConfig(Format):
     def to_verify(self, found: Found, path: str) -> Exported | None:
         """The config's own section of settings, which can be verified; the rest of it is applied by its program."""
         from advisor.files.config_file import read_config
-        from advisor.report.several_gpus import gpus_to_start
 
-        alone = gpus_to_start(found.state, found.settings) == 1
-        return Exported(path, read_config(path)) if alone and _patched(found, path).patch.added else None
+        return Exported(path, read_config(path)) if found.runs_alone and _patched(found, path).patch.added else None
 
     def next_steps(self, name: str, found: Found) -> tuple[str, str]:
         return f"run your training with {name} in place of your config", "only the lines of the diff above differ"

@@ -20,18 +20,13 @@ class PythonFile(Format):
     offered = Offer("python", "Python file", "tuned.py", "python", "The same in plain PyTorch, without perf-advisor")
 
     def files(self, found: Found, path: str) -> Iterable[File]:
-        from advisor.report.several_gpus import launch_lines
-
-        start = tuple(launch_lines(found.state, found.settings))
-        yield File("Python file", path, lambda: _source(found), found.remark, more=start)
+        yield File("Python file", path, lambda: _source(found), found.remark, more=found.launch_lines)
 
     def to_verify(self, found: Found, path: str) -> Exported | None:
-        from advisor.report.several_gpus import gpus_to_start
-
-        return Exported(path) if gpus_to_start(found.state, found.settings) == 1 else None
+        return Exported(path) if found.runs_alone else None
 
     def next_steps(self, name: str, found: Found) -> tuple[str, str]:
-        made = "infer_step" if _mode(found) is Mode.INFER else "train_step"
+        made = "infer_step" if found.state.mode is Mode.INFER else "train_step"
         step = "own_step" if _has_own_step(found) else made
         return f"in your script: from {Path(name).stem} import prepare, {step}", "it needs no perf-advisor"
 
@@ -39,11 +34,7 @@ class PythonFile(Format):
 def _source(found: Found) -> str:
     from advisor.export.python_file import python_source
 
-    return python_source(found.catalog, found.settings, _mode(found), own_step=_has_own_step(found))
-
-
-def _mode(found: Found) -> Mode:
-    return found.state.facts.workload.mode if found.state.facts else Mode.TRAIN
+    return python_source(found.catalog, found.settings, found.state.mode, own_step=_has_own_step(found))
 
 
 def _has_own_step(found: Found) -> bool:

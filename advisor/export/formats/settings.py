@@ -26,19 +26,13 @@ class SettingsFile(Format):
         return Path(path).suffix.lower() in ("", *_ENDINGS)
 
     def files(self, found: Found, path: str) -> Iterable[File]:
-        from advisor.report.several_gpus import launch_lines
-
-        start = tuple(launch_lines(found.state, found.settings))
-        yield File("Settings", path, lambda: _text(found), found.remark, more=start)
+        yield File("Settings", path, lambda: _text(found), found.remark, more=found.launch_lines)
 
     def to_verify(self, found: Found, path: str) -> Exported | None:
-        from advisor.report.several_gpus import gpus_to_start
-
-        return Exported(path) if gpus_to_start(found.state, found.settings) == 1 else None
+        return Exported(path) if found.runs_alone else None
 
     def next_steps(self, name: str, found: Found) -> tuple[str, str]:
-        infers = found.state.facts is not None and found.state.facts.workload.mode is Mode.INFER
-        applied = "model = tuning.infer(model)" if infers else _PREPARE
+        applied = "model = tuning.infer(model)" if found.state.mode is Mode.INFER else _PREPARE
         return f'in your script: tuning = advisor.load("{name}")', applied
 
 

@@ -18,7 +18,7 @@ from advisor.records import Mode, TargetSpec
 from advisor.target.hubs.contract import Adapted, Adapter
 
 _PROGRAM = ".pt2"
-_FOR_INFERENCE = "leave --mode train out, or give the model that it was made from: mymodel:build."
+_FOR_INFERENCE = "Leave --mode train out, or give the model that it was made from: mymodel:build."
 
 
 class Exported(Adapter):
@@ -31,7 +31,7 @@ class Exported(Adapter):
         """Read the file."""
         path = Path(spec.directory, name)
         if spec.mode is Mode.TRAIN:
-            raise TargetError(f"{name} is an exported model, which cannot be trained.", _sentence(_FOR_INFERENCE))
+            raise TargetError(f"{name} is an exported model, which cannot be trained.", _FOR_INFERENCE)
         return _program(path, name) if path.suffix == _PROGRAM else _script(path, name)
 
     def workload(self, value: Any, spec: TargetSpec) -> Any:
@@ -39,10 +39,6 @@ class Exported(Adapter):
         if isinstance(value, torch.export.ExportedProgram):
             return _of_program(value, spec)
         return None
-
-
-def _sentence(text: str) -> str:
-    return text[0].upper() + text[1:]
 
 
 def _program(path: Path, shown: str) -> Any:
@@ -119,7 +115,7 @@ def _of_program(program: torch.export.ExportedProgram, spec: TargetSpec) -> Any:
         return Adapted(model=model, mode=Mode.INFER.value)
     named = ", a dict of their names: it takes some by position and some by keyword" if args and kwargs else ""
     notes = [f"the program's own example inputs as its batch{named}"]
-    if _is_dynamic(program) and spec.batch_size:
+    if program.range_constraints and spec.batch_size:  # its batch may have any size
         batch = resize_batch(batch, spec.batch_size)
     elif spec.batch_size and spec.batch_size != batch_size_of(batch):
         raise TargetError(
@@ -127,7 +123,3 @@ def _of_program(program: torch.export.ExportedProgram, spec: TargetSpec) -> Any:
             "Leave --batch-size out, or export it with a dynamic batch dimension.",
         )
     return Adapted(model=model, data=batch, mode=Mode.INFER.value, notes=notes)
-
-
-def _is_dynamic(program: torch.export.ExportedProgram) -> bool:
-    return bool(program.range_constraints)

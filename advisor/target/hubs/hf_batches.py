@@ -52,7 +52,7 @@ def hf_samples(model: Any, spec: TargetSpec, *, train: bool) -> Samples:
 
 
 def prompts(model: Any, spec: TargetSpec, length: int) -> Make:
-    """A function that makes a batch of so many prompts, as ``generate`` takes them."""
+    """A function that makes a batch of a number of prompts, as ``generate`` takes them."""
     _give_a_start(model.config)
     return _ModelInputs(model, spec, length).inputs
 

@@ -8,8 +8,8 @@ from typing import Any
 from torch import nn
 
 from advisor.records import TargetSpec
+from advisor.target.guess import image_samples
 from advisor.target.hubs.contract import Adapter, Samples, built, check_input, options_of, unknown_name
-from advisor.target.hubs.images import image_samples
 
 _OPTIONS = ("num_classes", "in_chans", "img_size", "drop_rate", "drop_path_rate", "global_pool", "act_layer")
 _FAMILIES = "`python -c 'import timm; print(*timm.list_models())'` lists them all."

@@ -10,9 +10,8 @@ import torch
 from torch import nn
 
 from advisor.records import TargetSpec
-from advisor.target.guess import noise, whole_numbers
+from advisor.target.guess import image_samples, momentum, noise, whole_numbers
 from advisor.target.hubs.contract import Adapter, Samples, built, check_input, check_options, options_of, unknown_name
-from advisor.target.hubs.images import image_samples, momentum
 
 _CLIP_FRAMES = 16
 _USUAL_SIZE = 224

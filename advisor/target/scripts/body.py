@@ -15,16 +15,13 @@ from typing import Any
 import torch
 
 from advisor.errors import TargetError
+from advisor.process.replaced import replaced
 from advisor.runtime.loader import batches_in
-from advisor.target.scripts.behind import behind
-from advisor.target.scripts.branches import branch_of_the_loss
-from advisor.target.scripts.contexts import Context, contexts_of, entered
-from advisor.target.scripts.elsewhere import clears_gradients
 from advisor.target.scripts.files import writing_over_nothing
-from advisor.target.scripts.names import Names
-from advisor.target.scripts.positions import COUNTED, Loop, is_count, is_read_in, position_of, reads_once, value_of
-from advisor.target.scripts.readings import Readings
-from advisor.target.scripts.watch import Seen, Where
+from advisor.target.scripts.loops import behind, branch_of_the_loss, clears_gradients
+from advisor.target.scripts.positions import COUNTED, Loop, is_count, is_read_in, position_of, reads_once
+from advisor.target.scripts.seen import Seen, Where
+from advisor.target.scripts.surroundings import Context, Names, Readings, contexts_of, entered
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _ITEM, _LEFT, _STAYS = "__perf_advisor_item__", "__perf_advisor_left__", "__perf_advisor_stays__"
@@ -116,7 +113,7 @@ class Counter:
         return self.number - 1
 
     def begins_anew(self) -> bool:
-        """Count from the first number on; False where that one was the last to be given."""
+        """Count from the first number again; False where no later number has been given yet."""
         last, self.number = self.number - 1, self.first
         return last > self.first
 
@@ -140,7 +137,7 @@ class Rounds:
         return next(self._left)
 
     def begin_anew(self) -> None:
-        """Give the first item next."""
+        """Go on with the first item."""
         self._left = iter(())
 
 
@@ -230,18 +227,14 @@ class Body:
 def _losses() -> Iterator[list[torch.Tensor]]:
     """The tensors that ``backward`` is called on inside this context."""
     found: list[torch.Tensor] = []
-    tensor: Any = torch.Tensor
-    original = tensor.backward
+    original: Any = torch.Tensor.backward
 
     def backward(loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         found.append(loss)
         return original(loss, *args, **kwargs)
 
-    tensor.backward = backward
-    try:
+    with replaced(torch.Tensor, "backward", backward):
         yield found
-    finally:
-        tensor.backward = original
 
 
 def position_in(loop: FoundLoop, seen: Seen) -> str | None:
@@ -315,7 +308,7 @@ def _contexts(where: Where, names: dict[str, Any], line: int) -> Iterator[Contex
         if isinstance(node, ast.With) and node.body[0].lineno <= line <= (node.end_lineno or 0)
     ]
     blocks.sort(key=lambda node: node.lineno)
-    return contexts_of(blocks, names, where.frame.f_code.co_filename, value_of)
+    return contexts_of(blocks, names, where.frame.f_code.co_filename)
 
 
 def _scope_of(where: Where) -> ast.AST:
@@ -423,5 +416,5 @@ class _Returns(ast.NodeTransformer):
         return node
 
     def visit_Return(self, node: ast.Return) -> ast.stmt:
-        """Raise what the step takes for its end."""
+        """Raise ``_Left`` in its place: the step ends there."""
         return ast.copy_location(ast.Raise(ast.Name(_Left.__name__, ast.Load()), None), node)

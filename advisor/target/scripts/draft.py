@@ -21,7 +21,7 @@ from advisor.target.scripts.body import FoundLoop, NoBodyError, position_in, tra
 from advisor.target.scripts.plain import loss_of, workload_of
 from advisor.target.scripts.positions import COUNTED
 from advisor.target.scripts.run import package_of, watched
-from advisor.target.scripts.watch import LossCall, Seen, Where
+from advisor.target.scripts.seen import LossCall, Seen, Where
 
 _HEAD = '''"""What perf-advisor measures of {script}, as far as it was seen: complete the lines that are marked TODO.
 

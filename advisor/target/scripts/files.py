@@ -9,7 +9,6 @@ import io
 import os
 import shutil
 import sys
-import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -19,25 +18,14 @@ from typing import Any
 
 import torch
 
-from advisor.files.paths import PACKAGE
+from advisor.files.paths import INSTALLED, PACKAGE, is_pythons_own
+from advisor.process.replaced import replaced
 
 # Times of change before this one are those of files that no trial has made. Seconds since the epoch.
 _BEGUN_S = time.time()
-_INSTALLED = ("/site-packages/", "/dist-packages/")
-_WITH_CACHES = tuple(f"{folder}{package}/" for folder in _INSTALLED for package in ("torch", "triton"))
-_PYTHONS_OWN = ("<frozen ", f"{sysconfig.get_path('stdlib')}{os.sep}")
+_WITH_CACHES = tuple(f"{folder}{package}/" for folder in INSTALLED for package in ("torch", "triton"))
 _OPEN = inspect.signature(open)
 _WRITING = frozenset("wax+")
-
-
-def is_pythons_own(file: str) -> bool:
-    """Whether a file of code is a module of Python's own."""
-    return file.startswith(_PYTHONS_OWN) and not any(part in file for part in _INSTALLED)
-
-
-def is_library(file: str) -> bool:
-    """Whether a file of code is Python's own, an installed package's or this package's, and not the user's."""
-    return is_pythons_own(file) or any(part in file for part in (*_INSTALLED, str(PACKAGE)))
 
 
 def writes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -139,14 +127,10 @@ def _writers() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
 @contextlib.contextmanager
 def writing_over_nothing() -> Iterator[None]:
     """Have the script leave the files that there are as they are. The caches of PyTorch's compilers go on."""
-    originals = [(owner, name, getattr(owner, name), guarded) for owner, name, guarded in _writers()]
-    for owner, name, original, guarded in originals:
-        setattr(owner, name, _for_scripts(original, guarded))
-    try:
+    with contextlib.ExitStack() as stack:
+        for owner, name, guarded in _writers():
+            stack.enter_context(replaced(owner, name, _for_scripts(getattr(owner, name), guarded)))
         yield
-    finally:
-        for owner, name, original, _ in originals:
-            setattr(owner, name, original)
 
 
 def _for_scripts(original: Callable[..., Any], guarded: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from advisor.figures.formatting import format_first
 from advisor.portable.calls import splitter
 from advisor.portable.nested import tensors_of
 from advisor.target.hubs.contract import Adapted
 from advisor.target.scripts.body import NoBodyError, step_of, training_loop
-from advisor.target.scripts.elsewhere import told_of_others
-from advisor.target.scripts.watch import LossCall, ModelCall, Seen
+from advisor.target.scripts.loops import told_of_others
+from advisor.target.scripts.seen import LossCall, ModelCall, Seen
 
 _MOST_NAMED = 5  # statements after the update, by name
 
@@ -95,9 +96,8 @@ def _left_out(seen: Seen) -> str:
         behind = training_loop(seen).behind
     except NoBodyError:
         return rest
-    named = ", ".join(f"`{text}`" for text in behind[:_MOST_NAMED])
-    more = f" and {len(behind) - _MOST_NAMED} more" if len(behind) > _MOST_NAMED else ""
-    return f"{rest}, after the update {named}{more}" if behind else rest
+    named = format_first([f"`{text}`" for text in behind], _MOST_NAMED)
+    return f"{rest}, after the update {named}" if behind else rest
 
 
 def _others(seen: Seen) -> list[str]:

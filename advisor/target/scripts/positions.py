@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableMapping
 from types import CodeType
 from typing import Any
 
-from advisor.target.scripts.readings import Iterators
-
 Loop = ast.For | ast.While
+# An iterator over a loader that a script made while it was watched, which has no workers: its loader.
+Iterators = MutableMapping[Any, Any]
 # Where the batch is in an item of a loop: it is the item, or it follows a count (``enumerate``).
 BARE, COUNTED = "bare", "counted"
 _REPEATING = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)

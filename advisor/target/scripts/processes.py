@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
 
 # Exit code of a process that has come to an update of weights; programs and signals use others.
 TRAINED = 91
@@ -26,8 +25,4 @@ def end_at_update() -> None:
     if "torch" in sys.modules:
         from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-        register_optimizer_step_pre_hook(_end)
-
-
-def _end(optimizer: Any, args: Any, kwargs: Any) -> None:
-    os._exit(TRAINED)
+        register_optimizer_step_pre_hook(lambda *_: os._exit(TRAINED))

@@ -15,7 +15,8 @@ from advisor.errors import TargetError
 from advisor.files.paths import is_file
 from advisor.target.scripts.body import NoBodyError, loops_around
 from advisor.target.scripts.plain import workload_of
-from advisor.target.scripts.watch import LoopSeen, Seen, Watch, Where
+from advisor.target.scripts.seen import Seen, Where
+from advisor.target.scripts.watch import LoopSeen, Watch
 
 _MAIN = "__main__"
 

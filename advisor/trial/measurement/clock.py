@@ -119,6 +119,16 @@ class StepClock:
         return (percentile(times, 0.05), percentile(times, 0.5), percentile(times, 0.95)) if times else None
 
 
+def seconds_of(call: Callable[[], object], device: torch.device) -> float:
+    """The seconds of a call on a device that waits for it, until all of it is done."""
+    backend = backend_of(device)
+    backend.synchronize()
+    start = time.perf_counter()
+    call()
+    backend.synchronize()
+    return time.perf_counter() - start
+
+
 def latency_of_calls(clock: StepClock, step_s: float, limit_s: float) -> Latency | None:
     """The latency of single calls, in a pass of its own; None where the fewest do not fit in ``limit_s``."""
     calls = min(_MOST_CALLS, max(_FEWEST_CALLS, steps_in(_CALLS_S, step_s)))

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from advisor.errors import RefusedError, TargetError
+from advisor.figures.formatting import format_first
 from advisor.portable.loaders import copy_with, seen_by_workers
 from advisor.portable.nested import tensors_of
 from advisor.portable.plan import StepPlan
@@ -33,6 +34,8 @@ _LIMIT_S = 10.0
 _SECOND_LOOK_S = 2.0
 # Lines of a worker's traceback that are shown: the last two frames and the exception.
 _SHOWN_LINES = 7
+# Random places in a batch that a note names. A count.
+_PLACES_NAMED = 4
 # Largest depth of nested samplers and datasets. A count.
 _DEEPEST = 5
 _LEADS_ON = ("dataset", "datasets", "sampler", "batch_sampler", "data_source", "indices")
@@ -121,9 +124,8 @@ def notes_on_data(data: DataPrint | None) -> list[str]:
     places = (*data.random, *data.loose) if data is not None else ()
     if not places:
         return []
-    named = ", ".join(place if place == "batch" else f"batch[{place}]" for place in places[:4])
-    more = f" and {len(places) - 4} more" if len(places) > 4 else ""
-    return [f"augmentation draws {named}{more} at random, so its values are not compared when a loader is changed"]
+    named = format_first([place if place == "batch" else f"batch[{place}]" for place in places], _PLACES_NAMED)
+    return [f"augmentation draws {named} at random, so its values are not compared when a loader is changed"]
 
 
 def check_batch_size(data: Any) -> None:

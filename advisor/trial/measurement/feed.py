@@ -149,7 +149,7 @@ class Feed:
         return tuple(self._prints)
 
     def problem_of(self, error: Exception, batch: Any) -> TargetError | None:
-        """The error for a step that failed on the last batch, where that is of another form than the first."""
+        """The error for a step that failed on the last batch; None where that has the form of the first."""
         return None if self._first is None else form_problem(error, self._first, batch, self._served)
 
     def _drawn(self) -> Any:

@@ -138,7 +138,7 @@ def probe_inference(step: Callable[[Any], Any], batches: list[Any], seed: int, *
 
 
 def _first_and_another(batches: list[Any], count: int) -> list[Any]:
-    """The first batch so many times, but in the place before the last one of another that fits the same graph."""
+    """The first batch again and again; in the last place but one another that fits the same graph."""
     chosen = [batches[0]] * count
     if count > 1:
         form = signature_of(batches[0])

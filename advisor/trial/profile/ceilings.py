@@ -20,7 +20,9 @@ import torch
 from advisor.files.state_folder import read_kept, write_kept
 from advisor.machine.device import backend_of
 from advisor.machine.hardware import inspect_hardware
+from advisor.process.replaced import replaced
 from advisor.records import Ceilings, Hardware
+from advisor.trial.measurement.clock import seconds_of
 from advisor.trial.measurement.guards import HostLoad
 
 FILE = "ceilings.json"
@@ -212,20 +214,11 @@ def _call_overhead_s() -> float:
 
 def _best_seconds(device: torch.device, call: Callable[[], object]) -> float:
     """The shortest of several calls after one to warm up, fewer where they take long: what disturbs only adds time."""
-
-    backend = backend_of(device)
-
-    def timed() -> float:
-        start = time.perf_counter()
-        call()
-        backend.synchronize()
-        return time.perf_counter() - start
-
-    timed()
+    seconds_of(call, device)
     started = time.perf_counter()
     times: list[float] = []
     while len(times) < _FEWEST_REPEATS or (len(times) < _MOST_REPEATS and time.perf_counter() - started < _LIMIT_S):
-        times.append(timed())
+        times.append(seconds_of(call, device))
     return min(times)
 
 
@@ -249,14 +242,11 @@ def float32_products(*, tf32: bool) -> Iterator[None]:
         with _legacy(tf32=tf32):
             yield
         return
-    before = [backend.fp32_precision for backend in backends]
-    for backend in backends:
-        backend.fp32_precision = "tf32" if tf32 and backend is torch.backends.cuda.matmul else "ieee"
-    try:
+    with contextlib.ExitStack() as stack:
+        for backend in backends:
+            precision = "tf32" if tf32 and backend is torch.backends.cuda.matmul else "ieee"
+            stack.enter_context(replaced(backend, "fp32_precision", precision))
         yield
-    finally:
-        for backend, precision in zip(backends, before, strict=True):
-            backend.fp32_precision = precision
 
 
 @contextlib.contextmanager

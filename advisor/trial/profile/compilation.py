@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from advisor.figures.formatting import counted, format_first
+
 _REASONS_SHOWN = 3
 _LONGEST_REASON = 120
 _LIMIT = "recompile limit exceeded"
@@ -59,7 +61,7 @@ def compilation_notes(warm: CompileMark) -> tuple[str, ...]:
 def _break_note(count: int, problems: Iterable[str]) -> list[str]:
     if not count:
         return []
-    return [f"{count} graph break{'' if count == 1 else 's'}{_listed(map(_headline, problems))}"]
+    return [f"{counted(count, 'graph break')}{_listed(map(_headline, problems))}"]
 
 
 def _recompile_note(count: int, reasons: Iterable[str]) -> list[str]:
@@ -76,8 +78,7 @@ def _gave_up_note(reasons: Iterable[str]) -> str:
 
 def _listed(reasons: Iterable[str]) -> str:
     distinct = list(dict.fromkeys(reason for reason in reasons if reason))
-    more = f" and {len(distinct) - _REASONS_SHOWN} more" if len(distinct) > _REASONS_SHOWN else ""
-    return f": {'; '.join(distinct[:_REASONS_SHOWN])}{more}" if distinct else ""
+    return f": {format_first(distinct, _REASONS_SHOWN, '; ')}" if distinct else ""
 
 
 def _recompile_reasons(dynamo: Any, warm: CompileMark) -> list[str]:

@@ -22,6 +22,7 @@ from advisor.machine.device import backend_of
 from advisor.records import HabitRow, Profile
 from advisor.runtime.compilation import uncompiled
 from advisor.runtime.step import InferStep, TrainStep, grad_mode
+from advisor.trial.measurement.clock import seconds_of
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.profile.syncs import sync_places
 
@@ -61,7 +62,7 @@ def clearing_rows(step: TrainStep, *, limit_s: float) -> tuple[HabitRow, ...]:
     def cleared(way: str) -> float:
         for parameter, gradient in zip(step.parameters, gradients, strict=True):
             parameter.grad = None if gradient is None else torch.zeros_like(gradient)
-        return _seconds(ways[way].zero_grad, step.device)
+        return seconds_of(ways[way].zero_grad, step.device)
 
     try:
         times_s = _in_rounds(cleared, WAYS_TO_CLEAR, limit_s)
@@ -85,7 +86,7 @@ def validation_rows(step: TrainStep, batch: Any, *, limit_s: float) -> tuple[Hab
         try:
             peaks = {way: peak_bytes(functools.partial(validate, way), step.device) for way in GRAD_MODES}
             times_s = _in_rounds(
-                lambda way: _seconds(functools.partial(validate, way), step.device), GRAD_MODES, limit_s
+                lambda way: seconds_of(functools.partial(validate, way), step.device), GRAD_MODES, limit_s
             )
         except Exception:  # the user's model, in a mode that this workload may never use
             return ()
@@ -135,15 +136,6 @@ def _in_rounds(run: Callable[[str], float], ways: Sequence[str], limit_s: float)
         for way in ways:
             times_s[way].append(run(way))
     return times_s
-
-
-def _seconds(call: Callable[[], Any], device: torch.device) -> float:
-    backend = backend_of(device)
-    backend.synchronize()
-    start = time.perf_counter()
-    call()
-    backend.synchronize()
-    return time.perf_counter() - start
 
 
 def _uncompiled(step: TrainStep | InferStep) -> TrainStep | InferStep:

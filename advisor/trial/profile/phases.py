@@ -18,7 +18,7 @@ from advisor.trial.measurement.feed import Feed
 
 _MOST_STEPS = 20
 _FEWEST_STEPS = 3
-# Beyond the limit as many times, even the fewest steps are too many.
+# Past this multiple of the limit even the fewest steps are not completed. Unitless.
 _PATIENCE = 2
 # The part of a step that is replayed as one graph.
 CAPTURED = "captured step"

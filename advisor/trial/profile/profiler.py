@@ -54,9 +54,7 @@ def profile_step(
     ``limit_s`` is for the phases. A Chrome trace of some steps goes to ``trace_path``, when there is one. The machine's
     ceilings are not measured shortly before ``deadline``, of ``time.monotonic()``.
     """
-    phases = measure_phases(step, feed, limit_s=limit_s)
-    if feed.queued_batches:
-        phases = _with_whole_wait(phases, step_ms)
+    phases = _phases(step, feed, step_ms, limit_s)
     steps = _RECORDED_STEPS if step_ms < _LONG_STEP_MS else 1
     recording = record_steps(step, feed, steps, trace_path=trace_path)
     work = count_work(step, feed)
@@ -85,10 +83,7 @@ def profile_step(
 
 def phases_alone(step: TrainStep | InferStep, feed: Feed, step_ms: float, *, limit_s: float) -> Profile:
     """A profile of nothing but the phases; its bottleneck is named only where getting the data holds the step up."""
-    phases = measure_phases(step, feed, limit_s=limit_s)
-    if feed.queued_batches:
-        phases = _with_whole_wait(phases, step_ms)
-    measured = Profile(step_ms=step_ms, phases=phases, phases_alone=True)
+    measured = Profile(step_ms=step_ms, phases=_phases(step, feed, step_ms, limit_s), phases_alone=True)
     bottleneck, evidence = judge(measured)
     if bottleneck not in (Bottleneck.INPUT, Bottleneck.COPY):
         return measured
@@ -109,12 +104,15 @@ def count_work(step: TrainStep | InferStep, feed: Feed) -> Work:
     return Work(None, convolving=False, moved_bytes=None)
 
 
-def _with_whole_wait(phases: dict[str, float], step_ms: float) -> dict[str, float]:
-    """The phases with the wait for data that the timed loop had, where workers load the data.
+def _phases(step: TrainStep | InferStep, feed: Feed, step_ms: float, limit_s: float) -> dict[str, float]:
+    """The phases, with the wait for data that the timed loop had, where workers load the data.
 
     They get ahead while this pass waits for the device at each boundary, so it sees too little waiting. In the timed
     loop the wait was at least what the other phases leave of the step.
     """
+    phases = measure_phases(step, feed, limit_s=limit_s)
+    if not feed.queued_batches:
+        return phases
     others_ms = sum(duration for phase, duration in phases.items() if phase != Phase.DATA_WAIT)
     return {**phases, Phase.DATA_WAIT: max(phases[Phase.DATA_WAIT], step_ms - others_ms)}
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import linecache
 import sys
-import sysconfig
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -21,8 +20,9 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from advisor.files.paths import PACKAGE
+from advisor.files.paths import INSTALLED, PACKAGE, is_pythons_own
 from advisor.machine.device import backend_of
+from advisor.process.replaced import replaced
 from advisor.records import SyncPlace
 from advisor.runtime.step import InferStep, TrainStep
 from advisor.trial.measurement.feed import Feed
@@ -32,8 +32,6 @@ _STEPS = 3
 _TORCH = str(Path(torch.__file__).parent) + "/"
 _STEP = (f"{PACKAGE / 'runtime'}/", *(f"{PACKAGE / 'portable' / name}" for name in ("steps.py", "loss_call.py")))
 _WATCHING = f"{PACKAGE / 'trial'}/"
-_STANDARD = f"{sysconfig.get_path('stdlib')}/"
-_PACKAGES = ("/site-packages/", "/dist-packages/")
 _IN_BACKWARD = ("", 0, "the backward pass")
 _FAR_MORE_THAN_A_WAIT = (torch.Tensor.backward, torch.autograd.grad)
 
@@ -69,7 +67,7 @@ class SyncRecorder(TorchFunctionMode):
         return result
 
     def places(self, steps: int) -> tuple[SyncPlace, ...]:
-        """Every line that waited in these many steps, the dearest first."""
+        """Every line that waited in this number of steps, the longest wait first."""
         for key in self._untimed:
             self._waits[key].seconds = None
         found = [
@@ -134,14 +132,10 @@ def recording(recorder: SyncRecorder) -> Iterator[None]:
         synchronize(device)
         recorder.note_call(sys._getframe(1), time.perf_counter() - start)
 
-    with warnings.catch_warnings(), recorder:
+    with warnings.catch_warnings(), recorder, replaced(torch.cuda, "synchronize", timed_synchronize):
         warnings.simplefilter("always")
         warnings.showwarning = heard
-        torch.cuda.synchronize = timed_synchronize
-        try:
-            yield
-        finally:
-            torch.cuda.synchronize = synchronize
+        yield
 
 
 def _place_of(frame: FrameType | None) -> _Key:
@@ -151,7 +145,7 @@ def _place_of(frame: FrameType | None) -> _Key:
         path = frame.f_code.co_filename
         if path.startswith(_TORCH):
             in_torch = in_torch or frame
-        elif not path.startswith(_WATCHING) and not _standard(path):
+        elif not path.startswith((_WATCHING, "<")) and not is_pythons_own(path):
             return _line(path, frame.f_lineno)
         frame = frame.f_back
     if in_torch is None or in_torch.f_code.co_filename.startswith(f"{_TORCH}autograd/"):
@@ -159,16 +153,10 @@ def _place_of(frame: FrameType | None) -> _Key:
     return _line(in_torch.f_code.co_filename, in_torch.f_lineno)
 
 
-def _standard(path: str) -> bool:
-    """Whether a file is of Python's own library, or no file at all."""
-    own = path.startswith(_STANDARD) and not any(part in path for part in _PACKAGES)
-    return own or path.startswith("<")
-
-
 def _line(path: str, number: int) -> _Key:
     text = linecache.getline(path, number).strip()
     # Packages first: an environment often lies inside the project's folder.
-    for part in (*_PACKAGES, f"{Path.cwd()}/"):
+    for part in (*INSTALLED, f"{Path.cwd()}/"):
         if part in path:
             return path.rpartition(part)[2], number, text
     return path, number, text

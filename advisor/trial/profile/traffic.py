@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -76,11 +76,7 @@ def _changed_arguments(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -
 
 def _tensors(values: Any) -> list[torch.Tensor]:
     """Every tensor in nested arguments, each once."""
-    return list(_once(value for value in tree_leaves(values) if isinstance(value, torch.Tensor)))
-
-
-def _once(tensors: Iterable[torch.Tensor]) -> Iterable[torch.Tensor]:
-    return {id(tensor): tensor for tensor in tensors}.values()
+    return list({id(value): value for value in tree_leaves(values) if isinstance(value, torch.Tensor)}.values())
 
 
 def _bytes(tensor: torch.Tensor) -> int:
@@ -126,19 +122,10 @@ class HostTensorCounter(TorchDispatchMode):
         inputs = list(tensors_of([args, kwargs or {}]))
         outputs = list(tensors_of(result)) if isinstance(result, torch.Tensor | tuple | list) else []
         if any(id(tensor) in self._made for tensor in inputs):
-            self.copied += sum(tensor.device.type != "cpu" for tensor in _new(outputs, inputs))
-            self.copied += _copies_into_device(func, inputs)
+            if all(tensor.device.type == "cpu" for tensor in inputs):  # what it makes on the device are copies
+                self.copied += sum(tensor.device.type != "cpu" for tensor in outputs)
+            elif func.overloadpacket.__name__ == "copy_" and inputs[0].device.type != "cpu":  # device[...] = host
+                self.copied += 1
         if func.overloadpacket.__name__ not in _FROM_PYTHON and all(id(tensor) in self._made for tensor in inputs):
             self._made |= {id(tensor): tensor for tensor in outputs if tensor.device.type == "cpu"}
         return result
-
-
-def _new(outputs: list[torch.Tensor], inputs: list[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """The outputs of an operator that reads the host only: on the device they are copies."""
-    if all(tensor.device.type == "cpu" for tensor in inputs):
-        yield from outputs
-
-
-def _copies_into_device(func: Any, inputs: list[torch.Tensor]) -> bool:
-    """Whether the operator copies from the host into a tensor that is on the device: ``device[...] = host``."""
-    return func.overloadpacket.__name__ == "copy_" and inputs[0].device.type != "cpu"

@@ -6,14 +6,13 @@ import datetime
 import math
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import distributed
 
 from advisor.machine.device import backend_of
 from advisor.portable.parallel import synchronise_gradients
@@ -21,7 +20,8 @@ from advisor.portable.plan import StepPlan
 from advisor.records import AllReduceSweep, AllReduceTime, Block
 from advisor.records.kinds import COLLECTIVES
 from advisor.runtime.step import TrainStep
-from advisor.trial.measurement.clock import StepClock, steps_in
+from advisor.trial.measurement.clock import StepClock, seconds_of, steps_in
+from advisor.trial.profile.recording import union_length
 
 
 class Peers:
@@ -128,7 +128,6 @@ def _trimmed_mean(values: list[float]) -> float:
 
 _STEPS = 4
 _COMMUNICATION = "nccl"
-Span = tuple[float, float]
 
 
 def exposed_by_profiler(clock: StepClock) -> float | None:
@@ -139,8 +138,8 @@ def exposed_by_profiler(clock: StepClock) -> float | None:
     clock.run(1)
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         clock.run(_STEPS)
-    communication: list[Span] = []
-    computation: list[Span] = []
+    communication: list[tuple[float, float]] = []
+    computation: list[tuple[float, float]] = []
     for event in profiler.events() or ():
         if event.device_type != DeviceType.CUDA or getattr(event, "is_user_annotation", False):
             continue
@@ -151,23 +150,8 @@ def exposed_by_profiler(clock: StepClock) -> float | None:
         (communication if _COMMUNICATION in name else computation).append(span)
     if not communication:
         return None
-    return (length(union((*communication, *computation))) - length(union(computation))) / 1e3 / _STEPS
-
-
-def union(spans: Iterable[Span]) -> list[Span]:
-    """The time that spans cover, as spans that do not overlap."""
-    covered: list[Span] = []
-    for start, end in sorted(spans):
-        if covered and start <= covered[-1][1]:
-            covered[-1] = (covered[-1][0], max(end, covered[-1][1]))
-        else:
-            covered.append((start, end))
-    return covered
-
-
-def length(spans: Sequence[Span]) -> float:
-    """The time in spans that do not overlap."""
-    return sum(end - start for start, end in spans)
+    exposed_us = union_length((*communication, *computation)) - union_length(computation)
+    return exposed_us / 1e3 / _STEPS
 
 
 # 1 KiB to 256 MiB, in steps of four. Bytes.
@@ -181,39 +165,33 @@ _WARM_UP_CALLS = 3
 _WITHIN_S = 3.0
 
 
-def all_reduce_sweep(device: torch.device) -> AllReduceSweep:
-    """Measure all-reduce in the present process group; sizes for which no time is left are left out.
+def all_reduce_sweep(peers: Peers) -> AllReduceSweep:
+    """Measure all-reduce between all ranks; sizes for which no time is left are left out.
 
     All ranks call it, and decide alike: what they decide by is the slowest rank's.
     """
     started = time.monotonic()
     times: list[AllReduceTime] = []
     for size in _SIZES:
-        spent_s = _slowest(time.monotonic() - started, device)
+        spent_s = peers.largest(time.monotonic() - started)
         if times and spent_s >= _WITHIN_S:
             break
-        times.append(AllReduceTime(size, _seconds(torch.zeros(size // 4, device=device))))
-    return AllReduceSweep(distributed.get_world_size(), distributed.get_backend(), tuple(times))
+        times.append(AllReduceTime(size, _seconds(torch.zeros(size // 4, device=peers.device), peers)))
+    return AllReduceSweep(peers.size, dist.get_backend(), tuple(times))
 
 
-def _seconds(message: torch.Tensor) -> float:
-    once_s = _block_s(message, _WARM_UP_CALLS) / _WARM_UP_CALLS
+def _seconds(message: torch.Tensor, peers: Peers) -> float:
+    once_s = _block_s(message, peers, _WARM_UP_CALLS) / _WARM_UP_CALLS
     calls = max(1, min(_MOST_CALLS, int(_BLOCK_S / once_s)))
-    return median(_block_s(message, calls) / calls for _ in range(_BLOCKS))
+    return median(_block_s(message, peers, calls) / calls for _ in range(_BLOCKS))
 
 
-def _block_s(message: torch.Tensor, calls: int) -> float:
+def _block_s(message: torch.Tensor, peers: Peers, calls: int) -> float:
     """The seconds of some calls one after the other, on the slowest rank."""
-    distributed.barrier()
-    backend_of(message.device).synchronize()
-    started = time.perf_counter()
-    for _ in range(calls):
-        distributed.all_reduce(message)
-    backend_of(message.device).synchronize()
-    return _slowest(time.perf_counter() - started, message.device)
 
+    def all_reduce() -> None:
+        for _ in range(calls):
+            dist.all_reduce(message)
 
-def _slowest(seconds: float, device: torch.device) -> float:
-    held = torch.tensor([seconds], dtype=torch.float32, device=device)
-    distributed.all_reduce(held, op=distributed.ReduceOp.MAX)
-    return float(held.item())
+    dist.barrier()
+    return peers.largest(seconds_of(all_reduce, peers.device))

@@ -50,7 +50,7 @@ def _told_by_the_session(own: TrialSpec | None) -> TrialSpec:
 
 @record
 def main(address: str) -> None:
-    """Run this rank's part of a trial. Raises what it raises, for torchrun to see.
+    """Run this rank's part of a trial. What it raises is sent, and raised again for torchrun to see.
 
     ``address`` is the launcher's socket, over which the trial comes; empty on a machine that follows another's session.
     """

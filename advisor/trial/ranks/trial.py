@@ -282,7 +282,7 @@ class RankTrial:
         if not self.world.times_all_reduce or self.peers.size == 1:
             return None
         self._say("measuring all-reduce")
-        return all_reduce_sweep(self.peers.device)
+        return all_reduce_sweep(self.peers)
 
 
 def samples_in(data: Any) -> int | None:

@@ -16,7 +16,7 @@ from advisor.experiment.control import Decision
 from advisor.figures.sweep import RECIPE as BATCH_SIZE
 from advisor.figures.sweep import SweepPoint
 from advisor.recipe import card
-from advisor.records import Candidate, Mode, Recommendation
+from advisor.records import Candidate, Recommendation
 from advisor.report.conclusions import sweep_of
 from advisor.report.evidence import sweep_caveats
 from advisor.report.pictures import batch_chart, front_chart
@@ -85,28 +85,28 @@ class AdviceView(View):
         self.query_one("#advice-empty").display = not items
         self.query_one("#advice-columns").display = bool(items)
         self._show_list(items)
-        decided = sum(item.record.candidate.recipe in self.context.decisions for item in items)
+        decided = sum(item.recipe in self.context.state.decisions for item in items)
         show_titles(self._list, f"Ranked · {decided} of {len(items)} decided")
         self._show_detail()
-        self._show_pictures()
+        self.show_pictures()
 
     @property
     def _list(self) -> OptionList:
         return self.query_one("#advice-list", OptionList)
 
     def _show_list(self, items: tuple[Recommendation, ...]) -> None:
-        decisions, by = self.context.decisions, self.context.state.yardstick
+        decisions, by = self.context.state.decisions, self.context.state.yardstick
         prompts = [
             list_entry(
                 item,
-                decisions.get(item.record.candidate.recipe),
+                decisions.get(item.recipe),
                 by,
                 wide=self.width >= _WIDE,
-                value=self.context.state.accepted_values.get(item.record.candidate.recipe),
+                value=self.context.state.accepted_values.get(item.recipe),
             )
             for item in items
         ]
-        ids = [item.record.candidate.recipe for item in items]
+        ids = [item.recipe for item in items]
         if ids == self._ids:
             for recipe_id, prompt in zip(ids, prompts, strict=True):
                 if not look_same(self._list.get_option(recipe_id).prompt, prompt):
@@ -127,7 +127,7 @@ class AdviceView(View):
     @property
     def chosen(self) -> Recommendation | None:
         """The highlighted recommendation."""
-        return self.context.recommendation(self._chosen_id)
+        return next((item for item in self.context.state.recommendations if item.recipe == self._chosen_id), None)
 
     @property
     def subject(self) -> str:
@@ -149,17 +149,17 @@ class AdviceView(View):
     @on(OptionList.OptionHighlighted)
     def _on_option_highlighted(self) -> None:
         self._show_detail()
-        self._show_pictures()
+        self.show_pictures()
         self.app.refresh_bindings()
 
     def _show_detail(self) -> None:
         item = self.chosen
         if item is None:
             return
-        decision = self.context.decisions.get(item.record.candidate.recipe)
-        recipe = self.context.recipe(item.record.candidate.recipe)
+        decision = self.context.state.decisions.get(item.recipe)
+        recipe = self.context.recipe(item.recipe)
         state, width = self.context.state, self._detail_width
-        points = sweep_of(state) if item.record.candidate.recipe == BATCH_SIZE else ()
+        points = sweep_of(state) if item.recipe == BATCH_SIZE else ()
         caveats = tuple(sweep_caveats(state)) if points else ()
         drawn = (item, decision, recipe, state.baseline, state.findings, points, caveats, width)
         if drawn == self._drawn:
@@ -167,7 +167,7 @@ class AdviceView(View):
         if not isinstance(self._drawn, tuple) or self._drawn[0] != item:
             self.query_one("#detail").scroll_home(animate=False)
         self._drawn = drawn
-        value = state.accepted_values.get(item.record.candidate.recipe)
+        value = state.accepted_values.get(item.recipe)
         self.query_one("#advice-title", Static).update(title_text(item, decision, value))
         self.query_one("#advice-facts", FactList).show(effect_facts(item, self.context))
         self._show_sweep(points, caveats, width)
@@ -182,8 +182,7 @@ class AdviceView(View):
         return self._known_width
 
     def _show_sweep(self, points: Sequence[SweepPoint], caveats: Sequence[str], width: int) -> None:
-        facts = self.context.state.facts
-        mode = facts.workload.mode if facts else Mode.TRAIN
+        mode = self.context.state.mode
         for widget in ("#sweep-title", "#sweep"):
             self.query_one(widget).display = bool(points)
         self.query_one("#sweep", Static).update(sweep_text(points, mode, width, caveats))
@@ -220,13 +219,13 @@ class AdviceView(View):
         if item is None or (name == "retry" and self.context.recorded):
             return False
         if name in ("accept", "toggle"):  # another value than the one that is accepted may be wanted
-            return self.context.state.can_decide(item.record.candidate.recipe)
+            return self.context.state.can_decide(item.recipe)
         return name not in DECISIONS or can_decide(self.context.state, item.record.candidate, name)
 
     def _decide(self, decision: Decision) -> None:
         if self.chosen is None:
             return
-        recipe = self.chosen.record.candidate.recipe
+        recipe = self.chosen.recipe
         values = values_of(self.context.state, recipe)
         if decision is Decision.ACCEPTED and len(values) > 1:
             self._ask_for_value(self.chosen, values)
@@ -238,8 +237,8 @@ class AdviceView(View):
         item = self.chosen
         if item is None:
             return
-        recipe = item.record.candidate.recipe
-        decision = self.context.decisions.get(recipe)
+        recipe = item.recipe
+        decision = self.context.state.decisions.get(recipe)
         if decision is Decision.ACCEPTED and not item.in_stack:
             self.post_message(Decided(recipe, None))
         else:
@@ -250,7 +249,7 @@ class AdviceView(View):
         self.post_message(message)
         place = self._ids.index(message.recipe_id)
         after = [*self._ids[place + 1 :], *self._ids[:place]]
-        undecided = next((recipe for recipe in after if recipe not in self.context.decisions), None)
+        undecided = next((recipe for recipe in after if recipe not in self.context.state.decisions), None)
         if undecided is not None:
             self.choose_recipe(undecided)
 
@@ -277,12 +276,8 @@ class AdviceView(View):
         if self.chosen:
             self.post_message(RetryWanted(self.chosen.record.candidate.name))
 
-    def next_picture(self) -> None:
-        """Show the next picture in place of the detail, and the detail again behind the last."""
-        panel = self.query_one(PicturePanel)
-        panel.show(self.pictures)
-        panel.go_on()
-        self.query_one("#detail").display = not panel.is_open
+    def make_room(self, *, pictured: bool) -> None:
+        self.query_one("#detail").display = not pictured
 
     def make_pictures(self) -> list[Picture]:
         state, record = self.context.state, self.chosen.record if self.chosen else None
@@ -290,12 +285,6 @@ class AdviceView(View):
         batch = batch_chart(state)
         drawn = [Picture(front, front_text(state), _FRONT_LEGEND)] if front else []
         return [*drawn, *([Picture(batch)] if batch else [])]
-
-    def _show_pictures(self) -> None:
-        panel = self.query_one(PicturePanel)
-        if panel.is_open:
-            panel.show(self.pictures)
-            self.query_one("#detail").display = not panel.is_open
 
     def first_focus(self) -> Widget | None:
         return self._list if self._ids else None

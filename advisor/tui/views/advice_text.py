@@ -10,6 +10,7 @@ from advisor.experiment.control import Decision
 from advisor.experiment.objective import Yardstick
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
+    counted,
     format_bytes,
     format_difference,
     format_interval,
@@ -96,18 +97,14 @@ def list_entry(
     first = Content.assemble((f"{item.rank:>2} ", DIM), mark(record), " ", (item.title, "bold"))
     badge = _badge(item, decision, value)
     effect = own_effect(record, by, short=True)
-    second = Content.assemble("  ", check_box(item, decision), " ", effect, "  ", badge if wide else badge[:1])
+    box = ("☑", "$success") if is_checked(item, decision) else ("☐", DIM)
+    second = Content.assemble("  ", box, " ", effect, "  ", badge if wide else badge[:1])
     return first + Content("\n") + second
 
 
 def is_checked(item: Recommendation, decision: Decision | None) -> bool:
     """Whether a recommendation is in the stack, or will be: accepted, or in it and not rejected."""
     return decision is Decision.ACCEPTED or (item.in_stack and decision is not Decision.REJECTED)
-
-
-def check_box(item: Recommendation, decision: Decision | None) -> Content:
-    """``☑`` for what the stack holds, ``☐`` for what it does not."""
-    return Content.styled("☑", "$success") if is_checked(item, decision) else Content.styled("☐", DIM)
 
 
 def _badge(item: Recommendation, decision: Decision | None, value: Value | None = None) -> Content:
@@ -191,7 +188,7 @@ def _how(record: TrialRecord) -> list[Fact]:
     if not record.alone:
         others = len(record.settings) - 1
         told = "with it and without it" if comparison else "not measured without it yet"
-        return [("", Content.styled(f"together with {others} other setting{'s' * (others != 1)}, {told}", DIM))]
+        return [("", Content.styled(f"together with {counted(others, 'other setting')}, {told}", DIM))]
     if comparison is None:
         return []
     alone: list[Fact] = [("Alone", ratio(comparison))] if record.contribution else []
@@ -224,8 +221,8 @@ def _step(record: TrialRecord, context: Context) -> list[Fact]:
 
 def _memory(record: TrialRecord, context: Context) -> Content:
     return Content.assemble(
-        f"{format_bytes(context.baseline_memory)} → ",
-        memory_against(record.result.peak_reserved_bytes, context.baseline_memory),
+        f"{format_bytes(context.state.baseline_bytes)} → ",
+        memory_against(record.result.peak_reserved_bytes, context.state.baseline_bytes),
     )
 
 

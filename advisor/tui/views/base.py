@@ -11,8 +11,9 @@ from textual.content import Content
 from textual.geometry import Size
 from textual.widget import Widget
 
+from advisor.figures.formatting import counted
 from advisor.tui.context import Context
-from advisor.tui.widgets.picture_panel import Picture
+from advisor.tui.widgets.picture_panel import Picture, PicturePanel
 
 
 class View(Container):
@@ -69,13 +70,29 @@ class View(Container):
         """Make the pictures of the present state."""
         return []
 
+    def next_picture(self) -> None:
+        """Show the next picture in place of what the view shows else, and that again behind the last."""
+        panel = self.query_one(PicturePanel)
+        panel.show(self.pictures)
+        panel.go_on()
+        self.make_room(pictured=panel.is_open)
+
+    def show_pictures(self) -> None:
+        """Draw the picture that is shown, if any, as it is now."""
+        panel = self.query_one(PicturePanel)
+        if panel.is_open:
+            panel.show(self.pictures)
+            self.make_room(pictured=panel.is_open)
+
+    def make_room(self, *, pictured: bool) -> None:
+        """Hide what a picture stands in place of while there is one."""
+
     def copy(self) -> None:
         """Copy what is chosen to the terminal's clipboard (OSC 52), and say so."""
         text = self.text_to_copy()
         if text:
             self.app.copy_to_clipboard(text)
-            count = len(text.splitlines())
-            self.notify(f"{count} line{'s' * (count != 1)} copied to the clipboard.", markup=False)
+            self.notify(f"{counted(len(text.splitlines()), 'line')} copied to the clipboard.", markup=False)
 
     def text_to_copy(self) -> str:
         """The text that ``y`` copies; empty where there is nothing."""

@@ -11,6 +11,7 @@ from advisor.experiment.ranking import best_per_recipe
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
     TOO_NOISY,
+    counted,
     format_interval,
     format_ms,
     format_noise,
@@ -56,9 +57,9 @@ def _pending(stack: StackRecord, state: SessionState) -> Content:
     """The rest of a stack after a rejection: no figure until it has been measured."""
     count = len(stack.settings)
     if count:
-        left = f"{count} setting{'' if count == 1 else 's'} left in the stack, {stack.result.reason}"
+        left = f"{counted(count, 'setting')} left in the stack, {stack.result.reason}"
         return _two(left, "How fast they are together is not known before that.")
-    others = any(item.record.candidate.recipe not in state.rejected for item in state.recommendations)
+    others = any(item.recipe not in state.rejected for item in state.recommendations)
     then = "Key 4 shows what else helps." if others else "Nothing else helps here: u takes a decision back."
     return _two(f"The stack is empty, {stack.result.reason}", then)
 
@@ -104,12 +105,11 @@ def _before_and_after(stack: StackRecord, state: SessionState) -> str:
 
 
 def _cost(stack: StackRecord, state: SessionState) -> Content:
-    old = state.baseline.result.peak_reserved_bytes if state.baseline else None
     count = len(stack.settings)
     parts = [
         Content(format_interval(stack.comparison)),
         Content(f"{count} settings" if count > 1 else "one setting"),
-        Content.assemble("memory ", memory_against(stack.result.peak_reserved_bytes, old)),
+        Content.assemble("memory ", memory_against(stack.result.peak_reserved_bytes, state.baseline_bytes)),
     ]
     if stack.numerics:
         style = "$error" if stack.numerics.worse_than_declared else ""

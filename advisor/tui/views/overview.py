@@ -108,13 +108,9 @@ class OverviewView(View):
 
 def _show_or_hide(facts: FactList, rows: list[Fact]) -> None:
     """Show the facts; without any, their whole panel is gone."""
-    _display_panel(facts, wanted=bool(rows))
-    facts.show(rows)
-
-
-def _display_panel(facts: FactList, *, wanted: bool) -> None:
     if isinstance(facts.parent, Widget):
-        facts.parent.display = wanted
+        facts.parent.display = bool(rows)
+    facts.show(rows)
 
 
 def _panel(title: str, *children: Widget) -> Vertical:

@@ -323,7 +323,7 @@ def _line(bar: Bar, axis: Axis, room: int, *, wide: bool) -> Content:
 
 
 def _drawn(bar: Bar, axis: Axis, room: int) -> Content:
-    """The bar in so many cells; what goes back is hatched."""
+    """The bar, ``room`` cells wide; a setting that costs speed is hatched."""
     low, high = sorted(round(axis.place(end) * (room - 1)) for end in (bar.start, bar.end))
     if bar.is_mark:
         return Content.assemble(" " * low, ("▏", DIM), " " * (room - low - 1))

@@ -63,16 +63,11 @@ class ProfileView(View):
         self.query_one("#habits-panel").border_title = "Waits and habits"
 
     @property
-    def _profile(self) -> Profile | None:
-        facts = self.context.state.facts
-        return facts.profile if facts else None
-
-    @property
     def _table(self) -> OperatorTable:
         return self.query_one("#operators", OperatorTable)
 
     def show(self) -> None:
-        profile, state = self._profile, self.context.state
+        profile, state = self.context.state.profile, self.context.state
         self._show_verdict(profile)
         on_device = profile.device_phases if profile else {}
         self.query_one(PhaseBar).show(phases_chart(state), on_device, waiting_text(state, _WAITING))
@@ -87,7 +82,7 @@ class ProfileView(View):
         self._table.display = has_rows
         self._table.show_profile(profile)
         self._tell_operators()
-        self._show_pictures()
+        self.show_pictures()
 
     def _title_of(self, recipe_id: str) -> str:
         recipe = self.context.recipe(recipe_id)
@@ -121,7 +116,7 @@ class ProfileView(View):
 
     def can(self, name: str) -> bool:
         """Whether an action is possible: the profile has to hold what is sorted or saved."""
-        profile = self._profile
+        profile = self.context.state.profile
         if name == "plot":
             return bool(self.pictures)
         if profile is None:
@@ -143,27 +138,14 @@ class ProfileView(View):
         """Go to the next of the panels under the phase bar."""
         self._go_to(_PANELS[(_PANELS.index(self._panel) + 1) % len(_PANELS)])
 
-    def next_picture(self) -> None:
-        """Show the next picture under the phases, and the panels again behind the last."""
-        panel = self.query_one(PicturePanel)
-        panel.show(self.pictures)
-        panel.go_on()
-        self._make_room(panel)
-
     def make_pictures(self) -> list[Picture]:
         drawn = (roofline_chart(self.context.state), steps_chart(self.context.state))
         return [Picture(plot, legend=_LEGEND) for plot in drawn if plot is not None]
 
-    def _show_pictures(self) -> None:
-        panel = self.query_one(PicturePanel)
-        if panel.is_open:
-            panel.show(self.pictures)
-            self._make_room(panel)
-
-    def _make_room(self, panel: PicturePanel) -> None:
+    def make_room(self, *, pictured: bool) -> None:
         """Hide the panels while a picture is shown, and on a short screen the phases too."""
-        self.query_one("#profile-columns").display = not panel.is_open
-        self.set_class(panel.is_open, "-picture")
+        self.query_one("#profile-columns").display = not pictured
+        self.set_class(pictured, "-picture")
 
     def _go_to(self, panel: str) -> None:
         if panel != self._panel:  # each change of a class has all styles in the view looked up
@@ -182,8 +164,8 @@ class ProfileView(View):
 
     def save_trace(self) -> None:
         """Copy the Chrome trace to where exports go."""
-        if self._profile and self._profile.trace_path:
-            self._copy_trace(Path(self._profile.trace_path))
+        if self.context.state.profile and self.context.state.profile.trace_path:
+            self._copy_trace(Path(self.context.state.profile.trace_path))
 
     @work(thread=True, group="trace")
     def _copy_trace(self, source: Path) -> None:

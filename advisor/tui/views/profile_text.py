@@ -19,13 +19,13 @@ from advisor.tui.text import DIM, meter
 from advisor.tui.widgets.fact_list import Fact
 
 _BAR = 12
-# As many characters fit beside a meter.
+# Characters that fit beside a meter. A count.
 _BESIDE = 16
 
 
 def roof_facts(state: SessionState) -> list[Fact]:
     """Achieved against possible: arithmetic, traffic, how busy the device is, kernels, and the ceilings themselves."""
-    profile = state.facts.profile if state.facts else None
+    profile = state.profile
     if profile is None:
         return []
     before, _ = roof_shares(state)

@@ -64,7 +64,7 @@ COLUMNS = (
 
 
 def fitting_columns(width: int) -> list[tuple[Column, int]]:
-    """The columns that a screen of so many cells has, each with its width."""
+    """The columns on a screen of this width, each with its own width in cells."""
     kept = [column for column in COLUMNS if width >= column.at_least]
     widths = {column.key: column.wide if width >= WIDE else column.width for column in kept}
     others = sum(widths[column.key] for column in kept if column.key != EFFECT)
@@ -93,18 +93,14 @@ def build_rows(state: SessionState, waiting: Collection[str] = ()) -> list[Row]:
         rows.append(_baseline_row(state))
     if state.stack and (state.stack.settings or state.stack.pending):
         rows.append(_stack_row(state, widest))
-    names = list(dict.fromkeys([*(item.name for item in state.planned), *state.trials]))
-    candidates = {name: _candidate_row(name, state, widest, waited_for=name in waiting) for name in names}
-    rows += [row for name, row in candidates.items() if _has_run(name, state)]
-    rows += [_other_row(name, state) for name in other_trials(state)]
-    rows += [row for name, row in candidates.items() if not _has_run(name, state)]
+    candidates = {name: _candidate_row(name, state, widest, waited_for=name in waiting) for name in state.candidates}
+    ran = {name for name in candidates if state.running == name or state.has_run(name)}
+    # Trials of no candidate: stacks, parts of stacks, repeats of the baseline, instruments.
+    others = [name for name in state.logs if name != BASELINE and state.candidate(name) is None]
+    rows += [row for name, row in candidates.items() if name in ran]
+    rows += [_other_row(name, state) for name in others]
+    rows += [row for name, row in candidates.items() if name not in ran]
     return rows + [_skipped_row(recipe, reason) for recipe, reason in state.skipped.items()]
-
-
-def _has_run(name: str, state: SessionState) -> bool:
-    """Whether a candidate was tried, alone or with others, or is being tried."""
-    record = state.trials.get(name)
-    return state.running == name or (record is not None and record.result.outcome is not Outcome.SKIPPED)
 
 
 def _baseline_row(state: SessionState) -> Row:
@@ -135,11 +131,6 @@ def _stack_row(state: SessionState, widest: float) -> Row:
         **_measured_cells(stack.step_ms, stack.result, stack.numerics),
     }
     return _row(STACK, cells, stack.result.log_path)
-
-
-def other_trials(state: SessionState) -> list[str]:
-    """The trials that are no candidate's: stacks, parts of stacks, repeats of the baseline, instruments."""
-    return [name for name in state.logs if name != BASELINE and state.candidate(name) is None]
 
 
 def _other_row(name: str, state: SessionState) -> Row:
@@ -306,8 +297,7 @@ def tally(state: SessionState, *, wide: bool) -> Content:
     records = [record for record in state.trials.values() if record.candidate.recipe != CONTROL]
     done = sum(record.verdict is not Verdict.SKIPPED for record in records)
     verdicts = [verdict_shown(record) for record in records]
-    names = {*(item.name for item in state.planned), *(record.candidate.name for record in records)}
-    total = sum(candidate is None or candidate.recipe != CONTROL for candidate in map(state.candidate, names))
+    total = sum(candidate.recipe != CONTROL for candidate in state.candidates.values())
     if not total:
         return Content.styled("Nothing has been tried yet.", DIM)
     parts = [Content.assemble((f"{done} of {total}", "bold"), " tried")]

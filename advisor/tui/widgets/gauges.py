@@ -112,7 +112,7 @@ def gpu_of(reading: Reading, uuid: str | None) -> GpuSample | None:
 
 
 def gauges_text(reading: Reading, uuid: str | None, history: tuple[float, ...], width: int) -> Content:
-    """Return the gauges in so many cells, the most important first; what does not fit is left out."""
+    """Return the gauges that fit into this width, the most important first."""
     gpu = gpu_of(reading, uuid)
     parts = [*(_gpu_parts(gpu, history, width) if gpu else []), *_host_parts(reading.host, history if not gpu else ())]
     gap, line = Content.styled("  ", DIM), Content("")

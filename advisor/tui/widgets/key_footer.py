@@ -118,7 +118,7 @@ class KeyFooter(Widget):
 
 
 def fitting(keys: Sequence[FooterKey], width: int) -> list[FooterKey]:
-    """Return the keys that fit in so many cells: from the left, but help and the end in any case."""
+    """Return the keys that fit into this width: from the left, and in any case help and quit."""
     last = [key for key in keys if key.id in _LAST]
     room = width - sum(key.text.cell_length for key in last)
     kept: list[FooterKey] = []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from textual.widgets import Log
 
-from advisor.figures.formatting import printable
+from advisor.figures.formatting import counted, printable
 
 _TAIL_BYTES = 64 * 1024
 _MOST_LINES = 400
@@ -40,14 +40,14 @@ def clean(text: str) -> str:
 
 
 def folded(text: str) -> str:
-    """The same with the warnings that PyTorch writes by itself in one line: they hide what the target says."""
+    """A log in which PyTorch's own warnings take one line together: they hide what the target prints."""
     kept, count = list[str](), 0
     for line in [*text.split("\n"), None]:
         if line is not None and (_OF_TORCH.search(line) or (count and line.startswith("  "))):
             count += 1
             continue
         if count:
-            kept.append(f"({count} line{'s' * (count != 1)} of PyTorch's own warnings)")
+            kept.append(f"({counted(count, 'line')} of PyTorch's own warnings)")
             count = 0
         kept += [line] if line is not None else []
     return "\n".join(kept)

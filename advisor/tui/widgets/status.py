@@ -101,7 +101,7 @@ def sign_of(context: Context) -> tuple[str, str]:
 
 
 def now_text(context: Context, room: int = 200) -> Content:
-    """The running trial with its state and its seconds in so many cells; the stage where nothing runs."""
+    """The running trial with its state and its seconds, ``room`` cells wide; the stage where nothing runs."""
     state = context.state
     if state.failure:
         return Content.styled("The session cannot go on", "$error")

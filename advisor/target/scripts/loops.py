@@ -1,0 +1,228 @@
+"""A script's loops by their source: what follows an update, what decides on the loss, and which others train."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from collections.abc import Iterable, Iterator, Sequence
+
+_BACKWARD = "backward"
+# What stays the same from batch to batch, though it is asked of each: the form of a tensor, the kind of a value.
+_FORMS = frozenset({"shape", "ndim", "dtype", "device", "is_cuda", "layout", "dim", "size", "is_floating_point"})
+_KINDS = frozenset({"isinstance", "issubclass", "hasattr", "callable", "type", "len", "is_available", "is_initialized"})
+
+
+def branch_of_the_loss(block: Sequence[ast.stmt], line: int, around: Sequence[ast.stmt] = ()) -> int | None:
+    """The line of a branch before ``line`` by which one round may compute its loss otherwise than another.
+
+    That is an ``if`` on something drawn, called or counted whose statements bind what ``backward`` depends on, such as
+    an augmentation of every second batch or a term that is added after some epochs. None without one. ``around`` are
+    the loops of the same function; names that they bind count as changing too.
+    """
+    before = [statement for statement in block if statement.lineno <= line]
+    changing = {name for part in (*around, *before) for name in _bound_in(part)}
+    needed = _needed(before, line)
+    for node in (node for statement in before for node in ast.walk(statement)):
+        if not isinstance(node, ast.If | ast.IfExp) or not _changes(node.test, changing):
+            continue
+        if isinstance(node, ast.If):
+            holds_update = node.lineno <= line <= (node.end_lineno or node.lineno)
+            counts = not holds_update and any(_bound_in(part) & needed for part in (*node.body, *node.orelse))
+        else:
+            counts = any(part is node for value in _values_of(before, needed) for part in ast.walk(value))
+        if counts and node.lineno <= line:
+            return node.lineno
+    return None
+
+
+def _needed(block: Sequence[ast.stmt], line: int) -> set[str]:
+    """The names that the loss is computed of, those that they are computed of in turn among them."""
+    needed = {
+        name
+        for statement in block
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == _BACKWARD
+        for name in _read_in(node)
+    }
+    if not needed:  # the line calls what goes backward
+        needed = {name for one in block if one.lineno <= line <= (one.end_lineno or line) for name in _read_in(one)}
+    while more := {name for value in _values_of(block, needed) for name in _read_in(value)} - needed:
+        needed |= more
+    return needed
+
+
+def _values_of(block: Sequence[ast.stmt], names: set[str]) -> Iterator[ast.expr]:
+    """The expressions that names are bound to."""
+    for node in (node for statement in block for node in ast.walk(statement)):
+        if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.NamedExpr | ast.For):
+            value = node.iter if isinstance(node, ast.For) else node.value
+            if value is not None and _bound_by(node) & names:
+                yield value
+
+
+def _bound_in(part: ast.AST) -> set[str]:
+    return {name for node in ast.walk(part) for name in _bound_by(node)}
+
+
+def _bound_by(node: ast.AST) -> set[str]:
+    """The names that a piece of source binds, or whose value it changes in place."""
+    if isinstance(node, ast.Assign):
+        return {name for target in node.targets for name in _bases(target)}
+    if isinstance(node, ast.AugAssign | ast.AnnAssign | ast.NamedExpr | ast.For):
+        return set(_bases(node.target))
+    call = node.value if isinstance(node, ast.Expr) else None
+    if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and _is_in_place(call.func.attr):
+        return set(_bases(call.func.value))
+    return set()
+
+
+def _is_in_place(method: str) -> bool:
+    """Whether a method changes what it is called on, and not gradients, as ``clip_grad_norm_`` does."""
+    return method.endswith("_") and "grad" not in method
+
+
+def _bases(target: ast.expr) -> Iterator[str]:
+    """The names in a target of an assignment: ``x`` of ``x[:, 0]``, both of ``x, y``."""
+    if isinstance(target, ast.Name):
+        yield target.id
+    elif isinstance(target, ast.Tuple | ast.List):
+        for part in target.elts:
+            yield from _bases(part)
+    elif isinstance(target, ast.Subscript | ast.Starred):
+        yield from _bases(target.value)
+
+
+def _read_in(node: ast.AST) -> set[str]:
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)}
+
+
+def _changes(test: ast.expr, changing: set[str]) -> bool:
+    """Whether a condition may be true in one round and false in another: it calls something or reads such a name."""
+    if isinstance(test, ast.Name):
+        return test.id in changing
+    if isinstance(test, ast.Attribute) and test.attr in _FORMS:
+        return False
+    if isinstance(test, ast.Call):
+        return _name_called(test) not in _KINDS | _FORMS
+    return any(_changes(part, changing) for part in ast.iter_child_nodes(test) if isinstance(part, ast.expr))
+
+
+_LONGEST = 60  # characters of a statement as it is shown
+
+
+def behind(block: Sequence[ast.stmt], line: int) -> list[str]:
+    """The statements that call something after ``line``, a line of text each; those of inner blocks come first.
+
+    Clearing the gradients is left out: a step does that itself.
+    """
+    around = [place for place, one in enumerate(block) if one.lineno <= line <= (one.end_lineno or one.lineno)]
+    if not around:
+        return []
+    inner = [text for part in _blocks(block[around[-1]]) for text in behind(part, line)]
+    return [*inner, *map(_shown, _called(block[around[-1] + 1 :]))]
+
+
+def _called(block: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements that call something; in place of a ``with`` those inside it."""
+    for statement in filter(_calls, block):
+        yield from _called(statement.body) if isinstance(statement, ast.With) else [statement]
+
+
+def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
+    for node in (statement, *getattr(statement, "handlers", ())):
+        for name in ("body", "orelse", "finalbody"):
+            yield getattr(node, name, [])
+
+
+def _calls(statement: ast.stmt) -> bool:
+    """Whether a statement calls anything but ``zero_grad``."""
+    return bool(_names_called(statement) - {"zero_grad"})
+
+
+def _shown(statement: ast.stmt) -> str:
+    first, _, rest = ast.unparse(statement).partition("\n")
+    text = f"{first} …" if rest else first
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def told_of_others(file: str, loop: ast.stmt, lines: Iterable[int]) -> str:
+    """A sentence that names the file's other loops with a backward pass; empty without any.
+
+    ``loop`` is the one that is measured. What it calls belongs to it, and so does what stands around ``lines``, those
+    of its functions that were running.
+    """
+    others = other_loops("".join(linecache.getlines(file)), loop, lines)
+    if not others:
+        return ""
+    if len(others) == 1:
+        return f"another loop that trains is at line {others[0]}: to measure that, let the script skip this one"
+    named = f"{', '.join(map(str, others[:-1]))} and {others[-1]}"
+    return f"other loops that train are at lines {named}: to measure one of them, let the script skip this one"
+
+
+def other_loops(source: str, loop: ast.stmt, lines: Iterable[int]) -> list[int]:
+    """The first lines of the innermost loops with a backward pass that are no part of ``loop``."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return []
+    own = [(node.lineno, node.end_lineno or node.lineno) for node in (loop, *_called_from(tree, loop))]
+    inside = [*lines, loop.lineno]
+    training = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.While) and _trains(node)]
+    return sorted(
+        node.lineno
+        for node in training
+        if not any(_trains(inner) for inner in ast.walk(node) if inner is not node)
+        and not any(node.lineno <= line <= (node.end_lineno or 0) for line in inside)
+        and not any(first <= node.lineno <= last for first, last in own)
+    )
+
+
+def clears_gradients(file: str, loop: ast.stmt, within: Iterable[ast.AST]) -> bool:
+    """Whether a loop, what it calls of its file, or one of the functions ``within`` it clears gradients."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return False
+    return any(map(_clears, (loop, *_called_from(tree, loop), *within)))
+
+
+def _clears(part: ast.AST) -> bool:
+    """Whether a piece of source calls ``zero_grad``, or sets a gradient, as to None."""
+    for node in ast.walk(part):
+        if isinstance(node, ast.Attribute) and (
+            node.attr in ("zero_grad", "zero_gradients") or (node.attr == "grad" and isinstance(node.ctx, ast.Store))
+        ):
+            return True
+        if isinstance(node, ast.Attribute) and node.attr == "zero_" and ast.unparse(node.value).endswith("grad"):
+            return True
+    return False
+
+
+def _trains(node: ast.AST) -> bool:
+    return isinstance(node, ast.For | ast.While) and "backward" in _names_called(node)
+
+
+def _names_called(node: ast.AST) -> set[str]:
+    return {_name_called(part) for part in ast.walk(node) if isinstance(part, ast.Call)}
+
+
+def _name_called(call: ast.Call) -> str:
+    """The last part of the name of what is called: ``step`` of ``optimizer.step()``."""
+    return ast.unparse(call.func).rpartition(".")[2]
+
+
+def _called_from(tree: ast.Module, start: ast.AST) -> list[_Function]:
+    """The file's functions that a piece of it calls, and those that they call."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, _Function)]
+    found: list[_Function] = []
+    waiting: list[ast.AST] = [start]
+    while waiting:
+        names = _names_called(waiting.pop())
+        new = [one for one in functions if one.name in names and one not in found]
+        found += new
+        waiting += new
+    return found

@@ -1,0 +1,131 @@
+"""What is seen of a watched script: its calls of models and losses, its updates, its loader, and where it stood."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from advisor.files.paths import is_library
+from advisor.target.scripts.positions import Iterators
+
+
+@dataclass(slots=True)
+class ModelCall:
+    """A call of a module with parameters that no other such module made, and how autograd and autocast were set."""
+
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    output: Any
+    autocast: str
+    gradients: str = "grad"
+
+
+@dataclass(slots=True)
+class LossCall:
+    """A call of a loss: its function, what it was called with, and the result."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    result: Any
+
+
+@dataclass(slots=True)
+class Where:
+    """A frame of the script's at the first update: its code, its line, and the names as they are then."""
+
+    frame: FrameType
+    line: int
+
+    @property
+    def is_users(self) -> bool:
+        """Whether the code is the script's own or of a module beside it, and no library's."""
+        return not is_library(self.frame.f_code.co_filename)
+
+
+@dataclass(slots=True)
+class Seen:
+    """The observations of a script.
+
+    ``batch`` is the one that the step used, of ``loader``; ``handed_out`` are its tensors with the number of writes to
+    each when the loop got it; ``reads`` are the places that it was read from, up the stack, ``iterators`` all that the
+    script made. ``frames`` is the stack at the first update, innermost first. ``clip_norm`` is what the norm of the
+    gradients was clipped to, ``changes_gradients`` that they were made, clipped or changed in another way,
+    ``changes_weights`` that what follows the update changed what that had trained. ``fitted`` is what a library's
+    trainer was asked to train. ``casts`` is the type of autocast around a module, also
+    inside another. ``goes_backward``: gradients were computed at some time. ``calls_in_threads``:
+    a module was called beside the main thread. ``starts_processes``: other processes were started, or forked;
+    ``trains_elsewhere``: one of them came to an update.
+    """
+
+    loader: Any = None
+    batch: Any = None
+    handed_out: list[tuple[torch.Tensor, int]] = field(default_factory=list)
+    reads: set[tuple[CodeType, int]] = field(default_factory=set)
+    iterators: Iterators = field(default_factory=weakref.WeakKeyDictionary)
+    calls: list[ModelCall] = field(default_factory=list)
+    losses: list[LossCall] = field(default_factory=list)
+    backward: list[torch.Tensor] = field(default_factory=list)
+    updates: list[Optimizer] = field(default_factory=list)
+    frames: list[Where] = field(default_factory=list)
+    clip_norm: float | None = None
+    changes_gradients: bool = False
+    changes_weights: bool = False
+    fitted: Any = None
+    casts: str = "none"
+    goes_backward: bool = False
+    calls_in_threads: bool = False
+    starts_processes: bool = False
+    trains_elsewhere: bool = False
+
+    def forget(self) -> None:
+        """Forget what was seen of a step."""
+        self.loader = self.batch = self.clip_norm = self.fitted = None
+        self.changes_gradients = self.changes_weights = False
+        step = self.calls, self.losses, self.backward, self.updates, self.frames, self.handed_out
+        for seen in (self.reads, *step):
+            seen.clear()
+
+    @property
+    def changes_batch(self) -> bool:
+        """Whether the loop wrote into the tensors of its batch, as an augmentation in place does."""
+        return any(tensor._version != writes for tensor, writes in self.handed_out)
+
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        """Those that made an update, each once."""
+        return list({id(one): one for one in self.updates}.values())
+
+    @property
+    def models(self) -> list[nn.Module]:
+        """The modules that were called and have parameters of an optimizer; without an update, any parameters."""
+        trained = {id(p) for one in self.updates for group in one.param_groups for p in group["params"]}
+        return [m for m in self.called if any(not trained or id(p) in trained for p in m.parameters())]
+
+    @property
+    def called(self) -> list[nn.Module]:
+        """The modules with parameters that were called, each once."""
+        return list({id(call.module): call.module for call in self.calls}.values())
+
+
+def autocast() -> str:
+    """The type that autocast casts to at present, ``none`` where it is off."""
+    for device in ("cuda", "cpu"):
+        if torch.is_autocast_enabled(device):
+            return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+    return "none"
+
+
+def gradients() -> str:
+    """The value of the setting ``infer.grad`` that is in force."""
+    if torch.is_inference_mode_enabled():
+        return "inference_mode"
+    return "grad" if torch.is_grad_enabled() else "no_grad"

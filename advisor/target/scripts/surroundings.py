@@ -1,0 +1,131 @@
+"""What a loop's body that runs by itself has around it: names, PyTorch's contexts, and the iterators that it reads."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import gc
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import CellType, CodeType, FrameType
+from typing import Any
+
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from advisor.process.replaced import replaced
+from advisor.target.scripts.positions import Iterators, value_of
+
+# Contexts that do not change what a step computes: entering one at each step would cost time, or write files.
+_NOT_STATE = ("torch.profiler", "torch.autograd.profiler", "torch.utils.tensorboard", "torch.cuda.nvtx")
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """An expression after ``with``, and the names of its frame."""
+
+    code: CodeType
+    names: dict[str, Any]
+
+
+def contexts_of(blocks: Iterable[ast.With], names: dict[str, Any], file: str) -> Iterator[Context]:
+    """The contexts of some ``with`` blocks that set PyTorch's state, such as autocast."""
+    for item in (item for block in blocks for item in block.items):
+        expression = item.context_expr
+        if isinstance(expression, ast.Call):
+            module = getattr(value_of(expression.func, names), "__module__", None)
+        else:
+            module = type(value_of(expression, names)).__module__
+        if isinstance(module, str) and module.split(".")[0] == "torch" and not module.startswith(_NOT_STATE):
+            yield Context(compile(ast.Expression(expression), file, "eval"), names)
+
+
+@contextlib.contextmanager
+def entered(contexts: Iterable[Context]) -> Iterator[None]:
+    """Run inside some contexts, the first one outermost."""
+    with contextlib.ExitStack() as stack:
+        for context in contexts:
+            stack.enter_context(eval(context.code, context.names))  # noqa: S307 - it is the user's own expression
+        yield
+
+
+class Names(dict[str, Any]):
+    """The names of a function's frame that has ended, as the globals of code that runs in its place.
+
+    A variable that inner functions share is read and written where these have it, and a name of the module is looked up
+    each time: both may change while the body runs.
+    """
+
+    def __init__(self, frame: FrameType) -> None:
+        self._shared = _cells(frame)
+        self._module: Mapping[str, Any] = frame.f_globals
+        super().__init__({name: value for name, value in frame.f_locals.items() if name not in self._shared})
+
+    def __missing__(self, name: str) -> Any:
+        """The value of a shared variable or of a name of the module. Raises KeyError where it has none."""
+        if name not in self._shared:
+            return self._module[name]
+        try:
+            return self._shared[name].cell_contents
+        except ValueError:  # not assigned yet
+            raise KeyError(name) from None
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        """Assign to a name, as a statement of the function would."""
+        if name in self._shared:
+            self._shared[name].cell_contents = value
+        else:
+            super().__setitem__(name, value)
+
+    def __delitem__(self, name: str) -> None:
+        """Unbind a name."""
+        if name in self._shared:
+            del self._shared[name].cell_contents
+        else:
+            super().__delitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of a name, or ``default``."""
+        try:
+            return self[name]
+        except KeyError:
+            return default
+
+
+def _cells(frame: FrameType) -> dict[str, CellType]:
+    """The variables of a frame that inner functions share with it, or that it shares with outer ones."""
+    names = (*frame.f_code.co_cellvars, *frame.f_code.co_freevars)
+    cells = [held for held in gc.get_referents(frame) if isinstance(held, CellType)]
+    return dict(zip(names, cells, strict=True)) if len(cells) == len(names) else {}
+
+
+class Readings:
+    """The reads of a loop, directly or through generators and classes of the script's own.
+
+    An iterator over ``fed`` gives the batch at hand, once in each round. Any other is read anew, with the workers that
+    its loader has.
+    """
+
+    def __init__(self, iterators: Iterators, fed: Any = None) -> None:
+        self._iterators = iterators
+        self._fed = fed
+        self._anew: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+    @contextlib.contextmanager
+    def of(self, batch: Any) -> Iterator[None]:
+        """Let the script's iterators give this batch in one round."""
+        original = _BaseDataLoaderIter.__next__
+        at_hand = [batch]
+
+        def read(iterator: Any) -> Any:
+            loader = self._iterators.get(iterator)
+            if loader is None:
+                return original(iterator)
+            if loader is self._fed and at_hand:
+                return at_hand.pop()
+            if iterator not in self._anew:
+                self._anew[iterator] = iter(loader)
+            return original(self._anew[iterator])
+
+        with replaced(_BaseDataLoaderIter, "__next__", read):
+            yield

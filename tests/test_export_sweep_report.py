@@ -1,0 +1,56 @@
+"""The report's section on batch sizes: the knee, and what to do about the learning rate."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from proposals import CATALOG
+from report_text import body_of, table_rows
+from sample_session import detailed_history, sample_request
+
+from advisor.experiment.state import SessionState
+from advisor.export.formats.markdown import markdown_report
+from advisor.records import Mode
+
+
+@pytest.fixture
+def detailed() -> SessionState:
+    return SessionState.of(detailed_history())
+
+
+def markdown(state: SessionState) -> str:
+    return markdown_report(state, sample_request(), CATALOG)
+
+
+def test_the_sweep_with_its_knee_and_the_advice(detailed):
+    rows = table_rows(markdown(detailed), "Batch sizes")
+    assert rows[0] == ["Batch", "Step", "Samples/s", "Gain", "Memory", "Remark"]
+    assert [row[-1] for row in rows[2:]] == ["", "knee"]
+    section = body_of(markdown(detailed), "Batch sizes")
+    assert "start from 1.41 times the learning rate (square-root scaling)" in section
+    assert "the largest that was fit to use" in section
+    assert "128  ████" in section
+
+
+def test_a_knee_below_the_largest_size(detailed):
+    record = detailed.trials["batch_size=128"]
+    candidate = replace(record.candidate, value=256)
+    larger = replace(record, candidate=candidate, settings=candidate.settings, samples_per_s=2640.0, step_ms=97.0)
+    detailed.trials[candidate.name] = larger
+    section = body_of(markdown(detailed), "Batch sizes")
+    assert "128 samples is the knee: the smallest size within 3 % of the best throughput." in section
+    assert "Beyond it only memory and the time of a step grow." in section
+
+
+def test_for_inference_latency_is_against_throughput(detailed):
+    workload = replace(detailed.facts.workload, mode=Mode.INFER)
+    detailed.facts = replace(detailed.facts, workload=workload)
+    section = body_of(markdown(detailed), "Batch sizes")
+    assert "latency" in section.partition("```")[2]
+    assert "learning rate" not in section
+
+
+def test_one_size_is_no_sweep(detailed):
+    del detailed.trials["batch_size=128"]
+    assert "## Batch sizes" not in markdown(detailed)

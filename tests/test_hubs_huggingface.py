@@ -1,0 +1,178 @@
+"""Hugging Face models by name, from a folder or a configuration. Nothing is downloaded."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+from named_models import TINY, failure, load, one_step, refuse_the_network, shapes
+
+from advisor.records import Mode, TargetSpec
+from advisor.target.hubs.contract import options_of
+from advisor.target.hubs.huggingface import _config, _override, architecture_in
+from advisor.target.normalise import normalise
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch):
+    refuse_the_network(monkeypatch)
+
+
+@pytest.fixture
+def transformers():
+    return pytest.importorskip("transformers")
+
+
+@pytest.mark.usefixtures("transformers")
+def test_text_is_trained_on_tokens_and_says_what_stands_in():
+    loop = load("hf:google-bert/bert-no-such-name", *TINY, "max_position_embeddings=24", batch_size=3)
+    assert type(loop.model).__name__ == "BertForMaskedLM"
+    assert loop.mode is Mode.TRAIN
+    assert shapes(loop.data) == {"input_ids": (3, 24), "attention_mask": (3, 24), "labels": (3, 24)}
+    assert any("the default configuration of bert stands in" in note for note in loop.notes)
+    assert torch.isfinite(one_step(loop))
+    inferred = load("hf:bert", *TINY, mode=Mode.INFER, input_shape=(2, 8))
+    assert shapes(inferred.data) == {"input_ids": (2, 8), "attention_mask": (2, 8)}
+    assert one_step(inferred).logits.shape == (2, 8, 50)
+
+
+SMALL_T5 = ("d_model=16", "d_kv=8", "d_ff=16", "num_layers=1", "num_decoder_layers=1", "num_heads=2", "vocab_size=50")
+SMALL_VIT = ("hidden_size=16", "num_hidden_layers=1", "num_attention_heads=2", "intermediate_size=16", "image_size=32")
+SMALL_WHISPER = (
+    *("d_model=16", "encoder_layers=1", "decoder_layers=1", "encoder_attention_heads=2", "decoder_attention_heads=2"),
+    *("encoder_ffn_dim=16", "decoder_ffn_dim=16", "max_source_positions=20", "max_target_positions=16"),
+)
+SMALL_SOUND = ("hidden_size=16", "num_hidden_layers=1", "num_attention_heads=2", "intermediate_size=16")
+
+
+@pytest.mark.usefixtures("transformers")
+@pytest.mark.parametrize(
+    ("name", "options", "main", "shape"),
+    [
+        ("gpt2", ("n_layer=1", "n_embd=16", "n_head=2", "n_positions=16", "vocab_size=50"), "input_ids", (2, 16)),
+        ("t5", SMALL_T5, "input_ids", (2, 32)),
+        ("vit", SMALL_VIT, "pixel_values", (2, 3, 32, 32)),
+        ("whisper", SMALL_WHISPER, "input_features", (2, 80, 40)),
+        ("wav2vec2", (*SMALL_SOUND, "num_conv_pos_embeddings=4", "num_conv_pos_embedding_groups=2",
+                      "conv_dim=[8,8]", "conv_kernel=[10,3]", "conv_stride=[40,4]", "num_feat_extract_layers=2"),
+         "input_values", (2, 16000)),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("mode", [None, Mode.INFER])
+def test_each_kind_gets_inputs_of_its_own(name, options, main, shape, mode):
+    loop = load(f"hf:{name}", *options, batch_size=2, mode=mode)
+    assert loop.mode is (mode or Mode.TRAIN)
+    assert ("labels" in loop.data) is (loop.mode is Mode.TRAIN)
+    if main != "input_ids" or "positions" in str(options):
+        assert shapes(loop.data)[main] == shape
+    one_step(loop)
+
+
+SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+SMALL_TEXT = {**SMALL, "vocab_size": 50, "max_position_embeddings": 34}
+HTSAT = {"patch_embeds_hidden_size": 8, "hidden_size": 64, "depths": [1] * 4, "num_attention_heads": [1] * 4}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "expected"),
+    [
+        ("Clap", {"text_config": SMALL_TEXT, "audio_config": HTSAT, "projection_dim": 8},
+         {"input_ids": (2, 32), "input_features": (2, 1, 1024, 64)}),
+        ("Vilt", {**SMALL, "vocab_size": 50, "image_size": 64}, {"input_ids": (2, 40), "pixel_values": (2, 3, 64, 64)}),
+        ("Git", {**SMALL_TEXT, "vision_config": {**SMALL, "image_size": 32}},
+         {"input_ids": (2, 34), "pixel_values": (2, 3, 32, 32)}),
+        ("Siglip2", {"text_config": SMALL_TEXT, "vision_config": {**SMALL, "patch_size": 32}},
+         {"pixel_values": (2, 49, 3072), "spatial_shapes": (2, 2)}),
+        ("Dac", {"encoder_hidden_size": 4, "decoder_hidden_size": 32}, {"input_values": (2, 1, 16000)}),
+        ("Canine", {**SMALL, "max_position_embeddings": 34}, {"input_ids": (2, 34)}),
+        ("EncoderDecoder", {"encoder": {"model_type": "bert", **SMALL_TEXT},
+                            "decoder": {"model_type": "bert", **SMALL_TEXT, "is_decoder": True,
+                                        "add_cross_attention": True}},
+         {"input_ids": (2, 34)}),
+        ("Wav2Vec2Bert", {**SMALL, "vocab_size": 32, "feature_projection_input_dim": 24},
+         {"input_features": (2, 200, 24)}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("mode", [None, Mode.INFER])
+def test_inputs_of_all_that_a_model_takes_together(transformers, kind, options, expected, mode):
+    config = getattr(transformers, f"{kind}Config")(**options)
+    loop = normalise(config, TargetSpec(f"hf:{kind}", "/", device="cpu", batch_size=2, mode=mode))
+    batch = loop.data
+    assert {name: tuple(batch[name].shape) for name in expected} == expected
+    loop.model.train(loop.mode is Mode.TRAIN)
+    one_step(loop)
+
+
+@pytest.mark.usefixtures("transformers")
+def test_a_vocabulary_that_only_a_checkpoint_says_is_a_usual_one():
+    options = [option for option in TINY if not option.startswith("vocab_size")]
+    loop = load("hf:esm", *options, "max_position_embeddings=34", batch_size=2)
+    assert loop.model.config.vocab_size == 32
+    assert loop.mode is Mode.TRAIN
+    assert torch.isfinite(one_step(loop))
+
+
+@pytest.mark.usefixtures("transformers")
+def test_a_folder_of_ones_own(transformers, tmp_path):
+    options = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = transformers.BertConfig(**options, vocab_size=30, num_labels=3)
+    transformers.BertForTokenClassification(config).save_pretrained(tmp_path / "mine")
+    loop = load("hf:mine", directory=tmp_path, batch_size=2, input_shape=(2, 8))
+    assert type(loop.model).__name__ == "BertForTokenClassification"
+    assert loop.mode is Mode.TRAIN
+    assert any("with its weights" in note for note in loop.notes)
+    assert torch.isfinite(one_step(loop))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("bert-base-uncased", "bert"),
+        ("FacebookAI/roberta-base", "roberta"),
+        ("distilbert-base-cased", "distilbert"),
+        ("Qwen/Qwen2.5-0.5B", "qwen2"),
+        ("meta-llama/Llama-3.2-1B", "llama"),
+        ("distilgpt2", "gpt2"),
+        ("openai/clip-vit-base-patch32", "clip"),
+        ("google/gemma-2-2b", "gemma2"),
+        ("google/gemma-2b", "gemma"),
+        ("nobody/knows", None),
+    ],
+)
+def test_an_architecture_is_found_in_a_name(name, kind):
+    known = ("bert", "roberta", "distilbert", "qwen2", "llama", "gpt2", "clip", "vit", "gemma", "gemma2")
+    assert architecture_in(name, known) == kind
+
+
+@pytest.mark.usefixtures("transformers")
+def test_what_is_not_on_disk_and_not_in_the_name_says_what_to_type():
+    error = failure("hf:EleutherAI/pythia-70m")
+    assert "not on this machine" in error.message
+    assert "hf download EleutherAI/pythia-70m" in error.hint
+    assert "gated" in error.hint
+    assert "there is no folder ./nowhere" in failure("hf:./nowhere").message
+    assert "num_hidden_layers" in failure("hf:bert", "hidden_layers=2").hint
+
+
+@pytest.mark.usefixtures("transformers")
+def test_a_text_longer_than_the_model_takes_is_refused():
+    error = failure("hf:bert", *TINY, "max_position_embeddings=24", input_shape=(2, 25))
+    assert "25 tokens" in error.message
+    assert "--input 2x24" in error.hint
+
+
+@pytest.mark.usefixtures("transformers")
+def test_options_reach_the_part_of_a_configuration_that_is_about_text():
+    text = ("hidden_size=16", "num_hidden_layers=1")
+    config, _ = _config(sys.modules["transformers"], "gemma3", TargetSpec("hf:gemma3", "/"))
+    _override(config, options_of(TargetSpec("hf:gemma3", "/", arguments=text)), "gemma3")
+    assert config.text_config.hidden_size == 16
+    assert config.text_config.num_hidden_layers == 1
+
+
+@pytest.mark.usefixtures("transformers")
+def test_a_model_that_has_no_room_is_refused_before_it_is_built():
+    error = failure("hf:llama", "num_hidden_layers=4", "hidden_size=65536", "num_attention_heads=64")
+    assert "GiB" in error.message
+    assert "num_hidden_layers=2" in error.hint
