@@ -71,7 +71,8 @@ def python_source(catalog: Catalog, settings: Mapping[str, Value], mode: Mode | 
 
 def _plan(chosen: list[tuple[Recipe, Value]], mode: Mode) -> StepPlan:
     """The settings' plan of a step. The device is the model's, found when the file runs."""
-    values = {recipe.plan_field: value for recipe, value in chosen if recipe.plan_field}
+    values: dict[str, Value] = {"grad_mode": "caller"}
+    values |= {recipe.plan_field: value for recipe, value in chosen if recipe.plan_field}
     if values.get("memory_format") == "contiguous":
         del values["memory_format"]
     return StepPlan(mode=mode, device="cuda", **values)  # type: ignore[arg-type]
