@@ -6,6 +6,8 @@ Loads and transforms the batches in this many worker processes, which live on fr
 (`num_workers`, `persistent_workers=True`) unless the dataset has a `set_epoch`, which they would not hear of. With 0,
 the training process does that work itself, between the steps. The loader keeps its class and all that it holds. Where
 `prepare` or the exported file added the workers, they start anew after an epoch in which the loop changed the dataset.
+A loop that changes it, or a transform, while it reads an epoch goes on without workers, with a warning: they would not
+hear of it. A file that the dataset holds open is opened anew in each worker.
 
 Why it helps
 ------------

@@ -27,7 +27,7 @@ from torch.utils.data import (
 )
 
 from advisor.errors import RefusedError
-from advisor.portable.loaders import divides_samples
+from advisor.portable.reached import divides_samples
 from advisor.recipe.rebuild import loader_with
 from advisor.runtime.tuning import Tuning
 from advisor.trial.measurement.data_prints import print_of

@@ -25,18 +25,10 @@ from advisor.portable import (
     training_cache,
 )
 from advisor.portable.blocks import blocks_to_compile, repeated_blocks, shape_of
-from advisor.portable.loaders import (
-    MOST_LOOKED_AT,
-    READ_AHEAD,
-    divides_samples,
-    hears_of_epochs,
-    is_of_a_library,
-    keeps_position,
-    loader_with,
-    parts_with_code,
-)
+from advisor.portable.loaders import READ_AHEAD, hears_of_epochs, keeps_position, loader_with
 from advisor.portable.nested import tensors_of
 from advisor.portable.optimizer_options import torch_class
+from advisor.portable.reached import MOST_LOOKED_AT, divides_samples, is_of_a_library, parts_with_code
 from advisor.portable.tracing import CannotTraceError
 from advisor.portable.transforms import names_of_moved
 from advisor.recipe.rebuild import expected_state_bytes, implementations_of, optimizer_implementation, resizing_problem

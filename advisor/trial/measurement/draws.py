@@ -17,9 +17,10 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from advisor.errors import RefusedError, TargetError
-from advisor.portable.loaders import copy_with, seen_by_workers
+from advisor.portable.loaders import copy_with
 from advisor.portable.nested import tensors_of
 from advisor.portable.plan import StepPlan
+from advisor.portable.reached import seen_by_workers
 from advisor.records import DataPrint, varying
 from advisor.runtime.batches import describe
 from advisor.runtime.loader import loop_loader

@@ -1,16 +1,26 @@
 """Files that were open at a fork: parent and child share one position in each, and here the child gets its own."""
 
-from __future__ import annotations
-
 import contextlib
-import fcntl
 import os
 import stat
-from collections.abc import Iterator
+import typing
 from pathlib import Path
 
-_OWN_FILES = "/proc/self/fd"
-_STANDARD_STREAMS = 3
+OPEN_FILES = "/proc/self/fd"
+STANDARD_STREAMS = 3
+
+
+class OwnFiles:
+    """A `worker_init_fn` for workers that a loader did not have: a file that its dataset has open is read by each."""
+
+    def __init__(self, then: typing.Any) -> None:
+        self.then = then
+
+    def __call__(self, worker_id: int) -> None:
+        """Open the files once more, then run the `worker_init_fn` that the loader had, if any."""
+        read_independently()
+        if self.then is not None:
+            self.then(worker_id)
 
 
 def read_independently() -> None:
@@ -19,23 +29,26 @@ def read_independently() -> None:
     A dataset that goes on reading from an open file would otherwise find it where the last fork left it. What cannot
     be opened again stays shared.
     """
-    for descriptor in _for_reading():
+    for descriptor in open_for_reading():
         with contextlib.suppress(OSError):
             position = os.lseek(descriptor, 0, os.SEEK_CUR)
-            again = os.open(f"{_OWN_FILES}/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+            again = os.open(f"{OPEN_FILES}/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
             os.lseek(again, position, os.SEEK_SET)
             os.dup2(again, descriptor, inheritable=os.get_inheritable(descriptor))
             os.close(again)
 
 
-def _for_reading() -> Iterator[int]:
+def open_for_reading() -> typing.Iterator[int]:
+    """The descriptors of regular files that this process has open for reading only; none on another system."""
     try:
-        descriptors = [int(link.name) for link in Path(_OWN_FILES).iterdir()]
-    except OSError:  # another system
+        import fcntl
+
+        descriptors = [int(link.name) for link in Path(OPEN_FILES).iterdir()]
+    except (ImportError, OSError):
         return
     for descriptor in descriptors:
         with contextlib.suppress(OSError):  # the one that listed them is closed by now
             flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
             reads = flags & os.O_ACCMODE == os.O_RDONLY and not flags & getattr(os, "O_PATH", 0)
-            if descriptor >= _STANDARD_STREAMS and reads and stat.S_ISREG(os.fstat(descriptor).st_mode):
+            if descriptor >= STANDARD_STREAMS and reads and stat.S_ISREG(os.fstat(descriptor).st_mode):
                 yield descriptor
