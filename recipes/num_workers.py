@@ -27,7 +27,8 @@ samples differ as they do between two seeds. Each worker has a copy of a random 
 transform holds, so several draw the same numbers, which is measured as changed. An iterable dataset has to divide its
 samples by `get_worker_info()`, or every worker yields all of them: then no more than one is tried. Several of one that
 does hand out its samples in another order, which is measured as changed. A sampler with a `state_dict()` gets no
-workers: they read it ahead, and a run that goes on from a checkpoint would leave samples out.
+workers: they read it ahead, and a run that goes on from a checkpoint would leave samples out. Nor do samples that
+depend on a count of those that were read, which each worker would keep for itself.
 
 References
 ----------

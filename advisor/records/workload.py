@@ -41,7 +41,8 @@ class LoaderFacts:
     ``transforms_problem`` says why. ``copy_problem`` says why the loader cannot be made again with other options, and
     ``pinning_problem`` why pinning its memory would not reach the batches' tensors; empty for nothing.
     ``divides_samples``: the samples of an iterable dataset are divided among workers. ``hears_of_epochs``: the dataset
-    has ``set_epoch``. ``state_problem`` says what of the whole program reading a sample changes; empty for nothing.
+    has ``set_epoch``. ``state_problem`` says what reading a sample changes that each worker has for
+    itself; empty for nothing.
     """
 
     batch_size: int | None

@@ -40,7 +40,7 @@ from advisor.runtime.loop import Loop
 from advisor.runtime.optimizers import optimizers_in
 from advisor.target.entrypoint import one_line
 from advisor.trial.measurement.data_prints import pickle_problem, pinning_problem
-from advisor.trial.measurement.draws import state_problem
+from advisor.trial.measurement.draws import count_problem, state_problem
 
 _TRACING_LIMIT_S = 5.0
 _LOOKED_UP = (nn.Embedding, nn.EmbeddingBag)
@@ -363,7 +363,7 @@ def _copy_problem(loader: torch.utils.data.DataLoader[Any]) -> str:
 
 def _problem_of_workers(loader: torch.utils.data.DataLoader[Any]) -> str:
     """The reason why the first workers of a loader would change more than its speed; empty for none."""
-    return READ_AHEAD if keeps_position(loader) else state_problem(loader)
+    return READ_AHEAD if keeps_position(loader) else state_problem(loader) or count_problem(loader)
 
 
 def _loader_facts(loop: Loop, batch: Any, *, on_device: bool) -> LoaderFacts | None:
