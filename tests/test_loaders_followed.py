@@ -10,6 +10,8 @@ import torch
 from loaders import both_ways
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
+from advisor.recipe.rebuild import loader_with
+
 SIZE = 1
 
 
@@ -112,8 +114,6 @@ def test_what_the_loop_changes_within_an_epoch_holds_for_the_next_batch(change, 
 
 
 def test_a_sampler_that_the_loop_tells_of_losses_is_not_read_ahead_any_further():
-    from advisor.recipe.rebuild import loader_with
-
     loader = loader_with(DataLoader(Sized(), batch_size=4, sampler=Hardest()), num_workers=1)
     with pytest.warns(UserWarning, match=r"the loop changes Hardest\.losses while it reads"):
         found = read(loader, tell_the_sampler)
@@ -143,6 +143,33 @@ def test_a_sampler_that_decides_as_an_epoch_begins_may_be_told_meanwhile(change)
         assert read(change("num_workers", 2, DataLoader(Sized(), 4, sampler=Weighted())), add, epochs=3) == expected
 
 
+def test_a_size_of_batches_that_is_changed_within_an_epoch_is_noticed():
+    def shrink(loader, turn):
+        loader.batch_sampler.batch_size = 2
+
+    loader = loader_with(DataLoader(Sized(), batch_size=4, shuffle=True), num_workers=1)
+    with pytest.warns(UserWarning, match=r"the loop changes BatchSampler\.batch_size while it reads the loader"):
+        found = read(loader, shrink, epochs=1)
+    assert sorted(value for batch in found for (value,) in batch) == list(range(24))
+
+
+@both_ways
+@pytest.mark.parametrize(("recipe", "value"), [("num_workers", 0), ("persistent_workers", False)])
+@pytest.mark.parametrize("generator", [False, True])
+def test_workers_that_lived_on_and_do_not_any_more_shuffle_every_epoch_as_before(change, recipe, value, generator):
+    def make():
+        own = torch.Generator().manual_seed(5) if generator else None
+        return DataLoader(Sized(), 4, shuffle=True, num_workers=2, persistent_workers=True, generator=own)
+
+    def nothing(loader, turn):
+        torch.rand(1)
+
+    expected = read(make(), nothing, epochs=3)
+    changed = change(recipe, value, make())
+    assert not changed.persistent_workers
+    assert read(changed, nothing, epochs=3) == expected
+
+
 class Stream(IterableDataset):
     factor = 1
 
@@ -151,8 +178,6 @@ class Stream(IterableDataset):
 
 
 def test_a_stream_cannot_be_read_again_from_where_it_is_which_is_said():
-    from advisor.recipe.rebuild import loader_with
-
     def double(loader, turn):
         loader.dataset.factor = 2
 

@@ -132,25 +132,38 @@ class IteratorsOf:
     draws a random number each time, on which all later ones depend: the shuffling of the next epoch, dropout. It hears
     what became of the dataset meanwhile, and may be read by two loops at a time. So does and may one whose workers live
     on: where they could not follow, they end, and others start.
+
+    ``draws_once``: the owner's workers lived on, and these do not. They draw in the first epoch only, as those did.
     """
 
-    def __init__(self, loader: typing.Any, once: bool, lives_on: bool) -> None:
+    def __init__(self, loader: typing.Any, once: bool, lives_on: bool, draws_once: bool = False) -> None:
         self.loader = weakref.ref(loader)  # the loader holds this object
         self.once = once
         self.lives_on = lives_on
+        self.draws_once = draws_once
+        self.seeds: torch.Generator | None = None
         self.alone = False
 
     def __reduce__(self) -> typing.Any:
-        return IteratorsOf, (self.loader(), self.once, self.lives_on)
+        return IteratorsOf, (self.loader(), self.once, self.lives_on, self.draws_once)
 
     def __call__(self) -> typing.Any:
         """The iterator that the loader's class makes, as one that can be exchanged from epoch to epoch."""
         loader: typing.Any = self.loader()
         if self.alone:
             return Epoch(self, self.of_class(loader, **ALONE), None)
+        if self.draws_once:
+            return self.of_class(loader, **self.seeds_of_its_own(loader))
         kept = UnreadKept(loader._index_sampler) if self.once else None
         iterator = self.of_workers(loader, kept)
         return Epoch(self, iterator, kept) if hasattr(iterator, "_try_put_index") else iterator
+
+    def seeds_of_its_own(self, loader: typing.Any) -> dict[str, typing.Any]:
+        """The option by which the seed for an epoch's samples is drawn from a generator of ours; none in the first."""
+        if self.seeds is None:
+            self.seeds = torch.Generator().manual_seed((loader.generator or torch.default_generator).initial_seed())
+            return {}
+        return {"generator": self.seeds}
 
     def of_workers(self, loader: typing.Any, kept: "UnreadKept | None") -> typing.Any:
         """An iterator with workers, which reads the indices of its samples from ``kept``.
@@ -194,7 +207,7 @@ class UnreadKept:
     """A sampler that is asked for another iterator only when the last one has been read from.
 
     It gives nothing before it is ``open``. What it gave stays in ``given`` until the batch is handed out. ``decided``:
-    all indices were there as the epoch began, so what becomes of the sampler makes no difference to them.
+    all indices were there as the epoch began, so what becomes of their sampler makes no difference to them.
     """
 
     def __init__(self, sampler: typing.Any) -> None:
@@ -221,6 +234,12 @@ class UnreadKept:
         if frame is not None and isinstance(self.sampler, torch.utils.data.BatchSampler):
             self.decided = isinstance(frame.f_locals.get("sampler_iter"), TOLD_AT_ONCE)
         return self.given[-1]
+
+    def read_on(self, loader: typing.Any) -> list[typing.Any]:
+        """The samplers that are read as the epoch goes on: where the order is decided, the one that forms batches."""
+        if not self.decided:
+            return samplers_of(loader)
+        return [self.sampler] if hasattr(self.unread, "gi_frame") else []
 
 
 class Epoch:
@@ -269,13 +288,13 @@ class Epoch:
             self.finished = True
             raise
         if self.kept is not None:
-            self.samplers = watched_of(samplers_of(self.maker.loader()))
+            self.samplers = watched_of(self.kept.read_on(self.maker.loader()))
         return batch
 
     def keep_up(self, kept: UnreadKept) -> None:
         """Have workers read ahead while the loop leaves what they were given alone, and go on without them if not."""
         if kept.open:
-            changed = changed_in(self.iterator.watched) or ("" if kept.decided else changed_in(self.samplers))
+            changed = changed_in(self.iterator.watched) or changed_in(self.samplers)
         else:
             kept.open = True
             for _ in range(self.iterator._prefetch_factor * self.iterator._num_workers):
@@ -358,8 +377,10 @@ def keep_draws(copied: typing.Any, loader: typing.Any, began: bool) -> None:
     ours = hasattr(held, "lives_on")  # of another copy of this code too, as where two settings' code is in one file
     once = copied.num_workers > 0 and (held.once if ours else not loader.num_workers)
     lives_on = copied.persistent_workers and (began or (ours and held.lives_on))
-    if once or lives_on:
-        copied._get_iterator = IteratorsOf(copied, once, lives_on)
+    draws_once = held.draws_once if ours else bool(loader.num_workers and loader.persistent_workers)
+    draws_once = draws_once and not copied.persistent_workers
+    if once or lives_on or draws_once:
+        copied._get_iterator = IteratorsOf(copied, once, lives_on, draws_once)
     elif held is not None and not ours:
         copied._get_iterator = held
 

@@ -152,5 +152,5 @@ def _is_hydra(tree: Mapping[str, Any]) -> bool:
 
 
 def _is_of_hydra(node: object) -> bool:
-    """Whether a node names what Hydra makes, or a value that has to be given: OmegaConf checks such names by a class."""
+    """Whether a node names what Hydra makes, or a value that has to be given: a class often checks such configs."""
     return node == "???" or (isinstance(node, dict) and "_target_" in node)
