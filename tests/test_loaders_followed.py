@@ -147,7 +147,7 @@ def test_a_size_of_batches_that_is_changed_within_an_epoch_is_noticed():
     def shrink(loader, turn):
         loader.batch_sampler.batch_size = 2
 
-    loader = loader_with(DataLoader(Sized(), batch_size=4, shuffle=True), num_workers=1)
+    loader = loader_with(DataLoader(Sized(), batch_size=4), num_workers=1)
     with pytest.warns(UserWarning, match=r"the loop changes BatchSampler\.batch_size while it reads the loader"):
         found = read(loader, shrink, epochs=1)
     assert sorted(value for batch in found for (value,) in batch) == list(range(24))
