@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -168,6 +169,16 @@ def test_workers_that_lived_on_and_do_not_any_more_shuffle_every_epoch_as_before
     changed = change(recipe, value, make())
     assert not changed.persistent_workers
     assert read(changed, nothing, epochs=3) == expected
+
+
+@both_ways
+@pytest.mark.parametrize("lives_on", [False, True])
+def test_threads_may_read_one_loader_at_a_time(change, lives_on):
+    loader = change("num_workers", 1, DataLoader(Sized(), batch_size=4))
+    if not lives_on:
+        loader = change("persistent_workers", False, loader)
+    with ThreadPoolExecutor(3) as threads:
+        assert list(threads.map(lambda _: len(list(loader)), range(3))) == [6, 6, 6]
 
 
 class Stream(IterableDataset):

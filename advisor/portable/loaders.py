@@ -6,6 +6,7 @@ import contextlib
 import copy
 import itertools
 import sys
+import threading
 import types
 import typing
 import warnings
@@ -13,7 +14,7 @@ import weakref
 
 import torch
 
-from advisor.portable.opened_files import OwnFiles
+from advisor.portable.opened_files import OwnFiles, forks
 from advisor.portable.reached import (
     changed_in,
     divides_samples,
@@ -143,6 +144,7 @@ class IteratorsOf:
         self.draws_once = draws_once
         self.seeds: torch.Generator | None = None
         self.alone = False
+        self.lock = threading.RLock()
 
     def __reduce__(self) -> typing.Any:
         return IteratorsOf, (self.loader(), self.once, self.lives_on, self.draws_once)
@@ -150,13 +152,14 @@ class IteratorsOf:
     def __call__(self) -> typing.Any:
         """The iterator that the loader's class makes, as one that can be exchanged from epoch to epoch."""
         loader: typing.Any = self.loader()
-        if self.alone:
-            return Epoch(self, self.of_class(loader, **ALONE), None)
-        if self.draws_once:
-            return self.of_class(loader, **self.seeds_of_its_own(loader))
-        kept = UnreadKept(loader._index_sampler) if self.once else None
-        iterator = self.of_workers(loader, kept)
-        return Epoch(self, iterator, kept) if hasattr(iterator, "_try_put_index") else iterator
+        with self.lock:  # one thread at a time gives the loader other options
+            if self.alone:
+                return Epoch(self, self.of_class(loader, **ALONE), None)
+            if self.draws_once:
+                return self.of_class(loader, **self.seeds_of_its_own(loader))
+            kept = UnreadKept(loader._index_sampler) if self.once else None
+            iterator = self.of_workers(loader, kept)
+            return Epoch(self, iterator, kept) if hasattr(iterator, "_try_put_index") else iterator
 
     def seeds_of_its_own(self, loader: typing.Any) -> dict[str, typing.Any]:
         """The option by which the seed for an epoch's samples is drawn from a generator of ours; none in the first."""
@@ -172,7 +175,8 @@ class IteratorsOf:
         """
         if kept is None:
             return self.of_class(loader)
-        made = self.of_class(loader, kept, worker_init_fn=OwnFiles(loader.worker_init_fn))
+        own = {"worker_init_fn": OwnFiles(loader.worker_init_fn)} if forks(loader) else {}
+        made = self.of_class(loader, kept, **own)
         made.watched = watched_of(one for one, _ in seen_by_workers(loader))
         return made
 
@@ -180,19 +184,21 @@ class IteratorsOf:
         """The iterator that the loader's class makes under these options, and with ``indices`` where they are given."""
         if indices is not None:
             options["sampler" if loader.batch_sampler is None else "batch_sampler"] = indices
-        held = {name: getattr(loader, name) for name in options}
-        try:
-            give_options(loader, options)
-            return type(loader)._get_iterator(loader)
-        finally:
-            give_options(loader, held)
+        with self.lock:
+            held = {name: getattr(loader, name) for name in options}
+            try:
+                give_options(loader, options)
+                return type(loader)._get_iterator(loader)
+            finally:
+                give_options(loader, held)
 
     def after(self, before: "Epoch", loader: typing.Any) -> "Epoch":
         """The next epoch of workers that live on."""
         if self.alone:
             return typing.cast(Epoch, self())
         if self.once:
-            kept = UnreadKept(loader._index_sampler)
+            with self.lock:
+                kept = UnreadKept(loader._index_sampler)
             iter(kept)  # which may draw: before the iterator, as a new one does
             draw_seed(loader)
             return Epoch(self, None, kept, (before.iterator, weakref.ref(before), loader))

@@ -1,6 +1,7 @@
 """Files that were open at a fork: parent and child share one position in each, and here the child gets its own."""
 
 import contextlib
+import multiprocessing
 import os
 import stat
 import typing
@@ -21,6 +22,13 @@ class OwnFiles:
         read_independently()
         if self.then is not None:
             self.then(worker_id)
+
+
+def forks(loader: typing.Any) -> bool:
+    """Whether a loader's workers are forks of this process: those that are started afresh have none of its files."""
+    usual = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+    own = loader.multiprocessing_context
+    return (usual if own is None else own.get_start_method()) == "fork"
 
 
 def read_independently() -> None:
