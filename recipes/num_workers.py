@@ -6,6 +6,8 @@ Loads and transforms the batches in this many worker processes, which live on fr
 (`num_workers`, `persistent_workers=True`) unless the dataset has a `set_epoch`, which they would not hear of. With 0,
 the training process does that work itself, between the steps. The loader keeps its class and all that it holds. Where
 `prepare` or the exported file added the workers, they start anew after an epoch in which the loop changed the dataset.
+A loop that changes it, or a transform, while it reads an epoch goes on without workers, with a warning: they would not
+hear of it. A file that the dataset holds open is opened anew in each worker.
 
 Why it helps
 ------------
@@ -25,7 +27,8 @@ samples differ as they do between two seeds. Each worker has a copy of a random 
 transform holds, so several draw the same numbers, which is measured as changed. An iterable dataset has to divide its
 samples by `get_worker_info()`, or every worker yields all of them: then no more than one is tried. Several of one that
 does hand out its samples in another order, which is measured as changed. A sampler with a `state_dict()` gets no
-workers: they read it ahead, and a run that goes on from a checkpoint would leave samples out.
+workers: they read it ahead, and a run that goes on from a checkpoint would leave samples out. Nor do samples that
+depend on a count of those that were read, which each worker would keep for itself.
 
 References
 ----------

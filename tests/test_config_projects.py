@@ -210,6 +210,8 @@ def test_a_map_to_a_value_that_cannot_say_the_setting_is_refused(text, key, valu
         ("grad_accum_steps: 4\n", {"step.accumulate": 1}, "grad_accum_steps: 1\n"),
         ("torch-compile: false\n", {"compile.mode": "default"}, "torch-compile: true\n"),
         ("accum_iter: 4\n", {"step.accumulate": 1}, "accum_iter: 1\n"),
+        ("micro_batch_size: 4\n", {"data.batch_size": 8}, "micro_batch_size: 8\n"),
+        ("max_data_loader_n_workers: 0\n", {"data.num_workers": 2}, "max_data_loader_n_workers: 2\n"),
         ("useBf16: false\n", {"precision.autocast": "bfloat16"}, "useBf16: true\n"),
         (
             "precision: 32-true  # litgpt\ndevices: 1\nnum_nodes: 1\nmetrics: {precision: 0.5}\n",
@@ -234,6 +236,8 @@ def test_names_that_mean_one_thing_in_a_plain_config(text, settings, expected):
         ("run: {mode: none}\n", {"compile.mode": "default"}),
         ("num_workers: ${workers}\n", {"data.num_workers": 4}),
         ("num_workers: !env WORKERS\n", {"data.num_workers": 4}),
+        ("model: {micro_batch_size: 4, global_batch_size: 8}\n", {"data.batch_size": 64}),
+        ("grad_accum: 2\nrun:\n  batch-size: 4\n  total-batch-size: 8\n", {"step.accumulate": 4}),
     ],
 )
 def test_names_that_may_mean_something_else_stay(text, settings):
@@ -262,6 +266,13 @@ def test_names_that_may_mean_something_else_stay(text, settings):
 )
 def test_names_that_many_programs_share_make_no_kind(text):
     assert patched(text, Wanted({})).kind is ConfigKind.PLAIN
+
+
+@pytest.mark.parametrize("text", ["task:\n  data: ???\nlr: [0.1]\n", "# @package _group_\nlr: 0.1\n"])
+def test_a_config_that_hydra_checks_by_a_class_gets_no_section(text):
+    patch = patched(text, Wanted({"precision.autocast": "bfloat16"}))
+    assert (patch.kind, patch.text, patch.added) == (ConfigKind.HYDRA, text, {})
+    assert patch.rest == {"precision.autocast": "bfloat16"}
 
 
 def test_a_few_unmistakable_names_are_enough():

@@ -16,6 +16,7 @@ from advisor.trial.measurement.data_prints import print_of
 from advisor.trial.measurement.draws import (
     check_batch_size,
     check_batches,
+    count_problem,
     first_batches,
     print_of_data,
     side_effects_undone,
@@ -177,6 +178,73 @@ def test_a_dataset_that_meddles_with_the_program_is_found(meddle, named):
     assert (torch.is_grad_enabled(), torch.get_default_dtype()) == (True, torch.float32)
     assert named in problem
     assert bool(problem) == bool(named)
+
+
+class Harder(Images):
+    """Crops more the more samples it has given; counts the times that it found something in a cache, too."""
+
+    def __init__(self, after):
+        super().__init__(augment=True)
+        self.after, self.given, self.hits = after, 0, 0
+
+    def __getitem__(self, index):
+        self.given += 1
+        self.hits += 2
+        image, label = super().__getitem__(index)
+        return image[: 2 if self.given > self.after else 3], label
+
+
+class WarmingUp:
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, samples):
+        self.calls += 1
+        return torch.stack([image for image, _ in samples]) * min(1.0, self.calls / 10)
+
+
+@pytest.mark.parametrize(
+    ("loader", "named"),
+    [
+        (lambda: DataLoader(Images(), batch_size=4, shuffle=True), ""),  # it counts calls, which matter to nothing
+        (lambda: DataLoader(Harder(1000), batch_size=4), "Harder.given"),
+        (lambda: DataLoader(Images(), batch_size=4, collate_fn=WarmingUp()), "WarmingUp.calls"),
+    ],
+)
+def test_a_count_on_which_samples_depend_is_found_and_left_as_it_was(loader, named):
+    made = loader()
+    first_batches(made, SEED, 3)
+    problem = count_problem(made)
+    assert problem.startswith(f"samples depend on {named}, ") if named else not problem
+    assert getattr(made.collate_fn, "calls", 0) == made.dataset.calls == 0
+
+
+class Reader:
+    handle = None
+
+    def read(self, index):
+        global HANDLES  # noqa: PLW0603 - as datasets keep what they open
+        self.handle = self.handle or object()
+        HANDLES = HANDLES or object()
+        return index
+
+
+HANDLES = None
+
+
+class ByReader(Images):
+    def __init__(self):
+        super().__init__()
+        self.readers = [Reader()]
+
+    def __getitem__(self, index):
+        return torch.tensor(self.readers[0].read(index))
+
+
+def test_what_is_opened_deep_inside_or_for_all_is_taken_back_too():
+    loader = DataLoader(ByReader(), batch_size=4)
+    assert len(first_batches(loader, SEED, 2)) == 2
+    assert (vars(loader.dataset.readers[0]), HANDLES) == ({}, None)
 
 
 class KeepsItsPlace(Sampler):

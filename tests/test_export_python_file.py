@@ -386,7 +386,8 @@ def test_the_plan_is_the_one_that_the_recipes_make(catalog):
     for settings in (ALL_TRAIN, {"precision.autocast": "float16", "step.zero_grad": "zeros"}):
         model = model_of()
         loader = DataLoader(TensorDataset(torch.zeros(4)))
-        parts = Components(model, torch.optim.AdamW(model.parameters()), loader, StepPlan(Mode.TRAIN, "cuda"))
+        plan = StepPlan(Mode.TRAIN, "cuda", grad_mode="caller")  # as Tuning begins
+        parts = Components(model, torch.optim.AdamW(model.parameters()), loader, plan)
         for recipe, value in catalog.in_order(settings):
             if recipe.stage is not Stage.GLOBAL:
                 recipe.apply(parts, value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -276,6 +276,37 @@ def test_data_may_come_from_a_function_of_no_size(make):
     step = make_step(loop.components(StepPlan(loop.mode, "cpu"), loop.data), loop.loss)
     assert len(batches) > 1
     assert all(bool(torch.isfinite(step(batch))) for batch in batches)
+
+
+def test_a_function_of_a_size_may_return_a_loader():
+    def make(batch_size):
+        return DataLoader(TensorDataset(*BATCH), batch_size)
+
+    loop = normalise((NET, make, LOSS), replace(SPEC, batch_size=4))
+    assert (type(loop.data), loop.batch_size, loop.make_batch) == (DataLoader, 4, None)
+
+
+class Items:
+    """Batches by their index, as a Keras ``Sequence`` has them, or samples: nothing says which."""
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        return BATCH
+
+
+@pytest.mark.parametrize(
+    ("data", "message", "hint"),
+    [
+        (Items(), "data is an Items, a dataset without a loader", "batch_size=None where each item is a batch"),
+        ({"labelled": LOADER, "unlabelled": LOADER}, "which are read together is not known", "a function that yields"),
+    ],
+)
+def test_data_that_cannot_be_read_as_it_is_says_what_to_write(data, message, hint):
+    with pytest.raises(TargetError, match=message) as refused:
+        normalise((NET, data, LOSS), SPEC)
+    assert hint in refused.value.hint
 
 
 @pytest.mark.parametrize(

@@ -192,6 +192,8 @@ def test_threads_do_not_go_with_forked_workers():
 def test_workers_are_needed(recipe_id):
     assert "no workers" in reason(recipe_id, cpu_facts(loader=loader_facts()))
     assert "does not come from a DataLoader" in reason(recipe_id, cpu_facts())
+    none_tried = loader_facts(state_problem="samples depend on a count")
+    assert reason(recipe_id, cpu_facts(loader=none_tried)) == "the loader has no workers: samples depend on a count"
 
 
 def test_values_for_a_loader_with_workers():

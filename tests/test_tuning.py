@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from exported_module import module_of
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -225,6 +226,21 @@ def test_an_inference_step_leaves_a_training_model_in_its_modes():
     assert found[0]["norm.num_batches_tracked"] == 3
     assert found[0]["frozen.num_batches_tracked"] == 0
     assert all(torch.equal(value, found[1][name]) for name, value in found[0].items())
+
+
+@pytest.mark.parametrize("way", ["prepared", "exported", "own step"])
+def test_without_a_setting_for_it_gradients_are_recorded_where_the_loop_has_them_recorded(model, way):
+    batch, tuning = next(iter(loader()))[0], Tuning({})
+    if way == "exported":
+        step = module_of(load_catalog(), {}, "infer").infer_step(model)
+    else:
+        tuning.prepare(model)
+        step = tuning.infer(model) if way == "prepared" else tuning.own_step(model, model)
+    with torch.no_grad():
+        assert not step(batch).requires_grad
+    with torch.inference_mode():
+        assert step(batch).is_inference()
+    assert step(batch).requires_grad
 
 
 def test_an_inference_step_evaluates_whatever_the_mode(model):

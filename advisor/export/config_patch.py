@@ -26,6 +26,8 @@ from advisor.files.config_file import is_toml
 from advisor.recipe.settings import SECTION
 from advisor.records import ConfigKind, Mode, Value, text_of
 
+# The comment by which Hydra is told where in its config a file stands.
+_IN_A_GROUP = re.compile(r"\A\s*# @package\b")
 _FREE_FORM = (ConfigKind.PLAIN,)
 
 
@@ -85,7 +87,7 @@ def patched(text: str, wanted: Wanted, *, name: str = "config.yaml", kind: Confi
     Raises UsageError when the text is not one mapping, or when a path of ``key_map`` is not a value in it.
     """
     document = open_document(text, name)
-    kind = kind or kind_of(document.tree)
+    kind = kind or (ConfigKind.HYDRA if _IN_A_GROUP.search(text) else kind_of(document.tree))
     writer = _Writer(document)
     _write_mapped(writer, wanted, kind)
     for phrase in _phrases(document, wanted, kind):

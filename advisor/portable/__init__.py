@@ -14,6 +14,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+# The modules of which another one is made.
+PARTS_OF: Mapping[str, tuple[str, ...]] = {"loaders": ("opened_files", "reached", "loaders")}
 FREEZING = """\
 from torch._inductor import config as inductor_config
 
@@ -27,8 +29,11 @@ def module_text(name: str) -> str:
 
 
 def source(*names: str) -> str:
-    """The text of these modules as one piece for exported code: without docstrings, and torch already imported."""
-    texts = [module_text(name) for name in names]
+    """The text of these modules as one piece for exported code: without docstrings, and torch already imported.
+
+    It begins with that of the modules of which they are made.
+    """
+    texts = [module_text(part) for name in names for part in PARTS_OF.get(name, (name,))]
     imports = sorted({line for text in texts for line in _imports(text)})
     head = "\n".join(imports) + "\n\n\n" if imports else ""
     return head + "\n\n\n".join(_body(text) for text in texts) + "\n"

@@ -4,28 +4,36 @@ import collections
 import collections.abc
 import contextlib
 import copy
-import functools
+import itertools
 import sys
+import threading
 import types
 import typing
 import warnings
 import weakref
-import zlib
 
 import torch
 
+from advisor.portable.opened_files import OwnFiles, forks
+from advisor.portable.reached import (
+    changed_in,
+    divides_samples,
+    given_to_workers,
+    same_things,
+    seen_by_workers,
+    watched_of,
+)
+
 WITHOUT_WORKERS = {"prefetch_factor": None, "persistent_workers": False, "multiprocessing_context": None, "timeout": 0}
+# The iterators of indices that are all there already.
+TOLD_AT_ONCE: tuple[type, ...] = (type(iter([])), type(iter(())), type(iter(range(0))))
+# The options under which an iterator reads its samples in this process.
+ALONE: dict[str, typing.Any] = {"num_workers": 0, "timeout": 0}
 REBUILT = "Accelerate builds the loader anew, and workers that live on between epochs would change how it shuffles"
 READ_AHEAD = (
     "the sampler's state_dict() tells its position, and workers read it ahead: "
     "a run that goes on from a checkpoint would leave samples out"
 )
-# Objects that are looked through for code that divides samples among workers, at most. A count.
-MOST_LOOKED_AT = 2000
-# Things in one container that are looked into, beside the container itself. A count.
-MOST_IN_ONE = 64
-# Arrays of fewer bytes are compared by their contents between epochs.
-MOST_BYTES = 64_000_000
 
 
 def loader_with(loader: typing.Any, **changes: typing.Any) -> typing.Any:
@@ -67,8 +75,7 @@ def hears_of_epochs(dataset: typing.Any) -> bool:
 
 def keeps_position(loader: typing.Any) -> bool:
     """Whether a sampler of the loader's has a state for checkpoints, and the loader none that allows for workers."""
-    samplers = (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
-    return not hasattr(loader, "state_dict") and any(hasattr(sampler, "state_dict") for sampler in samplers)
+    return not hasattr(loader, "state_dict") and any(hasattr(one, "state_dict") for one in samplers_of(loader))
 
 
 def is_rebuilt_later(loader: typing.Any) -> bool:
@@ -127,43 +134,77 @@ class IteratorsOf:
     draws a random number each time, on which all later ones depend: the shuffling of the next epoch, dropout. It hears
     what became of the dataset meanwhile, and may be read by two loops at a time. So does and may one whose workers live
     on: where they could not follow, they end, and others start.
+
+    ``draws_once``: the owner's workers lived on, and these do not. They draw in the first epoch only, as those did.
     """
 
-    def __init__(self, loader: typing.Any, once: bool, lives_on: bool) -> None:
+    def __init__(self, loader: typing.Any, once: bool, lives_on: bool, draws_once: bool = False) -> None:
         self.loader = weakref.ref(loader)  # the loader holds this object
         self.once = once
         self.lives_on = lives_on
+        self.draws_once = draws_once
+        self.seeds: torch.Generator | None = None
+        self.alone = False
+        self.lock = threading.RLock()
 
     def __reduce__(self) -> typing.Any:
-        return IteratorsOf, (self.loader(), self.once, self.lives_on)
+        return IteratorsOf, (self.loader(), self.once, self.lives_on, self.draws_once)
 
     def __call__(self) -> typing.Any:
         """The iterator that the loader's class makes, as one that can be exchanged from epoch to epoch."""
         loader: typing.Any = self.loader()
-        kept = UnreadKept(loader._index_sampler) if self.once else None
-        iterator = self.of_class(loader, kept)
-        return Epoch(self, iterator, kept) if hasattr(iterator, "_try_put_index") else iterator
+        with self.lock:  # one thread at a time gives the loader other options
+            if self.alone:
+                return Epoch(self, self.of_class(loader, **ALONE), None)
+            if self.draws_once:
+                return self.of_class(loader, **self.seeds_of_its_own(loader))
+            kept = UnreadKept(loader._index_sampler) if self.once else None
+            iterator = self.of_workers(loader, kept)
+            return Epoch(self, iterator, kept) if hasattr(iterator, "_try_put_index") else iterator
 
-    def of_class(self, loader: typing.Any, kept: "UnreadKept | None") -> typing.Any:
-        """The iterator that the loader's class makes; it reads the indices of its samples from ``kept``."""
-        name = "sampler" if loader.batch_sampler is None else "batch_sampler"
-        sampler = getattr(loader, name)
-        if kept is not None:
-            object.__setattr__(loader, name, kept)
-        try:
-            return type(loader)._get_iterator(loader)
-        finally:
-            object.__setattr__(loader, name, sampler)
+    def seeds_of_its_own(self, loader: typing.Any) -> dict[str, typing.Any]:
+        """The option by which the seed for an epoch's samples is drawn from a generator of ours; none in the first."""
+        if self.seeds is None:
+            self.seeds = torch.Generator().manual_seed((loader.generator or torch.default_generator).initial_seed())
+            return {}
+        return {"generator": self.seeds}
+
+    def of_workers(self, loader: typing.Any, kept: "UnreadKept | None") -> typing.Any:
+        """An iterator with workers, which reads the indices of its samples from ``kept``.
+
+        Workers that were added have files of their own in place of those that the loader's owner has open.
+        """
+        if kept is None:
+            return self.of_class(loader)
+        own = {"worker_init_fn": OwnFiles(loader.worker_init_fn)} if forks(loader) else {}
+        made = self.of_class(loader, kept, **own)
+        made.watched = watched_of(one for one, _ in seen_by_workers(loader))
+        return made
+
+    def of_class(self, loader: typing.Any, indices: typing.Any = None, **options: typing.Any) -> typing.Any:
+        """The iterator that the loader's class makes under these options, and with ``indices`` where they are given."""
+        if indices is not None:
+            options["sampler" if loader.batch_sampler is None else "batch_sampler"] = indices
+        with self.lock:
+            held = {name: getattr(loader, name) for name in options}
+            try:
+                give_options(loader, options)
+                return type(loader)._get_iterator(loader)
+            finally:
+                give_options(loader, held)
 
     def after(self, before: "Epoch", loader: typing.Any) -> "Epoch":
         """The next epoch of workers that live on."""
+        if self.alone:
+            return typing.cast(Epoch, self())
         if self.once:
-            kept = UnreadKept(loader._index_sampler)
+            with self.lock:
+                kept = UnreadKept(loader._index_sampler)
             iter(kept)  # which may draw: before the iterator, as a new one does
             draw_seed(loader)
             return Epoch(self, None, kept, (before.iterator, weakref.ref(before), loader))
         if not before.finished or before.is_stale(loader):
-            return Epoch(self, self.of_class(loader, None), None)
+            return Epoch(self, self.of_workers(loader, None), None)
         draw_seed(loader)
         before.iterator._reset(loader)
         return Epoch(self, before.iterator, None)
@@ -172,13 +213,16 @@ class IteratorsOf:
 class UnreadKept:
     """A sampler that is asked for another iterator only when the last one has been read from.
 
-    It gives nothing before it is ``open``.
+    It gives nothing before it is ``open``. What it gave stays in ``given`` until the batch is handed out. ``decided``:
+    all indices were there as the epoch began, so what becomes of their sampler makes no difference to them.
     """
 
     def __init__(self, sampler: typing.Any) -> None:
         self.sampler = sampler
         self.open = False
         self.unread: typing.Iterator[typing.Any] | None = None
+        self.given: collections.deque[typing.Any] = collections.deque()
+        self.decided = False
 
     def __len__(self) -> int:
         return len(self.sampler)
@@ -186,20 +230,33 @@ class UnreadKept:
     def __iter__(self) -> typing.Iterator[typing.Any]:
         if self.unread is None:
             self.unread = iter(self.sampler)
+            self.decided = isinstance(self.unread, TOLD_AT_ONCE)
         return self
 
     def __next__(self) -> typing.Any:
         if not self.open or self.unread is None:
             raise StopIteration
-        return next(self.unread)
+        self.given.append(next(self.unread))
+        frame = getattr(self.unread, "gi_frame", None)
+        if frame is not None and isinstance(self.sampler, torch.utils.data.BatchSampler):
+            self.decided = isinstance(frame.f_locals.get("sampler_iter"), TOLD_AT_ONCE)
+        return self.given[-1]
+
+    def read_on(self, loader: typing.Any) -> list[typing.Any]:
+        """The samplers that are read as the epoch goes on: where the order is decided, the one that forms batches."""
+        if not self.decided:
+            return samplers_of(loader)
+        return [self.sampler] if hasattr(self.unread, "gi_frame") else []
 
 
 class Epoch:
     """The batches of one epoch of a loader with workers. ``iterator`` is PyTorch's, which several epochs may share.
 
     With ``kept``, workers get to know their samples when the first batch is asked for. ``taken`` is an epoch's
-    iterator that may go on, a reference to that epoch, and the loader.
+    iterator that may go on, a reference to that epoch, and the loader. ``samplers`` are as the last batch left them.
     """
+
+    samplers: typing.Any = ()
 
     def __init__(
         self,
@@ -213,7 +270,7 @@ class Epoch:
         self.kept = kept
         self.taken = taken
         self.finished = False
-        if iterator is not None and maker.lives_on and not hasattr(iterator, "given"):
+        if iterator is not None and maker.lives_on and not maker.alone and not hasattr(iterator, "given"):
             iterator.given = given_to_workers(maker.loader())
 
     def __iter__(self) -> "Epoch":
@@ -230,15 +287,48 @@ class Epoch:
     def __next__(self) -> typing.Any:
         if self.taken is not None:
             self.take_over(*self.taken)
-        if self.kept is not None and not self.kept.open:
-            self.kept.open = True
-            for _ in range(self.iterator._prefetch_factor * self.iterator._num_workers):
-                self.iterator._try_put_index()
+        if self.kept is not None:
+            self.keep_up(self.kept)
         try:
-            return next(self.iterator)
+            batch = next(self.iterator)
         except StopIteration:
             self.finished = True
             raise
+        if self.kept is not None:
+            self.samplers = watched_of(self.kept.read_on(self.maker.loader()))
+        return batch
+
+    def keep_up(self, kept: UnreadKept) -> None:
+        """Have workers read ahead while the loop leaves what they were given alone, and go on without them if not."""
+        if kept.open:
+            changed = changed_in(self.iterator.watched) or changed_in(self.samplers)
+        else:
+            kept.open = True
+            for _ in range(self.iterator._prefetch_factor * self.iterator._num_workers):
+                self.iterator._try_put_index()
+            changed = changed_in(self.iterator.watched)  # by a sampler, as an epoch begins
+        if changed:
+            self.go_on_alone(kept, changed)
+        elif kept.given:
+            kept.given.popleft()
+
+    def go_on_alone(self, kept: UnreadKept, changed: str) -> None:
+        """Read the rest of the epoch, and later ones, in this process: it is the only one to hear of the change.
+
+        Batches that workers have made already are made anew. Where that cannot be, a warning says so.
+        """
+        loader: typing.Any = self.maker.loader()
+        self.kept = None
+        told = f"the loop changes {changed} while it reads the loader, of which workers do not hear"
+        if isinstance(loader.dataset, torch.utils.data.IterableDataset) or not getattr(loader, "in_order", True):
+            warnings.warn(f"{told} before the next epoch: leave out num_workers", stacklevel=4)
+            return
+        warnings.warn(f"{told}: it goes on without workers, as num_workers=0 has it", stacklevel=4)
+        self.maker.alone = True
+        self.iterator._shutdown_workers()
+        indices = itertools.chain(list(kept.given), kept.unread or ())
+        with torch.random.fork_rng(devices=[]), state_kept(loader.generator):
+            self.iterator = self.maker.of_class(loader, indices, **ALONE)
 
     @property
     def present(self) -> typing.Any:
@@ -259,13 +349,19 @@ class Epoch:
             self.iterator = iterator
         else:
             with torch.random.fork_rng(devices=[]), state_kept(loader.generator):
-                self.iterator = self.maker.of_class(loader, self.kept)
+                self.iterator = self.maker.of_workers(loader, self.kept)
             self.iterator.given = given_to_workers(loader)
         self.taken = None
 
     def _reset(self, loader: typing.Any, first_iter: bool = False) -> None:
         """Give the loader its next epoch: DataLoader calls this where workers live on, and hands out that epoch."""
         loader._iterator = self.maker.after(self, loader)
+
+
+def samplers_of(loader: typing.Any) -> list[typing.Any]:
+    """A loader's samplers, also the one within its batch sampler."""
+    samplers = (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
+    return [sampler for sampler in samplers if sampler is not None]
 
 
 def draw_seed(loader: typing.Any) -> None:
@@ -282,78 +378,16 @@ def state_kept(generator: torch.Generator | None) -> typing.Iterator[None]:
         generator.set_state(state)
 
 
-def given_to_workers(loader: typing.Any) -> list[tuple[typing.Any, typing.Any]]:
-    """The objects that workers can see when they start, each with its contents; those found within a bounded search."""
-    found: list[tuple[typing.Any, typing.Any]] = []
-    for one, held in seen_by_workers(loader):
-        with contextlib.suppress(Exception):  # an object of any class may refuse to be looked into
-            found.append((one, contents_of(one, held)))
-    return found
-
-
-def seen_by_workers(loader: typing.Any) -> typing.Iterator[tuple[typing.Any, list[typing.Any]]]:
-    """The dataset, the functions that a loader calls in workers, and what they hold and read, each with its parts."""
-    waiting: collections.deque[typing.Any] = collections.deque()
-    waiting += [loader.dataset, loader.collate_fn, loader.worker_init_fn]
-    seen: set[int] = set()
-    while waiting and len(seen) < MOST_LOOKED_AT:
-        one = waiting.popleft()  # what is near before what is deep inside
-        if id(one) not in seen:
-            seen.add(id(one))
-            try:
-                held = things_in(one)
-                waiting += [thing for thing in held if not is_value(thing)][:MOST_IN_ONE]
-            except Exception:  # noqa: S112 - an object of any class may refuse to be looked into
-                continue
-            yield one, held
-
-
-def things_in(one: typing.Any) -> list[typing.Any]:
-    """The contents of a container, the attributes of an object, and what a function or a class's methods read."""
-    if isinstance(one, (list, tuple, set, frozenset)):
-        return list(one)
-    if isinstance(one, dict):
-        return [*one, *one.values()]
-    if isinstance(one, (torch.Tensor, torch.Generator, types.ModuleType, type)):
-        return []
-    if isinstance(one, types.FunctionType):
-        read = [one.__globals__[name] for name in one.__code__.co_names if name in one.__globals__]
-        return [] if is_of_a_library(one) else [*closed_over(one), *read]
-    if isinstance(one, (types.MethodType, functools.partial)):
-        return parts_with_code(one)
-    kinds = [kind for kind in type(one).__mro__ if not is_of_a_library(kind)]
-    methods = [member for kind in kinds for member in vars(kind).values() if isinstance(member, types.FunctionType)]
-    return [*getattr(one, "__dict__", {}).values(), *methods]
-
-
-def contents_of(one: typing.Any, held: list[typing.Any]) -> typing.Any:
-    """A value that is another when an object holds other things, or when something was written into it."""
-    if isinstance(one, torch.Tensor):
-        return one.shape, None if one.is_inference() else one._version
-    if hasattr(one, "__array_interface__") and getattr(one, "nbytes", MOST_BYTES) < MOST_BYTES:
-        return one.shape, zlib.crc32(one.tobytes())
-    return len(held), hash(tuple(thing if is_value(thing) else id(thing) for thing in held))
-
-
-def is_value(thing: typing.Any) -> bool:
-    """Whether a thing is told by its value, and not by where it is."""
-    return thing is None or isinstance(thing, (int, float, complex, str, bytes))
-
-
-def same_things(one: list[tuple[typing.Any, typing.Any]], other: list[tuple[typing.Any, typing.Any]]) -> bool:
-    """Whether two lists have the same objects that hold the same."""
-    pairs = zip(one, other, strict=False)
-    return len(one) == len(other) and all(a is b and held == now for (a, held), (b, now) in pairs)
-
-
 def keep_draws(copied: typing.Any, loader: typing.Any, began: bool) -> None:
     """Have a copied loader draw as its owner's does, when its workers ``began`` to live on, now or in a copy before."""
     held = vars(copied).pop("_get_iterator", None)
     ours = hasattr(held, "lives_on")  # of another copy of this code too, as where two settings' code is in one file
     once = copied.num_workers > 0 and (held.once if ours else not loader.num_workers)
     lives_on = copied.persistent_workers and (began or (ours and held.lives_on))
-    if once or lives_on:
-        copied._get_iterator = IteratorsOf(copied, once, lives_on)
+    draws_once = held.draws_once if ours else bool(loader.num_workers and loader.persistent_workers)
+    draws_once = draws_once and not copied.persistent_workers
+    if once or lives_on or draws_once:
+        copied._get_iterator = IteratorsOf(copied, once, lives_on, draws_once)
     elif held is not None and not ours:
         copied._get_iterator = held
 
@@ -424,63 +458,3 @@ def length_of(sized: typing.Any) -> int | None:
         return len(sized)
     except (TypeError, NotImplementedError):
         return None
-
-
-def divides_samples(loader: typing.Any) -> bool:
-    """Whether an iterable dataset, or what starts its workers, asks which worker it is in.
-
-    The code of their classes is looked through, and that of what they hold and call; it is not run.
-    """
-    waiting: list[typing.Any] = [loader.dataset, loader.worker_init_fn]
-    seen: set[int] = set()
-    while waiting and len(seen) < MOST_LOOKED_AT:
-        one = waiting.pop()
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        named = isinstance(one, types.CodeType) and "get_worker_info" in one.co_names
-        # A pipe of PyTorch's that has the method is divided by the loader.
-        if named or one is torch.utils.data.get_worker_info or hasattr(type(one), "apply_sharding"):
-            return True
-        try:
-            waiting += parts_with_code(one)
-        except Exception:  # noqa: S112 - an object of any class may refuse to be looked through
-            continue
-    return False
-
-
-def parts_with_code(one: typing.Any) -> list[typing.Any]:
-    """The parts of a function, container or object that may hold code; none of PyTorch's own functions and classes."""
-    if isinstance(one, types.CodeType):
-        return list(one.co_consts)
-    if isinstance(one, types.FunctionType):
-        called = [one.__globals__.get(name) for name in one.__code__.co_names]
-        named = [one.__code__, *closed_over(one), *filter(callable, called)]
-        return [] if is_of_a_library(one) else named
-    if isinstance(one, (list, tuple, dict)):
-        return list(one.values() if isinstance(one, dict) else one)[:16]
-    if isinstance(one, (types.MethodType, functools.partial)):
-        return [
-            getattr(one, name) for name in ("__func__", "__self__", "func", "args", "keywords") if hasattr(one, name)
-        ]
-    classes = one.__mro__ if isinstance(one, type) else type(one).__mro__
-    members = [member for kind in classes if not is_of_a_library(kind) for member in vars(kind).values()]
-    functions = [getattr(member, "fget", getattr(member, "__func__", member)) for member in members]
-    held = {} if isinstance(one, (type, torch.Tensor)) else getattr(one, "__dict__", {})
-    return [*(member for member in functions if isinstance(member, types.FunctionType)), *held.values()]
-
-
-def is_of_a_library(one: typing.Any) -> bool:
-    """Whether a function or a class is of Python's or PyTorch's own, whose code says nothing of a dataset."""
-    return str(one.__module__).partition(".")[0] in ("builtins", "torch", "numpy", "typing", "abc", "collections")
-
-
-def closed_over(function: typing.Any) -> list[typing.Any]:
-    """The values of a closure's variables; those without a value yet are left out."""
-    found = []
-    for cell in function.__closure__ or ():
-        try:
-            found.append(cell.cell_contents)
-        except ValueError:
-            continue
-    return found

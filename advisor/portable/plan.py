@@ -19,7 +19,7 @@ class StepPlan:
     ``mode``: ``train`` or ``infer``. ``device``: the model's, such as ``cuda:0``.
     ``autocast``: ``none``, ``bfloat16`` or ``float16``; float16 in training goes with a gradient scaler.
     ``zero_grad``: ``none`` (set_to_none), ``zeros``, or ``manual`` (``param.grad = None`` by hand).
-    ``grad_mode`` (inference): ``grad``, ``no_grad`` or ``inference_mode``.
+    ``grad_mode`` (inference): ``grad``, ``no_grad``, ``inference_mode``, or ``caller`` for the one that a call finds.
     ``compile_mode``: ``none`` or a mode of ``torch.compile``. ``compile_scope``: ``model``, ``regional`` for its
     repeated blocks, or (training) ``with_loss`` for the model and the loss as one.
     ``compile_dynamic``: ``auto``, True or False. ``freezing`` (inference): parameters become
@@ -121,7 +121,7 @@ class StepPlan:
     @property
     def runs_under(self) -> str:
         """The grad mode of inference: constants are folded only where nothing could ask for their gradients."""
-        return "no_grad" if self.freezing and self.grad_mode == "grad" else self.grad_mode
+        return "no_grad" if self.freezing and self.grad_mode in ("grad", "caller") else self.grad_mode
 
     @property
     def scales_gradients(self) -> bool:

@@ -196,7 +196,8 @@ class InferStep(Planned):
         """Let the compiler's graphs overwrite what they returned in the last step, of which the caller has a copy."""
         if not self._marks_steps:
             return
-        hold_graphs = self.plan.runs_under == "grad"
+        under = self.plan.runs_under
+        hold_graphs = under == "grad" or (under == "caller" and torch.is_grad_enabled())
         if hold_graphs and any(not is_installed(hook) for hooks in self._hooks for hook in hooks.values()):
             leave_graphs_out("a hook of a layer may keep an output beyond its step")
         begin_step(self.device, outputs_hold_graphs=hold_graphs)

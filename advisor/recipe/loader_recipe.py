@@ -60,7 +60,11 @@ class WorkerRecipe(Recipe):
         loader = facts.workload.loader
         if loader is None or loader.copy_problem:
             return cannot_be_copied(facts) or NO_LOADER
-        return self.values_for(loader, facts) if loader.num_workers else Skip(self.without_workers)
+        if loader.num_workers:
+            return self.values_for(loader, facts)
+        return Skip(
+            f"the loader has no workers: {loader.state_problem}" if loader.state_problem else self.without_workers
+        )
 
     def options(self, value: Value) -> Mapping[str, Any]:
         """The arguments of the loader that a value stands for: the one of the key's name, unless it is overridden."""

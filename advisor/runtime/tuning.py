@@ -222,7 +222,7 @@ class Tuning:
             warnings.warn(alone, stacklevel=_users_level())
         elif strategy in _OVER_RANKS:
             join_ranks(model)
-        plan = StepPlan(mode=mode, device=str(_device_of(model)))
+        plan = StepPlan(mode=mode, device=str(_device_of(model)), grad_mode="caller")
         own = compiled_as(model)
         written = as_written(model) if own else model
         if written is not model:

@@ -248,9 +248,10 @@ def _data(workload: Workload, spec: TargetSpec) -> tuple[DataLoader[Any] | Any, 
     if callable(data) and not _is_batch(data):
         usual = (workload.usual_size if isinstance(workload, Adapted) else None) or LARGEST_BATCH
         size = spec.batch_size or (spec.input_shape[0] if spec.input_shape else usual)
-        return _checked_batch(data(size), "what the target's data function returned"), cast(
-            "Callable[[int], Any]", data
-        )
+        made = data(size)
+        if isinstance(made, DataLoader):
+            return _sized_loader(made, spec), None
+        return _checked_batch(made, "what the target's data function returned"), cast("Callable[[int], Any]", data)
     _checked_batch(data, "the target's data")
     if not spec.batch_size or spec.batch_size == batch_size_of(data):
         return data, None
@@ -269,9 +270,15 @@ def _is_batch(data: Any) -> bool:
 
 
 def _checked_batch(batch: Any, what: str) -> Any:
-    if isinstance(batch, Dataset):
+    if isinstance(batch, Dataset) or (_has_items(batch) and next(tensors_of(batch), None) is None):
         raise TargetError(
-            f"{what} is {_kind(batch)}, a dataset without a loader.", "Give DataLoader(dataset, batch_size=...)."
+            f"{what} is {_kind(batch)}, a dataset without a loader.",
+            "Give DataLoader(dataset, batch_size=...), with batch_size=None where each item is a batch already.",
+        )
+    if any(isinstance(part, DataLoader) for part in tree_leaves(batch)):
+        raise TargetError(
+            f"{what} is {_kind(batch)} of DataLoaders, and which are read together is not known.",
+            "Give a function that yields the batches of your loop, or the one loader that the model is trained with.",
         )
     if next(tensors_of(batch), None) is None:
         arrays = any(hasattr(part, "__array__") for part in tree_leaves(batch))
@@ -282,6 +289,12 @@ def _checked_batch(batch: Any, what: str) -> Any:
             else "Give a DataLoader, one batch (a tensor, a tuple, a dict), or a function batch_size -> batch.",
         )
     return batch
+
+
+def _has_items(data: Any) -> bool:
+    """Whether data is an object of a class with items that are asked for by their index, as a dataset's."""
+    known = isinstance(data, Mapping | list | tuple | str) or hasattr(data, "__array__")
+    return not known and hasattr(type(data), "__getitem__") and hasattr(type(data), "__len__")
 
 
 def _sized_loader(loader: DataLoader[Any], spec: TargetSpec) -> DataLoader[Any]:

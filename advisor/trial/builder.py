@@ -28,9 +28,9 @@ from pathlib import Path
 import torch
 
 from advisor.machine.host import usable_cores
+from advisor.portable.opened_files import read_independently
 from advisor.process.channel import send_message
 from advisor.process.household import lead_own_group
-from advisor.process.opened import read_independently
 from advisor.process.output import redirect_output
 from advisor.process.replaced import replaced
 from advisor.process.threads import StartedThread, sees_all_threads, started_since, thread_ids

@@ -17,9 +17,9 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.portable.loaders import copy_with
+from advisor.portable.opened_files import read_independently
 from advisor.portable.plan import StepPlan
 from advisor.process.household import lead_own_group
-from advisor.process.opened import read_independently
 from advisor.recipe.rebuild import resize_batch
 from advisor.records import Mode
 from advisor.runtime.loop import Loop

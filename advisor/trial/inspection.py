@@ -26,18 +26,10 @@ from advisor.portable import (
 )
 from advisor.portable.batched_reads import with_batched_reads
 from advisor.portable.blocks import blocks_to_compile, repeated_blocks, shape_of
-from advisor.portable.loaders import (
-    MOST_LOOKED_AT,
-    READ_AHEAD,
-    divides_samples,
-    hears_of_epochs,
-    is_of_a_library,
-    keeps_position,
-    loader_with,
-    parts_with_code,
-)
+from advisor.portable.loaders import READ_AHEAD, hears_of_epochs, keeps_position, loader_with
 from advisor.portable.nested import tensors_of
 from advisor.portable.optimizer_options import torch_class
+from advisor.portable.reached import MOST_LOOKED_AT, divides_samples, is_of_a_library, parts_with_code
 from advisor.portable.tracing import CannotTraceError
 from advisor.portable.transforms import names_of_moved
 from advisor.recipe.rebuild import expected_state_bytes, implementations_of, optimizer_implementation, resizing_problem
@@ -49,7 +41,7 @@ from advisor.runtime.loop import Loop
 from advisor.runtime.optimizers import optimizers_in
 from advisor.target.entrypoint import one_line
 from advisor.trial.measurement.data_prints import pickle_problem, pinning_problem
-from advisor.trial.measurement.draws import state_problem
+from advisor.trial.measurement.draws import count_problem, state_problem
 
 _TRACING_LIMIT_S = 5.0
 _LOOKED_UP = (nn.Embedding, nn.EmbeddingBag)
@@ -381,6 +373,11 @@ def _copy_problem(loader: torch.utils.data.DataLoader[Any]) -> str:
     return ""
 
 
+def _problem_of_workers(loader: torch.utils.data.DataLoader[Any]) -> str:
+    """The reason why the first workers of a loader would change more than its speed; empty for none."""
+    return READ_AHEAD if keeps_position(loader) else state_problem(loader) or count_problem(loader)
+
+
 def _loader_facts(loop: Loop, batch: Any, *, on_device: bool) -> LoaderFacts | None:
     loader = loop.loader
     if loader is None:
@@ -404,8 +401,7 @@ def _loader_facts(loop: Loop, batch: Any, *, on_device: bool) -> LoaderFacts | N
         pinning_problem=pinning_problem(batch),
         divides_samples=iterable and divides_samples(loader),
         hears_of_epochs=hears_of_epochs(loader.dataset),
-        # The first workers may change more than the speed.
-        state_problem="" if loader.num_workers else READ_AHEAD if keeps_position(loader) else state_problem(loader),
+        state_problem="" if loader.num_workers else _problem_of_workers(loader),
         batched_reads_problem=_batched_reads_problem(loader),
     )
 

@@ -148,4 +148,9 @@ def _is_hydra(tree: Mapping[str, Any]) -> bool:
     composed = isinstance(defaults, list) and (
         "_self_" in defaults or any(isinstance(item, dict) and len(item) == 1 for item in defaults)
     )
-    return "hydra" in tree or composed or any(isinstance(node, dict) and "_target_" in node for _, node in walk(tree))
+    return "hydra" in tree or composed or any(map(_is_of_hydra, (node for _, node in walk(tree))))
+
+
+def _is_of_hydra(node: object) -> bool:
+    """Whether a node names what Hydra makes, or a value that has to be given: a class often checks such configs."""
+    return node == "???" or (isinstance(node, dict) and "_target_" in node)

@@ -20,15 +20,18 @@ _WITHIN_A_NAME = re.compile(r"-|(?<=[a-z0-9])(?=[A-Z])")
 _NAMES: Mapping[str, str] = {
     "data.batch_size": "train_micro_batch_size_per_gpu per_device_train_batch_size micro_batch_size",
     "data.num_workers": """workers n_workers num_worker worker_num dataloader_num_workers dataloader_workers
-        num_data_workers""",
+        num_data_workers max_data_loader_n_workers""",
     "data.pin_memory": "pin_mem dataloader_pin_memory",
-    "data.persistent_workers": "dataloader_persistent_workers",
+    "data.persistent_workers": "dataloader_persistent_workers persistent_data_loader_workers",
     "data.prefetch_factor": "dataloader_prefetch_factor",
     "step.accumulate": """gradient_accumulation_steps accumulate_grad_batches grad_accum_steps accumulation_steps
         gradient_accumulation accum_steps grad_accumulation_steps grad_accum accum_grad accum_iter accum_freq
         gradient_accumulation_iters accumulation_iters""",
     "backends.deterministic": "deterministic",
 }
+# Settings whose product is a total of samples to an update, and names of that total.
+_MAKE_A_TOTAL = ("data.batch_size", "step.accumulate")
+_TOTALS = frozenset({"global_batch_size", "total_batch_size", "effective_batch_size"})
 # Names of booleans, and the values of the setting for true and false.
 _SWITCHES: Mapping[str, tuple[tuple[str, Value, Value], ...]] = {
     "precision.autocast": (
@@ -88,7 +91,15 @@ def entries_for(
         return ()
     path = found[0]
     said = _said(key, value, path, at(tree, path), current, exact=bool(exact))
-    return () if said is None else (Entry(path, said),)
+    if said is None or (key in _MAKE_A_TOTAL and not exact and any(_divides_a_total(node) for _, node in walk(tree))):
+        return ()
+    return (Entry(path, said),)
+
+
+def _divides_a_total(node: object) -> bool:
+    """Whether a mapping has a total of samples to an update beside those to a batch: one follows from the other."""
+    names = {_WITHIN_A_NAME.sub("_", name).lower() for name in node} if isinstance(node, dict) else set()
+    return not names.isdisjoint(_TOTALS) and not names.isdisjoint({"batch_size", "micro_batch_size"})
 
 
 def _of_mode(mode: Mode, found: list[Path]) -> list[Path]:

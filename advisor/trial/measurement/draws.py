@@ -8,20 +8,22 @@ import os
 import random
 import sys
 import time
+import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from advisor.errors import RefusedError, TargetError
 from advisor.figures.formatting import format_first
-from advisor.portable.loaders import copy_with, seen_by_workers
+from advisor.portable.loaders import copy_with
 from advisor.portable.nested import tensors_of
 from advisor.portable.plan import StepPlan
-from advisor.records import DataPrint, varying
+from advisor.portable.reached import has_names, is_of_a_library, seen_by_workers
+from advisor.records import BatchPrint, DataPrint, varying
 from advisor.runtime.batches import describe
 from advisor.runtime.loader import loop_loader
 from advisor.target.entrypoint import one_line, user_frames
@@ -32,6 +34,8 @@ _DRAWN_AGAIN = 2
 _LIMIT_S = 10.0
 # What takes longer is not looked at again. s
 _SECOND_LOOK_S = 2.0
+# What is added to a number that samples may depend on. Unitless: a next one, and one behind any threshold.
+_FURTHER_ON = (1, 10**6)
 # Lines of a worker's traceback that are shown: the last two frames and the exception.
 _SHOWN_LINES = 7
 # Random places in a batch that a note names. A count.
@@ -119,6 +123,50 @@ def state_problem(loader: Any) -> str:
     return f"reading a sample changes the program's {' and '.join(changed)}; a worker would change only its own"
 
 
+def count_problem(loader: Any) -> str:
+    """The number on which samples depend and that reading them changes: each worker has its own. Empty for none."""
+    if isinstance(loader.dataset, IterableDataset):  # whose workers yield samples of their own
+        return ""
+    before = [(one, dict(vars(one))) for one in _with_attributes(loader)]
+    started = time.perf_counter()
+    try:
+        with side_effects_undone(loader):
+            expected = _first_print(loader)
+            counted = [(one, name, value) for one, held in before for name, value in _numbers_changed(one, held)]
+    except Exception:  # whatever reading the loader raises is told where its batches are used
+        return ""
+    if time.perf_counter() - started > _SECOND_LOOK_S:
+        return ""
+    for one, name, value in counted:
+        if any(_is_other_with(loader, one, name, value + further, expected) for further in _FURTHER_ON):
+            return (
+                f"samples depend on {type(one).__name__}.{name}, a number that reading them changes; "
+                "each worker would have its own"
+            )
+    return ""
+
+
+def _numbers_changed(one: Any, held: Mapping[str, Any]) -> Iterator[tuple[str, int | float]]:
+    return (
+        (name, value) for name, value in vars(one).items() if type(value) in (int, float) and value != held.get(name)
+    )
+
+
+def _is_other_with(loader: Any, one: Any, name: str, value: float, expected: BatchPrint) -> bool:
+    """Whether the first batch is another one, or fails, with this value of an attribute."""
+    with side_effects_undone(loader):
+        vars(one)[name] = value
+        try:
+            return _first_print(loader) != expected
+        except Exception:  # a position beyond the end, for one
+            return True
+
+
+def _first_print(loader: Any) -> BatchPrint:
+    [batch] = _drawn(loader, 0, 1, plan=None, limit_s=_LIMIT_S, workers=0)
+    return print_of(batch)
+
+
 def notes_on_data(data: DataPrint | None) -> list[str]:
     """The note on how the data of trials are compared."""
     places = (*data.random, *data.loose) if data is not None else ()
@@ -177,11 +225,13 @@ def begun_early(loader: Any) -> bool:
 def side_effects_undone(loader: Any) -> Iterator[None]:
     """Leave random numbers, samplers, datasets, their generators and the program's switches as they were.
 
-    Attributes that a sampler or a dataset sets meanwhile are taken back, a file that it opens for itself too: workers
-    that are forked later must not share it. What it changes in place stays changed.
+    Attributes that samplers, datasets, transforms and collate functions set meanwhile are taken back, and the global
+    names of their code; a file that one opens for itself too: workers that are forked later must not share it. What is
+    changed in place stays changed.
     """
-    owners = list(_owners(loader, _DEEPEST))
-    held = [(owner, dict(vars(owner))) for owner in owners]
+    owners = {id(owner): owner for owner in (*_owners(loader, _DEEPEST), *_with_attributes(loader))}
+    held = [(owner, dict(vars(owner))) for owner in owners.values()]
+    named = list(_global_names(loader))
     generators = [*(value for _, attributes in held for value in attributes.values()), *_deep_inside(loader)]
     states = [(generator, _state_of(generator)) for generator in generators]
     host, program = _host_states(), _program_state()
@@ -192,9 +242,27 @@ def side_effects_undone(loader: Any) -> Iterator[None]:
         for owner, attributes in held:
             vars(owner).clear()
             vars(owner).update(attributes)
+        for names, name, value in named:
+            names[name] = value
         for generator, state in states:
             _restore(generator, state)
         _restore_host(host)
+
+
+def _with_attributes(loader: Any) -> list[Any]:
+    """The objects with attributes that a loader's workers would get."""
+    if not isinstance(loader, DataLoader) or "dataset" not in vars(loader):
+        return []
+    return [one for one, _ in seen_by_workers(loader) if has_names(one)]
+
+
+def _global_names(loader: Any) -> Iterator[tuple[dict[str, Any], str, Any]]:
+    """The global names that the code of a loader's dataset and functions reads or sets, with what they stand for."""
+    if isinstance(loader, DataLoader) and "dataset" in vars(loader):
+        for one, _ in seen_by_workers(loader):
+            if isinstance(one, types.FunctionType) and not is_of_a_library(one):
+                names = one.__globals__
+                yield from ((names, name, names[name]) for name in one.__code__.co_names if name in names)
 
 
 def _program_state() -> dict[str, Any]:

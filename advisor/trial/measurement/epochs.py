@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -93,11 +94,18 @@ def _asked_for(original: Any, loader: Any, seed: int) -> list[list[tuple[str, st
                 pin_memory=False,
                 worker_init_fn=None,
             )
-            return [
-                list(itertools.chain.from_iterable(itertools.islice(copied, _MOST_BATCHES))) for _ in range(_EPOCHS)
-            ]
+            return _read(copied)
         except Exception:  # a loader of any class; what its batches are is compared by their prints
             return None
+
+
+def _read(loader: DataLoader[Any]) -> list[list[tuple[str, str]]]:
+    """The indices of some epochs, with what the dataset knew of each; nothing where workers do not hear of it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        asked = [list(itertools.chain.from_iterable(itertools.islice(loader, _MOST_BATCHES))) for _ in range(_EPOCHS)]
+    left_its_workers = getattr(vars(loader).get("_get_iterator"), "alone", False)
+    return [[(index, "") for index, _ in one] for one in asked] if left_its_workers else asked
 
 
 def _flat(samples: Any) -> list[tuple[str, str]]:

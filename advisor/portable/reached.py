@@ -1,0 +1,193 @@
+"""What the workers of a DataLoader are given: the objects that its dataset and functions reach, and their contents."""
+
+import collections
+import contextlib
+import enum
+import functools
+import itertools
+import types
+import typing
+import zlib
+
+import torch
+
+# Objects that are looked through for code that divides samples among workers, at most. A count.
+MOST_LOOKED_AT = 2000
+# Things in one container that are looked into, beside the container itself. A count.
+MOST_IN_ONE = 64
+# Objects that are looked at before each batch, at most. A count: they take some 0.1 ms.
+MOST_WATCHED = 64
+# Arrays of fewer bytes are compared by their contents between epochs.
+MOST_BYTES = 64_000_000
+
+
+def given_to_workers(loader: typing.Any) -> list[tuple[typing.Any, typing.Any]]:
+    """The objects that workers can see when they start, each with its contents; those found within a bounded search."""
+    found: list[tuple[typing.Any, typing.Any]] = []
+    for one, held in seen_by_workers(loader):
+        with contextlib.suppress(Exception):  # an object of any class may refuse to be looked into
+            found.append((one, contents_of(one, held)))
+    return found
+
+
+def seen_by_workers(loader: typing.Any) -> typing.Iterator[tuple[typing.Any, list[typing.Any]]]:
+    """The dataset, the functions that a loader calls in workers, and what they hold and read, each with its parts."""
+    waiting: collections.deque[typing.Any] = collections.deque()
+    waiting += [loader.dataset, loader.collate_fn, loader.worker_init_fn]
+    seen: set[int] = set()
+    while waiting and len(seen) < MOST_LOOKED_AT:
+        one = waiting.popleft()  # what is near before what is deep inside
+        if id(one) not in seen:
+            seen.add(id(one))
+            try:
+                held = things_in(one)
+                waiting += [thing for thing in held if not is_value(thing)][:MOST_IN_ONE]
+            except Exception:  # noqa: S112 - an object of any class may refuse to be looked into
+                continue
+            yield one, held
+
+
+def things_in(one: typing.Any) -> list[typing.Any]:
+    """The contents of a container, the attributes of an object, and what a function or a class's methods read."""
+    if isinstance(one, (list, tuple, set, frozenset)):
+        return list(one)
+    if isinstance(one, dict):
+        return [*one, *one.values()]
+    if isinstance(one, (torch.Tensor, torch.Generator, types.ModuleType, type)):
+        return []
+    if isinstance(one, types.FunctionType):
+        read = [one.__globals__[name] for name in one.__code__.co_names if name in one.__globals__]
+        return [] if is_of_a_library(one) else [*closed_over(one), *read]
+    if isinstance(one, (types.MethodType, functools.partial)):
+        return parts_with_code(one)
+    kinds = [kind for kind in type(one).__mro__ if not is_of_a_library(kind)]
+    methods = [member for kind in kinds for member in vars(kind).values() if isinstance(member, types.FunctionType)]
+    return [*getattr(one, "__dict__", {}).values(), *methods]
+
+
+def contents_of(one: typing.Any, held: list[typing.Any]) -> typing.Any:
+    """A value that is another when an object holds other things, or when something was written into it."""
+    if isinstance(one, torch.Tensor):
+        return one.shape, None if one.is_inference() else one._version
+    if hasattr(one, "__array_interface__") and getattr(one, "nbytes", MOST_BYTES) < MOST_BYTES:
+        return one.shape, zlib.crc32(one.tobytes())
+    return len(held), hash(tuple(thing if is_value(thing) else id(thing) for thing in held))
+
+
+def is_value(thing: typing.Any) -> bool:
+    """Whether a thing is told by its value, and not by where it is."""
+    return thing is None or isinstance(thing, (int, float, complex, str, bytes))
+
+
+def same_things(one: list[tuple[typing.Any, typing.Any]], other: list[tuple[typing.Any, typing.Any]]) -> bool:
+    """Whether two lists have the same objects that hold the same."""
+    pairs = zip(one, other, strict=False)
+    return len(one) == len(other) and all(a is b and held == now for (a, held), (b, now) in pairs)
+
+
+def watched_of(things: typing.Iterable[typing.Any]) -> list[tuple[typing.Any, dict[str, typing.Any]]]:
+    """The first objects with attributes among these, and functions that read values, with how each name stands now."""
+    found = ((one, {name: standing(value) for name, value in names_in(one).items()}) for one in things)
+    return list(itertools.islice(((one, names) for one, names in found if names or has_names(one)), MOST_WATCHED))
+
+
+def changed_in(watched: typing.Iterable[tuple[typing.Any, dict[str, typing.Any]]]) -> str:
+    """A name that stands for something else by now, as ``Images.size``; empty for none.
+
+    An object where there was None or nothing is no change: it was made when it was first asked for.
+    """
+    for one, before in watched:
+        is_function = isinstance(one, types.FunctionType)
+        held = one.__globals__ if is_function else one.__dict__
+        for name in before if is_function else held:
+            value, then = held.get(name), before.get(name)
+            if value is not then and (standing(value),) != (then,) and (then is not None or is_value(value)):
+                return name if is_function else f"{type(one).__name__}.{name}"
+    return ""
+
+
+def names_in(one: typing.Any) -> dict[str, typing.Any]:
+    """The attributes of an object, or the global values and containers that a function reads."""
+    if has_names(one):
+        return dict(one.__dict__)
+    if not isinstance(one, types.FunctionType) or is_of_a_library(one):
+        return {}
+    read = {name: one.__globals__[name] for name in one.__code__.co_names if name in one.__globals__}
+    return {name: value for name, value in read.items() if is_value(value) or isinstance(value, (list, dict))}
+
+
+def has_names(one: typing.Any) -> bool:
+    """Whether a thing is an object whose attributes are its owner's: no code, container, tensor or constant."""
+    others = (types.FunctionType, types.MethodType, types.ModuleType, type, enum.Enum, dict, list, tuple, torch.Tensor)
+    return hasattr(one, "__dict__") and not isinstance(one, others)
+
+
+def standing(value: typing.Any, depth: int = 1) -> typing.Any:
+    """What tells a value from a later one: itself or its place; for tensors and short lists also what is in them."""
+    if is_value(value):
+        return value
+    if isinstance(value, torch.Tensor):
+        return id(value), None if value.is_inference() else value._version
+    if depth and isinstance(value, (list, tuple, dict)) and len(value) <= MOST_IN_ONE:
+        return [standing(part, 0) for part in (value.values() if isinstance(value, dict) else value)]
+    return id(value)
+
+
+def divides_samples(loader: typing.Any) -> bool:
+    """Whether an iterable dataset, or what starts its workers, asks which worker it is in.
+
+    The code of their classes is looked through, and that of what they hold and call; it is not run.
+    """
+    waiting: list[typing.Any] = [loader.dataset, loader.worker_init_fn]
+    seen: set[int] = set()
+    while waiting and len(seen) < MOST_LOOKED_AT:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        named = isinstance(one, types.CodeType) and "get_worker_info" in one.co_names
+        # A pipe of PyTorch's that has the method is divided by the loader.
+        if named or one is torch.utils.data.get_worker_info or hasattr(type(one), "apply_sharding"):
+            return True
+        try:
+            waiting += parts_with_code(one)
+        except Exception:  # noqa: S112 - an object of any class may refuse to be looked through
+            continue
+    return False
+
+
+def parts_with_code(one: typing.Any) -> list[typing.Any]:
+    """The parts of a function, container or object that may hold code; none of PyTorch's own functions and classes."""
+    if isinstance(one, types.CodeType):
+        return list(one.co_consts)
+    if isinstance(one, types.FunctionType):
+        called = [one.__globals__.get(name) for name in one.__code__.co_names]
+        named = [one.__code__, *closed_over(one), *filter(callable, called)]
+        return [] if is_of_a_library(one) else named
+    if isinstance(one, (list, tuple, dict)):
+        return list(one.values() if isinstance(one, dict) else one)[:16]
+    if isinstance(one, (types.MethodType, functools.partial)):
+        return [
+            getattr(one, name) for name in ("__func__", "__self__", "func", "args", "keywords") if hasattr(one, name)
+        ]
+    classes = one.__mro__ if isinstance(one, type) else type(one).__mro__
+    members = [member for kind in classes if not is_of_a_library(kind) for member in vars(kind).values()]
+    functions = [getattr(member, "fget", getattr(member, "__func__", member)) for member in members]
+    held = {} if isinstance(one, (type, torch.Tensor)) else getattr(one, "__dict__", {})
+    return [*(member for member in functions if isinstance(member, types.FunctionType)), *held.values()]
+
+
+def is_of_a_library(one: typing.Any) -> bool:
+    """Whether a function or a class is of Python's or PyTorch's own, whose code says nothing of a dataset."""
+    return str(one.__module__).partition(".")[0] in ("builtins", "torch", "numpy", "typing", "abc", "collections")
+
+
+def closed_over(function: typing.Any) -> list[typing.Any]:
+    """The values of a closure's variables; those without a value yet are left out."""
+    found = []
+    for cell in function.__closure__ or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:
+            continue
+    return found
