@@ -130,6 +130,7 @@ def test_mistakes_are_told_before_anything_is_measured(settings, arguments, said
 @pytest.mark.process
 def test_a_target_is_measured(tmp_path, monkeypatch, settings, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(checking, "_MEASURE_S", 0.1)
     Path("mine.py").write_text(
         "import torch\n\ndef build():\n    torch.set_num_threads(1)\n    return torch.nn.Linear(8, 8), torch.ones(4, 8)"
     )

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from facts import gpu_facts
 from planted import TINY_TARGET
+from real_session import short_trials
 from sample_session import sample_history, sample_request
 
 from advisor.experiment.past.journal import Journal, open_session
@@ -137,7 +138,8 @@ def test_a_session_reads_the_source_and_prices_the_habits(tmp_path, monkeypatch)
         scripts=(str(tmp_path / "train.py"), str(tmp_path / "gone.py")),
     )
     told, runner, journal = [], Runner(), Journal.create(request)
-    Session(request, runner, told.append, journal).run()
+    with short_trials():
+        Session(request, runner, told.append, journal).run()
     journal.close()
     state = SessionState.of(told)
     assert state.failure is None

@@ -126,7 +126,7 @@ def ended_by(number, folder, asks):
     """
     (folder / "target.py").write_text(TINY_TARGET, encoding="utf-8")
     outputs = ["--json", "out.json", "--report", "out.md", "--export", "tuned.yaml"]
-    command = [sys.executable, "-m", "advisor", "target.py", "--device", "cpu", *outputs]
+    command = [sys.executable, "-m", "advisor", "target.py", "--device", "cpu", "--budget", "20s", *outputs]
     with OnATerminal(command, folder, {"PERF_ADVISOR_STATE": str(folder / "s"), "OMP_NUM_THREADS": "1"}) as app:
         app.wait_for(lambda: takes_signals(app.process.pid))
         taken_at = time.monotonic()

@@ -15,7 +15,12 @@ from advisor.process.household import OURS, SAFE_PATH
 _PATIENCE_S = 1800.0
 _PAUSE_S = 0.5
 _BOOTSTRAP = (
-    "import json, sys\nsys.path[:] = json.loads(sys.argv[1])\nfrom advisor.trial.ranks.rank import main\nmain('')\n"
+    "import json, sys\n"
+    "sys.path[:] = json.loads(sys.argv[1])\n"
+    "from advisor.process.collector import collector_waits\n"
+    "with collector_waits():\n"
+    "    from advisor.trial.ranks.rank import main\n"
+    "main('')\n"
 )
 
 

@@ -15,6 +15,7 @@ signal.signal(signal.SIGINT, signal.SIG_IGN)
 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # it is started with the signal blocked
 
 from advisor.process import household  # noqa: E402
+from advisor.process.collector import collector_waits  # noqa: E402
 
 household.keep()
 
@@ -40,7 +41,8 @@ def _import() -> None:
 
 FAILURE: BaseException | None = None
 try:
-    _import()
+    with collector_waits():
+        _import()
 except Exception as error:  # each trial reports it: PyTorch cannot be imported a second time after a failure
     FAILURE = error
 household.keep_compiled_code()

@@ -189,6 +189,8 @@ def packaged_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
     """Write the model to ``spec.export_path``, for batches like the first. Raises TargetError or what export does."""
     if loop.mode is not Mode.INFER or loop.step is not None:
         raise TargetError("only a model in inference can be compiled to a file.", "Measure it with --mode infer.")
+    from torch._inductor.config import aot_inductor
+
     started = time.perf_counter()
     kept = {key: value for key, value in spec.settings.items() if not key.startswith(_COMPILING)}
     tuning = Tuning({**loop.current, **kept}, catalog)
@@ -198,7 +200,9 @@ def packaged_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
     plan = tuning.infer(model).plan
     batch = mover(device)(next(iter(data)) if is_loader(data) else data)
     inputs = splitter(model, with_target=False)(batch)
-    options = {"max_autotune": True} if str(spec.settings.get("compile.mode", "")).startswith("max-autotune") else None
+    options = {"max_autotune": True} if str(spec.settings.get("compile.mode", "")).startswith("max-autotune") else {}
+    if hasattr(aot_inductor, "precompile_headers"):
+        options["aot_inductor.precompile_headers"] = False  # for one file they take longer than they save
     with torch.no_grad():
         program = torch.export.export(_Call(model, plan).eval(), inputs.args, inputs.kwargs, strict=False)
         torch._inductor.aoti_compile_and_package(program, package_path=spec.export_path, inductor_configs=options)

@@ -8,6 +8,7 @@ import gc
 
 import pytest
 import tui_histories
+import tui_pilot
 
 from advisor.experiment.state import SessionState
 
@@ -19,6 +20,13 @@ def rare_collections():
     gc.set_threshold(50_000, *before[1:])
     yield
     gc.set_threshold(*before)
+
+
+@pytest.fixture(autouse=True)
+def no_idle_sleep(monkeypatch):
+    """A key that is pressed is waited for as long as the app is at work, not as long as it could be."""
+    for module in ("app", "pilot"):
+        monkeypatch.setattr(f"textual.{module}.wait_for_idle", tui_pilot.wait_for_idle)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from advisor.records import Mode
-from loops import register
+from loops import register, table
 from loops.cases import NOTHING, Case
 from loops.compare import Tolerance
 from loops.lanes import Unit, rows_in_lanes, units_of
@@ -118,13 +119,18 @@ def test_rows_are_kept_as_they_come_and_summed_up(tmp_path):
 
 
 @pytest.mark.process
-def test_the_command_goes_on_with_what_is_left(tmp_path):
-    command = [sys.executable, "-m", "tests.loops", "--device", "cpu", "--lanes", "1", "--case", "zero_grad"]
-    command += ["one_batch"]
+def test_the_command_goes_on_with_what_is_left(tmp_path, monkeypatch, capsys):
+    options = ["--device", "cpu", "--lanes", "1", "--case", "zero_grad", "one_batch"]
     rows = tmp_path / "rows.jsonl"
-    ran = subprocess.run([*command, "--out", tmp_path], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-m", "tests.loops", *options, "--out", tmp_path]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "step.zero_grad: manual" in ran.stdout
     done = {row.case for row in rows_in(rows)}
     assert done == {"step.zero_grad: zeros", "step.zero_grad: manual"}
-    again = subprocess.run([*command, "--skip-done", rows], capture_output=True, text=True, check=True)
-    assert again.stdout == ""
+    monkeypatch.setattr(sys, "argv", ["loops", *options, "--skip-done", str(rows)])
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        table.main()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert capsys.readouterr().out == ""

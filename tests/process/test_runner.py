@@ -114,6 +114,9 @@ def test_settings_are_applied_over_the_users_own(trial):
     assert tuned.losses == pytest.approx(plain.losses, rel=0.05)
 
 
+MISSING = "/nowhere/libmissing.so"
+
+
 def test_an_environment_gets_a_fresh_interpreter_that_is_the_same_process(trial, tmp_path, capfd):
     body = """
     with open('seen.txt', 'w') as seen:
@@ -121,26 +124,29 @@ def test_an_environment_gets_a_fresh_interpreter_that_is_the_same_process(trial,
     print("from the fresh interpreter", file=sys.stderr)
     """
     text = building(body).replace("'seen.txt'", repr(str(tmp_path / "seen.txt")))
-    result, messages = trial(text, environment={"PLANTED": "a value"})
+    result, messages = trial(text, environment={"PLANTED": "a value", "LD_PRELOAD": MISSING})
     assert result.outcome is Outcome.MEASURED
     value, again, preload, pid, group = (tmp_path / "seen.txt").read_text().split()
-    assert (f"{value} {again}", preload) == ("a value", "None")
+    assert (f"{value} {again}", preload) == ("a value", MISSING)
     assert pid == group != str(os.getpid())
     assert [type(message) for message in messages[:2]] == [Started, Activity]
-    assert "from the fresh interpreter" in (tmp_path / "logs" / "trial.log").read_text()
+    log = (tmp_path / "logs" / "trial.log").read_text()
+    assert "from the fresh interpreter" in log
+    assert MISSING in log, "a library that cannot be preloaded is named"
     assert "fresh interpreter" not in capfd.readouterr().err
     assert gone(int(pid))
 
 
-def test_a_fresh_interpreter_is_cancelled_and_timed_out_like_any(trial):
-    result, _ = trial(building("time.sleep(600)"), environment={"PLANTED": "1"}, timeout_s=12.0)
-    assert result.outcome is Outcome.TIMED_OUT
+def test_a_trial_in_a_fresh_interpreter_is_cancelled_like_any(tmp_path):
+    (tmp_path / "target.py").write_text(building("time.sleep(600)"), encoding="utf-8")
+    runner = Runner()
 
+    def listen(message):
+        if isinstance(message, Activity):  # it loads the model
+            runner.cancel()
 
-def test_a_library_that_cannot_be_preloaded_is_named_in_the_log(trial, tmp_path):
-    result, _ = trial(TINY_TARGET, environment={"LD_PRELOAD": "/nowhere/libmissing.so"})
-    assert result.outcome is Outcome.MEASURED
-    assert "libmissing.so" in (tmp_path / "logs" / "trial.log").read_text()
+    result = runner.run(spec_of(tmp_path, "target.py", environment={"PLANTED": "1"}), listen)
+    assert result.outcome is Outcome.CANCELLED
 
 
 def test_output_of_the_target_lands_in_the_log(trial, tmp_path, capfd):
@@ -255,39 +261,62 @@ def test_workers_start_as_in_the_users_own_program(trial, tmp_path):
 # --- the parent -----------------------------------------------------------------------------------------------
 
 PARENT = """
+import signal
 import sys
-from pathlib import Path
 from advisor.records import TargetSpec, TrialSpec
+from advisor.runner.fork_server import CONTEXT
 from advisor.runner.trials import Runner
+
+def run(name):
+    folder = sys.argv[1]
+    target = TargetSpec(f"{name}.py", folder, device="cpu")
+    return Runner().run(TrialSpec("t", target, {}, 0.1, 0.2, 300.0, f"{folder}/{name}.log"), lambda message: None)
 
 if __name__ == "__main__":
     Runner.prepare()
-    folder = sys.argv[1]
-    spec = TrialSpec("t", TargetSpec("target.py", folder, device="cpu"), {}, 0.1, 0.2, 300.0, folder + "/trial.log")
-    result = Runner().run(spec, lambda message: None)
-    print(result.outcome, *(name in sys.modules for name in ("torch", "textual")))
+    child = CONTEXT.Process(target=signal.raise_signal, args=(signal.SIGINT,))
+    child.start()
+    child.join()
+    print(child.exitcode)
+    print(run("tiny").outcome, *(name in sys.modules for name in ("torch", "textual")), flush=True)
+    run("sleeps")
 """
 
 
-def test_the_death_of_the_parent_ends_the_trial(tmp_path):
-    pids = tmp_path / "pids"
-    (tmp_path / "target.py").write_text(building(SLEEPING.format(path=str(pids))), encoding="utf-8")
-    (tmp_path / "parent.py").write_text(PARENT, encoding="utf-8")
-    parent = subprocess.Popen([sys.executable, str(tmp_path / "parent.py"), str(tmp_path)])
+@pytest.fixture(scope="module")
+def parent(tmp_path_factory):
+    """A program with a fork server of its own, killed in its last trial: what it printed, and that trial's processes.
+
+    A terminal's Ctrl+C reaches what it has just forked, then it runs a trial, and then one that never ends.
+    """
+    folder = tmp_path_factory.mktemp("parent")
+    (folder / "tiny.py").write_text(TINY_TARGET, encoding="utf-8")
+    (folder / "sleeps.py").write_text(building(SLEEPING.format(path=str(folder / "pids"))), encoding="utf-8")
+    (folder / "parent.py").write_text(PARENT, encoding="utf-8")
+    command = [sys.executable, str(folder / "parent.py"), str(folder)]
+    started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        started = appears(pids)
+        pids = appears(folder / "pids")
     finally:
-        parent.kill()
-        parent.wait()
-    assert all(gone(int(pid)) for pid in started)
+        started.kill()
+        printed, errors = started.communicate(timeout=SOON_S)
+    return printed.splitlines(), errors, [int(pid) for pid in pids]
 
 
-def test_a_whole_trial_leaves_torch_out_of_the_parent(tmp_path):
-    (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
-    (tmp_path / "parent.py").write_text(PARENT, encoding="utf-8")
-    command = [sys.executable, str(tmp_path / "parent.py"), str(tmp_path)]
-    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
-    assert output.split() == ["measured", "False", "False"]
+def test_the_death_of_the_parent_ends_the_trial(parent):
+    *_, pids = parent
+    assert len(pids) == 2
+    assert all(gone(pid) for pid in pids)
+
+
+def test_a_whole_trial_leaves_torch_out_of_the_parent(parent):
+    assert parent[0][1].split() == ["measured", "False", "False"]
+
+
+def test_an_interruption_means_nothing_to_a_process_that_is_about_to_become_a_trial(parent):
+    """A terminal's Ctrl+C goes to all of its group, also to what the fork server has just forked."""
+    printed, errors, _ = parent
+    assert (printed[0], errors) == ("0", "")
 
 
 def test_semaphores_left_by_trials_are_cleaned_up_without_a_word():
@@ -356,29 +385,6 @@ for attempt in range(20):
 def test_a_trial_that_was_cancelled_before_it_began_says_nothing_on_the_terminal(tmp_path):
     done = forked.run(NOBODY_LISTENS, str(tmp_path / "trial.log"))
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
-
-
-INTERRUPTED_AT_ONCE = """
-import signal
-from advisor.runner.fork_server import CONTEXT
-from advisor.runner.trials import Runner
-
-if __name__ == "__main__":
-    Runner.prepare()
-    child = CONTEXT.Process(target=signal.raise_signal, args=(signal.SIGINT,))
-    child.start()
-    child.join()
-    print(child.exitcode)
-"""
-
-
-def test_an_interruption_means_nothing_to_a_process_that_is_about_to_become_a_trial(tmp_path):
-    """A terminal's Ctrl+C goes to all of its group, also to what the fork server has just forked."""
-    (tmp_path / "script.py").write_text(INTERRUPTED_AT_ONCE, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "script.py"], cwd=tmp_path, check=True, capture_output=True, text=True, timeout=SOON_S
-    )
-    assert (done.stdout, done.stderr) == ("0\n", "")
 
 
 def test_in_a_trial_an_interruption_means_what_it_means_to_python(trial):

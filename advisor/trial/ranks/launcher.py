@@ -49,7 +49,9 @@ _LEAVING_S = 8.0
 _BOOTSTRAP = (
     "import json, sys\n"
     "sys.path[:] = json.loads(sys.argv[1])\n"
-    "from advisor.trial.ranks.rank import main\n"
+    "from advisor.process.collector import collector_waits\n"
+    "with collector_waits():\n"
+    "    from advisor.trial.ranks.rank import main\n"
     "main(sys.argv[2])\n"
 )
 
