@@ -18,6 +18,7 @@ METHODS = {"float", "double", "half", "bfloat16", "long", "int", "bool", "clone"
 FUNCTIONS = {"tensor", "as_tensor", "from_numpy"}
 # Kinds of numbers that NumPy and PyTorch share: booleans, integers, floats and complex numbers.
 KINDS = "biufc"
+NUMPYS_TYPES = {torch.bool, torch.uint8, torch.int16, torch.int32, torch.int64, torch.float32, torch.float64}
 DOES_MORE = "does more in its __getitem__ than to index the arrays that it holds"
 
 
@@ -65,6 +66,16 @@ def as_its_owner_made_it(reads: typing.Any) -> typing.Any:
     dataset = object.__new__(reads.owners_class)
     dataset.__dict__ = reads.__dict__
     return dataset
+
+
+class Samples:
+    """A tensor that gives the samples of an array of numbers as :func:`samples_of` reads them."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    def __getitem__(self, index: typing.Any) -> torch.Tensor:
+        return samples_of(self.tensor, torch.from_numpy(index))
 
 
 class WholeBatch:
@@ -144,7 +155,7 @@ def read_at_once(dataset: typing.Any, indices: list[typing.Any]) -> typing.Any:
     if type(dataset) is torch.utils.data.TensorDataset:
         if not all(is_indexed_by_sample(tensor) for tensor in dataset.tensors):
             raise ValueError("the dataset holds tensors of a special kind")
-        return [tensor[index] for tensor in dataset.tensors]
+        return [samples_of(tensor, index) for tensor in dataset.tensors]
     kind: typing.Any = type(dataset)
     arrays, constants = reads_of(kind)
     held = vars(dataset)
@@ -153,7 +164,20 @@ def read_at_once(dataset: typing.Any, indices: list[typing.Any]) -> typing.Any:
             raise ValueError(f"{kind.__name__}.{name} is neither a plain tensor nor a NumPy array")
     if any(name not in held or held[name] is not None for name in constants):
         raise ValueError(f"{kind.__name__} {DOES_MORE}")
-    return collated(dataset[index.numpy()])
+    read = object.__new__(kind)
+    read.__dict__ = {**held, **{name: Samples(held[name]) for name in arrays if type(held[name]) is torch.Tensor}}
+    return collated(read[index.numpy()])
+
+
+def samples_of(tensor: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Several samples of a tensor, read by this thread alone.
+
+    PyTorch would share a batch among as many threads as there are cores, and wait for the last of them: milliseconds
+    wherever another process has one of the cores.
+    """
+    if tensor.device.type != "cpu" or tensor.dtype not in NUMPYS_TYPES:
+        return tensor[index]
+    return torch.from_numpy(tensor.numpy().take(index.numpy(), axis=0))
 
 
 def is_indexed_by_sample(array: typing.Any) -> bool:
