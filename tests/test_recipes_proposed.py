@@ -148,7 +148,7 @@ def test_workers_are_tried_from_the_number_of_cores_down(cores, expected):
 
 
 @pytest.mark.parametrize(
-    ("wait_ms", "expected"), [(90.0, [16, 8, 4, 2, 1]), (25.0, [8, 4, 2, 1]), (10.0, [2, 1]), (5.0, [1])]
+    ("wait_ms", "expected"), [(90.0, [16, 8, 4, 2, 1]), (10.0, [8, 4, 2, 1]), (5.0, [4, 2, 1]), (1.5, [1])]
 )
 def test_no_more_workers_are_tried_than_a_tuned_step_could_use(wait_ms, expected):
     waits = profile_facts(step_ms=100.0, phases={"data wait": wait_ms, "forward": 100 - wait_ms})

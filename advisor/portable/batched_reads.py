@@ -15,10 +15,10 @@ from advisor.portable.loaders import loader_with
 
 # Methods of tensors and functions of PyTorch that do the same to each sample, be it alone or among others.
 METHODS = {"float", "double", "half", "bfloat16", "long", "int", "bool", "clone", "contiguous"}
-FUNCTIONS = {"tensor", "as_tensor", "from_numpy"}
+PYTORCHS_FUNCTIONS = {"tensor", "as_tensor", "from_numpy"}
 # Kinds of numbers that NumPy and PyTorch share: booleans, integers, floats and complex numbers.
 KINDS = "biufc"
-NUMPYS_TYPES = {torch.bool, torch.uint8, torch.int16, torch.int32, torch.int64, torch.float32, torch.float64}
+NUMPYS_TYPES = {"bool", "uint8", "int16", "int32", "int64", "float32", "float64"}
 DOES_MORE = "does more in its __getitem__ than to index the arrays that it holds"
 
 
@@ -175,7 +175,7 @@ def samples_of(tensor: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     PyTorch would share a batch among as many threads as there are cores, and wait for the last of them: milliseconds
     wherever another process has one of the cores.
     """
-    if tensor.device.type != "cpu" or tensor.dtype not in NUMPYS_TYPES:
+    if tensor.device.type != "cpu" or str(tensor.dtype).removeprefix("torch.") not in NUMPYS_TYPES:
         return tensor[index]
     return torch.from_numpy(tensor.numpy().take(index.numpy(), axis=0))
 
@@ -293,7 +293,11 @@ class Reading:
             return False
         of_torch = isinstance(value.func.value, ast.Name) and value.func.value.id == "torch" and self.has_torch
         if of_torch:
-            names = len(value.args) == 1 and value.func.attr in FUNCTIONS and all(map(self.is_type, value.keywords))
+            names = (
+                len(value.args) == 1
+                and value.func.attr in PYTORCHS_FUNCTIONS
+                and all(map(self.is_type, value.keywords))
+            )
             return names and self.is_sample(value.args[0])
         bare = not value.args and not value.keywords and value.func.attr in METHODS
         return bare and self.is_sample(value.func.value)

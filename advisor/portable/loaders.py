@@ -25,10 +25,8 @@ from advisor.portable.reached import (
 )
 
 WITHOUT_WORKERS = {"prefetch_factor": None, "persistent_workers": False, "multiprocessing_context": None, "timeout": 0}
-# The iterators of indices that are all there already.
-TOLD_AT_ONCE: tuple[type, ...] = (type(iter([])), type(iter(())), type(iter(range(0))))
 # The options under which an iterator reads its samples in this process.
-ALONE: dict[str, typing.Any] = {"num_workers": 0, "timeout": 0}
+ALONE = {"num_workers": 0, "timeout": 0}
 REBUILT = "Accelerate builds the loader anew, and workers that live on between epochs would change how it shuffles"
 READ_AHEAD = (
     "the sampler's state_dict() tells its position, and workers read it ahead: "
@@ -230,7 +228,7 @@ class UnreadKept:
     def __iter__(self) -> typing.Iterator[typing.Any]:
         if self.unread is None:
             self.unread = iter(self.sampler)
-            self.decided = isinstance(self.unread, TOLD_AT_ONCE)
+            self.decided = is_told_at_once(self.unread)
         return self
 
     def __next__(self) -> typing.Any:
@@ -239,7 +237,7 @@ class UnreadKept:
         self.given.append(next(self.unread))
         frame = getattr(self.unread, "gi_frame", None)
         if frame is not None and isinstance(self.sampler, torch.utils.data.BatchSampler):
-            self.decided = isinstance(frame.f_locals.get("sampler_iter"), TOLD_AT_ONCE)
+            self.decided = is_told_at_once(frame.f_locals.get("sampler_iter"))
         return self.given[-1]
 
     def read_on(self, loader: typing.Any) -> list[typing.Any]:
@@ -362,6 +360,11 @@ def samplers_of(loader: typing.Any) -> list[typing.Any]:
     """A loader's samplers, also the one within its batch sampler."""
     samplers = (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
     return [sampler for sampler in samplers if sampler is not None]
+
+
+def is_told_at_once(iterator: typing.Any) -> bool:
+    """Whether an iterator goes through a list, a tuple or a range: what it gives was decided when it was made."""
+    return isinstance(iterator, (type(iter([])), type(iter(())), type(iter(range(0)))))
 
 
 def draw_seed(loader: typing.Any) -> None:

@@ -87,7 +87,7 @@ def same_things(one: list[tuple[typing.Any, typing.Any]], other: list[tuple[typi
 
 def watched_of(things: typing.Iterable[typing.Any]) -> list[tuple[typing.Any, dict[str, typing.Any]]]:
     """The first objects with attributes among these, and functions that read values, with how each name stands now."""
-    found = ((one, {name: standing(value) for name, value in names_in(one).items()}) for one in things)
+    found = ((one, {name: standing(value) for name, value in names_read_in(one).items()}) for one in things)
     return list(itertools.islice(((one, names) for one, names in found if names or has_names(one)), MOST_WATCHED))
 
 
@@ -106,7 +106,7 @@ def changed_in(watched: typing.Iterable[tuple[typing.Any, dict[str, typing.Any]]
     return ""
 
 
-def names_in(one: typing.Any) -> dict[str, typing.Any]:
+def names_read_in(one: typing.Any) -> dict[str, typing.Any]:
     """The attributes of an object, or the global values and containers that a function reads."""
     if has_names(one):
         return dict(one.__dict__)
