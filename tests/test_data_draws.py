@@ -38,6 +38,9 @@ class Stateful(Sampler):
         return 19
 
 
+Pair = tuple[float, int]  # its attributes are those of the class that it stands for
+
+
 class Opening(Images):
     file = None
     rng = random.Random(3)  # of the class: shared
@@ -49,7 +52,7 @@ class Opening(Images):
     def __getitem__(self, index):
         self.file = self.file or object()
         self.calls += 1
-        return torch.tensor(self.own.random()), index
+        return Pair((torch.tensor(self.own.random()), index))
 
 
 def test_drawing_leaves_everything_as_it_was():

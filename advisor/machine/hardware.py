@@ -6,7 +6,8 @@ with a sentence that says why.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -347,3 +348,25 @@ def _holds_no_cuda(pid: int, root: Path) -> bool:
         return _CUDA_DEVICE_FILE not in [link_of(file) for file in (root / f"proc/{pid}/fd").iterdir()]
     except OSError:
         return False
+
+
+def visible_gpus(hardware: Hardware, environment: Mapping[str, str] = os.environ) -> tuple[GpuInfo, ...]:
+    """The GPUs that CUDA numbers from 0 here, in its order; that of NVML where they are all of one model."""
+    chosen = environment.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return hardware.gpus
+    found: list[GpuInfo] = []
+    for name in chosen.split(","):
+        gpu = _named(name.strip(), hardware.gpus)
+        if gpu is None:
+            break  # CUDA reads no further than the names that it knows
+        found.append(gpu)
+    return tuple(found) if len({gpu.uuid for gpu in found}) == len(found) else ()
+
+
+def _named(name: str, gpus: Sequence[GpuInfo]) -> GpuInfo | None:
+    """The GPU that CUDA takes a name for: its number, or the beginning of one UUID."""
+    if name.isdecimal():
+        return next((gpu for gpu in gpus if gpu.index == int(name)), None)
+    meant = [gpu for gpu in gpus if name.startswith("GPU-") and gpu.uuid.startswith(name)]
+    return meant[0] if len(meant) == 1 else None

@@ -119,7 +119,7 @@ def names_read_in(one: typing.Any) -> dict[str, typing.Any]:
 def has_names(one: typing.Any) -> bool:
     """Whether a thing is an object whose attributes are its owner's: no code, container, tensor or constant."""
     others = (types.FunctionType, types.MethodType, types.ModuleType, type, enum.Enum, dict, list, tuple, torch.Tensor)
-    return hasattr(one, "__dict__") and not isinstance(one, others)
+    return isinstance(getattr(one, "__dict__", None), dict) and not isinstance(one, others)
 
 
 def standing(value: typing.Any, depth: int = 1) -> typing.Any:

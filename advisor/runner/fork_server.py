@@ -129,6 +129,17 @@ def children() -> set[int]:
     return {child for child in _listed_children(pid) if not _has_ended(child)}
 
 
+def descendants(pid: int) -> set[int]:
+    """The ids of a process's children, of theirs, and so on."""
+    found: set[int] = set()
+    waiting = _listed_children(pid)
+    while waiting:
+        one = waiting.pop()
+        found.add(one)
+        waiting |= _listed_children(one) - found
+    return found
+
+
 def _listed_children(pid: int) -> set[int]:
     try:  # a file that the kernel keeps: no look at every process of the machine
         tasks = list(Path(f"/proc/{pid}/task").iterdir())

@@ -110,7 +110,9 @@ class Runner:
         """End what left its trial's process group and outlived it. What building started so belongs to the build."""
         builder = self._builder
         if builder is not None and builder.helpers is None:
-            builder.helpers = fork_server.children() - {builder.pid, *self.interpreters.pids}
+            # A daemon is its starter's child until that ends, then the fork server's: hence this order.
+            started = fork_server.descendants(builder.pid) if builder.pid else set()
+            builder.helpers = (started | fork_server.children()) - {builder.pid, *self.interpreters.pids}
         with self._lock:
             wanted = {trial.pid for trial in self._live} | {*self.interpreters.pids}
         if builder is not None:

@@ -83,6 +83,7 @@ if os.fork() == 0:
         with open({path!r}, "w") as file:
             file.write(str(os.getpid()))
         time.sleep(600)
+    time.sleep({late})  # what starts a daemon may end after the build has
     os._exit(0)
 while not (os.path.exists({path!r}) and open({path!r}).read()):
     time.sleep(0.01)
@@ -91,17 +92,19 @@ while not (os.path.exists({path!r}) and open({path!r}).read()):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems cannot adopt")
 def test_a_daemon_ends_with_its_trial(spec, tmp_path):
-    result = Runner().run(spec(in_build(DAEMON.format(path=str(tmp_path / "pid")))), lambda message: None)
+    result = Runner().run(spec(in_build(DAEMON.format(path=str(tmp_path / "pid"), late=0))), lambda message: None)
     assert result.outcome is Outcome.MEASURED, result.reason
     assert gone(int((tmp_path / "pid").read_text()))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems cannot adopt")
-def test_a_daemon_of_the_build_lives_as_long_as_the_build(spec, tmp_path):
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_daemon_of_the_build_lives_as_long_as_the_build(spec, tmp_path, late):
     runner = Runner()
-    made = spec(in_build(DAEMON.format(path=str(tmp_path / "pid"))))
+    made = spec(in_build(DAEMON.format(path=str(tmp_path / "pid"), late=late)))
     assert runner.build_once(made.target, made.seed, str(tmp_path / "build.log"), SOON_S) == ""
     daemon = int((tmp_path / "pid").read_text())
+    time.sleep(late)
     assert runner.run(made, lambda message: None).measured
     assert psutil.pid_exists(daemon)
     runner.forget_build()
@@ -122,7 +125,7 @@ if __name__ == "__main__":
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems cannot adopt")
 def test_a_killed_session_leaves_no_process_and_the_next_none_of_its_files(spec, tmp_path):
     """Its build hangs, a daemon of it has left the process group."""
-    spec(in_build(DAEMON.format(path=str(tmp_path / "pid")) + "\ntime.sleep(600)"))
+    spec(in_build(DAEMON.format(path=str(tmp_path / "pid"), late=0) + "\ntime.sleep(600)"))
     (tmp_path / "session.py").write_text(SESSION, encoding="utf-8")
     session = subprocess.Popen([sys.executable, str(tmp_path / "session.py"), str(tmp_path)])
     until = time.monotonic() + SOON_S

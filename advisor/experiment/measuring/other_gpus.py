@@ -20,8 +20,9 @@ from advisor.experiment.moves import moves
 from advisor.experiment.policy import POLICY
 from advisor.experiment.search import Lab, rank
 from advisor.figures.formatting import format_percent
+from advisor.machine.hardware import visible_gpus
 from advisor.recipe.catalog import Catalog
-from advisor.records import Facts, GpuInfo, Hardware, TargetSpec, TrialSpec, Value
+from advisor.records import Facts, TargetSpec, TrialSpec, Value
 
 # The moves that may be measured on another GPU, by the move that is measured meanwhile. Beside one that may change the
 # stack nothing is left out of it: that result would be about the stack as it was.
@@ -64,28 +65,6 @@ def other_gpus(facts: Facts, target: TargetSpec, environment: Mapping[str, str] 
     if usable < 2 * each:
         return OtherGpus(problem=f"two trials at a time need {2 * each} cores, and {usable} are usable")
     return OtherGpus(tuple(f"cuda:{place}" for place in free[: usable // each - 1]))
-
-
-def visible_gpus(hardware: Hardware, environment: Mapping[str, str] = os.environ) -> tuple[GpuInfo, ...]:
-    """The GPUs that CUDA numbers from 0 here, in its order; that of NVML where they are all of one model."""
-    chosen = environment.get("CUDA_VISIBLE_DEVICES")
-    if chosen is None:
-        return hardware.gpus
-    found: list[GpuInfo] = []
-    for name in chosen.split(","):
-        gpu = _named(name.strip(), hardware.gpus)
-        if gpu is None:
-            break  # CUDA reads no further than the names that it knows
-        found.append(gpu)
-    return tuple(found) if len({gpu.uuid for gpu in found}) == len(found) else ()
-
-
-def _named(name: str, gpus: Sequence[GpuInfo]) -> GpuInfo | None:
-    """The GPU that CUDA takes a name for: its number, or the beginning of one UUID."""
-    if name.isdecimal():
-        return next((gpu for gpu in gpus if gpu.index == int(name)), None)
-    meant = [gpu for gpu in gpus if name.startswith("GPU-") and gpu.uuid.startswith(name)]
-    return meant[0] if len(meant) == 1 else None
 
 
 def cores_of_a_trial(facts: Facts, settings: Mapping[str, Value], catalog: Catalog | None = None) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 from advisor.errors import UsageError
-from advisor.experiment.measuring.other_gpus import visible_gpus
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
+from advisor.machine.hardware import visible_gpus
 from advisor.records import Facts, Hardware, Mode
 
 # The stage of a session in which it measures on several GPUs.
