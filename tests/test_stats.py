@@ -208,6 +208,9 @@ def test_more_values_of_the_same_spread_are_more_precise():
 # --- between processes ----------------------------------------------------------------------------------------
 
 
+SESSIONS = 1000
+
+
 def processes(draw, sigma, count, rate=100.0):
     """The rates of processes of one program, whose logarithms have this standard deviation."""
     return [rate * math.exp(draw.gauss(0.0, sigma)) for _ in range(count)]
@@ -285,6 +288,26 @@ def test_the_floor_is_what_one_run_against_four_has_to_clear_from_95_to_99_per_c
     """Of Student's t with four degrees of freedom: 4.604 less 2.776."""
     floor = noise_floor(ProcessSpread(0.01, 4.0))
     assert floor == pytest.approx((4.604 - 2.776) * math.sqrt(1.25) * 0.01, rel=0.03)
+
+
+def share_called_faster(gain, new_sigma):
+    """How often a program is called faster by this much where four processes of the old one differ by 15 %."""
+    draw, called = random.Random(3), 0
+    for _ in range(SESSIONS):
+        old = processes(draw, 0.15, 4)
+        new = processes(draw, new_sigma, 2, 100.0 * gain)
+        spread = process_spread([old], prior=0.04)
+        interval = runs_ratio_interval(single_blocks(new), single_blocks(old), ProcessSpread(new_sigma, 4.0), spread)
+        called += Comparison(*interval, noise_floor(spread)).verdict is Verdict.FASTER
+    return called / SESSIONS
+
+
+def test_a_doubled_speed_is_told_also_where_processes_differ_much():
+    assert share_called_faster(2.0, 0.01) > 0.9
+
+
+def test_the_same_program_is_hardly_ever_called_faster_where_processes_differ_much():
+    assert share_called_faster(1.0, 0.15) < 0.02
 
 
 def test_the_floor_of_a_quiet_machine_is_the_smallest_there_is():

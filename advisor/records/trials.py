@@ -293,6 +293,9 @@ class NumericsResult:
 
 # An interval whose upper end is more than this many times its lower end tells nothing. Unitless.
 _OPEN_RATIO = 1.5
+# An interval has to clear no more than this of the noise floor: where processes differ more it is wide by itself, and
+# with the whole floor on top a doubled speed would be denied. A share.
+_LARGEST_TO_CLEAR = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,10 +315,11 @@ class Comparison:
 
     @property
     def verdict(self) -> Verdict:
-        """Faster or slower only when the whole interval clears the noise floor."""
-        if self.ci_low > 1 + self.noise_floor:
+        """Faster or slower only when the whole interval clears the noise floor, or ten per cent where that is larger."""
+        floor = min(self.noise_floor, _LARGEST_TO_CLEAR)
+        if self.ci_low > 1 + floor:
             return Verdict.FASTER
-        if self.ci_high < 1 / (1 + self.noise_floor):
+        if self.ci_high < 1 / (1 + floor):
             return Verdict.SLOWER
         return Verdict.NO_DIFFERENCE
 
