@@ -217,6 +217,34 @@ def test_where_that_does_not_help_it_is_not_captured_and_keeps_its_tensors():
     assert not {GRAPH.key, ON_DEVICE} & set(known.stack)
 
 
+IN_BACKWARD = failed("AcceleratorError: CUDA error: operation not permitted when stream is capturing")
+IN_BACKWARD = replace(
+    IN_BACKWARD,
+    details='File "loop.py", line 3\n  File "graph.py", line 869, in _engine_run_backward\n    run_backward(\n'
+    + IN_BACKWARD.reason,
+)
+
+
+@pytest.mark.parametrize("problem", [HOST_COPY, f"RuntimeError: the loss cannot be captured: {HOST_COPY}", IN_BACKWARD])
+def test_what_a_compiler_takes_out_of_a_step_does_not_keep_it_from_being_captured_compiled(problem):
+    def speed(settings):
+        if settings.get(GRAPH.key) is True and WITH_LOSS.key not in settings:
+            return problem
+        return EVERYTHING_HELPS(settings)
+
+    known, lab = found_by(speed)
+    assert known.stack == WHOLE
+    compiled = [settings for settings in lab.settings_of(Kind.LEAP) if CATALOG.cost(settings)]
+    assert compiled[0] == WHOLE
+
+
+def test_where_the_compiled_step_cannot_be_captured_either_the_form_that_ran_is_compiled():
+    known, lab = found_by(lambda settings: IN_BACKWARD if GRAPH.key in settings else EVERYTHING_HELPS(settings))
+    compiled = [settings for settings in lab.settings_of(Kind.LEAP) if CATALOG.cost(settings)]
+    assert compiled[:2] == [WHOLE, PLAIN.without(GRAPH.key).merged(IN_PARTS)]
+    assert GRAPH.key not in known.stack
+
+
 def matched_boxes(settings):
     """A loss that asks the host, in a step whose forward pass can be captured."""
     if settings.get(GRAPH.key) is True:

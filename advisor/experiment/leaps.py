@@ -14,7 +14,7 @@ from advisor.experiment.known import Kind, Known, Move
 from advisor.experiment.plan import COMPILE_MODE, COMPILE_SCOPE
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
-from advisor.experiment.weaken import GRAPH, compiled_without_loss, weaker, without_half
+from advisor.experiment.weaken import GRAPH, compiled_without_loss, may_be_compiled_away, weaker, without_half
 from advisor.recipe import NOT_COMPILED
 from advisor.recipe.settings import Settings
 from advisor.records import TrialResult
@@ -43,7 +43,8 @@ def leaps(known: Known) -> Moves:
     yield from _without_half(known, plain)
     if compiles:
         compiled = _fed(known, plain).merged(_replayed_in_parts(known, plain, compiles))
-        goal = _permitted(known, compiled_without_loss(compiled))
+        whole = _captured_once_compiled(known, compiled.without(COMPILE_MODE).merged(compiles))
+        goal = _permitted(known, whole or compiled_without_loss(compiled))
     else:
         goal = plain
     if _compiling_is_hopeless(known):
@@ -83,6 +84,21 @@ def _replayed_in_parts(known: Known, plain: Settings, compiles: Settings) -> Set
     whole = plain.merged(in_parts)
     gains = not known.judge.measured_runs(whole) or known.judge.gain(whole, plain).ratio > 1
     return in_parts if gains else compiles
+
+
+def _captured_once_compiled(known: Known, compiled: Settings) -> Settings:
+    """A compiled stack with the whole step captured, where compiling may remove what forbade it; else, or tried, empty.
+
+    Such a stack is what an expert writes. Where it fails too, the form that was captured uncompiled is compiled.
+    """
+    if GRAPH in known.dropped or known.usual.get(GRAPH) is not True or compiled.get(GRAPH) is True:
+        return BASELINE
+    judge, whole = known.judge, compiled.with_value(GRAPH, True)
+    uncompiled = [s for s in judge.runs if s.get(GRAPH) is True and not known.plan.catalog.cost(s)]
+    is_captured = any(judge.measured_runs(s) for s in uncompiled)
+    if is_captured or not any(may_be_compiled_away(judge.result(s)) for s in uncompiled):
+        return BASELINE
+    return BASELINE if judge.has_tried(whole) and not known.usable(whole) else whole
 
 
 def _in_blocks(known: Known, compiled: Settings) -> Settings:

@@ -79,6 +79,18 @@ def _by_message(text: str, rest: tuple[Weakening, ...], *, compiled: bool) -> tu
     return next((order for words, order in causes if any(word in text for word in words)), rest)
 
 
+def may_be_compiled_away(result: TrialResult | None) -> bool:
+    """Whether what kept a step from being captured may be missing from the same step once it is compiled.
+
+    The compiler keeps constants on the GPU, and derives a backward pass of its own, which does not wait for the host.
+    """
+    if result is None or result.measured:
+        return False
+    last_frame = result.details.rpartition('File "')[2]
+    in_backward = "run_backward" in last_frame and any(word in last_frame.lower() for word in _OF_CAPTURE)
+    return in_backward or any(word in result.reason.lower() for word in _OF_HOST_COPIES)
+
+
 def _graph(known: Known, settings: Settings) -> Iterator[Settings]:
     """Without capturing the step: with graphs of the compiled parts where there are any, then without."""
     if not settings.get(GRAPH):
