@@ -315,7 +315,7 @@ class Comparison:
 
     @property
     def verdict(self) -> Verdict:
-        """Faster or slower only when the whole interval clears the noise floor, or ten per cent where that is larger."""
+        """Faster or slower only when the whole interval clears the noise floor, or of a larger one ten per cent."""
         floor = min(self.noise_floor, _LARGEST_TO_CLEAR)
         if self.ci_low > 1 + floor:
             return Verdict.FASTER
