@@ -159,7 +159,7 @@ def test_a_record_told_again_is_a_line_only_when_its_verdict_changed():
         for event in sample_history()
         if isinstance(event, events.TrialMeasured) and event.record.candidate.recipe == "autocast"
     )
-    noisier = replace(told.record.comparison, noise_floor=0.5)
+    noisier = replace(told.record.comparison, ci_low=1.05, noise_floor=0.5)
     changed = events.TrialMeasured(replace(told.record, comparison=noisier))
     lines = progress_of([told, told, changed])
     assert len(lines) == 2

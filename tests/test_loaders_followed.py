@@ -181,6 +181,40 @@ def test_threads_may_read_one_loader_at_a_time(change, lives_on):
         assert list(threads.map(lambda _: len(list(loader)), range(3))) == [6, 6, 6]
 
 
+@both_ways
+@pytest.mark.parametrize("epochs_before", [0, 1])
+def test_two_threads_that_start_an_epoch_at_a_time_have_one_each(change, epochs_before):
+    """DataLoader keeps an epoch in an attribute for a moment, where a second thread may put its own."""
+    loader = change("num_workers", 1, DataLoader(Sized(), batch_size=4))
+    for _ in range(epochs_before):
+        list(loader)
+    with ThreadPoolExecutor(1) as other:
+        if loader._iterator is None:  # what iter(loader) does
+            loader._iterator = loader._get_iterator()
+        else:
+            loader._iterator._reset(loader)
+        theirs = other.submit(lambda: list(loader))
+        time.sleep(0.1)
+        mine = loader._iterator
+        assert len(list(mine)) == 6
+        assert len(theirs.result()) == 6
+
+
+@both_ways
+def test_a_worker_that_a_thread_of_an_executor_started_ends_well(change):
+    loader = change("num_workers", 1, DataLoader(Sized(), batch_size=4))
+    loader = change("persistent_workers", False, loader)
+
+    def exit_codes():
+        iterator = iter(loader)
+        workers = iterator._workers
+        assert len(list(iterator)) == 6
+        return [worker.exitcode for worker in workers]
+
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(exit_codes).result() == [0]
+
+
 class Stream(IterableDataset):
     factor = 1
 

@@ -172,7 +172,7 @@ def needs(text: str) -> Iterator[str]:
 
 
 # What steps consist of. A definition stands behind those that it needs when the file is imported.
-STEP_MODULES = """blocks compiled_module regions nested python_state places opened_files reached loaders parallel
+STEP_MODULES = """blocks compiled_module regions nested python_state places forked reached loaders parallel
     launched calls losses compiling collector device_loader optimizer_options optimizer_steps contexts loss_call steps
     watching dependence capturing graphed graphed_around_loss own_step"""
 # Of these, what recipes show as code of their own.

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 # The modules of which another one is made.
-PARTS_OF: Mapping[str, tuple[str, ...]] = {"loaders": ("opened_files", "reached", "loaders")}
+PARTS_OF: Mapping[str, tuple[str, ...]] = {"loaders": ("forked", "reached", "loaders")}
 FREEZING = """\
 from torch._inductor import config as inductor_config
 

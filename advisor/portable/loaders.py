@@ -14,7 +14,7 @@ import weakref
 
 import torch
 
-from advisor.portable.opened_files import OwnFiles, forks
+from advisor.portable.forked import StartForked, forks
 from advisor.portable.reached import (
     changed_in,
     divides_samples,
@@ -28,6 +28,8 @@ WITHOUT_WORKERS = {"prefetch_factor": None, "persistent_workers": False, "multip
 # The options under which an iterator reads its samples in this process.
 ALONE = {"num_workers": 0, "timeout": 0}
 REBUILT = "Accelerate builds the loader anew, and workers that live on between epochs would change how it shuffles"
+# Longest wait until another thread reads from the epoch that it has asked for, which it does at once. In seconds.
+BEGINS_WITHIN_S = 0.5
 READ_AHEAD = (
     "the sampler's state_dict() tells its position, and workers read it ahead: "
     "a run that goes on from a checkpoint would leave samples out"
@@ -144,12 +146,32 @@ class IteratorsOf:
         self.seeds: torch.Generator | None = None
         self.alone = False
         self.lock = threading.RLock()
+        self.turn = threading.RLock()
+        self.last: tuple[int, typing.Any] | None = None
 
     def __reduce__(self) -> typing.Any:
         return IteratorsOf, (self.loader(), self.once, self.lives_on, self.draws_once)
 
     def __call__(self) -> typing.Any:
         """The iterator that the loader's class makes, as one that can be exchanged from epoch to epoch."""
+        return self.in_turn(self.of_first_epoch) if self.lives_on else self.of_first_epoch()
+
+    def in_turn(self, make: typing.Callable[[], typing.Any]) -> typing.Any:
+        """An epoch that is made when the last one is in the hands of the thread that asked for it.
+
+        Where workers live on, DataLoader puts an epoch into an attribute, and then returns what stands there: a thread
+        that asks for another one in between would have the two read the same.
+        """
+        with self.turn:
+            thread, last = self.last or (0, None)
+            if last is not None and thread != threading.get_ident():
+                last.wait(BEGINS_WITHIN_S)
+            epoch = make()
+            self.last = threading.get_ident(), getattr(epoch, "begun", None)
+            return epoch
+
+    def of_first_epoch(self) -> typing.Any:
+        """The iterator of the first epoch, or of one that has none before it."""
         loader: typing.Any = self.loader()
         with self.lock:  # one thread at a time gives the loader other options
             if self.alone:
@@ -170,11 +192,11 @@ class IteratorsOf:
     def of_workers(self, loader: typing.Any, kept: "UnreadKept | None") -> typing.Any:
         """An iterator with workers, which reads the indices of its samples from ``kept``.
 
-        Workers that were added have files of their own in place of those that the loader's owner has open.
+        Workers that were added share neither open files nor executors with this process.
         """
         if kept is None:
             return self.of_class(loader)
-        own = {"worker_init_fn": OwnFiles(loader.worker_init_fn)} if forks(loader) else {}
+        own = {"worker_init_fn": StartForked(loader.worker_init_fn)} if forks(loader) else {}
         made = self.of_class(loader, kept, **own)
         made.watched = watched_of(one for one, _ in seen_by_workers(loader))
         return made
@@ -194,7 +216,7 @@ class IteratorsOf:
     def after(self, before: "Epoch", loader: typing.Any) -> "Epoch":
         """The next epoch of workers that live on."""
         if self.alone:
-            return typing.cast(Epoch, self())
+            return typing.cast(Epoch, self.of_first_epoch())
         if self.once:
             with self.lock:
                 kept = UnreadKept(loader._index_sampler)
@@ -268,6 +290,7 @@ class Epoch:
         self.kept = kept
         self.taken = taken
         self.finished = False
+        self.begun = threading.Event()
         if iterator is not None and maker.lives_on and not maker.alone and not hasattr(iterator, "given"):
             iterator.given = given_to_workers(maker.loader())
 
@@ -283,6 +306,7 @@ class Epoch:
         return getattr(self.present, name)
 
     def __next__(self) -> typing.Any:
+        self.begun.set()
         if self.taken is not None:
             self.take_over(*self.taken)
         if self.kept is not None:
@@ -353,7 +377,7 @@ class Epoch:
 
     def _reset(self, loader: typing.Any, first_iter: bool = False) -> None:
         """Give the loader its next epoch: DataLoader calls this where workers live on, and hands out that epoch."""
-        loader._iterator = self.maker.after(self, loader)
+        loader._iterator = self.maker.in_turn(lambda: self.maker.after(self, loader))
 
 
 def samplers_of(loader: typing.Any) -> list[typing.Any]:

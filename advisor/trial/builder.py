@@ -28,7 +28,7 @@ from pathlib import Path
 import torch
 
 from advisor.machine.host import usable_cores
-from advisor.portable.opened_files import read_independently
+from advisor.portable.forked import read_independently
 from advisor.process.channel import send_message
 from advisor.process.household import lead_own_group
 from advisor.process.output import redirect_output

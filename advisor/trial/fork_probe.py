@@ -16,8 +16,8 @@ import psutil
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from advisor.portable.forked import read_independently
 from advisor.portable.loaders import copy_with
-from advisor.portable.opened_files import read_independently
 from advisor.portable.plan import StepPlan
 from advisor.process.household import lead_own_group
 from advisor.recipe.rebuild import resize_batch

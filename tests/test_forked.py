@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from advisor.portable.opened_files import read_independently
+from advisor.portable.forked import read_independently
 
 
 def in_a_child(run):

@@ -1,9 +1,10 @@
-"""Files that were open at a fork: parent and child share one position in each, and here the child gets its own."""
+"""What a forked worker shares with its parent and must not: positions in open files, and threads that it lacks."""
 
 import contextlib
 import multiprocessing
 import os
 import stat
+import sys
 import typing
 from pathlib import Path
 
@@ -11,8 +12,8 @@ OPEN_FILES = "/proc/self/fd"
 STANDARD_STREAMS = 3
 
 
-class OwnFiles:
-    """A `worker_init_fn` for workers that a loader did not have: a file that its dataset has open is read by each."""
+class StartForked:
+    """A `worker_init_fn` for workers that a loader did not have: each reads its dataset's open files by itself."""
 
     def __init__(self, then: typing.Any) -> None:
         self.then = then
@@ -20,6 +21,7 @@ class OwnFiles:
     def __call__(self, worker_id: int) -> None:
         """Open the files once more, then run the `worker_init_fn` that the loader had, if any."""
         read_independently()
+        forget_executors()
         if self.then is not None:
             self.then(worker_id)
 
@@ -44,6 +46,16 @@ def read_independently() -> None:
             os.lseek(again, position, os.SEEK_SET)
             os.dup2(again, descriptor, inheritable=os.get_inheritable(descriptor))
             os.close(again)
+
+
+def forget_executors() -> None:
+    """Forget the threads of executors, which a fork does not copy.
+
+    Python joins them as a process ends. In a worker that such a thread forked that fails, with exit code 1, which
+    PyTorch takes for a worker that broke off.
+    """
+    executors = sys.modules.get("concurrent.futures.thread")
+    getattr(executors, "_threads_queues", {}).clear()
 
 
 def open_for_reading() -> typing.Iterator[int]:
