@@ -30,6 +30,19 @@ def test_what_is_on_already_is_worth_what_its_absence_costs(comparison, text):
     assert format_worth(switched_off(comparison)) == text
 
 
+@pytest.mark.parametrize(
+    ("comparison", "text"),
+    [
+        (Comparison(1.2, 0.9, 1.6, 0.05), "1.20x (0.90–1.60)"),
+        (Comparison(0.42, 0.0420, 4.2, 0.3), "0.42x (give or take a factor of 10)"),
+        (Comparison(0.42, 0.00004, 3892.91, 0.3), "0.42x (give or take a factor of more than 1000)"),
+        (Comparison(0.42, 0.0, 9.0, 0.3), "0.42x (give or take a factor of more than 1000)"),
+    ],
+)
+def test_an_interval_that_says_nothing_is_put_into_words(comparison, text):
+    assert formatting.format_interval(comparison) == text
+
+
 def test_values_of_one_recipe_stand_together():
     sizes = [Candidate("batch_size", "data.batch_size", size) for size in (64, 128)]
     workers = Candidate("persistent_workers", "data.persistent_workers", True)

@@ -33,6 +33,8 @@ TOO_NOISY = "too noisy to tell"
 # What a terminal would obey (C0 without tab and line feed, C1), what hides or turns text (line separators, directions),
 # and halves of surrogate pairs, which no file can hold.
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# Of an interval that reaches further either way than by the first factor, the factor is told, up to the second.
+_WIDEST_SHOWN, _LARGEST_FACTOR, _SMALLEST_RATIO = 4, 1000, 1e-9
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _COUNTS = ("", "k", "M", "G", "T", "P", "E")
 _OUTCOMES = {
@@ -94,10 +96,14 @@ def format_ratio(comparison: Comparison | None) -> str:
 
 
 def format_interval(comparison: Comparison | None) -> str:
-    """A speed-up with its interval, also inside the noise: ``1.002x (0.996–1.008)``."""
+    """A speed-up with its interval, also inside the noise: ``1.002x (0.996–1.008)``; in words where that is huge."""
     if comparison is None:
         return MISSING
     digits = _ratio_digits(comparison)
+    either_way = math.sqrt(comparison.ci_high / max(comparison.ci_low, _SMALLEST_RATIO))
+    if either_way > _WIDEST_SHOWN:
+        factor = f"{either_way:.0f}" if either_way < _LARGEST_FACTOR else f"more than {_LARGEST_FACTOR}"
+        return f"{comparison.speedup:.{digits}f}x (give or take a factor of {factor})"
     low, high = f"{comparison.ci_low:.{digits}f}", f"{comparison.ci_high:.{digits}f}"
     return f"{comparison.speedup:.{digits}f}x ({low}–{high})"
 
