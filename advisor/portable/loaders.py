@@ -306,7 +306,8 @@ class Epoch:
         return getattr(self.present, name)
 
     def __next__(self) -> typing.Any:
-        self.begun.set()
+        if not self.begun.is_set():
+            self.begun.set()
         if self.taken is not None:
             self.take_over(*self.taken)
         if self.kept is not None:
