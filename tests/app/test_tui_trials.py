@@ -340,7 +340,7 @@ def test_a_stack_within_the_noise_is_no_success(state) -> None:
 def test_a_stack_whose_interval_leaves_everything_open_is_not_called_as_good() -> None:
     unclear = events.StackMeasured(replace(histories.STACK, comparison=Comparison(1.24, 0.08, 19.66, 0.06)))
     told = warned(SessionState.of([*histories.whole(), unclear]))
-    assert told.startswith("Too noisy to tell: between 0.08x and 19.66x as fast")
+    assert told.startswith("Too noisy to tell: 1.24x (give or take a factor of 16)")
     assert told.endswith("End other programs and run again, or give it more time: key + adds a minute.")
     over = SessionState.of([*histories.whole(), unclear])
     assert stack_text(over, wide=True).plain == "stack too noisy to tell"

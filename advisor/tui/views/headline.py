@@ -84,8 +84,7 @@ def _result(stack: StackRecord, state: SessionState) -> str:
         told = by.effect(stack.result, comparison) if by else format_interval(comparison)
         return f"{told[:1].upper()}{told[1:]}: {_before_and_after(stack, state)}"
     if comparison.is_open:
-        low, high = format_interval(comparison).partition("(")[2].rstrip(")").split("–")  # noqa: RUF001 - the interval's
-        return f"{TOO_NOISY.capitalize()}: between {low}x and {high}x as fast"
+        return f"{TOO_NOISY.capitalize()}: {format_interval(comparison)}"
     if comparison.verdict is Verdict.NO_DIFFERENCE:
         return f"No measurable difference: {format_interval(comparison)}, noise {format_noise(comparison.noise_floor)}"
     figure = format_interval(comparison).partition(" ")[0]
