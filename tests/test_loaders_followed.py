@@ -215,6 +215,37 @@ def test_a_worker_that_a_thread_of_an_executor_started_ends_well(change):
         assert threads.submit(exit_codes).result() == [0]
 
 
+def test_a_name_of_the_loop_that_is_an_attribute_of_the_dataset_is_no_change_of_it():
+    """Code lists what stands behind a dot among its names, and a loop in a script has its own as global ones."""
+    names = {"__name__": "script", "torch": torch, "loader_with": loader_with}
+    exec(
+        """
+from torch.utils.data import DataLoader, Dataset
+
+class Pairs(Dataset):
+    step = 1
+    def __len__(self): return 8
+    def __getitem__(self, index): return torch.ones(1) * index, self.step
+
+loader = loader_with(DataLoader(Pairs(), batch_size=4), num_workers=1, persistent_workers=True)
+started, step, ones = set(), 0, None
+for epoch in range(3):
+    for ones, index in loader:
+        step += 1
+    started.add(loader._iterator._workers[0].pid)
+""",
+        names,
+    )
+    assert names["step"] == 6
+    assert len(names["started"]) == 1
+
+
+@both_ways
+def test_an_iterator_outlives_its_loader(change):
+    iterator = iter(change("num_workers", 1, DataLoader(Sized(), batch_size=4, shuffle=True)))
+    assert sorted(value for batch in iterator for (value,) in batch.tolist()) == list(range(24))
+
+
 class Stream(IterableDataset):
     factor = 1
 

@@ -178,7 +178,7 @@ class IteratorsOf:
                 return Epoch(self, self.of_class(loader, **ALONE), None)
             if self.draws_once:
                 return self.of_class(loader, **self.seeds_of_its_own(loader))
-            kept = UnreadKept(loader._index_sampler) if self.once else None
+            kept = UnreadKept(loader) if self.once else None
             iterator = self.of_workers(loader, kept)
             return Epoch(self, iterator, kept) if hasattr(iterator, "_try_put_index") else iterator
 
@@ -219,7 +219,7 @@ class IteratorsOf:
             return typing.cast(Epoch, self.of_first_epoch())
         if self.once:
             with self.lock:
-                kept = UnreadKept(loader._index_sampler)
+                kept = UnreadKept(loader)
             iter(kept)  # which may draw: before the iterator, as a new one does
             draw_seed(loader)
             return Epoch(self, None, kept, (before.iterator, weakref.ref(before), loader))
@@ -237,8 +237,9 @@ class UnreadKept:
     all indices were there as the epoch began, so what becomes of their sampler makes no difference to them.
     """
 
-    def __init__(self, sampler: typing.Any) -> None:
-        self.sampler = sampler
+    def __init__(self, loader: typing.Any) -> None:
+        self.sampler = loader._index_sampler
+        self.samplers = samplers_of(loader)  # the loader itself may be gone before its batches have been read
         self.open = False
         self.unread: typing.Iterator[typing.Any] | None = None
         self.given: collections.deque[typing.Any] = collections.deque()
@@ -262,10 +263,10 @@ class UnreadKept:
             self.decided = is_told_at_once(frame.f_locals.get("sampler_iter"))
         return self.given[-1]
 
-    def read_on(self, loader: typing.Any) -> list[typing.Any]:
+    def read_on(self) -> list[typing.Any]:
         """The samplers that are read as the epoch goes on: where the order is decided, the one that forms batches."""
         if not self.decided:
-            return samplers_of(loader)
+            return self.samplers
         return [self.sampler] if hasattr(self.unread, "gi_frame") else []
 
 
@@ -318,7 +319,7 @@ class Epoch:
             self.finished = True
             raise
         if self.kept is not None:
-            self.samplers = watched_of(self.kept.read_on(self.maker.loader()))
+            self.samplers = watched_of(self.kept.read_on())
         return batch
 
     def keep_up(self, kept: UnreadKept) -> None:
@@ -343,7 +344,8 @@ class Epoch:
         loader: typing.Any = self.maker.loader()
         self.kept = None
         told = f"the loop changes {changed} while it reads the loader, of which workers do not hear"
-        if isinstance(loader.dataset, torch.utils.data.IterableDataset) or not getattr(loader, "in_order", True):
+        stream = loader is None or isinstance(loader.dataset, torch.utils.data.IterableDataset)
+        if stream or not getattr(loader, "in_order", True):
             warnings.warn(f"{told} before the next epoch: leave out num_workers", stacklevel=4)
             return
         warnings.warn(f"{told}: it goes on without workers, as num_workers=0 has it", stacklevel=4)

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import dis
 import enum
 import functools
 import itertools
@@ -19,6 +20,8 @@ MOST_IN_ONE = 64
 MOST_WATCHED = 64
 # Arrays of fewer bytes are compared by their contents between epochs.
 MOST_BYTES = 64_000_000
+# The instructions for a global name; what stands behind a dot is none, though code lists it among its names too.
+OF_GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"}
 
 
 def given_to_workers(loader: typing.Any) -> list[tuple[typing.Any, typing.Any]]:
@@ -56,8 +59,7 @@ def things_in(one: typing.Any) -> list[typing.Any]:
     if isinstance(one, (torch.Tensor, torch.Generator, types.ModuleType, type)):
         return []
     if isinstance(one, types.FunctionType):
-        read = [one.__globals__[name] for name in one.__code__.co_names if name in one.__globals__]
-        return [] if is_of_a_library(one) else [*closed_over(one), *read]
+        return [] if is_of_a_library(one) else [*closed_over(one), *globals_of(one).values()]
     if isinstance(one, (types.MethodType, functools.partial)):
         return parts_with_code(one)
     kinds = [kind for kind in type(one).__mro__ if not is_of_a_library(kind)]
@@ -99,7 +101,7 @@ def changed_in(watched: typing.Iterable[tuple[typing.Any, dict[str, typing.Any]]
     for one, before in watched:
         is_function = isinstance(one, types.FunctionType)
         held = one.__globals__ if is_function else one.__dict__
-        for name in before if is_function else held:
+        for name in before if is_function else list(held):  # to which another thread may add
             value, then = held.get(name), before.get(name)
             if value is not then and (standing(value),) != (then,) and (then is not None or is_value(value)):
                 return name if is_function else f"{type(one).__name__}.{name}"
@@ -112,7 +114,7 @@ def names_read_in(one: typing.Any) -> dict[str, typing.Any]:
         return dict(one.__dict__)
     if not isinstance(one, types.FunctionType) or is_of_a_library(one):
         return {}
-    read = {name: one.__globals__[name] for name in one.__code__.co_names if name in one.__globals__}
+    read = globals_of(one)
     return {name: value for name, value in read.items() if is_value(value) or isinstance(value, (list, dict))}
 
 
@@ -161,8 +163,7 @@ def parts_with_code(one: typing.Any) -> list[typing.Any]:
     if isinstance(one, types.CodeType):
         return list(one.co_consts)
     if isinstance(one, types.FunctionType):
-        called = [one.__globals__.get(name) for name in one.__code__.co_names]
-        named = [one.__code__, *closed_over(one), *filter(callable, called)]
+        named = [one.__code__, *closed_over(one), *filter(callable, globals_of(one).values())]
         return [] if is_of_a_library(one) else named
     if isinstance(one, (list, tuple, dict)):
         return list(one.values() if isinstance(one, dict) else one)[:16]
@@ -180,6 +181,20 @@ def parts_with_code(one: typing.Any) -> list[typing.Any]:
 def is_of_a_library(one: typing.Any) -> bool:
     """Whether a function or a class is of Python's or PyTorch's own, whose code says nothing of a dataset."""
     return str(one.__module__).partition(".")[0] in ("builtins", "torch", "numpy", "typing", "abc", "collections")
+
+
+def globals_of(function: typing.Any) -> dict[str, typing.Any]:
+    """The global names that a function reads or sets, also in functions within it, with what they stand for now."""
+    held = function.__globals__
+    return {name: held[name] for name in global_names(function.__code__) if name in held}
+
+
+@functools.lru_cache(MOST_LOOKED_AT)
+def global_names(code: types.CodeType) -> tuple[str, ...]:
+    """The global names in a piece of code."""
+    names = [one.argval for one in dis.get_instructions(code) if one.opname in OF_GLOBALS]
+    within = [name for part in code.co_consts if isinstance(part, types.CodeType) for name in global_names(part)]
+    return tuple(dict.fromkeys([*names, *within]))
 
 
 def closed_over(function: typing.Any) -> list[typing.Any]:

@@ -22,7 +22,7 @@ from advisor.figures.formatting import format_first
 from advisor.portable.loaders import copy_with
 from advisor.portable.nested import tensors_of
 from advisor.portable.plan import StepPlan
-from advisor.portable.reached import has_names, is_of_a_library, seen_by_workers
+from advisor.portable.reached import globals_of, has_names, is_of_a_library, seen_by_workers
 from advisor.records import BatchPrint, DataPrint, varying
 from advisor.runtime.batches import describe
 from advisor.runtime.loader import loop_loader
@@ -261,8 +261,7 @@ def _global_names(loader: Any) -> Iterator[tuple[dict[str, Any], str, Any]]:
     if isinstance(loader, DataLoader) and "dataset" in vars(loader):
         for one, _ in seen_by_workers(loader):
             if isinstance(one, types.FunctionType) and not is_of_a_library(one):
-                names = one.__globals__
-                yield from ((names, name, names[name]) for name in one.__code__.co_names if name in names)
+                yield from ((one.__globals__, name, value) for name, value in globals_of(one).items())
 
 
 def _program_state() -> dict[str, Any]:
