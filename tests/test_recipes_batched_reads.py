@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import sys
 
 import numpy as np
 import pytest
@@ -116,13 +117,30 @@ def test_the_same_batches_in_the_same_order_and_the_same_random_numbers(kind, op
     assert not hasattr(TensorDataset, "__getitems__")
 
 
-def test_the_samples_are_read_once_a_batch(monkeypatch):
+def test_the_samples_are_read_once_a_batch():
     calls = []
-    plain = Arrays.__getitem__
+
+    def see(frame, event, _):
+        if event == "call" and frame.f_code is Arrays.__getitem__.__code__:
+            calls.append(frame.f_locals["index"].tolist())
+
     loader = applied("batched_reads", True, DataLoader(Arrays(), batch_size=10))
-    monkeypatch.setattr(Arrays, "__getitem__", lambda self, index: calls.append(index) or plain(self, index))
-    assert len(list(loader)) == 2
-    assert [index.tolist() for index in calls] == [list(range(10)), list(range(10, 20))]
+    before = sys.getprofile()
+    sys.setprofile(see)
+    try:
+        batches = list(loader)
+    finally:
+        sys.setprofile(before)
+    assert len(batches) == 2
+    assert calls == [list(range(10)), list(range(10, 20))]
+
+
+@both_ways
+def test_code_that_is_changed_while_the_loader_lives_is_read_anew(change, monkeypatch):
+    loader = change("batched_reads", True, DataLoader(Bare(), batch_size=4))
+    assert next(iter(loader)).tolist() == [0, 1, 2, 3]
+    monkeypatch.setattr(Bare, "__getitem__", lambda self, index: self.images[index].sum())
+    assert next(iter(loader)).tolist() == [3, 12, 21, 30]
 
 
 @both_ways
@@ -234,6 +252,22 @@ class Decorated(Arrays):
         return self.images[index]
 
 
+class ReadsAhead(Arrays):
+    def __getitems__(self, indices):
+        return [(image + 100, label) for image, label in map(self.__getitem__, indices)]
+
+
+class WithUnlabelled(DataLoader):
+    """Yields batches of two datasets side by side."""
+
+    def __init__(self, data, unlabelled, **options):
+        super().__init__(data, **options)
+        self.unlabelled = DataLoader(unlabelled, **options)
+
+    def __iter__(self):
+        return zip(super().__iter__(), self.unlabelled, strict=True)
+
+
 MORE = "does more in its __getitem__"
 REFUSED = {
     "random": (Random, MORE),
@@ -247,6 +281,7 @@ REFUSED = {
     "a list": (Listed, "Listed.labels is neither a plain tensor nor a NumPy array"),
     "texts": (Texts, "Texts.labels is neither"),
     "a part of it": (lambda: Subset(Random(), [1, 2]), MORE),
+    "a part of what reads ahead": (lambda: Subset(ReadsAhead(), [1, 2]), "reads batches at once itself"),
     "nothing": (Empty, "no samples"),
     "trained inputs": (lambda: TensorDataset(torch.ones(4, requires_grad=True)), "special kind"),
     "sparse": (lambda: TensorDataset(torch.eye(4).to_sparse()), "special kind"),
@@ -273,6 +308,11 @@ def test_what_cannot_be_proved_is_left_as_it_is(kind):
 def test_loaders_that_form_batches_in_another_way_are_left_as_they_are(options, expected):
     with pytest.raises(RefusedError, match=expected):
         applied("batched_reads", True, DataLoader(Arrays(), **options))
+
+
+def test_a_loader_of_two_datasets_keeps_both():
+    with pytest.raises(RefusedError, match="holds another one"):
+        applied("batched_reads", True, WithUnlabelled(Arrays(), Named(), batch_size=4))
 
 
 class Twice(torch.utils.data.Sampler):

@@ -112,12 +112,20 @@ def refuse_other_batches(loader: typing.Any) -> None:
         raise ValueError("the loader does not form batches (batch_size=None)")
     if loader.collate_fn is not torch.utils.data.default_collate:
         raise ValueError("the loader has a collate_fn of its own, which decides on what a batch is")
-    if hasattr(loader.dataset, "__getitems__") and type(loader.dataset) is not torch.utils.data.Subset:
+    if hasattr(within_subsets(loader.dataset), "__getitems__"):
         raise ValueError("the dataset reads batches at once itself (__getitems__)")
+    others = [one for one in vars(loader).values() if isinstance(one, torch.utils.data.DataLoader)]
+    if any(one.dataset is not loader.dataset or one.collate_fn is not loader.collate_fn for one in others):
+        raise ValueError("the loader holds another one, which reads other samples")
     some = some_samples(loader.dataset)
     together = read_at_once(loader.dataset, some)
     if not same_batches(together, loader.collate_fn([loader.dataset[index] for index in some])):
         raise ValueError("the dataset's samples are other numbers one by one than together")
+
+
+def within_subsets(dataset: typing.Any) -> typing.Any:
+    """The dataset of which a ``Subset`` is a part; any other one itself."""
+    return within_subsets(dataset.dataset) if type(dataset) is torch.utils.data.Subset else dataset
 
 
 def some_samples(dataset: typing.Any) -> list[int]:
@@ -157,7 +165,7 @@ def read_at_once(dataset: typing.Any, indices: list[typing.Any]) -> typing.Any:
             raise ValueError("the dataset holds tensors of a special kind")
         return [samples_of(tensor, index) for tensor in dataset.tensors]
     kind: typing.Any = type(dataset)
-    arrays, constants = reads_of(kind)
+    arrays, constants = reads_of(kind, getattr(getattr(kind, "__getitem__", None), "__code__", None))
     held = vars(dataset)
     for name in arrays:
         if name not in held or not is_indexed_by_sample(held[name]):
@@ -198,9 +206,10 @@ def collated(samples: typing.Any) -> typing.Any:
 
 
 @functools.cache
-def reads_of(kind: type) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def reads_of(kind: type, code: types.CodeType | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The attributes whose samples a class of datasets gives back, and those that have to be None for that.
 
+    ``code`` is that of its ``__getitem__``, which may become another one, as where a notebook reloads a module.
     Its ``__getitem__`` is read, not run: it does nothing but index arrays by the number of the sample, so an array of
     numbers gives the samples together. Raises ValueError where it does anything else.
     """
