@@ -206,10 +206,19 @@ class WarmingUp:
         return torch.stack([image for image, _ in samples]) * min(1.0, self.calls / 10)
 
 
+class Unseeded(Images):
+    """Counts its calls, and draws numbers that no seed decides."""
+
+    def __getitem__(self, index):
+        image, label = super().__getitem__(index)
+        return image + random.SystemRandom().random(), label
+
+
 @pytest.mark.parametrize(
     ("loader", "named"),
     [
         (lambda: DataLoader(Images(), batch_size=4, shuffle=True), ""),  # it counts calls, which matter to nothing
+        (lambda: DataLoader(Unseeded(), batch_size=4), ""),
         (lambda: DataLoader(Harder(1000), batch_size=4), "Harder.given"),
         (lambda: DataLoader(Images(), batch_size=4, collate_fn=WarmingUp()), "WarmingUp.calls"),
     ],
@@ -248,6 +257,23 @@ def test_what_is_opened_deep_inside_or_for_all_is_taken_back_too():
     loader = DataLoader(ByReader(), batch_size=4)
     assert len(first_batches(loader, SEED, 2)) == 2
     assert (vars(loader.dataset.readers[0]), HANDLES) == ({}, None)
+
+
+class Handle:
+    """Looks at its owner as it is closed, as another thread may at any moment."""
+
+    def __init__(self, owner, seen):
+        self.owner, self.seen = owner, seen
+
+    def __del__(self):
+        self.seen.append(self.owner.augment)
+
+
+def test_an_object_has_its_attributes_also_while_others_are_taken_back():
+    data, seen = Images(), []
+    with side_effects_undone(DataLoader(data)):
+        data.handle = Handle(data, seen)
+    assert seen == [True]
 
 
 class KeepsItsPlace(Sampler):

@@ -133,11 +133,16 @@ def count_problem(loader: Any) -> str:
         with side_effects_undone(loader):
             expected = _first_print(loader)
             counted = [(one, name, value) for one, held in before for name, value in _numbers_changed(one, held)]
+        if not counted or time.perf_counter() - started > _SECOND_LOOK_S:
+            return ""
+        with side_effects_undone(loader):
+            if _first_print(loader) != expected:  # by random numbers that no seed decides
+                return ""
     except Exception:  # whatever reading the loader raises is told where its batches are used
         return ""
-    if time.perf_counter() - started > _SECOND_LOOK_S:
-        return ""
     for one, name, value in counted:
+        if time.perf_counter() - started > _LIMIT_S:
+            return ""
         if any(_is_other_with(loader, one, name, value + further, expected) for further in _FURTHER_ON):
             return (
                 f"samples depend on {type(one).__name__}.{name}, a number that reading them changes; "
@@ -240,8 +245,9 @@ def side_effects_undone(loader: Any) -> Iterator[None]:
     finally:
         _restore_program(program)
         for owner, attributes in held:
-            vars(owner).clear()
-            vars(owner).update(attributes)
+            for name in vars(owner).keys() - attributes.keys():
+                del vars(owner)[name]
+            vars(owner).update(attributes)  # at no moment without what it had: a thread of its own may look
         for names, name, value in named:
             names[name] = value
         for generator, state in states:
