@@ -36,6 +36,7 @@ _LIMIT_S = 10.0
 _SECOND_LOOK_S = 2.0
 # What is added to a number that samples may depend on. Unitless: a next one, and one behind any threshold.
 _FURTHER_ON = (1, 10**6)
+_COUNTS = "a number that reading them changes; each worker would have its own"
 # Lines of a worker's traceback that are shown: the last two frames and the exception.
 _SHOWN_LINES = 7
 # Random places in a batch that a note names. A count.
@@ -140,15 +141,13 @@ def count_problem(loader: Any) -> str:
                 return ""
     except Exception:  # whatever reading the loader raises is told where its batches are used
         return ""
-    for one, name, value in counted:
-        if time.perf_counter() - started > _LIMIT_S:
-            return ""
-        if any(_is_other_with(loader, one, name, value + further, expected) for further in _FURTHER_ON):
-            return (
-                f"samples depend on {type(one).__name__}.{name}, a number that reading them changes; "
-                "each worker would have its own"
-            )
-    return ""
+    decides = (
+        (one, name)
+        for one, name, value in counted
+        if time.perf_counter() - started < _LIMIT_S
+        and any(_is_other_with(loader, one, name, value + further, expected) for further in _FURTHER_ON)
+    )
+    return next((f"samples depend on {type(one).__name__}.{name}, {_COUNTS}" for one, name in decides), "")
 
 
 def _numbers_changed(one: Any, held: Mapping[str, Any]) -> Iterator[tuple[str, int | float]]:
