@@ -6,6 +6,7 @@ import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 from loaders import both_ways
@@ -33,13 +34,14 @@ class Joined:
 class Sized(Dataset):
     def __init__(self):
         self.size, self.options, self.transforms = 1, {"offset": 0}, [Scaling()]
+        self.weights = np.ones(24)
 
     def __len__(self):
         return 24
 
     def __getitem__(self, index):
         value = torch.full((self.size * SIZE,), float(index + self.options["offset"]))
-        return self.transforms[0](value)
+        return self.transforms[0](value * self.weights[index])
 
 
 class Hardest(Sampler):
@@ -64,6 +66,10 @@ def resize(loader, turn):
 
 def move(loader, turn):
     loader.dataset.options["offset"] = turn
+
+
+def weigh(loader, turn):
+    loader.dataset.weights[turn:] += 1
 
 
 def strengthen(loader, turn):
@@ -100,6 +106,7 @@ def read(loader, change, epochs=2):
     [
         (resize, "Sized.size"),
         (move, "Sized.options"),
+        (weigh, "Sized.weights"),
         (strengthen, "Scaling.strength"),
         (lengthen, "Joined.length"),
         (change_a_global, "SIZE"),

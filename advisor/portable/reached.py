@@ -20,6 +20,8 @@ MOST_IN_ONE = 64
 MOST_WATCHED = 64
 # Arrays of fewer bytes are compared by their contents between epochs.
 MOST_BYTES = 64_000_000
+# Arrays of at most this size are compared by their contents before each batch too: some 0.1 ms each.
+MOST_BYTES_WATCHED = 100_000
 # The instructions for a global name; what stands behind a dot is none, though code lists it among its names too.
 OF_GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"}
 
@@ -125,11 +127,13 @@ def has_names(one: typing.Any) -> bool:
 
 
 def standing(value: typing.Any, depth: int = 1) -> typing.Any:
-    """What tells a value from a later one: itself or its place; for tensors and short lists also what is in them."""
+    """What tells a value from a later one: itself or its place; of tensors, small arrays and lists also the contents."""
     if is_value(value):
         return value
     if isinstance(value, torch.Tensor):
         return id(value), None if value.is_inference() else value._version
+    if hasattr(type(value), "__array_interface__") and value.nbytes <= MOST_BYTES_WATCHED:
+        return id(value), zlib.crc32(value.tobytes())
     if depth and isinstance(value, (list, tuple, dict)) and len(value) <= MOST_IN_ONE:
         return [standing(part, 0) for part in (value.values() if isinstance(value, dict) else value)]
     return id(value)
