@@ -127,7 +127,7 @@ def has_names(one: typing.Any) -> bool:
 
 
 def standing(value: typing.Any, depth: int = 1) -> typing.Any:
-    """What tells a value from a later one: itself or its place; of tensors, small arrays and lists also the contents."""
+    """What tells a value from a later one: itself or its place; of tensors, arrays and lists also what is in them."""
     if is_value(value):
         return value
     if isinstance(value, torch.Tensor):
@@ -190,14 +190,14 @@ def is_of_a_library(one: typing.Any) -> bool:
 def globals_of(function: typing.Any) -> dict[str, typing.Any]:
     """The global names that a function reads or sets, also in functions within it, with what they stand for now."""
     held = function.__globals__
-    return {name: held[name] for name in global_names(function.__code__) if name in held}
+    return {name: held[name] for name in names_of_globals(function.__code__) if name in held}
 
 
 @functools.lru_cache(MOST_LOOKED_AT)
-def global_names(code: types.CodeType) -> tuple[str, ...]:
+def names_of_globals(code: types.CodeType) -> tuple[str, ...]:
     """The global names in a piece of code."""
     names = [one.argval for one in dis.get_instructions(code) if one.opname in OF_GLOBALS]
-    within = [name for part in code.co_consts if isinstance(part, types.CodeType) for name in global_names(part)]
+    within = [name for part in code.co_consts if isinstance(part, types.CodeType) for name in names_of_globals(part)]
     return tuple(dict.fromkeys([*names, *within]))
 
 
