@@ -258,6 +258,19 @@ def test_labels_cover_neither_marks_nor_each_other(size) -> None:
     assert all(left >= 0 and right <= size[0] for left, _, right, _ in boxes[:-1])
 
 
+def test_no_label_stands_beside_another_mark_than_its_own() -> None:
+    """A label above its mark stood to the right of another one, and read as that one's."""
+    axis = Axis("", 0.0, 1.0)
+    own, other = Mark(0.5, 0.05, "5", Tone.OTHER, "tf32"), Mark(0.46, 0.15, "2", Tone.OTHER)
+    crowd = [Mark(0.5 + sign * 0.05, 0.05, "•", Tone.OTHER) for sign in (-1, 1)]
+    spots = placed(Plot("", "", axis, axis, (), (own, other, *crowd)), Canvas(40, 10))
+    assert spots[0].at is None, "there is no room for it but beside another"
+    spots = placed(Plot("", "", axis, axis, (), (own, replace(other, y=0.3), *crowd)), Canvas(40, 10))
+    assert spots[0].at is not None
+    spots = placed(Plot("", "", axis, axis, (), (own, replace(own, sign="B"))), Canvas(40, 10))
+    assert [spot.at is None for spot in spots] == [True, False], "what is hidden has no label"
+
+
 # --- SVG ----------------------------------------------------------------------------------------------------------
 
 

@@ -108,6 +108,11 @@ def format_interval(comparison: Comparison | None) -> str:
     return f"{comparison.speedup:.{digits}f}x ({low}–{high})"
 
 
+def interval_or_words(comparison: Comparison | None) -> str:
+    """A speed-up with its interval, also inside the noise; in words where the interval leaves everything open."""
+    return TOO_NOISY if comparison is not None and comparison.is_open else format_interval(comparison)
+
+
 def format_quotient(comparison: Comparison, factor: float) -> str:
     """Another ratio of the same two rates, with as many digits as their speed-up has: ``1.57x``."""
     return f"{factor:.{_ratio_digits(comparison)}f}x"
@@ -140,19 +145,18 @@ def format_bytes(size_bytes: float | None) -> str:
 
 def format_bytes_change(new_bytes: int | None, old_bytes: int | None) -> str:
     """The change of a size against the baseline's: ``-38 %``, ``+1.2 GiB`` when there was nothing, ``same``."""
-    if new_bytes is None or old_bytes is None or unknown(new_bytes) or unknown(old_bytes):
-        return MISSING
-    if not old_bytes:
-        return "same" if not new_bytes else f"+{format_bytes(new_bytes)}"
-    change = new_bytes / old_bytes - 1
-    return "same" if abs(change) < 0.005 else f"{100 * change:+.0f} %"
+    if new_bytes and old_bytes == 0:
+        return f"+{format_bytes(new_bytes)}"
+    return "same" if new_bytes == old_bytes == 0 else format_change(new_bytes, old_bytes)
 
 
 def format_change(new: float | None, old: float | None) -> str:
-    """The relative change of a figure: ``-48 %``, ``same`` below half a per cent."""
+    """The relative change of a figure: ``-48 %``, ``same`` below half a per cent, ``3.8x as much`` above a hundred."""
     if new is None or not old or unknown(new) or unknown(old):
         return MISSING
     change = new / old - 1
+    if change > 1.005:
+        return f"{format_times(new / old)} as much"
     return "same" if abs(change) < 0.005 else f"{100 * change:+.0f} %"
 
 

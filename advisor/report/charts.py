@@ -27,6 +27,8 @@ _FACTORS = (
 _SMALLEST, _LARGEST = 1e-18, 1e24
 # A line is told from a label by so many places on it.
 _PLACES = 60
+# A label that starts or ends this near a mark on its line is taken for that mark's. Characters.
+_OWN = 3.5
 
 
 class Tone(StrEnum):
@@ -234,18 +236,22 @@ class Canvas:
 def placed(plot: Plot, canvas: Canvas) -> list[Placed]:
     """The marks where they are drawn, each with a place for its label that covers no mark and no other label.
 
-    The most important marks, which are the last ones, choose first; a label on a line is better than none.
+    The most important marks, which are the last ones, choose first; a label on a line is better than none, and none is
+    better than one that seems to be another mark's.
     """
-    taken = [_around(*_spot(plot, mark.x, mark.y, canvas), canvas) for mark in plot.marks]
+    spots = [_spot(plot, mark.x, mark.y, canvas) for mark in plot.marks]
+    taken = [_around(x, y, canvas) for x, y in spots]
     taken += [_of_limit(plot, line, canvas) for line in plot.lines if line.tone is Tone.LIMIT]
     drawn = [box for line in plot.lines for box in _along(plot, line, canvas)]
     found: list[Placed] = []
-    for mark in reversed(plot.marks):
-        x, y = _spot(plot, mark.x, mark.y, canvas)
+    for place, mark in reversed(list(enumerate(plot.marks))):
+        x, y = spots[place]
+        others = [_beside(*spot, canvas) for spot in (*spots[:place], *spots[place + 1 :])]
         is_cut = plot.x.cuts(mark.x) or plot.y.cuts(mark.y)
         text = " ".join(filter(None, (mark.label, mark.value_text if is_cut else "")))
         width = len(text) * canvas.character
-        at = _room_beside(x, y, width, canvas, [*taken, *drawn]) or _room_beside(x, y, width, canvas, taken)
+        free = (_room_beside((x, y), width, canvas, boxes, others) for boxes in ([*taken, *drawn], taken))
+        at = next(filter(None, free), None) if not _is_covered(spots[place], spots[place + 1 :], canvas) else None
         at = at if text else None
         if at is not None:
             taken.append((*at, at[0] + width, at[1] + canvas.line))
@@ -287,9 +293,25 @@ def _around(x: float, y: float, canvas: Canvas) -> _Box:
     return x - canvas.character / 2, y - canvas.line / 2, x + canvas.character / 2, y + canvas.line / 2
 
 
-def _room_beside(x: float, y: float, width: float, canvas: Canvas, taken: list[_Box]) -> tuple[float, float] | None:
-    """The lower left corner of a label: right of its mark, left of it, above or below; None where all is taken."""
-    beside, level = 1.5 * canvas.character, y - canvas.line / 2
+def _is_covered(spot: tuple[float, float], later: Iterable[tuple[float, float]], canvas: Canvas) -> bool:
+    """Whether a mark that is drawn later hides one; its label would seem to be that one's."""
+    return any(abs(spot[0] - x) < canvas.character / 2 and abs(spot[1] - y) < canvas.line / 2 for x, y in later)
+
+
+def _beside(x: float, y: float, canvas: Canvas) -> _Box:
+    """A mark with the room on its line in which a label is taken for its own."""
+    return x - _OWN * canvas.character, y - canvas.line / 2, x + _OWN * canvas.character, y + canvas.line / 2
+
+
+def _room_beside(
+    spot: tuple[float, float], width: float, canvas: Canvas, taken: list[_Box], others: list[_Box]
+) -> tuple[float, float] | None:
+    """The lower left corner of a label: right of its mark, left of it, above or below; None where all is taken.
+
+    Above and below it stands beside none of the ``others``, whose label it would seem to be.
+    """
+    (x, y), beside = spot, 1.5 * canvas.character
+    level = y - canvas.line / 2
     right, left = x + beside, x - beside - width
     middle = min(max(0.0, x - width / 2), canvas.width - width)
     for at in (
@@ -304,7 +326,8 @@ def _room_beside(x: float, y: float, width: float, canvas: Canvas, taken: list[_
     ):
         box = (*at, at[0] + width, at[1] + canvas.line)
         inside = at[0] >= 0 and at[1] >= -1e-9 and box[2] <= canvas.width and box[3] <= canvas.height + 1e-9
-        if inside and not any(_overlap(box, other, canvas.character / 2) for other in taken):
+        in_the_way = taken if at[1] == level else [*taken, *others]
+        if inside and not any(_overlap(box, other, canvas.character / 2) for other in in_the_way):
             return at
     return None
 

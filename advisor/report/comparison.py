@@ -17,7 +17,7 @@ from advisor.figures.formatting import (
     format_bytes,
     format_bytes_change,
     format_change,
-    format_interval,
+    interval_or_words,
     format_ms,
     format_noise,
     format_outcome,
@@ -25,6 +25,7 @@ from advisor.figures.formatting import (
     format_seconds,
 )
 from advisor.records import BaselineRecord, Comparison, Hardware, StackRecord, TrialRecord, Value, Verdict, text_of
+from advisor.report.figures import effect_words, own_figures, verdict_shown
 
 _OPTIONS = tuple(field.name for field in fields(Request) if field.name not in ("target", "key_map", "config_path"))
 
@@ -85,7 +86,9 @@ def summary(before: Measured, after: Measured) -> str:
         return f"The session {missing} has no baseline, so speeds cannot be compared."
     rate, stacked = _ratio(_best(other), _best(one)), _ratio(other.baseline.samples_per_s, one.baseline.samples_per_s)
     noise = max(one.baseline.noise_floor, other.baseline.noise_floor)
-    return f"The baseline {_moved(stacked, noise)}; the best settings {_moved(rate, noise)}."
+    answer = f"The baseline {_moved(stacked, noise)}; the best settings {_moved(rate, noise)}."
+    targets = [side.request.target.command for side in (before, after)]
+    return answer if targets[0] == targets[1] else f"Different targets, {targets[0]} and {targets[1]}. {answer}"
 
 
 def _moved(ratio: float, noise: float) -> str:
@@ -156,7 +159,7 @@ def _measured(stack: StackRecord | None) -> StackRecord | None:
 
 
 def _speed(stack: StackRecord | None) -> str:
-    return format_interval(stack.comparison) if stack else "none"
+    return interval_or_words(stack.comparison) if stack else "none"
 
 
 def _apart(one: Comparison, other: Comparison) -> bool:
@@ -185,15 +188,21 @@ def _tried(state: SessionState) -> dict[str, TrialRecord]:
 
 
 def _verdict(name: str, one: TrialRecord, other: TrialRecord) -> Change | None:
-    apart = bool(one.comparison and other.comparison and _apart(one.comparison, other.comparison))
-    if one.verdict is other.verdict and not apart:
+    """Tell what a candidate itself did: the figure of a stack that it was measured in is not its own."""
+    before, after = own_figures(one).comparison, own_figures(other).comparison
+    apart = bool(before and after and _apart(before, after))
+    verdicts = verdict_shown(one), verdict_shown(other)
+    if verdicts[0] is verdicts[1] and not apart:
         return None
-    told = f"{one.verdict.value} → {other.verdict.value}" if one.verdict is not other.verdict else "intervals lie apart"
+    if None in verdicts:  # the figures say it
+        told = ""
+    else:
+        told = " → ".join(filter(None, verdicts)) if verdicts[0] is not verdicts[1] else "intervals lie apart"
     return Change(name, _effect(one), _effect(other), told)
 
 
 def _effect(record: TrialRecord) -> str:
-    return format_interval(record.comparison) if record.comparison else format_outcome(record.result)
+    return effect_words(record, interval_or_words) if record.result.measured else format_outcome(record.result)
 
 
 # --- what they were measured on -------------------------------------------------------------------------------

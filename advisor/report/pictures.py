@@ -20,6 +20,7 @@ from advisor.figures.formatting import (
     format_percent,
     format_rate,
     format_ratio,
+    interval_or_words,
 )
 from advisor.figures.roof import ceiling_of
 from advisor.figures.sweep import SweepPoint, knee_of
@@ -157,7 +158,7 @@ def waterfall_chart(state: SessionState) -> Bars | None:
     bars = [
         Bar("baseline", 1.0, 1.0, before, Tone.BASELINE, is_mark=True),
         *(_bar(step, baseline.result.peak_reserved_bytes) for step in steps),
-        Bar("stack", 1.0, reached, format_interval(stack.comparison), Tone.STACK, (format_ms(stack.step_ms),)),
+        Bar("stack", 1.0, reached, interval_or_words(stack.comparison), Tone.STACK, (format_ms(stack.step_ms),)),
     ]
     ends = [end for bar in bars for end in (bar.start, bar.end)]
     axis = log_axis("speed-up over the baseline", ends, lambda tick: f"{tick:g}x", _SPEED_UPS)

@@ -185,7 +185,7 @@ def _trial(
         title_of(record.candidate.recipe, catalog),
         settings_code(record.candidate.settings),
         f"{format_verdict(record) if shown else MISSING}{', in turn' if record.confirmed else ''}",
-        effect_words(record, format_interval) if record.result.measured else MISSING,
+        effect_words(record, interval_or_words) if record.result.measured else MISSING,
         format_ms(record.step_ms),
         memory_change(record, baseline),
         *energy,
@@ -313,7 +313,7 @@ def price_text(finding: Finding, state: SessionState) -> str:
     """The measured cost of a finding's line: by a trial, or in the baseline's instrumented pass."""
     record = price_of(finding, state.trials.values())
     if record is not None:
-        return f"{record.candidate.name} {format_interval(record.comparison)}"
+        return f"{record.candidate.name} {interval_or_words(record.comparison)}"
     profile = state.profile
     if profile is None:
         return MISSING

@@ -136,7 +136,7 @@ def result_line(state: SessionState) -> str:
 def _effect(state: SessionState, stack: StackRecord) -> str:
     if state.yardstick and not state.goal.by_time:
         return state.yardstick.effect(stack.result, stack.comparison)
-    return format_interval(stack.comparison)
+    return interval_or_words(stack.comparison)
 
 
 class Cause(Enum):

@@ -87,6 +87,24 @@ def shortened(text: str, width: int) -> str:
     return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
 
 
+def trial_parts(name: str) -> tuple[str, str]:
+    """What a trial was of and what its name says of that: ``("stack of 2", "compile.mode: default, step.…")``."""
+    of, colon, rest = name.partition(": ")
+    if colon and of in ("stack", "again"):
+        count = rest.count(": ")
+        if of == "stack":
+            return (f"stack of {count}" if count else of), rest
+        return (f"stack of {count}, again", rest) if count else (f"{rest}, again", "")
+    subject = next((word for word in ("stack", "baseline") if name.startswith(word)), name)
+    return subject, name.removeprefix(subject).lstrip(", ")
+
+
+def trial_name(name: str, width: int) -> str:
+    """A trial's name in so many cells. A stack that is too long is told by the number of its settings."""
+    listed = len(name) > width and ": " in name
+    return shortened(trial_parts(name)[0] if listed else name, width)
+
+
 def interval_bar(comparison: Comparison | None, widest: float, width: int) -> str:
     """An interval on a line with 1x in its middle: ``   │ ─●─``, slower to the left, by the logarithm."""
     if comparison is None or widest <= 0:
@@ -148,12 +166,16 @@ def own_effect(record: TrialRecord, by: Yardstick | None = None, *, short: bool 
     return Content.styled(effect_words(record), f"bold ${own_mark(record)[1]}" if known else DIM)
 
 
-def on_the_stack(contribution: Comparison) -> Content:
-    """The effect of a setting on the others of the stack: ``+1.20x (1.15–1.25) on the stack``."""  # noqa: RUF002
+def on_the_stack(contribution: Comparison, *, short: bool = False) -> Content:
+    """The effect of a setting on the others of the stack: ``+1.20x (1.15–1.25) on the stack``.
+
+    With ``short``, where something beside it says what it is about, the figure only.
+    """  # noqa: RUF002 - the en dash stands between the ends of an interval
+    where = "" if short else " on the stack"
     if contribution.verdict is Verdict.NO_DIFFERENCE:
-        return Content.styled(f"{format_ratio(contribution)} on the stack", DIM)
+        return Content.styled(f"{format_ratio(contribution)}{where}", DIM)
     colour = MARKS[contribution.verdict][1]
-    return Content.styled(f"+{format_ratio(contribution)} on the stack", f"bold ${colour}")
+    return Content.styled(f"+{format_ratio(contribution)}{where}", f"bold ${colour}")
 
 
 def ratio(comparison: Comparison | None) -> Content:
@@ -186,6 +208,10 @@ def by_objective(
 
 def memory_against(new_bytes: int | None, old_bytes: int | None) -> Content:
     """A size with its change against the baseline: less is green, more is amber."""
-    change = format_bytes_change(new_bytes, old_bytes)
-    style = "$success" if change.startswith("-") else "$warning" if change.startswith("+") else DIM
-    return Content.assemble(format_bytes(new_bytes), " ", (f"({change})", style))
+    return Content.assemble(format_bytes(new_bytes), " ", bracketed(format_bytes_change(new_bytes, old_bytes)))
+
+
+def bracketed(change: str) -> Content:
+    """A relative change in brackets: less is green, more is amber."""
+    more = change.startswith("+") or change.endswith("as much")
+    return Content.styled(f"({change})", "$success" if change.startswith("-") else "$warning" if more else DIM)

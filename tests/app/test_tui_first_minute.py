@@ -80,6 +80,17 @@ async def test_the_export_view_says_what_to_do_next_with_the_real_name():
     await drive(histories.whole(), check, toasts=False)
 
 
+async def test_the_next_steps_can_be_read_to_their_end_on_a_narrow_screen():
+    async def check(pilot, app, control) -> None:
+        await pilot.press("5")
+        await settle(pilot)
+        shown = screen_text(app)
+        assert '2  in your script: tuning = advisor.load("tuned.yaml")' in shown
+        assert "3  model, optimizer, loader = tuning.prepare(model, optimizer, loader)" in shown
+
+    await drive(histories.whole(), check, size=SMALL, toasts=False)
+
+
 def test_a_verified_export_and_inference_are_told():
     state = SessionState.of(histories.whole())
     state.apply(events.ExportVerified(Verification("here/tuned.yaml", 1.9, 26.3, 13.8, 1.97)))

@@ -152,6 +152,6 @@ def test_without_readings_there_is_nothing_to_say() -> None:
 
 def test_energy_is_compared_where_both_are_known() -> None:
     less = replace(histories.LAST.result, energy_j_per_sample=1.6)
-    assert energy_text(less, histories.BASELINE).plain == "248 mJ → 1.60 J a sample (+545 %)"
+    assert energy_text(less, histories.BASELINE).plain == "248 mJ → 1.60 J a sample (6.5x as much)"
     assert energy_text(less, histories.CPU_BASELINE).plain == "1.60 J a sample"
     assert energy_text(histories.BATCH.result, histories.BASELINE) is None

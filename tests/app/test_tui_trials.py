@@ -8,21 +8,25 @@ from dataclasses import replace
 
 import pytest
 import tui_histories as histories
+from tui_fakes import FakeExporter
 from tui_pilot import SIZES, cells, drive, screen_text, settle
 
 from advisor.experiment import events
+from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
-from advisor.records import Comparison, OperatorRow, Outcome
+from advisor.records import Comparison, OperatorRow, Outcome, TargetSpec
 from advisor.report.pictures import waterfall
+from advisor.tui.context import Context
 from advisor.tui.text import interval_bar, shortened, widest_effect
-from advisor.tui.views.advice_text import nothing_helped
+from advisor.tui.views.advice_text import list_entry, nothing_helped
 from advisor.tui.views.headline import headline
 from advisor.tui.views.overview_facts import baseline_facts, waterfall_text
+from advisor.tui.views.readings import live_text
 from advisor.tui.views.trial_rows import COLUMNS, Order, build_rows, fitting_columns, rows_to_show, tally
 from advisor.tui.views.trial_text import selection_text
 from advisor.tui.widgets.log_tail import LogTail, folded
 from advisor.tui.widgets.operator_table import OperatorTable, columns_of
-from advisor.tui.widgets.status import stack_text
+from advisor.tui.widgets.status import now_text, stack_text
 
 PART = "stack without precision.autocast"
 
@@ -90,6 +94,9 @@ def test_every_trial_has_a_row_also_one_that_is_no_candidates(state) -> None:
         ("stack: compile.scope: with_loss, step.cuda_graph: true", "stack of 2", "compile.scope: with_loss, step"),
         ("stack without precision.autocast, not compiled", "stack", "without precision.autocast, not compiled"),
         ("stack, confirmed", "stack", "confirmed"),
+        ("again: compile.mode: default, step.cuda_graph: true", "stack of 2, again", "compile.mode: default, step"),
+        ("again: baseline", "baseline, again", "measured"),
+        ("stack: the rest", "stack", "the rest"),
         ("baseline, instrumented", "baseline", "instrumented"),
         ("the same step on the CPU", "the same step on the CPU", "measured"),
     ],
@@ -100,6 +107,35 @@ def test_what_a_trial_was_of_and_what_is_said_of_it_have_a_column_each(state, na
     (row,) = [row for row in build_rows(state) if row.key == name]
     assert row.cells["name"].plain == subject
     assert row.cells["effect"].plain.startswith(told)
+
+
+def test_a_stack_that_runs_or_was_skipped_is_told_by_its_size_where_its_settings_have_no_room(state) -> None:
+    name = "stack: compile.scope: with_loss, model.memory_format: channels_last, precision.autocast: bfloat16"
+    state.apply(events.TrialStarted(name, ""))
+    state.apply(events.TrialActivity(name, "compiling"))
+    context = Context(Request(TargetSpec("m:b", "/x")), FakeExporter(), state=state)
+
+    def in_the_table() -> str:
+        return next(row.cells["name"].plain for row in build_rows(state) if row.key == name)
+
+    assert in_the_table() == "stack of 3"
+    assert now_text(context, 60).plain.startswith("stack of 3  compiling")
+    assert now_text(context).plain.endswith(f"{name}  compiling  0 s"), "there is room for all of it"
+    assert live_text(state, 70).plain == "▶ stack of 3  compiling"
+    assert name in selection_text(name, state).plain
+    state.apply(events.TrialEnded(name, Outcome.SKIPPED, "no time"))
+    assert in_the_table() == "stack of 3"
+
+
+def test_a_contribution_fits_its_column_on_a_narrow_screen(state) -> None:
+    narrow = {column.key: width for column, width in fitting_columns(80)}
+    name = histories.AUTOCAST.candidate.name
+    for small in (Comparison(1.0124, 1.0091, 1.0153, 0.006), Comparison(1.001, 0.998, 1.004, 0.006)):
+        state.trials[name] = replace(state.trials[name], contribution=small)
+        (row,) = [row for row in build_rows(state) if row.key == name]
+        assert row.cells["effect"].cell_length <= narrow["effect"]
+        entry = list_entry(state.recommendations[0], None, state.yardstick, wide=False).plain
+        assert entry.splitlines()[1].endswith("★"), "the mark of the stack is not cut off"
 
 
 def test_a_trial_that_has_ended_no_longer_runs(state) -> None:
@@ -187,6 +223,20 @@ def test_a_heading_sorts_turns_round_and_goes_back_to_the_plan() -> None:
 def test_words_are_looked_for_in_names_and_reasons(state) -> None:
     assert keys(state, Order(query="MEMORY out")) == [histories.BATCH_BIG.candidate.name]
     assert keys(state, Order(query="[nothing")) == []
+    assert keys(state, Order(query="slower")) == [histories.ZERO_GRAD.candidate.name], "by its verdict"
+    assert histories.LAST.candidate.name in keys(state, Order(query="faster"))
+
+
+async def test_where_nothing_is_found_the_way_back_is_said() -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press("3", "slash", *"nosuch")
+        await settle(pilot)
+        assert "Nothing here has “nosuch” in it. Escape shows all." in screen_text(app)
+        await pilot.press("escape", "h", "end")
+        await settle(pilot)
+        assert "Log of sdpa" in screen_text(app), "the name and not the key of the row"
+
+    await drive(histories.whole(), check, toasts=False)
 
 
 async def test_the_table_is_sorted_filtered_and_unfolded_by_keys() -> None:
@@ -287,6 +337,13 @@ def test_each_contribution_is_told_with_its_interval(state, width) -> None:
         assert max(map(len, text.splitlines())) <= width
 
 
+def test_a_stack_that_is_too_noisy_to_tell_has_no_interval_in_the_waterfall(state) -> None:
+    state.apply(events.StackMeasured(replace(state.stack, comparison=Comparison(1.21, 0.06, 23.94, 0.3))))
+    last = waterfall_text(state, 114).plain.splitlines()[-1]
+    assert "too noisy to tell" in last
+    assert "23.94" not in last
+
+
 def test_there_is_no_waterfall_without_a_contribution_or_a_stack() -> None:
     state = SessionState.of(histories.whole())
     assert waterfall_text(state, 100).plain == ""
@@ -341,6 +398,7 @@ def test_a_stack_whose_interval_leaves_everything_open_is_not_called_as_good() -
     unclear = events.StackMeasured(replace(histories.STACK, comparison=Comparison(1.24, 0.08, 19.66, 0.06)))
     told = warned(SessionState.of([*histories.whole(), unclear]))
     assert told.startswith("Too noisy to tell: 1.24x (give or take a factor of 16)")
+    assert told.count("1.24x") == 1, "an interval that says nothing is told once, in words"
     assert told.endswith("End other programs and run again, or give it more time: key + adds a minute.")
     over = SessionState.of([*histories.whole(), unclear])
     assert stack_text(over, wide=True).plain == "stack too noisy to tell"

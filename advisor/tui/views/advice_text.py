@@ -22,6 +22,7 @@ from advisor.figures.formatting import (
     format_repayment,
     format_seconds,
     format_setting,
+    interval_or_words,
 )
 from advisor.figures.roof import upper_bound
 from advisor.figures.sweep import SweepPoint, headings_of, knee_of, sweep_chart, sweep_rows
@@ -44,9 +45,11 @@ from advisor.report.figures import IN_TURN, own_figures, verdict_shown
 from advisor.report.pareto import front_of
 from advisor.report.verdict import Cause, no_result
 from advisor.tui.context import Context
-from advisor.tui.text import DIM, bar, mark, memory_against, own_effect, ratio
+from advisor.tui.text import DIM, bar, mark, memory_against, on_the_stack, own_effect, ratio
 from advisor.tui.views.readings import energy_text, findings_of, remarks, trade_text, troubles_text
 from advisor.tui.widgets.fact_list import Fact
+
+_IN_STACK = "★ in stack"
 
 
 def nothing_helped(state: SessionState) -> str:
@@ -64,7 +67,7 @@ def front_text(state: SessionState) -> Content:
     lines = [
         Content.assemble(
             f"{format_bytes(point.peak_reserved_bytes):>8} ",
-            (f"{format_interval(point.comparison) if point.comparison else '1x'}  ", DIM),
+            (f"{interval_or_words(point.comparison) if point.comparison else '1x'}  ", DIM),
             _in_short(point, state),
         )
         for point in front_of(state)
@@ -96,7 +99,11 @@ def list_entry(
     record = item.record
     first = Content.assemble((f"{item.rank:>2} ", DIM), mark(record), " ", (item.title, "bold"))
     badge = _badge(item, decision, value)
-    effect = own_effect(record, by, short=True)
+    if record.contribution is not None and not wide:  # the sign of the stack stands beside it
+        effect = on_the_stack(record.contribution, short=True)
+        badge = badge or Content.styled(_IN_STACK, "$accent")
+    else:
+        effect = own_effect(record, by, short=True)
     box = ("☑", "$success") if is_checked(item, decision) else ("☐", DIM)
     second = Content.assemble("  ", box, " ", effect, "  ", badge if wide else badge[:1])
     return first + Content("\n") + second
@@ -117,7 +124,7 @@ def _badge(item: Recommendation, decision: Decision | None, value: Value | None 
     if item.needs_consent:
         return Content.styled("! needs consent", "$warning")
     told = item.record.contribution is not None  # its figure says already that it is on the stack
-    return Content.styled("★ in stack", "$accent") if item.in_stack and not told else Content("")
+    return Content.styled(_IN_STACK, "$accent") if item.in_stack and not told else Content("")
 
 
 def value_lines(values: Sequence[Candidate], state: SessionState) -> list[Content]:
@@ -176,7 +183,7 @@ def _effect(record: TrialRecord) -> Content:
     if not record.result.measured:
         return Content("not measured")
     parts = [mark(record), Content(" "), own_effect(record, short=True)]
-    if shown is Verdict.NO_DIFFERENCE:
+    if shown is Verdict.NO_DIFFERENCE and comparison and not comparison.is_open:
         parts.append(Content.styled(f"  {format_interval(comparison)}", DIM))
     elif shown is not None and record.contribution is None:
         parts.append(Content(f"  {shown.value}"))

@@ -31,7 +31,7 @@ _EMPTY = "There is nothing to export before the baseline is measured."
 
 
 class ExportView(View):
-    """Formats on the left, the preview on the right, the path and the button under it."""
+    """Formats on the left; the preview on the right, with the path and the button under it; then the next steps."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context, id="export")
@@ -46,10 +46,10 @@ class ExportView(View):
             with Vertical(id="export-right"):
                 with VerticalScroll(id="preview-panel", classes="panel"):
                     yield Static(id="preview", markup=False)
-                yield Static(id="next-steps", markup=False)
                 with Horizontal(id="save-row"):
                     yield Input(id="path", placeholder="where to write the file", compact=True)
                     yield Button("Save", id="save", variant="primary", compact=True)
+        yield Static(id="next-steps", markup=False)
 
     def on_mount(self) -> None:
         self.query_one("#formats").border_title = "Write"

@@ -105,8 +105,9 @@ def _before_and_after(stack: StackRecord, state: SessionState) -> str:
 
 def _cost(stack: StackRecord, state: SessionState) -> Content:
     count = len(stack.settings)
+    told = stack.comparison is not None and not stack.comparison.is_open  # the first line has the open one in words
     parts = [
-        Content(format_interval(stack.comparison)),
+        *([Content(format_interval(stack.comparison))] if told else []),
         Content(f"{count} settings" if count > 1 else "one setting"),
         Content.assemble("memory ", memory_against(stack.result.peak_reserved_bytes, state.baseline_bytes)),
     ]

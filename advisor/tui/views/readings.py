@@ -11,7 +11,7 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_bytes, format_change, format_ms
 from advisor.records import BaselineRecord, Finding, GpuReadings, TrialRecord, TrialResult
 from advisor.report.figures import energy_words, gpu_readings, on_cpu
-from advisor.tui.text import DIM, shortened, sparkline
+from advisor.tui.text import DIM, bracketed, sparkline, trial_name
 from advisor.tui.widgets.fact_list import Fact
 
 _SAME_SHARE = 0.005
@@ -24,15 +24,8 @@ def energy_text(result: TrialResult, baseline: BaselineRecord | None) -> Content
     if not words:
         return None
     old = before.energy_j_per_sample if before else None
-    change = [Content(" "), changed(result.energy_j_per_sample, old)] if old is not None else []
+    change = [Content(" "), bracketed(format_change(result.energy_j_per_sample, old))] if old is not None else []
     return Content("").join([Content(words), *change])
-
-
-def changed(new: float | None, old: float | None) -> Content:
-    """A relative change in brackets: less is green, more is amber."""
-    change = format_change(new, old)
-    style = "$success" if change.startswith("-") else "$warning" if change.startswith("+") else DIM
-    return Content.styled(f"({change})", style)
 
 
 def readings_text(gpu: GpuReadings | None) -> Content | None:
@@ -128,5 +121,5 @@ def live_text(state: SessionState, width: int) -> Content:
         baseline_ms = _baseline_ms(state)
         beside = f", baseline {format_ms(baseline_ms)}" if baseline_ms else ""
         tail += Content.assemble(" ", (live_line(state), "$primary"), f" {format_ms(step_ms)}", (beside, DIM))
-    name = shortened(state.running, max(_LEAST_NAME, width - 2 - tail.cell_length))
+    name = trial_name(state.running, max(_LEAST_NAME, width - 2 - tail.cell_length))
     return Content.assemble(("▶ ", "$accent"), (name, "bold"), tail)

@@ -25,13 +25,15 @@ from advisor.records import Comparison, NumericsResult, Outcome, TrialRecord, Tr
 from advisor.report.figures import effect_words, own_figures, verdict_shown
 from advisor.report.several_gpus import against_one_gpu
 from advisor.tui.deciding import decision_on
-from advisor.tui.text import DIM, MARKS, interval_bar, on_the_stack, own_mark, widest_effect
+from advisor.tui.text import DIM, MARKS, interval_bar, on_the_stack, own_mark, trial_name, trial_parts, widest_effect
 from advisor.tui.views.readings import live_line, live_step_ms
 
 BASELINE = "baseline"
 STACK = "stack"
 NAME, EFFECT = "name", "effect"
 BAR_WIDTH = 13
+NAME_WIDTH = 18
+EFFECT_WIDTH = 31  # of a screen of 80 cells
 SKIPPED_PREFIX = "skipped:"
 
 
@@ -50,15 +52,15 @@ class Column:
     number: bool = False
 
 
-WIDE = 104
+WIDE = 106
 COLUMNS = (
     Column("state", "", 3, 3),
-    Column(NAME, "candidate", 18, 22),
+    Column(NAME, "candidate", NAME_WIDTH, 22),
     Column(EFFECT, "effect", 20, 20),
     Column("bar", "slower│faster", BAR_WIDTH, BAR_WIDTH, at_least=WIDE),
     Column("step", "step", 8, 8, number=True),
     Column("memory", "memory", 9, 9, number=True),
-    Column("numerics", "numerics", 15, 15, at_least=WIDE),
+    Column("numerics", "numerics", 17, 17, at_least=WIDE),
     Column("start", "start-up", 8, 8, at_least=140, number=True),
 )
 
@@ -138,28 +140,19 @@ def _other_row(name: str, state: SessionState) -> Row:
     log_path, ended = state.logs[name], state.ended.get(name)
     if state.running == name:
         return _row(name, _running_cells(name, state), log_path)
-    cells = {"state": Content.styled("·", "dim"), "name": _plain(name, "dim")}
+    cells = {"state": Content.styled("·", "dim"), "name": _plain(trial_name(name, NAME_WIDTH), "dim")}
     if ended is None:
         return _row(name, cells, log_path)
     if ended.outcome is not Outcome.MEASURED:
         sign = Content.styled("○" if ended.outcome is Outcome.SKIPPED else "✗", "$warning")
         reason = format_outcome(TrialResult(ended.outcome, ended.reason))
         return _row(name, cells | {"state": sign, "effect": _plain(ended.reason or reason, "dim")}, log_path)
-    subject, told = _subject(name)
+    subject, told = trial_parts(name)
     cells["name"] = _plain(subject, "dim")
     cells["effect"] = _plain(_of_several_gpus(name, state) or told or "measured", "dim")
     cells["step"] = Content.styled(format_ms(ended.step_ms), "dim")
     cells["memory"] = Content.styled(format_bytes(ended.peak_reserved_bytes), "dim")
     return _row(name, cells, log_path)
-
-
-def _subject(name: str) -> tuple[str, str]:
-    """The subject of a trial's name and what it says of it: the column of names is too narrow for both."""
-    subject, colon, rest = name.partition(": ")
-    if colon and subject in ("stack", "again"):
-        return (f"stack of {rest.count(',') + 1}" if subject == "stack" else subject), rest
-    subject = next((word for word in ("stack", "baseline") if name.startswith(word)), name)
-    return subject, name.removeprefix(subject).lstrip(", ")
 
 
 def _of_several_gpus(name: str, state: SessionState) -> str:
@@ -201,7 +194,7 @@ def _running_cells(name: str, state: SessionState) -> dict[str, Content]:
     told = f"{activity} {line}" if line else f"running: {activity}" if activity else "running"
     return {
         "state": Content.styled("▶", "$accent"),
-        "name": _plain(name, "bold $accent"),
+        "name": _plain(trial_name(name, NAME_WIDTH), "bold $accent"),
         "effect": _plain(told, "$accent"),
         "step": Content.styled(format_ms(live_step_ms(state)) if line else "", "$accent"),
     }
@@ -217,11 +210,17 @@ def _record_cells(record: TrialRecord, widest: float) -> dict[str, Content]:
     }
     if not record.result.measured:
         return cells | {"effect": _plain(_reason(record.result), style)}
-    added = on_the_stack(record.contribution).plain if record.contribution is not None else ""
+    added = _added(record.contribution) if record.contribution is not None else ""
     effect = _effect_cells(record.contribution or record.comparison, widest, added)
     if record.contribution is None and not record.alone:
         effect["effect"] = _plain(effect_words(record), "dim")
     return cells | {**effect, **_measured_cells(record.step_ms, record.result, record.numerics)}
+
+
+def _added(contribution: Comparison) -> str:
+    """The contribution to the stack, that it is one only where a narrow screen has room for it."""
+    told = on_the_stack(contribution).plain
+    return told if len(told) <= EFFECT_WIDTH else on_the_stack(contribution, short=True).plain
 
 
 def _marked(
@@ -345,7 +344,7 @@ def rows_to_show(rows: Sequence[Row], order: Order, state: SessionState) -> list
     """The rows to show, in their order."""
     shown = [row for row in rows if order.show_skipped or order.query or not row.key.startswith(SKIPPED_PREFIX)]
     words = order.query.lower().split()
-    shown = [row for row in shown if all(word in f"{row.key} {row.cells[EFFECT].plain}".lower() for word in words)]
+    shown = [row for row in shown if not words or all(word in _told_by(row, state) for word in words)]
     if not order.column:
         return shown
     pinned = [row for row in shown if row.key in _PINNED]
@@ -354,6 +353,13 @@ def rows_to_show(rows: Sequence[Row], order: Order, state: SessionState) -> list
     known = [(figure, row) for row in others if (figure := figures[row.key]) is not None]
     known.sort(key=lambda pair: pair[0], reverse=(order.column in _LARGEST_FIRST) is not order.backwards)
     return [*pinned, *(row for _, row in known), *(row for row in others if figures[row.key] is None)]
+
+
+def _told_by(row: Row, state: SessionState) -> str:
+    """A row's name, verdict and reason, to look for words in."""
+    record = state.trials.get(row.key)
+    verdict = (record.contribution.verdict if record.contribution else verdict_shown(record)) if record else None
+    return " ".join([row.key, row.cells[EFFECT].plain, verdict or ""]).lower()
 
 
 def _figure(key: str, column: str, state: SessionState) -> tuple[float, str] | None:

@@ -128,7 +128,7 @@ def _how_to_go_on(record: TrialRecord, state: SessionState) -> str:
 
 def _effect(record: TrialRecord) -> Content:
     effect = own_effect(record)
-    if verdict_shown(record) is Verdict.NO_DIFFERENCE:
+    if verdict_shown(record) is Verdict.NO_DIFFERENCE and record.comparison and not record.comparison.is_open:
         effect += Content.styled(f"  {format_interval(record.comparison)}", DIM)
     return effect + Content.styled(f"  {IN_TURN}" if record.confirmed else "", DIM)
 
@@ -153,7 +153,8 @@ def _costs(record: TrialRecord, baseline: BaselineRecord | None) -> Content:
     old = baseline.result.peak_reserved_bytes if baseline else None
     cost = f"start-up {format_seconds(start_up_s(record.result))}"
     if record.alone and record.verdict is Verdict.FASTER:
-        cost += f", {format_repayment(record.break_even_steps)}"
+        repaid = format_repayment(record.break_even_steps)
+        cost = f"{cost}, {repaid}" if record.break_even_steps != 0 else repaid
     return Content("  ").join(
         [
             Content.assemble(("memory ", DIM), memory_against(record.result.peak_reserved_bytes, old)),

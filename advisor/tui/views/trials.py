@@ -19,7 +19,17 @@ from advisor.tui.deciding import can_decide, can_measure_stack, handlers_of, val
 from advisor.tui.messages import Decided, RetryWanted
 from advisor.tui.text import DIM, waiting_text
 from advisor.tui.views.base import View
-from advisor.tui.views.trial_rows import STACK, WIDE, Order, Row, build_rows, fitting_columns, rows_to_show, tally
+from advisor.tui.views.trial_rows import (
+    SKIPPED_PREFIX,
+    STACK,
+    WIDE,
+    Order,
+    Row,
+    build_rows,
+    fitting_columns,
+    rows_to_show,
+    tally,
+)
 from advisor.tui.views.trial_text import selection_text
 from advisor.tui.widgets.changes import show_text, show_titles
 from advisor.tui.widgets.log_tail import LogTail
@@ -59,6 +69,7 @@ class TrialsView(View):
         rows = rows_to_show(every, self._order, state)
         show_text(self.query_one("#tally", Static), self._tally(every, rows))
         waiting = waiting_text(state, "Candidates are chosen once the baseline is measured.")
+        waiting = f"Nothing here has “{self._order.query}” in it. Escape shows all." if self._order.query else waiting
         show_text(self.query_one("#trials-empty", Static), Content.styled(waiting, DIM))
         self.query_one("#trials-empty").display = not rows
         self._table.display = bool(rows)
@@ -90,7 +101,7 @@ class TrialsView(View):
 
     @property
     def subject(self) -> str:
-        return self.selected_key
+        return self.selected_key.removeprefix(SKIPPED_PREFIX)
 
     @on(RowTable.Moved)
     def _on_moved(self) -> None:
@@ -118,7 +129,7 @@ class TrialsView(View):
         panel.display = bool(key) and self._log_shown
         if panel.display:
             row = self._rows[key]
-            show_titles(panel, f"Log of {key}")
+            show_titles(panel, f"Log of {self.subject}")
             self.query_one(LogTail).follow(row.log_path)
 
     @property

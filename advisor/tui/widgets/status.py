@@ -12,7 +12,7 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_seconds
 from advisor.report.figures import MEASURED_ONCE, STAGES
 from advisor.tui.context import Context
-from advisor.tui.text import DIM, by_objective, meter, shortened
+from advisor.tui.text import DIM, by_objective, meter, shortened, trial_name
 from advisor.tui.widgets.changes import show_text
 
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
@@ -117,11 +117,10 @@ def now_text(context: Context, room: int = 200) -> Content:
     elif state.activity:
         tail = Content.assemble("  ", (state.activity, "$accent"), tail)
     stage, left = _stage(context), room - len(tail)
-    if state.running in stage:
-        name = stage
-    else:
-        name = f"{stage}: {state.running}" if len(stage) + 2 + len(state.running) <= left else state.running
-    return Content.assemble((shortened(name, max(_LEAST_NAME, left)), "bold"), tail)
+    both = stage if state.running in stage else f"{stage}: {state.running}"
+    fits = len(both) <= left or state.running in stage
+    room = max(_LEAST_NAME, left)
+    return Content.assemble((shortened(both, room) if fits else trial_name(state.running, room), "bold"), tail)
 
 
 def _stage(context: Context) -> str:
@@ -186,5 +185,5 @@ def stack_text(state: SessionState, *, wide: bool) -> Content:
     if stack.comparison is None:
         return Content("")
     effect = by_objective(stack.result, stack.comparison, state.yardstick, short=not wide)
-    once = f" {MEASURED_ONCE}" if wide and not stack.confirmed else ""
+    once = f", {MEASURED_ONCE}" if wide and not stack.confirmed else ""
     return Content.assemble(("stack ", DIM), effect, (once, DIM))
