@@ -59,6 +59,25 @@ def test_a_stack_is_confirmed_with_its_interval_under_load(tmp_path, seed):
     assert state.baseline.noise_floor <= 0.3
 
 
+class SlowedTrials(LoadedTrials):
+    """Whole trials take longer, too: imports, the first steps and the warm-up wait for the cores as well."""
+
+    @property
+    def trial_s(self):
+        return self.draw.choice((4.0, 5.0, 6.0, 8.0, 10.0)) if self.now_s else 5.0
+
+    @trial_s.setter
+    def trial_s(self, seconds):
+        assert seconds
+
+
+@pytest.mark.parametrize("seed", [0, 3, 5, 9])
+def test_trials_that_overrun_leave_the_turns_their_time(tmp_path, seed):
+    """Repeats that took half as long again as expected left no time for the turns, and the stack unconfirmed."""
+    state = FakeRun(tmp_path, HELPS, trials=SlowedTrials(HELPS, seed), budget_s=90.0).run().state
+    assert state.stack.confirmed
+
+
 def test_nothing_is_exported_under_load_where_nothing_helps(tmp_path):
     def nothing(settings):
         return 1.0

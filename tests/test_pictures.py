@@ -27,7 +27,7 @@ from advisor.report.charts import (
     Mark,
     Plot,
     Tone,
-    limit_label,
+    limit_labels,
     linear_axis,
     log_axis,
     placed,
@@ -247,7 +247,7 @@ def test_labels_cover_neither_marks_nor_each_other(size) -> None:
     plot = Plot("", "", axis, axis, (Line(((0.0, 0.2), (1.0, 0.2)), Tone.LIMIT, "limit"),), marks)
     spots = placed(plot, Canvas(*size))
     boxes = [(*spot.at, spot.at[0] + len(spot.text), spot.at[1] + 1) for spot in spots if spot.at]
-    boxes.append((*limit_label(plot, plot.lines[0], Canvas(*size)), size[0], 0))
+    boxes.append((*limit_labels(plot, Canvas(*size))[0][1][:2], size[0], 0))
     assert len(boxes) > 3
     assert all(spot.mark == mark for spot, mark in zip(spots, marks, strict=True))
     for one, other in combinations(boxes[:-1], 2):
@@ -269,6 +269,19 @@ def test_no_label_stands_beside_another_mark_than_its_own() -> None:
     assert spots[0].at is not None
     spots = placed(Plot("", "", axis, axis, (), (own, replace(own, sign="B"))), Canvas(40, 10))
     assert [spot.at is None for spot in spots] == [True, False], "what is hidden has no label"
+
+
+@pytest.mark.parametrize("size", [(40, 8), (76, 12), (120, 30)])
+@pytest.mark.parametrize("heights", [(0.7, 0.9), (0.9, 0.7), (0.5, 0.52), (0.98, 1.0), (0.02, 0.05), (0.6, 0.6)])
+def test_labels_of_limits_cover_no_other(heights, size) -> None:
+    axis, canvas = Axis("", 0.0, 1.0), Canvas(*size)
+    lines = [Line(((0.0, 0.1), (1.0, height)), Tone.LIMIT, f"limit at {height}") for height in heights]
+    plot = Plot("", "", axis, axis, tuple(lines), ())
+    drawn, boxes = zip(*limit_labels(plot, canvas), strict=True)
+    assert list(drawn) == lines
+    (left, bottom, right, top), other = boxes
+    assert right <= other[0] or other[2] <= left or top <= other[1] or other[3] <= bottom
+    assert all(box[0] >= 0 and box[1] >= 0 and box[2] <= size[0] and box[3] <= size[1] for box in boxes)
 
 
 # --- SVG ----------------------------------------------------------------------------------------------------------

@@ -15,8 +15,10 @@ from made_up import (
     LAST,
     PLAIN,
     TF32,
+    UNCAPTURED,
     WHOLE,
     WITH_LOSS,
+    failed,
     found_by,
     known_of,
     product,
@@ -28,7 +30,7 @@ from advisor.experiment.judging.judge import BASELINE, AlternatedBlocks
 from advisor.experiment.known import Kind
 from advisor.experiment.moves import moves, why_not
 from advisor.experiment.search import best
-from advisor.records import Numerics
+from advisor.records import Numerics, Outcome
 
 # --- the end --------------------------------------------------------------------------------------------------
 
@@ -210,6 +212,24 @@ def test_a_weakened_leap_gives_way_to_a_better_one_that_is_measured_twice():
 
     known, _ = found_by(speed)
     assert set(compiled) <= set(known.stack)
+
+
+def test_a_repeat_that_fails_is_not_made_for_as_long_as_time_is_left():
+    """On a busy machine a repeat found no end within its time, and was made until the session had none."""
+    runs, compiled = [], WHOLE.without(GRAPH.key)
+
+    def speed(settings):
+        runs.append(settings)
+        if GRAPH.key in settings:
+            return "RuntimeError: operation not permitted when stream is capturing"
+        if settings == compiled and runs.count(settings) > 1:
+            return failed("no result after 4 s (compiling)", Outcome.TIMED_OUT)
+        return {UNCAPTURED: 1.4, compiled: 1.38}.get(settings, 1.0)
+
+    known, lab = found_by(speed)
+    assert lab.settings_of(Kind.AGAIN).count(compiled) == 1
+    assert lab.spent_s < lab.budget_s / 2
+    assert known.stack
 
 
 def test_turns_that_leave_it_open_are_taken_again_and_are_no_proof():

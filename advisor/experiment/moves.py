@@ -284,9 +284,9 @@ def _simpler_again(known: Known) -> Moves:
         ratio = judge.gain(rest, known.stack).ratio if ran == 1 and known.usable(rest) else 0.0
         if ratio >= POLICY.as_fast:
             once = _less_measured(known.judge, known.stack, rest)
-            yield Move(Kind.AGAIN, once, max(POLICY.least_gain, _discounted(ratio)), f"again: {once}")
+            yield from _again(known, once, max(POLICY.least_gain, _discounted(ratio)))
         elif ran > 1 and len(judge.measured_runs(known.stack)) == 1:
-            yield Move(Kind.AGAIN, known.stack, POLICY.least_gain, f"again: {known.stack}")
+            yield from _again(known, known.stack, POLICY.least_gain)
 
 
 def _rivals_again(known: Known) -> Moves:
@@ -302,8 +302,14 @@ def _rivals_again(known: Known) -> Moves:
         if settings in known.measured_leaps and len(runs) == 1:  # a whole stack may have been unlucky as well as lucky
             ratio = max(ratio, math.sqrt(gain.high))
         if ratio > POLICY.least_gain and unclear and not gain.is_worse:
-            once = _less_measured(known.judge, settings, known.stack)
-            yield Move(Kind.AGAIN, once, _discounted(ratio), f"again: {once or 'baseline'}")
+            yield from _again(known, _less_measured(known.judge, settings, known.stack), _discounted(ratio))
+
+
+def _again(known: Known, settings: Settings, gain: float) -> Moves:
+    """Run settings once more, unless they failed the last time: they would fail again for as long as time is left."""
+    runs = known.judge.runs.get(settings)
+    if not runs or runs[-1].measured:
+        yield Move(Kind.AGAIN, settings, gain, f"again: {settings or 'baseline'}")
 
 
 def _less_measured(judge: Judge, *combinations: Settings) -> Settings:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Iterator
 
-from advisor.report.charts import Axis, Bar, Bars, Canvas, Chart, Plot, Stacked, StackedBars, Tone, limit_label, placed
+from advisor.report.charts import Axis, Bar, Bars, Canvas, Chart, Plot, Stacked, StackedBars, Tone, limit_labels, placed
 
 WIDTH = 420.0
 _HEIGHT = 250.0
@@ -77,9 +77,8 @@ def _plot(plot: Plot) -> Iterator[str]:
         spots = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(across, up, strict=True))
         dashed = ' stroke-dasharray="5 3"' if line.tone in (Tone.LIMIT, Tone.BASELINE) else ""
         yield f'<polyline points="{spots}" class="line {line.tone}"{dashed}/>'
-        if line.tone is Tone.LIMIT:
-            left, bottom = limit_label(plot, line, canvas)
-            yield _text(_LEFT + left, floor - bottom - 4, line.label, f"sign {line.tone}")
+    for line, (_, bottom, right, _) in limit_labels(plot, canvas):
+        yield _text(_LEFT + right, floor - bottom - 4, line.label, f"sign {line.tone}", "end")
     for spot in placed(plot, canvas):
         yield _text(_LEFT + spot.x, floor - spot.y + 4, spot.mark.sign, f"sign {spot.mark.tone}", "middle")
         if spot.at:

@@ -241,7 +241,7 @@ def placed(plot: Plot, canvas: Canvas) -> list[Placed]:
     """
     spots = [_spot(plot, mark.x, mark.y, canvas) for mark in plot.marks]
     taken = [_around(x, y, canvas) for x, y in spots]
-    taken += [_of_limit(plot, line, canvas) for line in plot.lines if line.tone is Tone.LIMIT]
+    taken += [box for _, box in limit_labels(plot, canvas)]
     drawn = [box for line in plot.lines for box in _along(plot, line, canvas)]
     found: list[Placed] = []
     for place, mark in reversed(list(enumerate(plot.marks))):
@@ -269,16 +269,26 @@ def _spot(plot: Plot, x: float, y: float, canvas: Canvas) -> tuple[float, float]
     return min(right, max(canvas.character / 2, across)), min(top, max(canvas.line / 2, up))
 
 
-def limit_label(plot: Plot, line: Line, canvas: Canvas) -> tuple[float, float]:
-    """The lower left corner of a limit's label: above the right end of its line, or below it at the very top."""
+def limit_labels(plot: Plot, canvas: Canvas) -> list[tuple[Line, _Box]]:
+    """The limits, each with the room of its label: at the right end of its line, and on no other label."""
+    limits = [line for line in plot.lines if line.tone is Tone.LIMIT]
+    aside = (1 + max((len(line.label) for line in limits), default=0)) * canvas.character
+    taken: list[_Box] = []
+    for line in limits:
+        places = _beside_limit(plot, line, canvas)
+        boxes = [(left - by, low, right - by, high) for by in (0.0, aside) for left, low, right, high in places]
+        free = (box for box in boxes if not any(_overlap(box, other, 0.0) for other in taken))
+        taken.append(next(free, boxes[0]))
+    return list(zip(limits, taken, strict=True))
+
+
+def _beside_limit(plot: Plot, line: Line, canvas: Canvas) -> list[_Box]:
+    """The places of a limit's label, the best first: above the right end of its line, or below it at the very top."""
     across, up = (plot.x.place(line.points[-1][0]) * canvas.width, plot.y.place(line.points[-1][1]) * canvas.height)
-    above = up + 2 * canvas.line <= canvas.height
-    return across - len(line.label) * canvas.character, up if above else up - 2 * canvas.line
-
-
-def _of_limit(plot: Plot, line: Line, canvas: Canvas) -> _Box:
-    left, bottom = limit_label(plot, line, canvas)
-    return left, bottom, left + len(line.label) * canvas.character, bottom + canvas.line
+    width = len(line.label) * canvas.character
+    levels = (up, up - 2 * canvas.line) if up + 2 * canvas.line <= canvas.height else (up - 2 * canvas.line, up)
+    inside = [level for level in levels if 0 <= level <= canvas.height - canvas.line] or [levels[0]]
+    return [(across - width, level, across, level + canvas.line) for level in inside]
 
 
 def _along(plot: Plot, line: Line, canvas: Canvas) -> Iterator[_Box]:

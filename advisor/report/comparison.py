@@ -17,12 +17,12 @@ from advisor.figures.formatting import (
     format_bytes,
     format_bytes_change,
     format_change,
-    interval_or_words,
     format_ms,
     format_noise,
     format_outcome,
     format_rate,
     format_seconds,
+    interval_or_words,
 )
 from advisor.records import BaselineRecord, Comparison, Hardware, StackRecord, TrialRecord, Value, Verdict, text_of
 from advisor.report.figures import effect_words, own_figures, verdict_shown

@@ -14,7 +14,6 @@ from advisor.figures.formatting import (
     format_change,
     format_energy,
     format_found,
-    format_interval,
     format_ms,
     format_names,
     format_noise,
@@ -29,6 +28,7 @@ from advisor.figures.formatting import (
     format_verdict,
     format_way,
     format_worth,
+    interval_or_words,
 )
 from advisor.figures.sweep import RECIPE as BATCH_SIZE
 from advisor.figures.sweep import knee_of

@@ -16,6 +16,7 @@ from advisor.figures.formatting import (
     format_ms,
     format_pending,
     format_percent,
+    interval_or_words,
     plain,
 )
 from advisor.records import BaselineRecord, Mode, Objective, StackRecord, TrialRecord

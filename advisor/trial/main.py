@@ -21,7 +21,6 @@ from advisor.figures.formatting import format_ms, format_percent
 from advisor.figures.stats import two_modes
 from advisor.machine.device import backend_of, named
 from advisor.portable.losses import LossError
-from advisor.portable.plan import StepPlan
 from advisor.process.channel import Channel
 from advisor.process.household import lead_own_group
 from advisor.process.output import flush_streams, redirect_output
@@ -83,7 +82,7 @@ from advisor.trial.profile.compilation import compilation_notes, compile_mark, k
 from advisor.trial.profile.habits import stop_debugging, with_habits
 from advisor.trial.profile.phases import check_clocks, measure_parts
 from advisor.trial.profile.profiler import phases_alone, profile_step
-from advisor.trial.raised import result_of
+from advisor.trial.raised import fitting_hint, result_of
 from advisor.trial.reference import reference_result
 from advisor.trial.timed_loop import components_of, resident_data, set_mode, settle_loss, stepper
 from advisor.trial.verify import packaged_result, verified_result
@@ -95,10 +94,6 @@ _BUDGET_PER_BASELINE = 8
 # Longest block when two trials alternate, and longest run thrown away before it, as a multiple of the usual block:
 # blocks may have to be longer to hold whole epochs. Unitless.
 _LONGEST_TURN = 3
-_FITTING_BATCH = (
-    "Check that the batch fits the model and the loss; a batch is (inputs, target) or a dict of keywords, "
-    "and a loss that takes the model names its first parameter `model`."
-)
 
 
 def trial_main(
@@ -215,7 +210,7 @@ class Trial:
         if self.spec.kind is TrialKind.AHEAD:
             keep_no_kernel_timings()
         started = time.perf_counter()
-        probe = self._probe(parts.step, parts.components.plan, batches, parts.loop.hint)
+        probe = self._probe(parts, batches)
         return _FirstSteps(probe, data, time.perf_counter() - started - probe.seconds)
 
     def _measured(self, parts: _Parts, first: _FirstSteps) -> TrialResult:
@@ -306,12 +301,13 @@ class Trial:
             check_epochs(loop.data, components.data, self.spec.seed)
         return print_of_data(components.data, batches, self.spec.seed, components.plan, twice=self.spec.kind.inspects)
 
-    def _probe(self, step: Any, plan: StepPlan, batches: list[Any], hint: str) -> Probe:
+    def _probe(self, parts: _Parts, batches: list[Any]) -> Probe:
         """The first steps. They also compile, so they count as warm-up."""
+        plan, loop = parts.components.plan, parts.loop
         self._say("first steps" if plan.compiles_with == "none" else "compiling")
         probe = probe_training if plan.mode is Mode.TRAIN else probe_inference
         try:
-            return probe(step, batches, self.spec.stream_seed)
+            return probe(parts.step, batches, self.spec.stream_seed)
         except (torch.OutOfMemoryError, AdvisorError):
             raise
         except Exception as error:
@@ -319,9 +315,8 @@ class Trial:
                 raise
             if isinstance(error, LossError):
                 raise TargetError(error.message, error.hint) from error
-            raise TargetError(
-                f"the first step failed: {one_line(error)}", hint_for(error, hint or _FITTING_BATCH), user_frames(error)
-            ) from error
+            hint = hint_for(error, loop.hint or fitting_hint(loop.model, batches[0], error))
+            raise TargetError(f"the first step failed: {one_line(error)}", hint, user_frames(error)) from error
 
     def _refuse_hopeless(self, spent_s: float, step_s: float) -> None:
         """Say at once, not at the time-out, that steps are too long for the budget."""

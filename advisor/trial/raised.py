@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import traceback
+from typing import Any
 
 import torch
+from torch import nn
 
 from advisor.errors import AdvisorError, TargetError, TooSlowError
+from advisor.files.paths import is_library
+from advisor.portable.calls import inputs_of, required_keywords
+from advisor.portable.parallel import unwrapped
 from advisor.process.channel import Channel
 from advisor.records import Outcome, TargetFailure, TrialResult
+from advisor.runtime.batches import describe
 from advisor.target.entrypoint import one_line, user_frames
 
 _CPU_ALLOCATOR = "DefaultCPUAllocator: "
@@ -33,6 +40,35 @@ def result_of(error: BaseException, channel: Channel) -> TrialResult:
         outcome = Outcome.TIMED_OUT if isinstance(error, TooSlowError) else Outcome.FAILED
         return _failed(outcome, error.message, error.hint, error.details)
     return _failed(Outcome.FAILED, one_line(error), "The trial's log has the whole story.", user_frames(error))
+
+
+def fitting_hint(model: nn.Module, batch: Any, error: BaseException) -> str:
+    """What to type when a first step fails on a batch of the user's: the inputs that it lacks, or its shapes."""
+    missing = _missing_inputs(model, error)
+    if missing:
+        keys = ", ".join(f'"{name}": ...' for name in _needed_inputs(model))
+        lacks = " and ".join(missing)
+        return f"A batch is {describe(batch)}, and the model needs {lacks} too: let each batch be a dict, {{{keys}}}."
+    return (
+        f"A batch is {describe(batch)}: check that it fits the model and the loss. It is (inputs, target) or a dict of "
+        "keywords, and a loss that takes the model names its first parameter `model`."
+    )
+
+
+def _missing_inputs(model: nn.Module, error: BaseException) -> list[str]:
+    """The inputs that a call of ours lacked, by Python's complaint; none where the user's code called the model."""
+    called = getattr(unwrapped(model).forward, "__qualname__", "")
+    ours = isinstance(error, TypeError) and str(error).startswith(f"{called}() missing")
+    frames = traceback.extract_tb(error.__traceback__)
+    if not ours or not all(is_library(frame.filename) for frame in frames):
+        return []
+    return [name for name in _needed_inputs(model) if f"'{name}'" in str(error)]
+
+
+def _needed_inputs(model: nn.Module) -> list[str]:
+    """The names without which the model cannot be called, in its own order."""
+    needed = required_keywords(model)
+    return [parameter.name for parameter in inputs_of(model) or () if parameter.name in needed]
 
 
 def _ran_out_of_memory(error: BaseException) -> bool:

@@ -242,6 +242,17 @@ class TestADraft:
         with pytest.raises(UsageError, match="already"):
             init.parse(["train.py"]).run()
 
+    def test_of_a_notebook_says_how_as_measuring_one_does(self, tmp_path):
+        (tmp_path / "train.ipynb").write_text("{}")
+        with pytest.raises(TargetError, match="is a notebook") as error:
+            init.parse([str(tmp_path / "train.ipynb")])
+        assert "nbconvert" in error.value.hint
+
+    def test_help_says_where_the_scripts_arguments_go(self, capsys):
+        with pytest.raises(SystemExit):
+            init.parse(["--help"])
+        assert "[-- ARGUMENTS of the script]" in capsys.readouterr().out
+
     @pytest.mark.process
     def test_the_command_writes_it(self, tmp_path, capsys):
         output = tmp_path / "build_it.py"

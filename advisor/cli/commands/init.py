@@ -13,6 +13,7 @@ from pathlib import Path
 from advisor.cli.parser import Parser, split_arguments
 from advisor.errors import ExitCode, TargetError, UsageError
 from advisor.figures.options import seconds_of
+from advisor.files.paths import check_target
 
 _BUDGET_S = 120.0
 _LAST_LINES = 12
@@ -67,12 +68,14 @@ class Init:
 def parse(arguments: Sequence[str]) -> Init:
     """The options of this command. Raises UsageError."""
     own, scripts = split_arguments(arguments)
-    parser = Parser("perf-advisor init", "Write a build() to complete, filled in with what was seen of a script.")
+    about = "Write a build() to complete, filled in with what was seen of a script."
+    parser = Parser("perf-advisor init", about, usage="perf-advisor init SCRIPT [options] [-- ARGUMENTS of the script]")
     parser.add_argument("script", metavar="SCRIPT", help="your training script, path/file.py; it is run up to its loop")
     parser.option("--output", metavar="FILE", help="the file to write (build_SCRIPT.py if left out)")
     parser.option("--budget", metavar="TIME", read=seconds_of, default=_BUDGET_S, help="90s, 2m (the default)")
     options = parser.parse(own)
     script = Path(options.script)
+    check_target(options.script, Path.cwd())
     if script.suffix != ".py" or not script.is_file():
         raise UsageError(f"there is no script {options.script}.", "Give the path of a Python file, as in train.py.")
     file = options.output or str(script.with_name(f"build_{script.name}"))

@@ -31,6 +31,8 @@ _HANGS_AFTER_S = 30.0
 # What it takes to end the process of a trial that is given up. Seconds.
 _LAST_S = 0.5
 _REPEAT_SHARE = 0.15
+# How many of the latest trials tell how much longer than expected the next may take. A count.
+_LATEST = 5
 
 
 class Budget:
@@ -126,10 +128,16 @@ class Budget:
         else:
             self._walls.append(wall_s)
 
+    @property
+    def overrun_s(self) -> float:
+        """How much longer than expected a trial may take, in seconds: as much as the longest of the latest took."""
+        latest = self._walls[-_LATEST:]
+        return max(latest) - median(latest) if latest else 0.0
+
     def expected_s(self, code: Settings | None = None, *, cost: float = 0.0) -> float:
         """The expected duration of the next trial, in seconds; ``code`` and ``cost`` as in :meth:`learn`."""
         guess_s = max(2 * self.measure_s + 1, self.baseline_s or 0.0)
-        ordinary_s = median(self._walls[-5:]) if self._walls else guess_s
+        ordinary_s = median(self._walls[-_LATEST:]) if self._walls else guess_s
         if not cost:
             return ordinary_s
         cold_s = cost * self._cold_s(ordinary_s)

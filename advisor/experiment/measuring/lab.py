@@ -81,6 +81,7 @@ class Lab:
     def affords(self, move: Move, known: Known) -> bool:
         """Whether there is time for a move, and for the stack's turns behind it.
 
+        Where time is reserved for the turns, a move has to leave it also when it takes as long as the longest of late.
         Nothing is reserved against a bold leap: it is what the turns would measure. A compilation that may end too late
         is started all the same, for it is given all the time that is left; but the turns of a stack that nobody could
         recommend before them, as on a noisy machine, have theirs. Before it the noise is looked at where that
@@ -101,7 +102,8 @@ class Lab:
             return budget.allows(shortest_s, reserve_s=self._reserve_against_a_leap_s(known))
         if move.kind is Kind.TURNS:
             return budget.allows(cost_s)
-        return budget.allows(cost_s, reserve_s=self.reserve_s(known))
+        reserve_s = self.reserve_s(known)
+        return budget.allows(cost_s + (budget.overrun_s if reserve_s else 0.0), reserve_s=reserve_s)
 
     def reserve_s(self, known: Known) -> float:
         """The seconds that are reserved for measuring the stack in turn with the baseline: a fifth at most.

@@ -121,6 +121,12 @@ table { border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabu
 th, td { text-align: left; vertical-align: top; padding: .35rem .9rem .35rem 0; border-bottom: 1px solid var(--line); }
 th { color: var(--dim); font-weight: 600; white-space: nowrap; }
 .number { text-align: right; white-space: nowrap; }
+td:last-child:not(.number, :first-child) { min-width: 12rem; }
+@media (max-width: 34rem) {
+  th, td { padding-right: .5rem; }
+  td.number { white-space: normal; }
+  table { font-size: .85rem; }
+}
 code, pre { font: .88em/1.5 ui-monospace, monospace; background: var(--soft); border-radius: .25rem; }
 code { padding: .1rem .3rem; }
 summary { color: var(--dim); cursor: pointer; }

@@ -10,7 +10,7 @@ import math
 from textual.color import Color
 from textual_plotext import PlotextPlot
 
-from advisor.report.charts import Axis, Canvas, Plot, Tone, limit_label, placed
+from advisor.report.charts import Axis, Canvas, Plot, Tone, limit_labels, placed
 from advisor.tui.text import TONES
 
 # Rows of plotext's frame: the axis, its ticks, its title; and the column of the axis.
@@ -48,9 +48,8 @@ class Chart(PlotextPlot):
         for line in plot.lines:
             across, up = zip(*((plot.x.place(x), plot.y.place(y)) for x, y in line.points), strict=True)
             plt.plot(list(across), list(up), marker="braille", color=self._colour(line.tone))
-            if line.tone is Tone.LIMIT:
-                left, bottom = limit_label(plot, line, canvas)
-                self._write(line.label, (left, math.ceil(bottom)), canvas, line.tone)
+        for line, (left, bottom, _, _) in limit_labels(plot, canvas):
+            self._write(line.label, (left, math.ceil(bottom)), canvas, line.tone)
         for spot in placed(plot, canvas):
             if spot.at:
                 self._write(spot.text, spot.at, canvas, spot.mark.tone)

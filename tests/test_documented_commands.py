@@ -1,0 +1,93 @@
+"""Every command of the README and of docs/ is run, through the command line and to its end, with trials made up."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from facts import cpu_facts
+from fake_trials import FakeTrials
+from made_up import product
+from test_readme import COMMANDS, ROOT
+
+from advisor.cli.main import main
+from advisor.errors import ExitCode
+from advisor.experiment.past.journal import Journal, list_sessions
+from advisor.experiment.session import Session
+from advisor.recipe.settings import Settings
+from advisor.records import Mode
+
+BUILD = "import torch\n\n\ndef build(config=None):\n    return torch.nn.Linear(512, 8), torch.randn(4, 512)\n"
+# These are run by tests of their own: init and compiling to a file in processes, and what joins another machine.
+ELSEWHERE = ("perf-advisor init ", "perf-advisor follow ", "--nnodes", "--export model.pt2")
+# Where this is lacking, the command says so in place of measuring.
+LACKS = {"--gpus": "several GPUs", "perf-advisor open": "terminal"}
+SPEED = product(autocast=1.5, half_weights=1.4)
+
+
+class Trials(FakeTrials):
+    """Trials of whatever is asked for, and their clock."""
+
+    def __init__(self):
+        super().__init__(SPEED, trial_s=15.0)  # few of them fit a budget
+
+    @staticmethod
+    def prepare():
+        """Nothing has to be imported in advance."""
+
+
+def on_fake_trials(request, past, emit):
+    trials = Trials()
+    trials.facts = cpu_facts(mode=request.target.mode or Mode.TRAIN)
+    journal = Journal.create(request) if past is None else Journal(past.path, request)
+    return Session(request, trials, emit, journal, past=past, clock=trials)
+
+
+def write_files():
+    """What the documents' commands name."""
+    for name in ("mymodel.py", "mymodule.py", "train.py", "build_train.py", "package/train.py"):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(BUILD, encoding="utf-8")
+    for name in ("train.yaml", "args.yaml"):
+        Path(name).write_text("batch_size: 8\nworkers: 2\nloader: {jobs: 2}\n", encoding="utf-8")
+    torch.export.save(torch.export.export(torch.nn.Linear(4, 2), (torch.randn(2, 4),)), "model.pt2")
+    shutil.copy("model.pt2", "program.pt2")
+    Path("tuned.yaml").write_text(Settings({"step.zero_grad": "zeros"}).to_yaml(), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A folder with the documents' files and two recorded sessions; the words that stand for them, and for a target."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("documents")
+        patch.setenv("PERF_ADVISOR_STATE", str(folder / "state"))
+        patch.setattr("advisor.headless.run.open_session", on_fake_trials)
+        patch.setattr("advisor.runner.trials.Runner", Trials)
+        patch.chdir(folder)
+        write_files()
+        assert [main(["mymodel:build"]) for _ in range(2)] == [ExitCode.OK] * 2
+        yield dict(zip("AB", (one.session_id for one in list_sessions()), strict=True), TARGET="mymodel:build")
+
+
+def words_of(command, stands_for):
+    """The words that a shell gives to the program; paths into this repository are found from anywhere."""
+    words = shlex.split(command.partition(" | ")[0])[1:]
+    return [str(ROOT / word) if word.startswith("tests/") else stands_for.get(word, word) for word in words]
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if not any(part in c for part in ELSEWHERE)])
+def test_a_documented_command_runs(recorded, command, capsys):
+    try:
+        code = main(words_of(command, recorded))
+    except SystemExit as exited:  # --help
+        code = exited.code
+    said = capsys.readouterr()
+    lacks = next((what for part, what in LACKS.items() if part in command), None)
+    if code == ExitCode.USAGE and lacks:
+        assert lacks in said.err
+    else:
+        assert code == ExitCode.OK, said.err[-800:]
+        assert (said.out + said.err).strip()
