@@ -1,4 +1,4 @@
-"""Every strategy and option of several GPUs on three models: one Markdown table each, written as the results come.
+"""Every strategy and option of several GPUs on four models: one Markdown table each, written as the results come.
 
     python tests/gpu/several_gpus.py --gpus 2 --within 300 --out several_gpus.md
     python tests/gpu/several_gpus.py --gpus 2 --small            # on the CPU, to see that it runs
@@ -30,6 +30,7 @@ CARRIED = {
     "resnet": {**BF16, "model.memory_format": "channels_last"},
     "gpt": {**BF16, "optimizer.implementation": "fused"},
     "recommender": {},
+    "uneven": {**BF16, "optimizer.implementation": "fused"},
 }
 DDP = {"parallel.strategy": "ddp"}
 SHARD = {"parallel.strategy": "fully_shard"}
@@ -49,12 +50,16 @@ OWN = {
         Spread(Settings({**DDP, "parallel.sync_batch_norm": True})),
     ),
     "gpt": (
-        Spread(Settings({**DDP, "compile.mode": "default"})),
+        Spread(Settings({**BY_HAND, "compile.mode": "default"})),
         Spread(Settings({"compile.mode": "default"})),
         Spread(Settings({**DDP, "step.accumulate": 4})),
         Spread(Settings({**DDP, "step.accumulate": 4, "parallel.no_sync": True})),
     ),
     "recommender": (Spread(Settings({**DDP, "parallel.comm_hook": "powersgd"})),),
+    "uneven": (
+        Spread(Settings({**DDP, "parallel.balanced_shares": True})),
+        Spread(Settings({**DDP, "parallel.length_bucketing": True})),
+    ),
 }
 REPEATED = 2
 CATALOG = load_catalog()
@@ -145,7 +150,7 @@ def main():
     parser.add_argument("--within", type=float, default=300.0, help="seconds")
     parser.add_argument("--out", default="several_gpus.md")
     parser.add_argument("--small", action="store_true", help="small models, on the CPU")
-    parser.add_argument("--models", default="resnet,gpt,recommender")
+    parser.add_argument("--models", default="resnet,gpt,recommender,uneven")
     options = parser.parse_args()
     options.until = time.monotonic() + options.within
     Runner.prepare()

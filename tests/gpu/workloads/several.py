@@ -1,9 +1,11 @@
-"""Three models for several GPUs: a ResNet, a GPT-style model, one that is mostly embeddings, and each in small."""
+"""Models for several GPUs: a ResNet, a GPT-style model, one that is mostly embeddings, and each in small; uneven text."""
 
 import torch
 import torchvision
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader
 
 
 def sgd(parameters):
@@ -101,3 +103,40 @@ def recommender():
 
 def recommender_small():
     return recommender_of(100, 8, 4, 32)
+
+
+class Classifier(nn.Module):
+    """A transformer that reads texts of uneven lengths, padded with zeros, and sorts them into classes."""
+
+    def __init__(self, words, width, layers, heads, classes):
+        super().__init__()
+        self.words = nn.Embedding(words, width, padding_idx=0)
+        layer = nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, batch_first=True, norm_first=True)
+        self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, tokens):
+        padding = tokens == 0
+        read = self.layers(self.words(tokens), src_key_padding_mask=padding)
+        return self.head(read.masked_fill(padding.unsqueeze(-1), 0).mean(1))
+
+
+def padded(samples):
+    texts, classes = zip(*samples, strict=True)
+    return pad_sequence(texts, batch_first=True), torch.tensor(classes)
+
+
+def uneven_of(words, width, layers, heads, *, longest, texts, batch):
+    """Most texts are short and a few are long, as in most collections of text."""
+    lengths = (torch.randn(texts).exp() * longest / 8).long().clamp(4, longest).tolist()
+    data = [(torch.randint(1, words, (length,)), place % 10) for place, length in enumerate(lengths)]
+    loader = DataLoader(data, batch_size=batch, shuffle=True, collate_fn=padded, drop_last=True)
+    return Classifier(words, width, layers, heads, 10), loader, nn.CrossEntropyLoss(), adamw
+
+
+def uneven():
+    return uneven_of(30000, 768, 8, 12, longest=1024, texts=4096, batch=32)
+
+
+def uneven_small():
+    return uneven_of(200, 32, 2, 2, longest=32, texts=64, batch=8)
