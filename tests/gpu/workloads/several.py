@@ -1,4 +1,4 @@
-"""Models for several GPUs: a ResNet, a GPT-style model, one that is mostly embeddings, and each in small; uneven text."""
+"""Models for several GPUs: a ResNet, a GPT, a recommender and uneven text, and each in small."""
 
 import torch
 import torchvision
