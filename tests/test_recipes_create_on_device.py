@@ -88,7 +88,10 @@ def test_the_step_creates_on_its_device_when_the_plan_says_so(mode):
 
 
 def test_compiled_code_creates_there_too(fresh_compiler):
-    """PyTorch 2.11 compiles `torch.arange(4)` for the CPU in a context of another device."""
+    """PyTorch 2.11 compiles `torch.arange(4)` for the CPU in a context of another device.
+
+    The other device has a name of its own and real tensors: PyTorch 2.14 cannot trace `torch.tensor` on "meta".
+    """
     named = []
 
     def backend(module, inputs):
@@ -101,10 +104,10 @@ def test_compiled_code_creates_there_too(fresh_compiler):
         kept = torch.eye(4, device="cpu")[0]
         return inputs.sum() + kept.sum() + torch.arange(4).to(inputs.device).sum() + torch.tensor([1.0, 2.0]).sum()
 
-    creating = creation_of(StepPlan(Mode.TRAIN, "meta", compile_mode="default", create_on_device=True))
+    creating = creation_of(StepPlan(Mode.TRAIN, "cpu:0", compile_mode="default", create_on_device=True))
     with creating():
-        torch.compile(makes_three, backend=backend)(torch.ones(4, device="meta"))
-    assert named == ["cpu", "meta", "meta"]
+        torch.compile(makes_three, backend=backend)(torch.ones(4, device="cpu:0"))
+    assert named == ["cpu", "cpu:0", "cpu:0"]
     assert inductor_config.pre_grad_custom_pass is None
 
 
