@@ -247,12 +247,12 @@ def _without_code(text: str) -> str:
     return FENCE.sub("", text)
 
 
-# Names in the guide that stand for a file of the reader's own.
+# Names in the guides that stand for a file of the reader's own.
 EXAMPLES = {"recipes/my_recipe.py", "path/file.py"}
 
 
-def test_the_modules_that_the_guide_names_are_there():
-    named = set(re.findall(r"[\w/]+\.py\b", CONTRIBUTING)) - EXAMPLES
+def test_the_modules_that_the_guides_name_are_there():
+    named = set(re.findall(r"[\w/]+\.py\b", CONTRIBUTING + DOCS["docs/internals.md"])) - EXAMPLES
     modules = [path for folder in ("advisor", "recipes", "tests") for path in (ROOT / folder).rglob("*.py")]
     assert named
     assert [name for name in sorted(named) if not any(path.match(name) for path in modules)] == []
