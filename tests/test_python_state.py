@@ -102,6 +102,39 @@ def test_a_trace_leaves_nothing_behind_and_does_not_freeze_what_a_model_keeps():
     assert text_of(model) == before
 
 
+def test_a_trace_takes_away_the_hooks_that_a_first_forward_installs():
+    class InstallsOnce(Keeper):
+        installed = False
+
+        def forward(self, x):
+            if not self.installed:
+                self.installed = True
+                self.linear.register_forward_hook(lambda *_: TRIES.append(1))
+            return self.linear(x)
+
+    model = InstallsOnce()
+    with pytest.raises(CannotTraceError):
+        inplace_sites(model)
+    model(torch.ones(1, 2))
+    assert len(TRIES) == 1
+    TRIES.clear()
+
+
+def test_a_trace_leaves_sparse_buffers_as_they_are():
+    class Graph(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.relu = nn.Linear(2, 2), nn.ReLU()
+            self.register_buffer("edges", torch.eye(2).to_sparse())
+
+        def forward(self, x):
+            return self.relu(self.linear(torch.sparse.mm(self.edges, x)))
+
+    model = Graph()
+    assert inplace_sites(model)
+    assert torch.equal(model.edges.to_dense(), torch.eye(2))
+
+
 def test_a_state_knows_whether_it_is_another():
     model = Keeper()
     state = PythonState(model.modules())

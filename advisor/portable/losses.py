@@ -286,7 +286,7 @@ def undone(model: torch.nn.Module, loss: Any = None) -> Iterator[None]:
     modules = [module for whole in wholes for module in whole.modules()]
     finder = Finder()
     finder.look_at_call(loss)
-    attributes, elsewhere = PythonState(modules), Values(finder.places.values())
+    attributes, elsewhere = PythonState(modules, with_hooks=True), Values(finder.places.values())
     devices = {tensor.device for tensor, _ in (*gradients, *buffers) if tensor.device.type == "cuda"}
     try:
         with same_draws(list(devices)), torch.compiler.set_stance("force_eager"):

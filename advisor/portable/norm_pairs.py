@@ -284,7 +284,7 @@ def kept_as_it_is(model: torch.nn.Module, training: bool) -> typing.Iterator[Non
     In training, what was in evaluation mode inside a model in training mode stays so: it is frozen.
     """
     frozen = [module for module in model.modules() if model.training and not module.training]
-    state = PythonState(model.modules())
+    state = PythonState(model.modules(), with_hooks=True)
     try:
         model.train(training)
         for module in frozen:

@@ -18,6 +18,7 @@ MOST_LOOKED_INTO = 64
 MOST_COPIED = 1000
 # Attributes of modules that other code looks after: parts, and hooks.
 OF_TORCH = frozenset(vars(torch.nn.Module()))
+HOOKS = frozenset(name for name in OF_TORCH if "hooks" in name)
 PLAIN_KINDS = frozenset((bool, int, float, complex, str, bytes, type(None)))
 CONTAINERS = (dict, list, set, collections.deque)
 # Of Python's own classes these hold what a program puts there.
@@ -25,10 +26,15 @@ NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
 
 
 class PythonState:
-    """The attributes and buffers of modules, and what the containers and objects among these hold."""
+    """The attributes and buffers of modules, and what the containers and objects among these hold.
 
-    def __init__(self, modules: typing.Iterable[torch.nn.Module]) -> None:
-        self.held = [(holder, contents_copied(holder)) for holder in holders_in(modules)]
+    ``with_hooks``: their hooks too, which a forward pass may install, as Hugging Face's does in its first.
+    """
+
+    def __init__(self, modules: typing.Iterable[torch.nn.Module], with_hooks: bool = False) -> None:
+        modules = list(modules)
+        hooks = [vars(module)[name] for module in modules for name in HOOKS & vars(module).keys() if with_hooks]
+        self.held = [(holder, contents_copied(holder)) for holder in (*holders_in(modules), *hooks)]
 
     @property
     def is_other_now(self) -> bool:

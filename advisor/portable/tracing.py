@@ -9,6 +9,7 @@ import typing
 
 import torch
 
+from advisor.portable.layouts import have_equal_values
 from advisor.portable.python_state import HostDraws, PythonState
 
 
@@ -88,7 +89,7 @@ def trace(model: torch.nn.Module, limit_s: float = 10.0) -> torch.fx.GraphModule
         raise CannotTraceError("has a forward with optional arguments, whose absence a trace does not notice")
     if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
         raise CannotTraceError("has forward hooks, which a trace would lose")
-    before = PythonState(model.modules())
+    before = PythonState(model.modules(), with_hooks=True)
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     versions = written_versions(model)
     try:
@@ -104,7 +105,7 @@ def trace(model: torch.nn.Module, limit_s: float = 10.0) -> torch.fx.GraphModule
         before.put_back()
         with torch.no_grad():
             for buffer, value in buffers:
-                if not torch.equal(buffer, value):
+                if not have_equal_values(buffer, value):
                     buffer.copy_(value)
     if traced is None:
         raise CannotTraceError("makes tensors of its own or keeps values in its forward, which a trace would freeze")

@@ -12,6 +12,7 @@ from torch import nn
 
 from advisor.figures.formatting import format_first
 from advisor.portable.calls import splitter
+from advisor.portable.layouts import have_equal_values
 from advisor.portable.nested import tensors_of
 from advisor.target.hubs.contract import Adapted
 from advisor.target.scripts.body import NoBodyError, step_of, training_loop
@@ -140,7 +141,7 @@ def _made_batch(call: ModelCall, loss: LossCall | None) -> Any:
 def _same(one: Any, other: Any) -> bool:
     """Whether two nests of tensors hold the same values, wherever they are."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        return one is other or (one.shape == other.shape and torch.equal(one.cpu(), other.cpu().to(one.dtype)))
+        return one is other or (have_equal_values(one.cpu(), other.cpu().to(one.dtype)))
     if isinstance(one, tuple | list) and isinstance(other, tuple | list):
         return len(one) == len(other) and all(map(_same, one, other))
     if isinstance(one, Mapping) and isinstance(other, Mapping):

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from advisor.portable.layouts import strided_parts
 from advisor.records import BatchPrint, PartPrint
 
 # Elements of a tensor that go into its print, evenly spaced. A count: 16 Ki of them take less than a millisecond.
@@ -92,13 +93,19 @@ def _part_print(place: str, part: Any) -> PartPrint:
 def _tensor_print(place: str, tensor: torch.Tensor) -> PartPrint:
     kind = str(tensor.dtype).removeprefix("torch.")
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta or tensor.is_nested:
-        return PartPrint(place, f"{kind} {tensor.layout}".replace("torch.", ""))
+        checksum = 0
+        for part in filter(torch.numel, strided_parts(tensor)):
+            checksum = _checksum(_sampled(part), checksum)
+        return PartPrint(place, f"{kind} {tensor.layout}".replace("torch.", ""), checksum=checksum)
     shape = tuple(tensor.shape)
     if not tensor.numel():
         return PartPrint(place, kind, shape)
     sample = _sampled(tensor.detach())
-    checksum = zlib.crc32(sample.view(torch.uint8).numpy().tobytes())
-    return PartPrint(place, kind, shape, checksum, _sums(sample) if sample.is_floating_point() else ())
+    return PartPrint(place, kind, shape, _checksum(sample), _sums(sample) if sample.is_floating_point() else ())
+
+
+def _checksum(sample: torch.Tensor, before: int = 0) -> int:
+    return zlib.crc32(sample.view(torch.uint8).numpy().tobytes(), before)
 
 
 def _sampled(tensor: torch.Tensor) -> torch.Tensor:
