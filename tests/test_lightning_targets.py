@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from advisor.errors import TargetError
 from advisor.portable.plan import StepPlan
 from advisor.records import TargetSpec
 from advisor.runtime.step import make_step
@@ -106,3 +107,79 @@ def test_a_trainer_says_how_it_clips_and_casts():
     loop = normalise((by_value, Scheduled(), Data()), SPEC)
     assert loop.clip_norm is None
     assert "the Trainer clips gradients by value, which is left out" in loop.notes
+
+
+class AsksItsTrainer(Classifier):
+    """Asks the Trainer for what it holds: in ``setup``, in the step and for its schedule."""
+
+    def setup(self, stage):
+        self.classes = self.trainer.datamodule.classes
+
+    def training_step(self, batch, batch_idx):
+        rate = self.trainer.optimizers[0].param_groups[0]["lr"]
+        self.log_dict({"rate": rate, "epoch": self.current_epoch})
+        self.logger.experiment.add_scalar("rate", rate)
+        assert self.trainer.training
+        assert self.classes == 3
+        return super().training_step(batch)
+
+
+class WithClasses(Data):
+    classes = 3
+
+    def setup(self, stage):
+        assert self.trainer.world_size == 1
+
+
+def test_a_module_may_ask_its_trainer_as_in_a_fit():
+    module = AsksItsTrainer()
+    expected = loss_of(module)
+    assert first_loss(normalise((module, WithClasses()), SPEC)) == expected
+
+
+class Adversaries(lightning.LightningModule):
+    """Two networks, each with its optimizer, which the training step uses itself; it returns nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+        self.nets = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 1)])
+
+    def training_step(self, batch, batch_idx):
+        for number, optimizer in enumerate(self.optimizers()):
+            self.toggle_optimizer(optimizer)
+            loss = (self.nets[1](self.nets[0](batch[0])) - number).square().mean()
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            optimizer.step()
+            self.untoggle_optimizer(optimizer)
+            self.log(f"loss {number}", loss)
+        for schedule in self.lr_schedulers():
+            schedule.step()
+
+    def configure_optimizers(self):
+        optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in self.nets]
+        return optimizers, [torch.optim.lr_scheduler.StepLR(one, 1, 0.5) for one in optimizers]
+
+
+def test_a_module_that_optimizes_by_hand_is_its_own_step():
+    module = Adversaries()
+    loop = normalise((module, Data()), SPEC)
+    before = [parameter.detach().clone() for parameter in module.parameters()]
+    step = make_step(loop.components(StepPlan(loop.mode, "cpu"), loop.data), loop.loss)
+    output = module.nets[1](module.nets[0](BATCH[0])).detach()
+    first = float(step(BATCH))
+    assert first > float(output.square().mean()), "the sum of both losses"
+    assert not any(map(torch.equal, before, module.parameters()))
+    assert all(parameter.requires_grad for parameter in module.parameters())
+    assert [group["lr"] for group in loop.optimizer.param_groups] == [0.05, 0.05]
+
+
+class WithoutOptimizer(Classifier):
+    def configure_optimizers(self):
+        return None
+
+
+def test_a_module_without_an_optimizer_says_so():
+    with pytest.raises(TargetError, match=r"WithoutOptimizer\.configure_optimizers returns no optimizer"):
+        normalise((WithoutOptimizer(), Data()), SPEC)

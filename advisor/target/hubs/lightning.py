@@ -1,9 +1,13 @@
-"""Lightning: a LightningModule's own training step and optimizer, with its loader or its DataModule's."""
+"""Lightning: a LightningModule's own training step and optimizers, with its loader or its DataModule's.
+
+The module is attached to a Trainer, as it is while Lightning fits it, since its methods ask that for the number of
+steps, its optimizers or its DataModule.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,29 +96,88 @@ def _instance(kind: type) -> Any:
 
 def _workload(given: _Given, pytorch: Any, spec: TargetSpec) -> Any:
     module, data = given.module, given.data
+    trainer = _attached(given, pytorch)
     loader = data if isinstance(data, DataLoader) else _loader(module, data)
     if loader is None:
         return module if module.example_input_array is not None or spec.input_shape else _no_data(module)
     if spec.mode is Mode.INFER:
         return Adapted(model=module, data=loader, mode=Mode.INFER.value, notes=given.notes)
-    name = type(module).__name__
+    trainer.fit_loop._data_source.instance = loader
+    trainer.strategy.setup_optimizers(trainer)
+    training_step, optimizers = _training_step(module, data), _optimizers(module, trainer)
+    notes = [_told_of_step(module), *_told_of(given.trainer), *given.notes]
     if not module.automatic_optimization:
-        raise TargetError(
-            f"{name} optimizes by hand (automatic_optimization is False).",
-            "Return its model, loader, loss and optimizer from a build() of your own, or give --mode infer.",
+        step = _ByHand(module, training_step)
+        return Adapted(
+            data=loader, step=step, models=[module], optimizers=optimizers, mode=Mode.TRAIN.value, notes=notes
         )
-    left = [hook for hook in _AROUND_A_STEP if _defines(module, hook)]
-    left_out = f"; so are its {', '.join(left)}" if left else ""
-    own = f"{name}'s own training_step and optimizer; callbacks and schedules are left out{left_out}"
     return Adapted(
         model=module,
         data=loader,
-        loss=_training_step(module, data),
-        optimizer=_one_optimizer(_configured(given, loader, pytorch), name),
+        loss=training_step,
+        optimizer=optimizers[0],
         mode=Mode.TRAIN.value,
         **_of_trainer(given.trainer),
-        notes=[own, *_told_of(given.trainer), *given.notes],
+        notes=notes,
     )
+
+
+def _attached(given: _Given, pytorch: Any) -> Any:
+    """The Trainer that was given, or one that is told nothing, with the module and its DataModule attached to it."""
+    quiet = {"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    trainer = given.trainer or pytorch.Trainer(
+        accelerator="cpu", devices=1, logger=pytorch.loggers.logger.DummyLogger(), **quiet
+    )
+    if trainer.max_epochs is None:
+        trainer.fit_loop.max_epochs = _EPOCHS
+    trainer.barebones = True  # log() does nothing: it needs the results that a running fit collects
+    trainer.training = True
+    trainer.strategy.connect(given.module)
+    data = given.data if isinstance(given.data, pytorch.LightningDataModule) else None
+    trainer._data_connector.attach_data(given.module, datamodule=data)
+    return trainer
+
+
+class _ByHand:
+    """A step of a module that updates its weights itself. Returns the sum of what it went backward from."""
+
+    def __init__(self, module: Any, training_step: Callable[[Any, Any], Any]) -> None:
+        self._module = module
+        self._training_step = training_step
+        self._losses: list[torch.Tensor] = []
+        self._backward = module.manual_backward
+        module.manual_backward = self._noted_backward
+
+    def _noted_backward(self, loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+        self._losses.append(loss.detach())
+        self._backward(loss, *args, **kwargs)
+
+    def __call__(self, batch: Any) -> Any:
+        """Run ``training_step`` on a batch."""
+        self._losses.clear()
+        result = self._training_step(self._module, batch)
+        return sum(self._losses) if self._losses else result
+
+
+def _told_of_step(module: Any) -> str:
+    """The note on what of the module is measured, and what is not."""
+    name = type(module).__name__
+    if not module.automatic_optimization:
+        return f"{name}'s own training_step, which updates the weights of {name} itself; callbacks are left out"
+    left = [hook for hook in _AROUND_A_STEP if _defines(module, hook)]
+    left_out = f"; so are its {', '.join(left)}" if left else ""
+    return f"{name}'s own training_step and optimizer; callbacks and schedules are left out{left_out}"
+
+
+def _optimizers(module: Any, trainer: Any) -> list[torch.optim.Optimizer]:
+    """What ``configure_optimizers`` returned. Raises TargetError for none."""
+    found = [getattr(one, "optimizer", one) for one in trainer.strategy.optimizers]  # of a LightningOptimizer its own
+    if not any(one.param_groups for one in found):  # a stand-in without parameters where there is none
+        raise TargetError(
+            f"{type(module).__name__}.configure_optimizers returns no optimizer.",
+            "Return one, or return (module, loader, loss, optimizer) from a build() of your own.",
+        )
+    return found
 
 
 def _training_step(module: Any, data: Any) -> Any:
@@ -134,26 +197,6 @@ def _training_step(module: Any, data: Any) -> Any:
 
 def _has(owner: Any, hook: str) -> bool:
     return hasattr(type(owner), hook) and _defines(owner, hook)
-
-
-def _configured(given: _Given, loader: Any, pytorch: Any) -> Any:
-    """The optimizers of ``configure_optimizers``; it gets a Trainer where it asks one for the number of steps."""
-    try:
-        return given.module.configure_optimizers()
-    except RuntimeError as error:
-        if "not attached to a `Trainer`" not in str(error):
-            raise
-    trainer = given.trainer or pytorch.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
-    if trainer.max_epochs is None:
-        trainer.fit_loop.max_epochs = _EPOCHS
-    if trainer.train_dataloader is None:  # it trains nothing yet
-        trainer.strategy.connect(given.module)
-        trainer._data_connector.attach_data(given.module, train_dataloaders=loader)
-    given.module.trainer = trainer
-    try:
-        return given.module.configure_optimizers()
-    finally:
-        given.module._trainer = None  # its log() does nothing without one
 
 
 def _of_trainer(trainer: Any) -> dict[str, Any]:
@@ -214,22 +257,3 @@ def _defines(owner: Any, method: str) -> bool:
     """Whether a class overrides a method of Lightning's."""
     defined = next(kind for kind in type(owner).__mro__ if method in vars(kind))
     return not defined.__module__.startswith(("lightning.", "pytorch_lightning."))
-
-
-def _one_optimizer(configured: Any, shown: str) -> torch.optim.Optimizer:
-    """The optimizer in what ``configure_optimizers`` returns: alone, with its schedules, in a dict or in a list."""
-    found = configured
-    if isinstance(found, tuple) and len(found) == _PAIR and isinstance(found[0], list):
-        found = found[0]  # optimizers, schedules
-    if isinstance(found, list | tuple) and len(found) == 1:
-        found = found[0]
-    if isinstance(found, Mapping):
-        found = found.get("optimizer")
-    found = getattr(found, "optimizer", found)  # LightningOptimizer
-    if isinstance(found, torch.optim.Optimizer):
-        return found
-    several = f"{len(found)} optimizers" if isinstance(found, list | tuple) else "no optimizer"
-    raise TargetError(
-        f"{shown}.configure_optimizers returns {several}; one is measured.",
-        "Return (module, loader, loss, optimizer) from a build(), with the one to measure.",
-    )

@@ -335,7 +335,6 @@ def fitted_by_library(frames: list[Where]) -> Any:
         function = where.frame.f_code.co_name
         if library in ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer") and function == "fit":
             module, data = names["model"], names.get("datamodule") or names.get("train_dataloaders")
-            module._trainer = None  # its log() does nothing without one
             return (names["self"], module) if data is None else (names["self"], module, data)
         if library == "transformers.trainer" and function == "train":
             trainer = names["self"]
