@@ -49,8 +49,6 @@ class Affinity(Recipe):
     gain = 1.03
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
-        if not hasattr(os, "sched_setaffinity"):
-            return Skip("this system has no way to limit a process to some cores")
         host = facts.hardware.host
         values: list[Value] = []
         if host.physical_cores < host.usable_cores:

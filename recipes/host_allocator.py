@@ -60,8 +60,6 @@ class HostAllocator(Recipe):
     gain = 1.1
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
-        if not sys.platform.startswith("linux"):
-            return Skip("libraries are preloaded by LD_PRELOAD, which only Linux has")
         found = [value for value in _LIBRARIES if library(str(value))]
         return found or Skip(
             "neither tcmalloc nor jemalloc is installed (on Debian and Ubuntu: libtcmalloc-minimal4 and libjemalloc2)"

@@ -59,8 +59,6 @@ class OpenMp(Recipe):
     gain = 1.02
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
-        if not sys.platform.startswith("linux"):
-            return Skip("threads are bound by OpenMP on Linux only")
         if facts.workload.usable_cores == 1:
             return Skip("one core leaves nothing to place")
         return ["bind", "iomp"] if intel_library() else ["bind"]

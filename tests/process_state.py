@@ -23,7 +23,7 @@ def process_state() -> dict[str, Any]:
     return {
         "threads": torch.get_num_threads(),
         "interop_threads": torch.get_num_interop_threads(),
-        "cores": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [],
+        "cores": sorted(os.sched_getaffinity(0)),
         "float32_matmul": torch.get_float32_matmul_precision(),
         "bf16_reduction": matmul.allow_bf16_reduced_precision_reduction,
         "fp16_reduction": matmul.allow_fp16_reduced_precision_reduction,
@@ -56,8 +56,7 @@ def state_put_back() -> Iterator[None]:
         yield
     finally:
         forget_accelerator()
-        if before["cores"]:
-            os.sched_setaffinity(0, before["cores"])
+        os.sched_setaffinity(0, before["cores"])
         gc.enable()
         torch.set_num_threads(before["threads"])
         torch.set_float32_matmul_precision(before["float32_matmul"])

@@ -307,7 +307,6 @@ def demo_facts(hardware: Hardware) -> Facts:
         families={"linear": 4},
         batch_size=128,
         batch_text="128 x 784 float32, 128 int64",
-        input_dims=(2,),
         optimizer=OptimizerFacts("SGD", "foreach", ("for-loop", "foreach", "fused"), False, 8),
         threads=8,
         usable_cores=8,

@@ -23,12 +23,10 @@ FACTS = {
     "GPU training, loader": gpu_facts(loader=loader_facts(), profile=profile_facts()),
     "GPU training, AdamW, linear": gpu_facts(loader=loader_facts(), optimizer=adamw_facts(), families=LINEAR),
     "GPU inference, batch": gpu_facts(mode=Mode.INFER),
-    "GPU inference, linear in bfloat16": gpu_facts(
-        mode=Mode.INFER, families=LINEAR, parameter_dtypes=("bfloat16",), input_dims=(2,)
-    ),
+    "GPU inference, linear in bfloat16": gpu_facts(mode=Mode.INFER, families=LINEAR, parameter_dtypes=("bfloat16",)),
     "CPU training, loader": cpu_facts(loader=loader_facts(), profile=profile_facts()),
     "CPU inference, loader, linear": cpu_facts(mode=Mode.INFER, loader=loader_facts(), families=LINEAR),
-    "CPU inference, 3-D": cpu_facts(mode=Mode.INFER, families={"conv3d": 3}, input_dims=(5,)),
+    "CPU inference, 3-D": cpu_facts(mode=Mode.INFER, families={"conv3d": 3}),
 }
 # What takes parameters or buffers out of a model.
 LEAVES_STATE_OUT = {"conv_bias", "fold_norm"}

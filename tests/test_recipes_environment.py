@@ -137,7 +137,7 @@ def planted_system(folder, nodes, siblings):
 
 
 def test_one_thread_of_each_core_and_the_cores_of_a_node(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3, 5}, raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3, 5})
     siblings = {0: "0,4", 1: "1,5", 2: "2,6", 3: "3,7", 5: "1,5"}
     planted_system(tmp_path, ["8-11", "0-1,4-5"], siblings)
     assert chosen_cores("physical", str(tmp_path)) == {0, 1, 2, 3}

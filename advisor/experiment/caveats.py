@@ -35,8 +35,8 @@ def of_noise(known: Known) -> str:
 
 
 def of_the_load(cores: int) -> str:
-    """A phrase on a load above the number of cores; empty where the load is lower or not known."""
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    """A phrase on a load above the number of cores; empty where the load is lower."""
+    load = os.getloadavg()[0]
     return f"{load:.1f} programs at a time compete for its {cores} cores" if load > cores else ""
 
 

@@ -37,7 +37,7 @@ def host_info(root: Path = Path("/")) -> HostInfo:
 
 def usable_cores(root: Path = Path("/")) -> int:
     """The cores that this process may keep busy: its CPU affinity and its control group's quota, rounded up."""
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    affinity = len(os.sched_getaffinity(0))
     quotas = [quota for folder in _cgroup_folders("cpu", root) if (quota := _cpu_quota(folder)) is not None]
     return max(1, min([affinity, *map(math.ceil, quotas)]))
 

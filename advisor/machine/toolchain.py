@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 
 from advisor.records import Facts, Skip
 
@@ -38,17 +37,16 @@ def _no_triton(facts: Facts) -> Skip | None:
 
 
 def _no_cpp_compiler() -> Skip | None:
-    """The CPU backend calls the compiler that $CXX names, or the platform's usual one; it looks for no other."""
+    """The CPU backend calls the compiler that $CXX names, or g++; it looks for no other."""
     named = os.environ.get("CXX")
     if named:
         return None if shutil.which(named) else Skip(f"the C++ compiler that $CXX names, {named}, is not found")
-    usual = "clang++" if sys.platform == "darwin" else "g++"
-    if shutil.which(usual):
+    if shutil.which("g++"):
         return None
-    other = _first_found("g++", "clang++", "c++")
+    other = _first_found("clang++", "c++")
     if other:
-        return Skip(f"torch.compile looks for {usual}, which is not installed; set CXX={other} to use that one")
-    return Skip(f"torch.compile needs a C++ compiler on the CPU: install {usual}, or name another in $CXX")
+        return Skip(f"torch.compile looks for g++, which is not installed; set CXX={other} to use that one")
+    return Skip("torch.compile needs a C++ compiler on the CPU: install g++, or name another in $CXX")
 
 
 def _first_found(*names: str) -> str | None:

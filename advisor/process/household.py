@@ -12,7 +12,6 @@ import contextlib
 import ctypes
 import os
 import signal
-import sys
 import tempfile
 import time
 import warnings
@@ -45,11 +44,10 @@ def keep() -> None:
         tempfile.tempdir = os.environ.get(_USERS_FOLDER)
         return
     _use(scratch)
-    if sys.platform == "linux":
-        prctl = ctypes.CDLL(None).prctl
-        prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        warnings.filterwarnings("ignore", message="forkserver: waitpid returned unexpected pid")  # one adopted
+    prctl = ctypes.CDLL(None).prctl
+    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    warnings.filterwarnings("ignore", message="forkserver: waitpid returned unexpected pid")  # one adopted
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             signal.signal(number, _leave)

@@ -90,7 +90,7 @@ class WorkloadFacts:
     ``families`` counts modules by kind: conv1d, conv2d, conv3d, linear, embedding, batch_norm, layer_norm, dropout,
     attention, recurrent, and forked for TorchScript that runs parts of itself beside one another. ``current`` holds the
     value of every known setting as the user has it.
-    ``input_dims`` has the number of dimensions of each input tensor. ``linear_shapes`` has inputs, outputs and count
+    ``linear_shapes`` has inputs, outputs and count
     for each size of linear layer. ``repeated_blocks`` has class and count; ``block_shapes`` counts the shapes of those
     to compile by themselves, ``parameter_shapes`` those of all parameters; ``varying_shapes`` is whether the first
     batches differ in shape. ``fusable_chains`` counts chains of pointwise operations and ``inplace_activations`` the
@@ -125,7 +125,6 @@ class WorkloadFacts:
     families: dict[str, int]
     batch_size: int | None
     batch_text: str
-    input_dims: tuple[int, ...]
     resizable_batch: bool
     data_kind: str
     loss: str

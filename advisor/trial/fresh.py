@@ -44,18 +44,16 @@ def replace_program(environment: dict[str, str], connection: Connection, log_pat
 
 
 def _open_handles() -> list[int]:
-    """The numbers of the open files but the standard ones; none where the system does not tell.
+    """The numbers of the open files but the standard ones.
 
     One of them tells the fork server that the session lives, and must not outlive that in a process that stands still.
     """
-    listed = Path("/proc/self/fd")
-    return [int(entry.name) for entry in listed.iterdir() if int(entry.name) > _STDERR] if listed.is_dir() else []
+    return [int(entry.name) for entry in Path("/proc/self/fd").iterdir() if int(entry.name) > _STDERR]
 
 
 def _end_with_the_parent() -> None:
     """Have the kernel end this process with the fork server. A paused process does not see its channel close."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def resume(handle: int, log_path: str) -> None:

@@ -85,7 +85,6 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any]) -> Wo
         families=_families(loop.model),
         batch_size=loop.batch_size,
         batch_text=describe(target_batch),
-        input_dims=tuple(tensor.dim() for tensor in tensors_of(target_batch)),
         resizable_batch=_resizable(loop),
         resizing_problem="" if loop.loader is not None or loop.make_batch else resizing_problem(loop.data),
         data_kind="loader" if loop.loader is not None else "callable" if loop.make_batch else "batch",

@@ -48,7 +48,6 @@ RESNET = resnet50(
     device_uuid=UUID,
     device_memory_bytes=140 * GIB,
     batch_text="float32[64, 3, 224, 224], int64[64]",
-    input_dims=(4, 1),
     data_kind="DataLoader of a TensorDataset",
     loss="cross_entropy(output, target)",
     optimizer=OptimizerFacts("SGD", "foreach", ("for-loop", "foreach", "fused"), False, 161),

@@ -382,7 +382,6 @@ def cpu_demo() -> list[Event]:
         families={"linear": 4},
         batch_size=128,
         batch_text="float32[128, 256]",
-        input_dims=(2,),
         data_kind="one batch",
         loss="cross_entropy(output, target)",
         optimizer=OptimizerFacts("AdamW", "for-loop", ("for-loop", "foreach", "fused"), True, 14),

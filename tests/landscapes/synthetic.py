@@ -112,7 +112,6 @@ def host_bound() -> Synthetic:
         parameter_tensors=48,
         batch_size=256,
         batch_text="float32[256, 256], float32[256, 256]",
-        input_dims=(2, 2),
         loss="MSELoss",
         optimizer=adamw_facts(tensors=48),
         linear_shapes=((256, 256, 12),),

@@ -90,14 +90,12 @@ while not (os.path.exists({path!r}) and open({path!r}).read()):
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems cannot adopt")
 def test_a_daemon_ends_with_its_trial(spec, tmp_path):
     result = Runner().run(spec(in_build(DAEMON.format(path=str(tmp_path / "pid"), late=0))), lambda message: None)
     assert result.outcome is Outcome.MEASURED, result.reason
     assert gone(int((tmp_path / "pid").read_text()))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems cannot adopt")
 @pytest.mark.parametrize("late", [0, 1])
 def test_a_daemon_of_the_build_lives_as_long_as_the_build(spec, tmp_path, late):
     runner = Runner()
@@ -122,7 +120,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems cannot adopt")
 def test_a_killed_session_leaves_no_process_and_the_next_none_of_its_files(spec, tmp_path):
     """Its build hangs, a daemon of it has left the process group."""
     spec(in_build(DAEMON.format(path=str(tmp_path / "pid"), late=0) + "\ntime.sleep(600)"))

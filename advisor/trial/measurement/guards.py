@@ -323,8 +323,6 @@ class CpuClock:
 
 def _cores_to_read() -> set[int]:
     """This thread's core, and others of those that this process may use, spread over all of them."""
-    if not hasattr(os, "sched_getaffinity"):
-        return set()
     usable = sorted(os.sched_getaffinity(0))
     return {psutil.Process().cpu_num(), *usable[:: 1 + len(usable) // _CORES_READ]}
 
