@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from gpu_steps import CAPTURED, adam, batches, by_api, net, sgd
 from graphed_steps import STEPS, Net, loaded_state, plain
 from torch import nn
 
@@ -17,36 +18,11 @@ from advisor.recipe.catalog import load_catalog
 from advisor.runtime.tuning import Tuning
 
 pytestmark = pytest.mark.gpu
-CAPTURED = {"step.cuda_graph": True}
 FUSED = {"step.cuda_graph": True, "optimizer.implementation": "fused"}
-
-
-def net():
-    torch.manual_seed(0)
-    return Net(16).cuda()
-
-
-def batches(count=STEPS, size=8):
-    generator = torch.Generator().manual_seed(1)
-    return [(torch.randn(size, 6, generator=generator), torch.arange(size) % 3) for _ in range(count)]
-
-
-def sgd(parameters):
-    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
-
-
-def adam(parameters):
-    return torch.optim.AdamW(parameters, lr=0.01)
 
 
 def of_model(model, batch):
     return nn.functional.cross_entropy(model(batch[0].cuda()), batch[1].cuda())
-
-
-def by_api(settings, model, optimizer, loss):
-    tuning = Tuning(settings)
-    model, optimizer = tuning.prepare(model, optimizer)
-    return model, optimizer, tuning.train_step(model, optimizer, loss)
 
 
 def by_file(settings, model, optimizer, loss):
@@ -54,99 +30,6 @@ def by_file(settings, model, optimizer, loss):
     exec(compile(python_source(load_catalog(), settings, "train"), "tuned.py", "exec", dont_inherit=True), names)
     model, optimizer, _ = names["prepare"](model, optimizer)
     return model, optimizer, names["train_step"](model, optimizer, loss)
-
-
-class Translator(nn.Module):
-    """A mask that is made on the host in each step, in a model that asks whether it is the causal one."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed = nn.Embedding(50, 32)
-        self.layers = nn.Transformer(32, 4, 1, 1, 64, dropout=0.0, batch_first=True)
-        self.last = nn.Linear(32, 50)
-
-    def forward(self, source, target):
-        mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1]).to(source.device)
-        padding = source == 0
-        hidden = self.layers(
-            self.embed(source),
-            self.embed(target),
-            tgt_mask=mask,
-            src_key_padding_mask=padding,
-            memory_key_padding_mask=padding,
-        )
-        return self.last(hidden)
-
-
-def test_a_transformer_that_makes_its_mask_on_the_host_is_captured_with_it_made_on_the_gpu():
-    def translated(model, batch):
-        ids = batch.cuda()
-        return nn.functional.cross_entropy(model(ids, ids).flatten(0, 1), ids.flatten())
-
-    generator = torch.Generator().manual_seed(3)
-    data = [torch.randint(0, 50, (4, 9), generator=generator).index_fill_(1, torch.tensor([8]), 0) for _ in range(8)]
-    losses, made = [], []
-    for settings in (None, CAPTURED | {"step.create_on_device": True}):
-        torch.manual_seed(0)
-        model = Translator().cuda()
-        optimizer = sgd(model.parameters())
-        if settings is None:
-            step = plain(model, optimizer, translated)
-        else:
-            model, optimizer, step = by_api(settings, model, optimizer, translated)
-        losses.append([step(batch).item() for batch in data])
-        made.append(step)
-    assert losses[1] == pytest.approx(losses[0], rel=2e-3)
-    assert made[1].captured
-
-
-@pytest.mark.parametrize("scope", ["model", "with_loss"])
-def test_compiled_code_makes_its_tensors_on_the_gpu_too(scope, fresh_compiler):
-    def contrasted(model, batch):
-        output = model(batch[0].cuda())
-        target = torch.cat([torch.arange(1, 3), torch.arange(1)]).repeat(3)[: len(output)]
-        return nn.functional.cross_entropy(output, target.to(output.device))
-
-    losses = []
-    for settings in (
-        None,
-        CAPTURED | {"step.create_on_device": True, "compile.scope": scope, "compile.mode": "default"},
-    ):
-        model = net()
-        optimizer = sgd(model.parameters())
-        if settings is None:
-            step = plain(model, optimizer, contrasted)
-        else:
-            model, optimizer, step = by_api(settings, model, optimizer, contrasted)
-        losses.append([step(batch).item() for batch in batches()])
-    assert losses[1] == pytest.approx(losses[0], rel=5e-3)
-    assert step.captured
-
-
-def test_a_loss_that_asks_the_host_stays_outside_the_graphs():
-    """As one that matches boxes: whole, its step cannot be captured."""
-
-    def matched(output, target):
-        best = int(output.detach().sum(0).argmax())
-        return nn.functional.cross_entropy(output, target) + output[:, best].square().mean()
-
-    losses, states = [], []
-    for settings in (None, {"step.cuda_graph": "around_loss"}, {"step.cuda_graph": True}):
-        model = net()
-        optimizer = adam(model.parameters())
-        if settings is None:
-            step = plain(model, optimizer, lambda model, batch: matched(model(batch[0].cuda()), batch[1].cuda()))
-        else:
-            model, optimizer, step = by_api(settings, model, optimizer, matched)
-        if settings == CAPTURED:
-            with pytest.raises(RuntimeError, match="the loss cannot be captured"):
-                list(map(step, batches()))
-            continue
-        losses.append([step(batch).item() for batch in batches()])
-        states.append(copy.deepcopy(model.state_dict()))
-    assert losses[1] == pytest.approx(losses[0], rel=2e-3)
-    for name, value in states[0].items():
-        torch.testing.assert_close(states[1][name], value, rtol=5e-3, atol=5e-4)
 
 
 def trained(change, make, *, settings=None, loss=of_model, data=None, tuned=by_api):

@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 
-import forked
 import psutil
 import pytest
 import torch
@@ -335,138 +334,6 @@ def test_a_program_that_leaves_its_builder_alone_ends(tmp_path):
     assert gone(int(ran.stdout))
 
 
-IMPORTS_THE_COMPILER = """
-import os, sys
-import torch
-from advisor.trial import builder
-
-torch.set_num_threads(1)
-threads = len(builder.thread_ids())
-assert builder._COMPILER not in sys.modules
-assert builder._import_compiler()
-assert builder._COMPILER in sys.modules
-assert len(builder.thread_ids()) <= threads  # forking ends idle ones
-assert not torch.cuda.is_initialized()
-child = os.fork()
-if child == 0:
-    result = torch.compile(lambda x: 2 * x + 1)(torch.ones(4))
-    os._exit(0 if result.tolist() == [3.0] * 4 else 1)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-"""
-
-
-def test_a_fork_of_a_process_that_has_imported_the_compiler_can_compile(tmp_path):
-    done = forked.Program(IMPORTS_THE_COMPILER, environment={"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}).ended()
-    assert done.returncode == 0, done.stderr
-
-
-SERVES = """
-import multiprocessing, pathlib, sys, time
-from multiprocessing.reduction import send_handle
-from advisor.records import Finished, TargetSpec, TrialSpec
-from advisor.trial import builder
-from advisor.process.channel import Inbox
-
-folder, useful = pathlib.Path(sys.argv[1]), sys.argv[2] == "useful"
-fork = multiprocessing.get_context("fork")
-builder._has_cores = lambda: True
-def import_compiler():
-    (folder / "imported").open("a").write("once")
-    return useful
-builder._import_compiler = import_compiler
-target = TargetSpec("target.py", str(folder))  # on whatever there is
-ours, theirs = fork.Pipe()
-process = fork.Process(target=builder.builder_main, args=(target, 0, theirs, str(folder / "build.log")))
-process.start()
-theirs.close()
-told = Inbox(ours)
-assert not told.next(60).problem
-for number in range(4 if useful else 3):
-    assert (folder / "imported").exists() == (number == 3)
-    mine, trials = fork.Pipe()
-    spec = TrialSpec("t", target, {}, 0.1, 0.2, 60.0, str(folder / "trial.log"))
-    ours.send((spec, time.monotonic()))
-    send_handle(ours, trials.fileno(), process.pid)
-    told.next(60)
-    box = Inbox(mine)
-    while not isinstance(message := box.next(60), Finished):
-        pass
-    assert message.result.measured, message.result
-    assert told.next(60).exitcode == 0
-if useful:
-    process.kill()  # it holds our end as well, so it would wait for ever
-process.join()
-"""
-
-
-@pytest.mark.parametrize("forks", ["useful", "no use"])
-def test_what_is_imported_meanwhile_is_imported_once(tmp_path, forks):
-    (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
-    done = forked.run(SERVES, str(tmp_path), forks)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "imported").read_text() == "once"
-
-
-LEAVES_SLOWLY = (
-    "import os, time\n"
-    "def note(what): open(os.path.join(os.path.dirname(__file__), what), 'a').write(f'{time.monotonic()}\\n')\n"
-    "leave = os._exit\n"
-    "def leave_slowly(code): time.sleep(1.0); note('left'); leave(code)\n"
-    "os._exit = leave_slowly\n"
-)
-
-SERVES_AT_ONCE = """
-import multiprocessing, sys, time
-from multiprocessing.reduction import send_handle
-from advisor.records import Finished, Forked, Started, TargetSpec, TrialSpec
-from advisor.trial import builder
-from advisor.process.channel import Inbox
-
-folder = sys.argv[1]
-fork = multiprocessing.get_context("fork")
-ours, theirs = fork.Pipe()
-target = TargetSpec("target.py", folder, device="cpu")
-process = fork.Process(target=builder.builder_main, args=(target, 0, theirs, f"{folder}/build.log"))
-process.start()
-theirs.close()
-told = Inbox(ours)
-assert not told.next(60).problem
-ends = []  # a trial whose parent is gone is killed
-for number in range(3):
-    mine, trials = fork.Pipe()
-    ends.append(mine)
-    spec = TrialSpec("t", target, {}, 0.1, 0.2, 60.0, f"{folder}/trial.log")
-    ours.send((spec, time.monotonic()))
-    send_handle(ours, trials.fileno(), process.pid)
-    assert isinstance(told.next(60), Forked)  # of one before that is still ending, nothing is said
-    box = Inbox(mine)
-    while not isinstance(message := box.next(60), Finished):
-        if isinstance(message, Started):
-            print(time.monotonic())
-    assert message.result.measured, message.result
-assert told.next(60).exitcode == 0
-process.kill()  # it holds our end as well, so it would wait for ever
-process.join()
-"""
-
-
-def test_a_trial_starts_while_the_one_before_ends_and_takes_memory_after_it(tmp_path):
-    moves = TINY_TARGET.replace(
-        "    def forward(",
-        "    def _apply(self, change): note('moved'); return super()._apply(change)\n    def forward(",
-        1,
-    )
-    assert moves != TINY_TARGET
-    (tmp_path / "target.py").write_text(LEAVES_SLOWLY + moves, encoding="utf-8")
-    done = forked.run(SERVES_AT_ONCE, str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    started = [float(line) for line in done.stdout.split()]
-    moved, left = ([float(line) for line in (tmp_path / name).read_text().split()] for name in ("moved", "left"))
-    left = left[-3:]  # a fork of the builder's that tries CUDA leaves before the trials
-    for after in (1, 2):
-        assert started[after] < left[after - 1] < moved[after]
-
-
 LEAVES_A_PROCESS = """
 import os, signal, time
 
@@ -498,20 +365,3 @@ def test_the_death_of_a_trial_is_noticed_though_a_process_of_its_own_lives_on(bu
         for pid in pids.read_text().split():
             with contextlib.suppress(ProcessLookupError):  # on Linux the runner has ended it
                 os.kill(int(pid), signal.SIGKILL)
-
-
-SHOWS = """
-import os, torch
-from advisor.trial.builder import config_shown_by_a_fork
-
-torch._C._show_config = lambda: str(os.getpid())  # on a machine with a GPU this starts the driver
-with config_shown_by_a_fork():
-    first, again = torch.__config__.show(), torch.__config__.show()
-assert first == again != str(os.getpid()), (first, again)
-assert torch.__config__.show() == str(os.getpid())
-"""
-
-
-def test_reading_the_configuration_of_pytorch_asks_no_driver_in_the_builder():
-    done = forked.run(SHOWS)
-    assert done.returncode == 0, done.stderr
