@@ -40,6 +40,13 @@ def given(batches) -> GivenBatches:
     return loader
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_objects_that_hold_tensors_are_batches(count):
+    graphs = [Graph(torch.ones(3 + number), torch.ones(2, 5)) for number in range(count)]
+    assert list(given(graphs)) == graphs
+    assert batches_in_data((graphs[0], PAIR[1]), []) == (graphs[0], PAIR[1]), "inputs and a target"
+
+
 # --- forms ----------------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from advisor.errors import TargetError
 from advisor.portable.calls import lists_tensors, takes_list
 from advisor.portable.losses import is_callable_with
-from advisor.portable.nested import tensors_of
+from advisor.portable.nested import attributes_with_tensors, tensors_of
 from advisor.runtime.loader import GivenBatches
 
 # Batches that are kept of what can be read only once. A count; enough that steps do not all see the same batch.
@@ -94,11 +94,13 @@ def _batches_of(function: Callable[..., Any], notes: list[str]) -> Any:
 def _is_sequence_of_batches(data: Any, most_parts: float) -> bool:
     """Whether the elements of a list or a tuple are batches, not parts of one batch.
 
-    A list of tuples or of mappings is. Others have to be built alike, and to be more than inputs and a target; tensors
-    more than ``most_parts``.
+    A list of tuples, of mappings or of a class's objects that hold tensors, such as graphs, is. Others have to be built
+    alike, and to be more than inputs and a target; tensors more than ``most_parts``.
     """
     if hasattr(data, "_fields") or next(tensors_of(data), None) is None:
         return False
+    if isinstance(data, list) and len({type(part) for part in data}) == 1 and attributes_with_tensors(data[0]):
+        return True
     kinds = {kind for part in data for kind in (tuple, Mapping, list, torch.Tensor) if isinstance(part, kind)}
     if len(kinds) != 1 or not all(isinstance(part, tuple | Mapping | list | torch.Tensor) for part in data):
         return False
