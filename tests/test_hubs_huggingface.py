@@ -9,7 +9,9 @@ import torch
 from named_models import TINY, failure, load, one_step, refuse_the_network, shapes
 
 from advisor.records import Mode, TargetSpec
+from advisor.target.hubs import hf_batches
 from advisor.target.hubs.contract import options_of
+from advisor.target.hubs.hf_batches import _ModelInputs, class_for
 from advisor.target.hubs.huggingface import _config, _override, architecture_in
 from advisor.target.normalise import normalise
 
@@ -102,6 +104,53 @@ def test_inputs_of_all_that_a_model_takes_together(transformers, kind, options, 
     assert {name: tuple(batch[name].shape) for name in expected} == expected
     loop.model.train(loop.mode is Mode.TRAIN)
     one_step(loop)
+
+
+@pytest.mark.usefixtures("transformers")
+def test_a_model_with_a_loss_of_its_own_is_trained_without_labels():
+    decoder = [f"decoder_{option}" for option in SMALL_VIT[:4]]
+    loop = load("hf:vit_mae", *SMALL_VIT, *decoder, batch_size=2)
+    assert loop.mode is Mode.TRAIN
+    assert loop.data.keys() == {"pixel_values"}
+    assert torch.isfinite(one_step(loop))
+    assert load("hf:clip_vision_model", *SMALL_VIT, batch_size=2).mode is Mode.INFER
+
+
+SMALL_DETR = ("d_model=16", "encoder_layers=1", "decoder_layers=1", "encoder_attention_heads=2",
+              "decoder_attention_heads=2", "encoder_ffn_dim=16", "decoder_ffn_dim=16", "num_queries=6")  # fmt: skip
+
+
+@pytest.mark.usefixtures("transformers")
+def test_a_detector_is_trained_on_boxes():
+    pytest.importorskip("scipy")
+    loop = load("hf:facebook/detr-resnet-50", *SMALL_DETR, input_shape=(2, 3, 64, 64))
+    assert loop.mode is Mode.TRAIN
+    assert [shapes(labels) for labels in loop.data["labels"]] == 2 * [{"class_labels": (4,), "boxes": (4, 4)}]
+    assert torch.isfinite(one_step(loop))
+
+
+def test_the_masks_of_segmented_objects(transformers):
+    config = transformers.MaskFormerConfig(num_labels=3)
+    with torch.device("meta"):
+        about = _ModelInputs(transformers.MaskFormerForInstanceSegmentation(config), TargetSpec("t", "/"), 8)
+    made = about._masks(2, (16, 16))
+    assert [tuple(masks.shape) for masks in made["mask_labels"]] == 2 * [(4, 16, 16)]
+    assert all(int(classes.max()) < 3 for classes in made["class_labels"])
+
+
+@pytest.mark.usefixtures("transformers")
+def test_a_detector_without_scipy_infers_and_says_why(monkeypatch):
+    monkeypatch.setattr(hf_batches, "has_scipy", lambda: False)
+    loop = load("hf:detr", *SMALL_DETR, input_shape=(2, 3, 64, 64))
+    assert loop.mode is Mode.INFER
+    assert "labels" not in loop.data
+    assert any("needs scipy" in note for note in loop.notes)
+    assert not any("scipy" in note for note in load("hf:bert", *TINY, "max_position_embeddings=24").notes)
+
+
+def test_pretraining_on_labels_that_a_processor_makes_is_left_out(transformers):
+    assert class_for(transformers, transformers.FlavaConfig()) is transformers.FlavaModel
+    assert class_for(transformers, transformers.ViTMAEConfig()) is transformers.ViTMAEForPreTraining
 
 
 @pytest.mark.usefixtures("transformers")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,10 +13,11 @@ import torch
 from torch import nn
 
 from advisor.errors import TargetError
+from advisor.portable.nested import map_tensors
 from advisor.records import TargetSpec
-from advisor.target.guess import noise, typed, whole_numbers
+from advisor.target.guess import generator_for, noise, typed, whole_numbers
 from advisor.target.hubs.contract import Samples, check_input
-from advisor.target.sizing import refuses
+from advisor.target.sizing import counted_run, refuses
 
 # Usual length of a text: tokens. Longer ones are possible with --input.
 _USUAL_LENGTH = 512
@@ -27,6 +28,7 @@ _FRAMES = 200  # of a spectrogram whose length is free
 _FRAMES_SEEN = 16  # of a video whose length is free
 _DECODED = 32  # tokens that are decoded from an image or sound
 _CHARACTERS = 12
+_OBJECTS = 4  # in an image
 _USUAL_SIDE = 224
 _USUAL_PATCH = 16
 _NO_LIMIT = 2**20  # positions of a model that counts them without a table
@@ -88,11 +90,18 @@ def _samples(model: Any, spec: TargetSpec, length: int, *, train: bool) -> Sampl
     def make(size: int) -> dict[str, Any]:
         batch = inputs(size)
         batch.update(labels(size, batch) if labels else about.decoder(size, batch))
-        return {
-            name: typed(value, model) if isinstance(value, torch.Tensor) else value for name, value in batch.items()
-        }
+        made: dict[str, Any] = map_tensors(lambda tensor: typed(tensor, model), batch)
+        return made
 
-    return Samples(make, trains=labels is not None, optimizer=_ADAMW, notes=about.notes())
+    trains = labels is not None or (train and _has_a_loss(model, make))
+    return Samples(make, trains=trains, optimizer=_ADAMW, notes=about.notes(train=train))
+
+
+def _has_a_loss(model: Any, make: Make) -> bool:
+    """Whether a model computes a loss without labels, as masked autoencoders do."""
+    counted = counted_run(model, make(_TRIED))
+    loss = getattr(counted[0], "loss", None) if counted else None
+    return isinstance(loss, torch.Tensor) and loss.numel() == 1
 
 
 def _longest(model: Any) -> int:
@@ -145,10 +154,13 @@ class _ModelInputs:
         """The first of these attributes in the configuration, or in its parts; else ``default``."""
         return next((value for name in names if (value := _said_by(self.config, name)) is not None), default)
 
-    def notes(self) -> tuple[str, ...]:
-        """The assumptions made about the inputs, in sentences."""
+    def notes(self, *, train: bool) -> tuple[str, ...]:
+        """The assumptions made about the inputs, in sentences; and what training lacks."""
         shapes = {name: list(value.shape[1:]) for name, value in self.inputs(1).items() if hasattr(value, "shape")}
-        return ("random inputs: " + ", ".join(f"{name} {shape}" for name, shape in shapes.items()),)
+        told = "random inputs: " + ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+        if train and labels_of(self.model) in _MATCHED and not has_scipy():
+            return told, f"to train {type(self.model).__name__} needs scipy, by which its loss matches objects"
+        return (told,)
 
     @cached_property
     def inputs(self) -> Make:
@@ -318,11 +330,32 @@ class _ModelInputs:
                 "end_positions": whole_numbers(self.length, size),
             },
             "pairs": lambda size, batch: {"return_loss": True},
+            "boxes": lambda size, batch: {"labels": [self._boxes() for _ in range(size)]},
+            "masks": lambda size, batch: self._masks(size, batch["pixel_values"].shape[-2:]),
         }
         kind = "pairs" if self._compares() else labels_of(self.model)
         known = makers.get(kind)
-        wanted = {"span": "start_positions", "pairs": "return_loss"}.get(kind, "labels")
+        if kind in _MATCHED and not has_scipy():
+            return None
+        wanted = {"span": "start_positions", "pairs": "return_loss", "masks": "mask_labels"}.get(kind, "labels")
         return known if wanted in self.accepted else None
+
+    def _boxes(self) -> dict[str, torch.Tensor]:
+        """The objects of an image: their classes, and their boxes' centres and sizes as shares of the image."""
+        classes = whole_numbers(self.config.num_labels, _OBJECTS)
+        return {
+            "class_labels": classes,
+            "boxes": torch.rand(_OBJECTS, 4, generator=generator_for(_OBJECTS, 4)) / 4 + 0.25,
+        }
+
+    def _masks(self, size: int, shape: tuple[int, ...]) -> dict[str, Any]:
+        """The objects of each image: their classes and masks."""
+        masks = whole_numbers(2, _OBJECTS, *shape).float()
+        classes = whole_numbers(self.config.num_labels, _OBJECTS)
+        return {
+            "mask_labels": [masks.clone() for _ in range(size)],
+            "class_labels": [classes.clone() for _ in range(size)],
+        }
 
     def _next_tokens(self, size: int, batch: dict[str, Any]) -> torch.Tensor:
         """The text itself; of a model that reads images or sound, one that it decodes."""
@@ -358,19 +391,35 @@ _TASKS = {
     "DEPTH_ESTIMATION": "",
     "IMAGE_TEXT_TO_TEXT": "tokens",
     "IMAGE_SEGMENTATION": "",
-    "UNIVERSAL_SEGMENTATION": "",
+    "UNIVERSAL_SEGMENTATION": "masks",
+    "PRETRAINING": "",
 }
+# Labels that a loss matches with what was found in an image, by scipy.
+_MATCHED = frozenset({"boxes", "masks"})
+
+
+def has_scipy() -> bool:
+    """Whether scipy can be imported."""
+    return importlib.util.find_spec("scipy") is not None
 
 
 def class_for(transformers: Any, config: Any) -> Any:
     """The class that a configuration was saved from, else the first of its architecture, with a head before without."""
-    for name in (*(config.architectures or ()), *_classes_of(config.model_type)):
-        if (kind := getattr(transformers, name, None)) is not None:
+    saved = config.architectures or ()
+    for name in (*saved, *_classes_of(config.model_type)):
+        kind = getattr(transformers, name, None)
+        if kind is not None and (name in saved or not _is_pretrained_on_labels(kind)):
             return kind
     raise TargetError(
         f"transformers has no model for the configuration {type(config).__name__}.",
         "Return the model itself from a build() of your own.",
     )
+
+
+def _is_pretrained_on_labels(kind: Any) -> bool:
+    """Whether a class is for pretraining on labels of several kinds, which only its processor makes."""
+    named = inspect.signature(kind.forward).parameters
+    return kind.__name__.endswith("ForPreTraining") and any("labels" in name for name in named)
 
 
 def labels_of(model: Any) -> str:
