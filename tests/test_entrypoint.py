@@ -292,6 +292,14 @@ def test_a_tensor_that_stayed_on_the_host_is_told_how_to_move():
     assert entrypoint.hint_for(RuntimeError("shapes differ"), "usual") == "usual"
 
 
+def test_a_library_that_names_its_missing_package_is_told_with_the_command():
+    error = ImportError(
+        "MaskLoss requires the scipy library. You can install it with pip: `pip install scipy`. Restart."
+    )
+    assert entrypoint.hint_for(error, "usual") == "Type `pip install scipy`, then run again."
+    assert entrypoint.hint_for(ImportError("cannot import name 'a' from 'b'"), "usual") == "usual"
+
+
 @pytest.mark.parametrize("said", entrypoint._NO_GPU)
 def test_code_that_wants_a_gpu_where_there_is_none_is_told_who_moves_things(load, said):
     error = failure(load, f"def build(): raise RuntimeError('{said}: ...')")

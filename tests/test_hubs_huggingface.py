@@ -12,7 +12,7 @@ from advisor.records import Mode, TargetSpec
 from advisor.target.hubs import hf_batches
 from advisor.target.hubs.contract import options_of
 from advisor.target.hubs.hf_batches import _ModelInputs, class_for
-from advisor.target.hubs.huggingface import _config, _override, architecture_in
+from advisor.target.hubs.huggingface import _config, _with_options, architecture_in
 from advisor.target.normalise import normalise
 
 
@@ -215,7 +215,7 @@ def test_a_text_longer_than_the_model_takes_is_refused():
 def test_options_reach_the_part_of_a_configuration_that_is_about_text():
     text = ("hidden_size=16", "num_hidden_layers=1")
     config, _ = _config(sys.modules["transformers"], "gemma3", TargetSpec("hf:gemma3", "/"))
-    _override(config, options_of(TargetSpec("hf:gemma3", "/", arguments=text)), "gemma3")
+    config = _with_options(config, options_of(TargetSpec("hf:gemma3", "/", arguments=text)), "gemma3")
     assert config.text_config.hidden_size == 16
     assert config.text_config.num_hidden_layers == 1
 
@@ -225,3 +225,14 @@ def test_a_model_that_has_no_room_is_refused_before_it_is_built():
     error = failure("hf:llama", "num_hidden_layers=4", "hidden_size=65536", "num_attention_heads=64")
     assert "GiB" in error.message
     assert "num_hidden_layers=2" in error.hint
+
+
+@pytest.mark.usefixtures("transformers")
+def test_what_follows_from_an_option_is_made_anew(transformers, tmp_path):
+    options = {"num_layers": 2}
+    default = _config(transformers, "t5", TargetSpec("hf:t5", "/"))[0]
+    assert _with_options(default, options, "t5").num_decoder_layers == 2
+    transformers.T5Config(num_layers=3).save_pretrained(tmp_path)
+    read = _config(transformers, str(tmp_path), TargetSpec("hf:t5", "/"))[0]
+    changed = _with_options(read, options, "t5")
+    assert (changed.num_layers, changed.num_decoder_layers) == (2, 3), "as the file says"

@@ -44,6 +44,8 @@ _OWN_RANKS = ("environment variable RANK expected", "Default process group has n
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit|Unsupported|Warning)\b")
 # How the traceback begins that an error's message carries: that of another thread comes with one of its own.
 _TRACEBACKS = ("Original Traceback", "Traceback (most recent call last)", "Traceback of TorchScript")
+# The command that a library names for what it lacks.
+_INSTALL = re.compile(r"pip install [\w.\[\]-]+")
 # What PyTorch says of tensors on two devices, and of indices on another.
 _TWO_DEVICES = (
     "to be on the same device",
@@ -145,6 +147,8 @@ def hint_for(error: BaseException, usual: str) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         top = error.name.partition(".")[0]
         return f"Install {top} beside perf-advisor, or set PYTHONPATH to the folder that {top} is in; then run again."
+    if isinstance(error, ImportError) and (told := _INSTALL.search(str(error))):
+        return f"Type `{told.group()}`, then run again."
     if any(text in str(error) for text in _NO_GPU):
         return "There is no CUDA GPU here: leave .cuda() out, or write .to(device); model and batch are moved for you."
     if any(text in str(error) for text in _TWO_DEVICES):

@@ -44,7 +44,7 @@ class HuggingFace(Adapter):
         config, notes = _config(transformers, name, spec)
         options = options_of(spec)
         new_tokens = tokens_of(options)
-        _override(config, options, name)
+        config = _with_options(config, options, name)
         if new_tokens and spec.mode is None:
             spec = replace(spec, mode=Mode.INFER)
         model, origin = _model(transformers, config, name, spec)
@@ -98,12 +98,7 @@ def _config(transformers: Any, name: str, spec: TargetSpec) -> tuple[Any, list[s
             f"Type `hf download {name}` first (a gated model needs `hf auth login`), or name an architecture"
             f"{f', such as hf:{near[0]}' if near else ', such as hf:bert'}.",
         )
-    config = transformers.CONFIG_MAPPING[kind]()
-    text = config.get_text_config()
-    if getattr(text, "vocab_size", 0) is None:  # only a checkpoint says it, and which of the tokens is for padding
-        text.vocab_size = _USUAL_VOCABULARY
-        if text.pad_token_id is None:
-            text.pad_token_id = 0
+    config = _with_usual_vocabulary(transformers.CONFIG_MAPPING[kind]())
     note = (
         f"{name} is not on this machine: the default configuration of {kind} stands in for it "
         f"(`hf download {name}` fetches it)"
@@ -141,8 +136,15 @@ def architecture_in(name: str, known: Iterable[str]) -> str | None:
     return None
 
 
-def _override(config: Any, options: dict[str, Any], name: str) -> None:
-    """Set options of a configuration. Raises TargetError for one that it does not have."""
+def _with_options(config: Any, options: dict[str, Any], name: str) -> Any:
+    """A configuration with options of its own. Raises TargetError for one that it does not have.
+
+    A default one is made anew with them, since its other values, such as a decoder's layers or their types, may follow
+    from them. One that was read keeps what its file says.
+    """
+    own = {key: value for key, value in options.items() if hasattr(config, key)}
+    if own and not config.name_or_path:
+        config = _with_usual_vocabulary(type(config)(**own))
     parts = (config, config.get_text_config())  # a model of text and images keeps its layers' sizes apart
     for key, value in options.items():
         holder = next((part for part in parts if hasattr(part, key)), None)
@@ -151,6 +153,17 @@ def _override(config: Any, options: dict[str, Any], name: str) -> None:
             near = nearest(key, known) or sorted(known)[:8]
             raise TargetError(f"the configuration of {name} has no {key!r}.", f"Did you mean {', '.join(near)}?")
         setattr(holder, key, value)
+    return config
+
+
+def _with_usual_vocabulary(config: Any) -> Any:
+    """A default configuration with a vocabulary where only a checkpoint says it, and which token is for padding."""
+    text = config.get_text_config()
+    if getattr(text, "vocab_size", 0) is None:
+        text.vocab_size = _USUAL_VOCABULARY
+        if text.pad_token_id is None:
+            text.pad_token_id = 0
+    return config
 
 
 def _model(transformers: Any, config: Any, name: str, spec: TargetSpec) -> tuple[nn.Module, str]:
