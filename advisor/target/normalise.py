@@ -183,18 +183,28 @@ def _from_mapping(value: Mapping[str, Any], notes: list[str]) -> Workload:
 def _checked(workload: Workload) -> Workload:
     if workload.step is not None or workload.models is not None or workload.optimizers is not None:
         workload = with_own_step(workload)
-    if isinstance(workload.model, type):
-        name = workload.model.__name__
+    _check_model(workload.model)
+    _check_loss(workload.loss)
+    if workload.mode not in (None, *(mode.value for mode in Mode)):
+        raise TargetError(f"{workload.mode!r} is not a mode.", "Give train or infer.")
+    clip = workload.clip_grad
+    if clip is not None and (isinstance(clip, bool) or not isinstance(clip, int | float) or not clip > 0):
+        raise TargetError(f"clip_grad={clip!r} is not a norm to clip gradients to.", "Give a number above 0, or None.")
+    return workload
+
+
+def _check_model(model: Any) -> None:
+    """Refuse what is no model that could make a step. A frozen TorchScript model, which has no mode, gets one."""
+    if isinstance(model, type):
+        name = model.__name__
         raise TargetError(f"the target's model is the class {name}, not an instance.", f"Return {name}(...).")
-    if not isinstance(workload.model, nn.Module):
-        raise TargetError(
-            f"the target's model is {_kind(workload.model)}, not an nn.Module.", _may_return(workload.model)
-        )
-    if isinstance(workload.model, torch.jit.ScriptModule) and not hasattr(workload.model, "training"):
-        workload.model.eval()  # one that was frozen has lost its mode: it is for inference
+    if not isinstance(model, nn.Module):
+        raise TargetError(f"the target's model is {_kind(model)}, not an nn.Module.", _may_return(model))
+    if isinstance(model, torch.jit.ScriptModule) and not hasattr(model, "training"):
+        model.eval()
     lazy = [
         type(part).__name__
-        for part in workload.model.modules()
+        for part in model.modules()
         if any(map(is_lazy, (*part.parameters(recurse=False), *part.buffers(recurse=False))))
     ]
     if lazy:
@@ -202,20 +212,18 @@ def _checked(workload: Workload) -> Workload:
             f"the target's model has layers without a size yet: {', '.join(dict.fromkeys(lazy))}.",
             "Call the model on a batch in the target, before you make the optimizer: that gives them their sizes.",
         )
-    if isinstance(workload.loss, type) and issubclass(workload.loss, nn.Module):
-        name = workload.loss.__name__
+
+
+def _check_loss(loss: Any) -> None:
+    """Refuse what is no loss; None is none."""
+    if isinstance(loss, type) and issubclass(loss, nn.Module):
+        name = loss.__name__
         raise TargetError(f"the target's loss is the class {name}, not an instance.", f"Return {name}().")
-    if workload.loss is not None and not callable(workload.loss):
+    if loss is not None and not callable(loss):
         raise TargetError(
-            f"the target's loss is {_kind(workload.loss)}, not a function.",
+            f"the target's loss is {_kind(loss)}, not a function.",
             "Give loss(model, batch), loss(output, target) or loss(output).",
         )
-    if workload.mode not in (None, *(mode.value for mode in Mode)):
-        raise TargetError(f"{workload.mode!r} is not a mode.", "Give train or infer.")
-    clip = workload.clip_grad
-    if clip is not None and (isinstance(clip, bool) or not isinstance(clip, int | float) or not clip > 0):
-        raise TargetError(f"clip_grad={clip!r} is not a norm to clip gradients to.", "Give a number above 0, or None.")
-    return workload
 
 
 def _may_return(value: Any) -> str:

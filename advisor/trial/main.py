@@ -226,8 +226,8 @@ class Trial:
         blocks = self._blocks(clock, feed, warm)
         memory = backend_of(parts.device).memory()
         diverged = divergence_notes(probe, step, feed.next()) if probe.losses else ()
-        result = TrialResult(
-            outcome=Outcome.MEASURED,
+        result = replace(
+            _result_of(probe),
             batch_size=parts.components.batch_size,
             blocks=tuple(blocks),
             event_step_ms=clock.percentiles(),
@@ -238,32 +238,38 @@ class Trial:
             prepare_s=parts.prepare_s,
             warmup_s=probe.seconds + warm.seconds,
             warmup_steps=probe.steps + warm.steps,
-            losses=probe.losses,
-            outputs=probe.outputs,
-            weights=probe.weights,
             parameters=sum(parameter.numel() for parameter in parts.components.model.parameters()),
-            skipped_steps=probe.skipped_steps,
-            gradients_at_times=probe.gradients_at_times,
-            operations=probe.operations,
-            notes=(
-                *_notes(warm, parts.loop, clock),
-                *notes_on_data(first.data),
-                *diverged,
-                *probe.scaler_notes(scale_of(step)),
-                *compilation_notes(warm_mark),
-            ),
+            data=replace(first.data, fed=feed.prints) if first.data is not None else None,
+        )
+        notes = (
+            *_notes(warm, parts.loop, clock),
+            *notes_on_data(first.data),
+            *diverged,
+            *probe.scaler_notes(scale_of(step)),
+            *compilation_notes(warm_mark),
+        )
+        result = self._with_guards(replace(result, notes=notes), blocks)
+        phases = self._after_the_blocks(parts, feed, clock, blocks)
+        return replace(result, phases=phases, measuring_s=first.comparing_s + time.perf_counter() - started)
+
+    def _with_guards(self, result: TrialResult, blocks: list[Block]) -> TrialResult:
+        """The result with the guards' readings: disturbances, energy, clocks."""
+        return replace(
+            result,
             disturbed=self.guards.disturbed,
             energy_j_per_sample=self.guards.energy_j_per_sample(blocks),
             gpu=self.guards.gpu,
-            data=replace(first.data, fed=feed.prints) if first.data is not None else None,
         )
+
+    def _after_the_blocks(self, parts: _Parts, feed: Feed, clock: StepClock, blocks: list[Block]) -> dict[str, float]:
+        """Run the instrumented pass of this kind of trial; the phases that belong to its result, in ms."""
         if self.spec.kind is TrialKind.PROFILE:
-            self._profile(step, feed, clock, blocks)
+            self._profile(parts.step, feed, clock, blocks)
         elif self.spec.kind is TrialKind.BASELINE and parts.components.has_loader:
-            self._time_phases(step, feed, blocks)
+            self._time_phases(parts.step, feed, blocks)
         elif self.spec.times_phases:
-            result = replace(result, phases=measure_parts(step, feed, limit_s=_PHASES_LIMIT_S))
-        return replace(result, measuring_s=first.comparing_s + time.perf_counter() - started)
+            return measure_parts(parts.step, feed, limit_s=_PHASES_LIMIT_S)
+        return {}
 
     def _latency(self, clock: StepClock, warm: WarmUp, mode: Mode) -> Latency | None:
         """The latency of single calls: of inference alone, and not while another trial waits for its turn."""
@@ -382,6 +388,19 @@ class Trial:
         )
         measured = replace(measured, clock=check_clocks(clock, step_ms, measured.kernels_per_step))
         self.channel.send(Profiled(with_habits(measured, eager, feed)))
+
+
+def _result_of(probe: Probe) -> TrialResult:
+    """A measured result that has the probe's part only."""
+    return TrialResult(
+        Outcome.MEASURED,
+        losses=probe.losses,
+        outputs=probe.outputs,
+        weights=probe.weights,
+        skipped_steps=probe.skipped_steps,
+        gradients_at_times=probe.gradients_at_times,
+        operations=probe.operations,
+    )
 
 
 def _eager(step: TrainStep | InferStep | GraphedStep) -> TrainStep | InferStep:

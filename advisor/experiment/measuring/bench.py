@@ -285,22 +285,25 @@ class Bench:
     def _account(self, spec: TrialSpec, result: TrialResult, wall_s: float, cost: float) -> None:
         """Add up the time by use, and let the budget learn from the trial."""
         self.measuring_s += result.measuring_s
-        # A compilation that fails or never ends says nothing of itself: all that it took was compiling. Of one that
-        # ends, what was prepared before the first step was loading the compiler.
-        compiling_s = (result.prepare_s or 0.0) if cost else 0.0
-        self.warming_up_s += wall_s if cost and not result.measured else compiling_s + (result.warmup_s or 0.0)
-        if spec.world is not None:
-            return  # on torchrun, which takes longer: no measure of trials of one process
-        # The first wall has the fork server's start in it, that of a fresh interpreter its own: no measure of others.
-        if result.measured and spec.kind is TrialKind.CANDIDATE and not spec.environment:
-            self.budget.learn(wall_s, self.catalog.compiled_code(spec.settings), cost=cost)
-        elif result.measured and spec.kind.inspects and self.budget.baseline_s is None:
-            self.budget.baseline_s = _ordinary_s(result)
+        self.warming_up_s += _warming_up_s(result, wall_s, compiles=cost > 0)
+        # A trial on torchrun takes longer: no measure of trials of one process.
+        if result.measured and spec.world is None:
+            self._learn(spec, result, wall_s, cost)
+
+    def _learn(self, spec: TrialSpec, result: TrialResult, wall_s: float, cost: float) -> None:
+        """Let the budget learn what a trial of this kind takes.
+
+        The first wall has the fork server's start in it, that of a fresh interpreter its own: no measure of others.
+        """
+        budget, startup_s = self.budget, result.startup_s or 0.0
+        if spec.kind is TrialKind.CANDIDATE and not spec.environment:
+            budget.learn(wall_s, self.catalog.compiled_code(spec.settings), cost=cost)
+        elif spec.kind.inspects and budget.baseline_s is None:
+            budget.baseline_s = _ordinary_s(result)
             # The build's time has the fork server's import of torch in it, as a fresh interpreter has.
-            self.budget.interpreter_s = max(self.budget.interpreter_s, self.budget.build_s + (result.startup_s or 0.0))
-        elif result.measured and spec.environment:
-            apart_s = (result.startup_s or 0.0) + (result.build_s or 0.0)
-            self.budget.interpreter_s = max(self.budget.interpreter_s, apart_s)
+            budget.interpreter_s = max(budget.interpreter_s, budget.build_s + startup_s)
+        elif spec.environment:
+            budget.interpreter_s = max(budget.interpreter_s, startup_s + (result.build_s or 0.0))
 
     def _run_compiling_ahead(self, spec: TrialSpec, ahead: Mapping[str, Value] | None) -> TrialResult:
         """Run a trial that compiles; what can be done for later trials meanwhile is done."""
@@ -378,6 +381,17 @@ def _minutes(seconds: float) -> int:
 
 def _until(ended: Sized, next_spec: Callable[[], TrialSpec | None]) -> TrialSpec | None:
     return None if ended else next_spec()
+
+
+def _warming_up_s(result: TrialResult, wall_s: float, *, compiles: bool) -> float:
+    """The seconds of a trial that count as warming up.
+
+    All of a failed compilation counts. Of one that ends, what was prepared before the first step was loading the
+    compiler.
+    """
+    if compiles and not result.measured:
+        return wall_s
+    return (result.warmup_s or 0.0) + ((result.prepare_s or 0.0) if compiles else 0.0)
 
 
 def _ordinary_s(result: TrialResult) -> float:

@@ -27,6 +27,9 @@ _AGAIN = 1.3
 _MOST_DIFFERENT = 0.05
 _MARGIN = 2.0
 
+# The runs without the file (False) and with it (True).
+_Runs = dict[bool, list[TrialResult]]
+
 
 def limit_s(stack: StackRecord) -> float:
     """The time limit of verifying, in seconds."""
@@ -45,38 +48,52 @@ def may_be_verified(state: SessionState) -> bool:
 def verify(bench: Bench, exported: Exported, stack: StackRecord) -> Verification:
     """Time the loop without the file and with it, A B B A as far as the limit allows."""
     started = time.monotonic()
-    until = started + limit_s(stack)
-    runs: dict[bool, list[tuple[TrialResult, float]]] = {False: [], True: []}
-    for tuned in (False, True, True, False):
-        now = time.monotonic()
-        if runs[tuned] and until - now < _AGAIN * runs[tuned][0][1]:
-            break
-        result = _run(bench, exported if tuned else None, stack, until - now)
-        if not result.measured:
-            what = "with the file" if tuned else "without the file"
-            late = result.outcome is Outcome.TIMED_OUT
-            why = f"it did not end within {limit_s(stack):.0f} s" if late else result.reason
-            return Verification(exported.path, seconds=now - started, problem=f"the loop {what}: {why}")
-        runs[tuned].append((result, time.monotonic() - now))
+    runs, problem = _runs_in_turn(bench, exported, stack, until=started + limit_s(stack))
+    seconds = time.monotonic() - started
+    if problem:
+        return Verification(exported.path, seconds=seconds, problem=problem)
     difference = _difference(runs)
     if difference is not None and not difference <= max(_MOST_DIFFERENT, _MARGIN * _of_stack(stack)):
         problem = f"its outputs differ by {format_percent(difference, digits=1)} from the loop's without it"
-        return Verification(exported.path, seconds=time.monotonic() - started, problem=problem, difference=difference)
-    plain, tuned_blocks = (_blocks([result for result, _ in runs[which]]) for which in (False, True))
+        return Verification(exported.path, seconds=seconds, problem=problem, difference=difference)
+    plain, tuned = _blocks(runs[False]), _blocks(runs[True])
     return Verification(
         exported.path,
-        speedup=_rate(tuned_blocks) / _rate(plain),
+        speedup=_rate(tuned) / _rate(plain),
         plain_step_ms=median(block.step_ms for block in plain),
-        tuned_step_ms=median(block.step_ms for block in tuned_blocks),
+        tuned_step_ms=median(block.step_ms for block in tuned),
         session_speedup=stack.comparison.speedup if stack.comparison else None,
-        seconds=time.monotonic() - started,
+        seconds=seconds,
         difference=difference,
     )
 
 
-def _difference(runs: dict[bool, list[tuple[TrialResult, float]]]) -> float | None:
+def _runs_in_turn(bench: Bench, exported: Exported, stack: StackRecord, *, until: float) -> tuple[_Runs, str]:
+    """The runs without and with the file, A B B A as far as there is time, and the problem of one that failed."""
+    runs: _Runs = {False: [], True: []}
+    first_s = {False: 0.0, True: 0.0}
+    for tuned in (False, True, True, False):
+        started = time.monotonic()
+        if runs[tuned] and until - started < _AGAIN * first_s[tuned]:
+            break
+        result = _run(bench, exported if tuned else None, stack, until - started)
+        if not result.measured:
+            return runs, _problem_of(result, stack, tuned=tuned)
+        first_s[tuned] = first_s[tuned] or time.monotonic() - started
+        runs[tuned].append(result)
+    return runs, ""
+
+
+def _problem_of(result: TrialResult, stack: StackRecord, *, tuned: bool) -> str:
+    """The reason why a run gave no figures."""
+    late = result.outcome is Outcome.TIMED_OUT
+    why = f"it did not end within {limit_s(stack):.0f} s" if late else result.reason
+    return f"the loop {'with' if tuned else 'without'} the file: {why}"
+
+
+def _difference(runs: _Runs) -> float | None:
     """The difference of the outputs with the file and without it; None where there are none of the same batch."""
-    plain, tuned = runs[False][0][0], runs[True][0][0]
+    plain, tuned = runs[False][0], runs[True][0]
     same = plain.outputs and len(plain.outputs) == len(tuned.outputs) and plain.batch_size == tuned.batch_size
     return distance(tuned.outputs, plain.outputs) if same else None
 

@@ -22,17 +22,20 @@ def branch_of_the_loss(block: Sequence[ast.stmt], line: int, around: Sequence[as
     before = [statement for statement in block if statement.lineno <= line]
     changing = {name for part in (*around, *before) for name in _bound_in(part)}
     needed = _needed(before, line)
+    # Conditional expressions that a needed value is computed by.
+    computed_by = {id(part) for value in _values_of(before, needed) for part in ast.walk(value)}
     for node in (node for statement in before for node in ast.walk(statement)):
-        if not isinstance(node, ast.If | ast.IfExp) or not _changes(node.test, changing):
+        if not isinstance(node, ast.If | ast.IfExp) or node.lineno > line or not _changes(node.test, changing):
             continue
-        if isinstance(node, ast.If):
-            holds_update = node.lineno <= line <= (node.end_lineno or node.lineno)
-            counts = not holds_update and any(_bound_in(part) & needed for part in (*node.body, *node.orelse))
-        else:
-            counts = any(part is node for value in _values_of(before, needed) for part in ast.walk(value))
-        if counts and node.lineno <= line:
+        if id(node) in computed_by if isinstance(node, ast.IfExp) else _binds_before(node, needed, line):
             return node.lineno
     return None
+
+
+def _binds_before(branch: ast.If, needed: set[str], line: int) -> bool:
+    """Whether a branch that ends before ``line`` binds one of the needed names."""
+    holds_line = branch.lineno <= line <= (branch.end_lineno or branch.lineno)
+    return not holds_line and any(_bound_in(part) & needed for part in (*branch.body, *branch.orelse))
 
 
 def _needed(block: Sequence[ast.stmt], line: int) -> set[str]:

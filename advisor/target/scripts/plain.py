@@ -35,41 +35,54 @@ def workload_of(seen: Seen) -> Any:
 
 def _plain(seen: Seen) -> Adapted | None:
     """The parts of a loop that is ``loss(model(inputs), target)`` and one update; None for another one."""
-    alone = len(seen.calls) == 1 and len(seen.backward) == 1
-    if len(seen.updates) != 1 or not (alone or _repeats(seen)):
+    if not _is_one_update(seen) or _does_more(seen):
         return None
-    if seen.changes_gradients or seen.changes_weights or seen.changes_batch or _rounds_differ(seen):
+    call, loss = seen.calls[0], loss_of(seen)
+    batch = _made_batch(call, loss) if seen.batch is None else seen.batch
+    if batch is None or not _is_loss_of(batch, call, loss, seen.backward[0]):
         return None
-    call, loss, batch = seen.calls[0], loss_of(seen), seen.batch
-    if batch is None:
-        batch = _made_batch(call, loss)
-    if batch is None or call.autocast == "float16" or not call.module.training:
-        return None
-    if loss is None:
-        kwargs = splitter(call.module, with_target=False)(batch).kwargs
-        own = getattr(call.output, "loss", None) is seen.backward[0] and not call.args and _same(kwargs, call.kwargs)
-    else:
-        split = splitter(call.module, with_target=True)(batch)
-        own = _same(split.args, call.args) and not split.kwargs and not call.kwargs
-        own = own and _same(split.target, loss.args[1])
-    if not own:
-        return None
-    data = batch if seen.loader is None else seen.loader
-    told = seen.loader is not None or _repeats(seen)
-    made = "" if told else "; its batch is measured again and again, without the making of batches"
     return Adapted(
         model=call.module,
-        data=data,
+        data=batch if seen.loader is None else seen.loader,
         loss=None if loss is None else _bound(loss),
         optimizer=seen.updates[0],
         mode="train",
         current=_current(call),
         clip_grad=seen.clip_norm,
-        notes=[
-            f"the script's model, loss and optimizer as its first step used them{made}; {_left_out(seen)}",
-            *_others(seen),
-        ],
+        notes=[_note_of_parts(seen), *_others(seen)],
     )
+
+
+def _is_one_update(seen: Seen) -> bool:
+    """Whether one update was seen, after one call of a model and one backward pass, or two equal rounds of these."""
+    return len(seen.updates) == 1 and (len(seen.calls) == len(seen.backward) == 1 or _repeats(seen))
+
+
+def _does_more(seen: Seen) -> bool:
+    """Whether the loop does anything that a plain one would not do."""
+    call = seen.calls[0]
+    changes = seen.changes_gradients or seen.changes_weights or seen.changes_batch
+    return changes or call.autocast == "float16" or not call.module.training or _rounds_differ(seen)
+
+
+def _is_loss_of(batch: Any, call: ModelCall, loss: LossCall | None, backward: Any) -> bool:
+    """Whether model and loss were called with the batch as a plain loop calls them.
+
+    Without a loss, the model has to get the whole batch by keywords, and ``backward`` its own loss.
+    """
+    if loss is None:
+        kwargs = splitter(call.module, with_target=False)(batch).kwargs
+        return getattr(call.output, "loss", None) is backward and not call.args and _same(kwargs, call.kwargs)
+    split = splitter(call.module, with_target=True)(batch)
+    same_inputs = _same(split.args, call.args) and not split.kwargs and not call.kwargs
+    return same_inputs and _same(split.target, loss.args[1])
+
+
+def _note_of_parts(seen: Seen) -> str:
+    """A note on the parts that are measured, and on what is left out."""
+    makes_batches = seen.loader is None and not _repeats(seen)
+    made = "; its batch is measured again and again, without the making of batches" if makes_batches else ""
+    return f"the script's model, loss and optimizer as its first step used them{made}; {_left_out(seen)}"
 
 
 def _repeats(seen: Seen) -> bool:
