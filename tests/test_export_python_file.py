@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import builtins
 import copy
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.errors import UsageError
 from advisor.export.python_file import python_source
+from advisor.export.top_level import bound_by, needs, step_definitions
 from advisor.portable.plan import StepPlan
 from advisor.recipe import Components, Recipe, Stage
 from advisor.recipe.catalog import Catalog, load_catalog
@@ -218,6 +220,20 @@ def test_the_source_is_formatted_and_needs_only_torch(catalog, settings, mode, t
         line = [tool, *command, "--isolated", "--line-length", "120", str(path)]
         done = subprocess.run(line, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("settings", "mode"), [(ALL_TRAIN, "train"), (ALL_TRAIN, "infer"), (OF_DATA, "train")])
+def test_every_name_that_the_source_uses_is_in_it(catalog, settings, mode):
+    source = python_source(catalog, settings, mode)
+    assert set(needs(source)) - set(bound_by(source)) <= set(dir(builtins)) | {"__file__", "__name__"}
+
+
+def test_a_name_has_one_meaning_in_the_modules_of_a_step(monkeypatch):
+    monkeypatch.setattr("advisor.export.top_level.STEP_MODULES", ("steps", "norm_pairs", "checkpointing"))
+    step_definitions.cache_clear()
+    with pytest.raises(ValueError, match="has another meaning"):
+        step_definitions()
+    step_definitions.cache_clear()
 
 
 def test_the_source_says_which_settings_it_holds(catalog):

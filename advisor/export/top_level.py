@@ -10,7 +10,7 @@ import functools
 import symtable
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from advisor.portable import module_text, source
@@ -171,10 +171,9 @@ def needs(text: str) -> Iterator[str]:
         tables += table.get_children()
 
 
-# What steps consist of. A definition stands behind those that it needs when the file is imported.
-STEP_MODULES = """blocks compiled_module regions nested python_state places forked reached loaders parallel
-    launched calls losses compiling collector device_loader optimizer_options optimizer_steps contexts loss_call steps
-    watching dependence capturing graphed graphed_around_loss own_step"""
+# What steps consist of, with the modules that these import. The plan is left out: a file has its values in its code.
+STEP_MODULES = ("own_step", "graphed_around_loss", "regions", "launched", "device_loader")
+NOT_TAKEN = "plan"
 # Of these, what recipes show as code of their own.
 SHOWN_BY_RECIPES = (
     ("blocks", "compiled_module", "regions"),
@@ -208,14 +207,15 @@ def library_for(codes: Iterable[str], held: Collection[str] = ()) -> Library:
 
     Those named in ``held`` are left out: the file has them elsewhere.
     """
-    every = {name: one for module in STEP_MODULES.split() for one in definitions_in(module) for name in one.names}
-    known = {name: one for name, one in every.items() if name not in held or one.is_import}
+    known = {
+        name: parts for name, parts in step_definitions().items() if name not in held or any(p.is_import for p in parts)
+    }
     wanted: set[str] = set()
     new = {name for code in codes for name in set(needs(code)) - set(bound_by(code))} & known.keys()
     while new:
         wanted |= new
-        new = {name for one in new for name in known[one].needs} & known.keys() - wanted
-    taken = list(dict.fromkeys(one for name, one in known.items() if name in wanted))
+        new = {name for one in new for part in known[one] for name in part.needs} & known.keys() - wanted
+    taken = list(dict.fromkeys(part for name, parts in known.items() if name in wanted for part in parts))
     imports = [one.text for one in taken if one.is_import]
     return Library(tuple(imports), _joined([one for one in taken if not one.is_import]))
 
@@ -225,6 +225,41 @@ def without_library(code: str) -> str:
     for modules in SHOWN_BY_RECIPES:
         code = code.replace(source(*modules).strip(), "")
     return code.lstrip("\n")
+
+
+@functools.cache
+def step_definitions() -> Mapping[str, Sequence[Definition]]:
+    """The definitions of the step's modules by name; in a file they stand behind those that they need.
+
+    Raises ValueError where two modules give a name two meanings, since a file has only one place for it. Only imports
+    may share a name: ``import collections`` and ``import collections.abc``.
+    """
+    found: dict[str, list[Definition]] = {}
+    for module in modules_in_order(STEP_MODULES):
+        for one in definitions_in(module):
+            for name in one.names:
+                others = found.setdefault(name, [])
+                if others and not one.is_import:
+                    raise ValueError(f"{name} of portable/{module}.py has another meaning in a module used with it")
+                others += [one] if one not in others else []
+    return found
+
+
+def modules_in_order(modules: Iterable[str]) -> list[str]:
+    """Portable modules and those that they import, each behind what it imports."""
+    found: dict[str, None] = {}
+
+    def visit(module: str) -> None:
+        if module in found or module == NOT_TAKEN:
+            return
+        for node in ast.parse(module_text(module)).body:
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("advisor.portable."):
+                visit((node.module or "").rpartition(".")[2])
+        found[module] = None
+
+    for module in modules:
+        visit(module)
+    return list(found)
 
 
 @functools.cache

@@ -10,10 +10,11 @@ import torch
 
 from advisor.portable.capturing import CudaGraph, as_if_captured, masks_as_given
 from advisor.portable.dependence import DRAWS, depends_on_draws, depends_on_values, host_generators
+from advisor.portable.host_constants import HostConstants, find_host_constants, places_on_host
 from advisor.portable.nested import copy_into, copy_of_batch, map_tensors, signature_of, tensors_of
 from advisor.portable.optimizer_options import TensorRates, mark_stepped
 from advisor.portable.optimizer_steps import updates_without_host
-from advisor.portable.places import Place, named
+from advisor.portable.places import Place, named, value_at
 from advisor.portable.steps import InferStep, TrainStep
 from advisor.portable.watching import REPLACED, Watch, foreign_hook, same_numbers
 
@@ -125,6 +126,8 @@ class GraphedStep:
         self._drawn: bool | None = None  # whether random numbers of the host decide on the step; None until it drew
         self._overwritten: dict[tuple[int, Any], Place] = {}  # of tensors that the step writes before it reads them
         self._carried: dict[tuple[int, Any], Place] = {}  # of those that it carries from step to step
+        self._constants = HostConstants((), step.device)
+        self._constants_in: list[Any] = []  # where they were looked for, and the tensors there
         self._options: list[Any] = []
         self._option_changes = 0
         self._last_key: Any = None
@@ -258,12 +261,15 @@ class GraphedStep:
     def _run_eagerly(self, batch: Any, given: list[torch.Tensor]) -> Any:
         """Run a step; ``given`` are the tensors of the batch that are the caller's own."""
         if self.captured:  # a batch of another form, in between
-            result = self.graph.warm_up(lambda: self.step.run(batch))
+            with self._constants.on_device():
+                result = self.graph.warm_up(lambda: self.step.run(batch))
         else:
             generators = host_generators() if self.patience.is_almost_over else []
             versions = list(map(writes_to, given))
             run = self._rehearse if self._rehearses else self.step.run
-            result = self.graph.warm_up(lambda: run(batch))
+            self._look_for_constants(batch)
+            with self._constants.on_device():
+                result = self.graph.warm_up(lambda: run(batch))
             drew = bool(generators) and host_generators() != generators
             self._look_after_a_step(batch, drew=drew, wrote=list(map(writes_to, given)) != versions)
         self.patience.ran_eagerly()
@@ -325,6 +331,17 @@ class GraphedStep:
         (self._carried if carried else self._overwritten).update(replaced)
         return not carried
 
+    def _look_for_constants(self, batch: Any) -> None:
+        """Find the tensors of the host that the step copies to its device, unless they are those of the last step."""
+        assert self._watch is not None
+        places = places_on_host(self._watch.tensors_in.places, self.device)
+        found_in = [(named(place), id(value_at(*place))) for place in places]
+        if found_in != self._constants_in:
+            self._constants_in, model, loss = found_in, self.step.model, self._watched_loss
+            self._constants = self.graph.warm_up(
+                lambda: find_host_constants(model, loss, lambda: self._computed(batch), places, self.device)
+            )
+
     def _computed(self, batch: Any) -> Any:
         """The loss of a training step, or the output of another one."""
         output = self.step.forward(batch)
@@ -344,13 +361,15 @@ class GraphedStep:
         self._static_batch = copy_of_batch(batch)
         self._look_anew()
         step = self.step
-        if not isinstance(step, TrainStep):
-            self.graph.capture(lambda: step.forward(self._static_batch))
-            return
-        self._rates = TensorRates(step.optimizer, self.device) if self._update_inside else None
-        if self._rates is not None:
-            self._rates.refresh()
-        self._record(step)
+        self._constants.refresh()
+        with self._constants.on_device():
+            if not isinstance(step, TrainStep):
+                self.graph.capture(lambda: step.forward(self._static_batch))
+                return
+            self._rates = TensorRates(step.optimizer, self.device) if self._update_inside else None
+            if self._rates is not None:
+                self._rates.refresh()
+            self._record(step)
 
     def _record(self, step: TrainStep) -> None:
         """Capture a training step. The graph makes gradients in memory of its own, where each replay overwrites them.
@@ -396,6 +415,7 @@ class GraphedStep:
     def _replay(self) -> Any:
         if self._rates is not None:
             self._rates.refresh()
+        self._constants.refresh()
         self._replay_step()
         self.patience.replayed()
         if isinstance(self.step, TrainStep):

@@ -18,6 +18,7 @@ import torch
 
 from advisor.portable.python_state import (
     CONTAINERS,
+    MOST_LOOKED_INTO,
     OF_TORCH,
     PLAIN_KINDS,
     contents_copied,
@@ -30,10 +31,8 @@ Place = tuple[typing.Any, typing.Any]
 # The name of a place that is a container as a whole.
 CONTENTS = "its contents"
 FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
-# Functions, containers and objects inside one another that are looked into, and things in each of them. Counts: more
-# are data.
-DEEPEST = 4
-MOST_LOOKED_INTO = 64
+# Functions, containers and objects inside one another that are looked into. A count.
+MOST_LEVELS = 4
 # Where installed code lies.
 PACKAGES = ("site-packages", "dist-packages", str(pathlib.Path(torch.__file__).parent))
 STANDARD = str(pathlib.Path(dis.__file__).parent)
@@ -47,7 +46,7 @@ class Finder:
         self.modules: dict[torch.nn.Module, None] = {}
         self.functions: set[types.FunctionType] = set()
 
-    def look_at_call(self, call: typing.Any, depth: int = DEEPEST) -> None:
+    def look_at_call(self, call: typing.Any, depth: int = MOST_LEVELS) -> None:
         """Look at what a model, a function, a method, a partial or another object reads when it is called."""
         if isinstance(call, torch.nn.Module):
             self.look_at_modules(call)
@@ -88,7 +87,7 @@ class Finder:
         for function in methods_called(kind, method):
             self.look_at_function(function, depth)
 
-    def look_at_function(self, function: typing.Any, depth: int = DEEPEST) -> None:
+    def look_at_function(self, function: typing.Any, depth: int = MOST_LEVELS) -> None:
         """Look at what a function reads in its closure and among its module's global names."""
         if not isinstance(function, types.FunctionType) or function in self.functions:
             return
@@ -101,7 +100,7 @@ class Finder:
             self.look_at(function.__globals__, name, function.__globals__[name], read, depth)
 
     def look_at(
-        self, holder: typing.Any, name: typing.Any, value: typing.Any, read: frozenset[str], depth: int = DEEPEST
+        self, holder: typing.Any, name: typing.Any, value: typing.Any, read: frozenset[str], depth: int = MOST_LEVELS
     ) -> None:
         """Note the place of a value, or the places inside it.
 
