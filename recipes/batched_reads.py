@@ -81,4 +81,4 @@ class BatchedReads(Recipe):
 
         if not value:
             return "# the dataset is read sample by sample\n"
-        return f"{source('loaders', 'batched_reads')}\n\nloader = adjusted(with_batched_reads, loader)\n"
+        return f"{source('batched_reads')}\n\nloader = adjusted(with_batched_reads, loader)\n"

@@ -89,7 +89,7 @@ class Checkpointing(Recipe):
 
     def code(self, value: Value) -> str:
         if value == "blocks":
-            code = source("blocks", "python_state", "checkpointing")
+            code = source("checkpointing")
             return f"{code}\n\nif repeated_blocks(model):\n    checkpoint_blocks(model)\n"
         if value == "none":
             return "# activations are kept for the backward pass\n"

@@ -73,7 +73,7 @@ class ConvBias(Recipe):
     def code(self, value: Value) -> str:
         if value:
             return "# convolutions keep their biases\n"
-        code = source("python_state", "tracing", "norm_pairs", "conv_bias")
+        code = source("conv_bias")
         return f"{code}\n\nremove_conv_biases(model, optimizer is not None, loader)\n"
 
     def why(self, facts: Facts, value: Value) -> str:

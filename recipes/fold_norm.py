@@ -77,7 +77,7 @@ class FoldNorm(Recipe):
     def code(self, value: Value) -> str:
         if not value:
             return "# batch norms stay as they are\n"
-        return f"{source('python_state', 'tracing', 'norm_pairs', 'fold_norm')}\n\nfold_batch_norms(model, loader)\n"
+        return f"{source('fold_norm')}\n\nfold_batch_norms(model, loader)\n"
 
     def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
         if value and settings.get("model.conv_bias_before_norm") is False:

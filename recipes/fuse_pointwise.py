@@ -68,7 +68,7 @@ class FusePointwise(Recipe):
     def code(self, value: Value) -> str:
         if not value:
             return "# pointwise operations run one by one\n"
-        return f"{source('python_state', 'tracing', 'pointwise')}\n\nfuse_pointwise_chains(model)\n"
+        return f"{source('pointwise')}\n\nfuse_pointwise_chains(model)\n"
 
     def cost(self, value: Value) -> float:
         return 0.5

@@ -80,7 +80,7 @@ class GpuTransforms(Recipe):
         if not value:
             return "# the dataset runs its transforms, sample by sample\n"
         return (
-            f"{source('loaders', 'transforms')}\n\nloader, device_transform = split_or_whole(loader)\n"
+            f"{source('transforms')}\n\nloader, device_transform = split_or_whole(loader)\n"
             "# in the loop, when the batch is on the device: batch = device_transform(batch)\n"
         )
 

@@ -64,4 +64,4 @@ class InplaceActivations(Recipe):
 
     def code(self, value: Value) -> str:
         call = "make_activations_inplace(model)" if value else "make_activations_copy(model)"
-        return f"{source('python_state', 'tracing', 'inplace')}\n\n{call}\n"
+        return f"{source('inplace')}\n\n{call}\n"

@@ -91,7 +91,7 @@ class PadDims(Recipe):
     def code(self, value: Value) -> str:
         if value == 1:
             return "# linear layers keep their sizes\n"
-        return f"{source('optimizer_options', 'padding')}\n\npad_outputs(model, {value}, optimizer)\n"
+        return f"{source('padding')}\n\npad_outputs(model, {value}, optimizer)\n"
 
     def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
         if value == 1:

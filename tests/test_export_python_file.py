@@ -14,9 +14,11 @@ from exported_module import batches, model_of, module_of, plain_losses
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from advisor import portable
 from advisor.errors import UsageError
+from advisor.export import top_level
 from advisor.export.python_file import python_source
-from advisor.export.top_level import bound_by, needs, step_definitions
+from advisor.export.top_level import bound_by, needs
 from advisor.portable.plan import StepPlan
 from advisor.recipe import Components, Recipe, Stage
 from advisor.recipe.catalog import Catalog, load_catalog
@@ -228,12 +230,16 @@ def test_every_name_that_the_source_uses_is_in_it(catalog, settings, mode):
     assert set(needs(source)) - set(bound_by(source)) <= set(dir(builtins)) | {"__file__", "__name__"}
 
 
-def test_a_name_has_one_meaning_in_the_modules_of_a_step(monkeypatch):
-    monkeypatch.setattr("advisor.export.top_level.STEP_MODULES", ("steps", "norm_pairs", "checkpointing"))
-    step_definitions.cache_clear()
-    with pytest.raises(ValueError, match="has another meaning"):
-        step_definitions()
-    step_definitions.cache_clear()
+def test_modules_of_a_step_that_give_a_name_two_meanings_are_refused(monkeypatch):
+    texts = {
+        "first": "import torch\nLIMIT = 1",
+        "second": "from advisor.portable.first import LIMIT as FIRST\nLIMIT = 2",
+    }
+    for module in (portable, top_level):
+        monkeypatch.setattr(module, "module_text", texts.get)
+    assert list(top_level.definitions_of(("first",))) == ["torch", "LIMIT"]
+    with pytest.raises(ValueError, match=r"LIMIT of portable/second\.py has another meaning"):
+        top_level.definitions_of(("second",))
 
 
 def test_the_source_says_which_settings_it_holds(catalog):

@@ -13,7 +13,7 @@ from advisor.export import python_templates as templates
 from advisor.export import top_level
 from advisor.export.top_level import definitions_in, library_for, without_library
 from advisor.figures.formatting import format_setting
-from advisor.portable import FREEZING, PARTS_OF, compile_source
+from advisor.portable import FREEZING, compile_source, modules_in_order
 from advisor.portable.plan import AROUND_LOSS, StepPlan
 from advisor.recipe import Recipe, Stage
 from advisor.recipe.catalog import Catalog
@@ -51,7 +51,7 @@ def python_source(catalog: Catalog, settings: Mapping[str, Value], mode: Mode | 
     step = [templates.STEP_PLAN, templates.OWN_STEP if own_step else made]
     others = [pair for pair in chosen if pair[0].stage is not Stage.DATA]
     codes = {recipe.key: _shown(recipe, value) for recipe, value in chosen if recipe.stage is Stage.DATA}
-    every = [one for module in PARTS_OF["loaders"] for one in definitions_in(module) if not one.is_import]
+    every = [one for module in modules_in_order(["loaders"]) for one in definitions_in(module) if not one.is_import]
     of_loaders = {name for one in every for name in one.names}
     held = of_loaders if any(of_loaders <= top_level.bindings(code).keys() for code in codes.values()) else ()
     library = library_for([_prepare(others, plan, wrapper, {}), *codes.values(), *step], held)

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from advisor.portable import module_text, source
+from advisor.portable import module_text, modules_in_order, source
 
 # What only prepare() has.
 _OF_PREPARE = frozenset({"model", "optimizer", "loader", "loss_fn", "device"})
@@ -171,12 +171,11 @@ def needs(text: str) -> Iterator[str]:
         tables += table.get_children()
 
 
-# What steps consist of, with the modules that these import. The plan is left out: a file has its values in its code.
+# What steps consist of, with the modules that these import.
 STEP_MODULES = ("own_step", "graphed_around_loss", "regions", "launched", "device_loader")
-NOT_TAKEN = "plan"
 # Of these, what recipes show as code of their own.
 SHOWN_BY_RECIPES = (
-    ("blocks", "compiled_module", "regions"),
+    ("regions",),
     ("compiled_module",),
     ("optimizer_options",),
     ("collector",),
@@ -207,9 +206,8 @@ def library_for(codes: Iterable[str], held: Collection[str] = ()) -> Library:
 
     Those named in ``held`` are left out: the file has them elsewhere.
     """
-    known = {
-        name: parts for name, parts in step_definitions().items() if name not in held or any(p.is_import for p in parts)
-    }
+    every = definitions_of(STEP_MODULES)
+    known = {name: parts for name, parts in every.items() if name not in held or any(one.is_import for one in parts)}
     wanted: set[str] = set()
     new = {name for code in codes for name in set(needs(code)) - set(bound_by(code))} & known.keys()
     while new:
@@ -228,14 +226,14 @@ def without_library(code: str) -> str:
 
 
 @functools.cache
-def step_definitions() -> Mapping[str, Sequence[Definition]]:
-    """The definitions of the step's modules by name; in a file they stand behind those that they need.
+def definitions_of(modules: tuple[str, ...]) -> Mapping[str, Sequence[Definition]]:
+    """The definitions of portable modules and those that they import, by name, each behind those that it needs.
 
     Raises ValueError where two modules give a name two meanings, since a file has only one place for it. Only imports
     may share a name: ``import collections`` and ``import collections.abc``.
     """
     found: dict[str, list[Definition]] = {}
-    for module in modules_in_order(STEP_MODULES):
+    for module in modules_in_order(modules):
         for one in definitions_in(module):
             for name in one.names:
                 others = found.setdefault(name, [])
@@ -243,23 +241,6 @@ def step_definitions() -> Mapping[str, Sequence[Definition]]:
                     raise ValueError(f"{name} of portable/{module}.py has another meaning in a module used with it")
                 others += [one] if one not in others else []
     return found
-
-
-def modules_in_order(modules: Iterable[str]) -> list[str]:
-    """Portable modules and those that they import, each behind what it imports."""
-    found: dict[str, None] = {}
-
-    def visit(module: str) -> None:
-        if module in found or module == NOT_TAKEN:
-            return
-        for node in ast.parse(module_text(module)).body:
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("advisor.portable."):
-                visit((node.module or "").rpartition(".")[2])
-        found[module] = None
-
-    for module in modules:
-        visit(module)
-    return list(found)
 
 
 @functools.cache

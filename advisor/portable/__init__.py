@@ -11,11 +11,11 @@ from __future__ import annotations
 import ast
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-# The modules of which another one is made.
-PARTS_OF: Mapping[str, tuple[str, ...]] = {"loaders": ("forked", "reached", "loaders")}
+# Exported code has the plan's values in the place of the plan.
+_NOT_EXPORTED = "plan"
 FREEZING = """\
 from torch._inductor import config as inductor_config
 
@@ -28,12 +28,34 @@ def module_text(name: str) -> str:
     return Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
 
 
-def source(*names: str) -> str:
-    """The text of these modules as one piece for exported code: without docstrings, and torch already imported.
+def modules_in_order(names: Iterable[str]) -> list[str]:
+    """These modules and those of this package that they import, each behind what it imports."""
+    found: dict[str, None] = {}
 
-    It begins with that of the modules of which they are made.
+    def visit(name: str) -> None:
+        if name in found or name == _NOT_EXPORTED:
+            return
+        for other in _imported_from_here(name):
+            visit(other)
+        found[name] = None
+
+    for name in names:
+        visit(name)
+    return list(found)
+
+
+@functools.cache
+def _imported_from_here(name: str) -> list[str]:
+    imports = [node.module or "" for node in ast.parse(module_text(name)).body if isinstance(node, ast.ImportFrom)]
+    return [module.removeprefix(f"{__name__}.") for module in imports if module.startswith(f"{__name__}.")]
+
+
+def source(*names: str) -> str:
+    """The text of these modules, and of those that they import, as one piece for exported code.
+
+    It has no docstrings of modules, and torch is imported already.
     """
-    texts = [module_text(part) for name in names for part in PARTS_OF.get(name, (name,))]
+    texts = [module_text(name) for name in modules_in_order(names)]
     imports = sorted({line for text in texts for line in _imports(text)})
     head = "\n".join(imports) + "\n\n\n" if imports else ""
     return head + "\n\n\n".join(_body(text) for text in texts) + "\n"
@@ -88,6 +110,6 @@ def compile_source(
     if scope == "with_loss":
         return f"@torch.compile({options})\n{_COMPILED_LOSS}"
     if scope == "regional":
-        code = source("blocks", "compiled_module", "regions")
+        code = source("regions")
         return f"{code}\n\nif repeated_blocks(model):\n    compile_blocks(model, {options})\n"
     return f"{source('compiled_module')}\n\ncompile_in_place(model, {options})\n"

@@ -2,12 +2,13 @@
 
 import torch
 
-COMPRESSED = {
-    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
-    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
-    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
-    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
-    torch.sparse_coo: ("_indices", "_values"),  # these work also where indices occur twice
+# The methods that return the parts of a sparse tensor, by its layout.
+SPARSE = {
+    "torch.sparse_csr": ("crow_indices", "col_indices", "values"),
+    "torch.sparse_bsr": ("crow_indices", "col_indices", "values"),
+    "torch.sparse_csc": ("ccol_indices", "row_indices", "values"),
+    "torch.sparse_bsc": ("ccol_indices", "row_indices", "values"),
+    "torch.sparse_coo": ("_indices", "_values"),  # these work also where indices occur twice
 }
 
 
@@ -19,8 +20,8 @@ def strided_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     tensor = tensor.detach()
     if tensor.is_meta:
         return ()
-    if tensor.layout in COMPRESSED:
-        return tuple(getattr(tensor, name)() for name in COMPRESSED[tensor.layout])
+    if str(tensor.layout) in SPARSE:
+        return tuple(getattr(tensor, name)() for name in SPARSE[str(tensor.layout)])
     if tensor.is_nested:
         return tuple(tensor.unbind())
     if tensor.is_quantized:
