@@ -33,7 +33,7 @@ def leaps(known: Known) -> Moves:
         return
     if any(needs_explaining(known, settings) for settings in known.judge.runs):
         return
-    usual, compiles = _wanted(known, known.usual), _wanted(known, known.compiles)
+    usual = _wanted(known, known.usual)
     goal = _permitted(known, usual.merged(_uncompiled_with_effect(known, usual)))
     plain = _usable_form(known, goal)
     complete = set(usual) <= set(known.stack)
@@ -41,26 +41,35 @@ def leaps(known: Known) -> Moves:
         yield Move(Kind.LEAP, plain, POLICY.leap_gain, f"stack: {plain}", known.stack)
         return
     yield from _without_half(known, plain)
-    if compiles:
-        compiled = _fed(known, plain).merged(_replayed_in_parts(known, plain, compiles))
-        whole = _captured_once_compiled(known, compiled.without(COMPILE_MODE).merged(compiles))
-        goal = _permitted(known, whole or compiled_without_loss(compiled))
-    else:
-        goal = plain
-    if _compiling_is_hopeless(known):
+    if not _compiling_is_hopeless(known):
+        yield from _compiled_leaps(known, plain)
+
+
+def _compiled_leaps(known: Known, plain: Settings) -> Moves:
+    """The uncompiled leap, compiled; and its repeated blocks alone, for when there may be no time for that."""
+    compiled = _compiled_form(known, plain)
+    if compiled in (plain, known.stack) or known.judge.has_tried(compiled):
         return
-    compiled = _usable_form(known, goal)
-    if compiled not in (plain, known.stack) and not known.judge.has_tried(compiled):
-        gain, in_blocks = _gain_of_compiling(known, compiled), _in_blocks(known, compiled)
-        if in_blocks and known.judge.measured_runs(in_blocks):
-            gain = min(gain, POLICY.whole_over_blocks)
-        doubtful = _gains_nothing(known, plain)
-        move = Move(Kind.LEAP, compiled, gain, f"stack: {compiled}", known.stack, is_doubtful=doubtful)
-        if move.is_bold:
-            yield from _noise_first(known)
-        yield move
-        if in_blocks and not known.judge.has_tried(in_blocks):
-            yield replace(move, settings=in_blocks, name=f"stack: {in_blocks}", in_place_of=move)
+    gain, in_blocks = _gain_of_compiling(known, compiled), _in_blocks(known, compiled)
+    if in_blocks and known.judge.measured_runs(in_blocks):
+        gain = min(gain, POLICY.whole_over_blocks)
+    doubtful = _gains_nothing(known, plain)
+    move = Move(Kind.LEAP, compiled, gain, f"stack: {compiled}", known.stack, is_doubtful=doubtful)
+    if move.is_bold:
+        yield from _noise_first(known)
+    yield move
+    if in_blocks and not known.judge.has_tried(in_blocks):
+        yield replace(move, settings=in_blocks, name=f"stack: {in_blocks}", in_place_of=move)
+
+
+def _compiled_form(known: Known, plain: Settings) -> Settings:
+    """The strongest compiled form of the uncompiled leap that runs here; the leap itself where nothing compiles."""
+    compiles = _wanted(known, known.compiles)
+    if not compiles:
+        return _usable_form(known, plain)
+    compiled = _fed(known, plain).merged(_replayed_in_parts(known, plain, compiles))
+    whole = _captured_once_compiled(known, compiled.without(COMPILE_MODE).merged(compiles))
+    return _usable_form(known, _permitted(known, whole or compiled_without_loss(compiled)))
 
 
 def _fed(known: Known, plain: Settings) -> Settings:

@@ -28,12 +28,12 @@ from advisor.portable.steps import needs_closure
 from advisor.recipe.rebuild import batch_size_of, loader_with, resize_batch
 from advisor.records import Mode, TargetSpec
 from advisor.runtime.batches import has_target
-from advisor.runtime.compilation import Models, as_written, compiled_as
+from advisor.runtime.compilation import as_written, compiled_as
 from advisor.runtime.loop import Loop
-from advisor.runtime.optimizers import Together
 from advisor.target.adapters import interpreted, with_samples
 from advisor.target.batches import batches_in_data
 from advisor.target.hubs.contract import Adapted
+from advisor.target.own_step import EXAMPLE, HINT, mode_of_step, optimizers_of, with_own_step
 from advisor.target.parts import (
     ALIASES,
     BESIDE,
@@ -58,15 +58,7 @@ def normalise(value: Any, spec: TargetSpec) -> Loop:
     """The loop that a build's return value describes, under the command line's options. Raises TargetError."""
     notes: list[str] = []
     workload = _as_written(_with_loss_around(_as_workload(interpreted(value, spec), notes), notes), notes)
-    workload = _with_loss_of_batch(workload, notes)
-    if workload.data is None:
-        workload = with_samples(workload, spec)
-    if isinstance(workload, Adapted):
-        notes.extend(workload.notes)
-    if workload.step is None:
-        workload.data = loader_to_train_with(workload.data, notes)
-    own_step, own_call = workload.step is not None, callable(workload.loss) and may_call_model(workload.loss)
-    workload.data = batches_in_data(workload.data, notes, workload.model, own_step=own_step, own_call=own_call)
+    workload = _with_batches(_with_loss_of_batch(workload, notes), spec, notes)
     data, make_batch = _data(workload, spec)
     mode = _mode(workload, data, spec)
     if mode is Mode.TRAIN and workload.step is None:
@@ -84,7 +76,7 @@ def normalise(value: Any, spec: TargetSpec) -> Loop:
         current=dict(workload.current),
         notes=notes,
         clip_norm=None if workload.clip_grad is None else float(workload.clip_grad),
-        hint=HINT if workload.step else workload.hint if isinstance(workload, Adapted) else "",
+        hint=_hint(workload),
         step=workload.step,
     )
     if loop.step is not None:
@@ -94,6 +86,27 @@ def normalise(value: Any, spec: TargetSpec) -> Loop:
         loop.optimizer = _optimizer(workload, notes)
     loop.loss_text = _loss_text(loop)
     return loop
+
+
+def _with_batches(workload: Workload, spec: TargetSpec, notes: list[str]) -> Workload:
+    """The workload with its data as a loader, one batch, or a callable of a size; made-up where it has none."""
+    if workload.data is None:
+        workload = with_samples(workload, spec)
+    if isinstance(workload, Adapted):
+        notes.extend(workload.notes)
+    own_step = workload.step is not None
+    if not own_step:
+        workload.data = loader_to_train_with(workload.data, notes)
+    own_call = callable(workload.loss) and may_call_model(workload.loss)
+    workload.data = batches_in_data(workload.data, notes, workload.model, own_step=own_step, own_call=own_call)
+    return workload
+
+
+def _hint(workload: Workload) -> str:
+    """The hint for a first step that fails, from the kind of workload; empty for an ordinary one."""
+    if workload.step is not None:
+        return HINT
+    return workload.hint if isinstance(workload, Adapted) else ""
 
 
 def _as_workload(value: Any, notes: list[str]) -> Workload:
@@ -412,75 +425,3 @@ def _kind(value: Any) -> str:
         return f"a {type(value).__name__} of {len(value)}"
     name = type(value).__name__
     return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
-
-
-#: What to do when the first step fails.
-HINT = "Check what step(batch) does at the lines shown; the batch is on the models' device."
-EXAMPLE = "Workload(step=step, models=[...], optimizers=[...], data=loader)"
-
-
-def with_own_step(workload: Workload) -> Workload:
-    """The workload with its models as one module. Raises TargetError for what does not fit together."""
-    if workload.step is None:
-        raise TargetError(
-            "the target names several models or optimizers, and no step that uses them.",
-            f"Write the step as a function of a batch: {EXAMPLE}.",
-        )
-    _check_step(workload)
-    models = _several(workload.models) + ([workload.model] if workload.model is not None else [])
-    if not models:
-        raise TargetError("the target's step comes without the models that it works with.", f"Return {EXAMPLE}.")
-    for model in models:
-        if not isinstance(model, nn.Module):
-            raise TargetError(f"{type(model).__name__} in models is not an nn.Module.", f"Return {EXAMPLE}.")
-    return replace(workload, model=models[0] if len(models) == 1 else Models(models), models=None)
-
-
-def _check_step(workload: Workload) -> None:
-    if workload.loss is not None or workload.clip_grad is not None:
-        given = "a loss" if workload.loss is not None else "clip_grad"
-        raise TargetError(f"the target has a step of its own and {given}.", f"Leave {given} to the step.")
-    if workload.data is None:
-        raise TargetError(
-            "the target has a step of its own and no data.",
-            "Give data: a loader, any iterable of batches, or one batch; step(batch) is called with each.",
-        )
-    step = workload.step
-    try:
-        inspect.signature(step).bind(None)  # type: ignore[arg-type]
-    except (TypeError, ValueError) as error:
-        raise TargetError(
-            f"the target's step cannot be called with a batch: {error}.", "Write it as `def step(batch):`."
-        ) from error
-
-
-def mode_of_step(workload: Workload, spec: TargetSpec) -> Mode:
-    """Training, unless the workload says otherwise. Raises TargetError where the command line says the opposite."""
-    mode = Mode(workload.mode) if workload.mode else Mode.TRAIN
-    if spec.mode not in (None, mode):
-        raise TargetError(
-            f"--mode {spec.mode} does not fit: the target's own step is for {mode.value}.",
-            "Leave --mode out, or return another step with its mode.",
-        )
-    return mode
-
-
-def optimizers_of(workload: Workload) -> Any:
-    """The optimizers as recipes see them: none, one, or several together. Raises TargetError for something else."""
-    found = _several(workload.optimizers) + ([workload.optimizer] if workload.optimizer is not None else [])
-    for optimizer in found:
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            raise TargetError(
-                f"{type(optimizer).__name__} in optimizers is not a torch.optim.Optimizer.",
-                "Give the instances that the step uses.",
-            )
-    return None if not found else found[0] if len(found) == 1 else Together(found, found)
-
-
-def _several(value: Any) -> list[Any]:
-    """The elements of a list, a tuple or a mapping; one thing by itself as a list of it."""
-    if value is None:
-        return []
-    if isinstance(value, Mapping):
-        return list(value.values())
-    return list(value) if isinstance(value, list | tuple) else [value]

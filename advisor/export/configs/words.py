@@ -136,25 +136,12 @@ def _in_deepspeed(config: Config, phrase: Phrase) -> Iterator[Entry]:
 
 
 def _hf_arguments(config: Config) -> Iterator[Phrase]:
-    settings = config.settings
-    dtype = settings.get("precision.autocast")
-    if dtype is not None:
-        wanted, other = {"bfloat16": ("bf16", "fp16"), "float16": ("fp16", "bf16")}.get(str(dtype), (None, None))
-        switch = config.entry(wanted, True) if wanted else config.off("bf16")
-        # Transformers refuses mixed precision on a machine without a GPU that is not said to be one.
-        on_cpu = (config.entry("use_cpu", True),) if wanted and config.on_cpu else ()
-        pure = config.off("pure_bf16")  # LLaMA-Factory refuses it beside mixed precision
-        yield Phrase(("precision.autocast",), (switch, config.off(other or "fp16"), pure, *on_cpu))
+    """The words of TrainingArguments."""
+    yield from _hf_precision(config)
     yield from config.translated("precision.float32_matmul", {"high": True, "highest": False}, "tf32")
     name = "activation_checkpointing" if config.has("activation_checkpointing") else "gradient_checkpointing"
     yield from config.translated("memory.activation_checkpointing", _CHECKPOINTING, name)
-    mode = settings.get("compile.mode")
-    if mode == "none":
-        off = (config.off("torch_compile_mode", None), config.off("torch_compile_backend", None))
-        yield Phrase(("compile.mode",), (config.entry("torch_compile", False), *off))
-    elif mode is not None:
-        on = (config.entry("torch_compile", True), config.entry("torch_compile_mode", mode))
-        yield Phrase(("compile.mode",), (*on, config.off("torch_compile_backend", "inductor")))
+    yield from _hf_compilation(config)
     yield from _hf_optimizer(config)
     yield from config.renamed(
         step__accumulate="gradient_accumulation_steps",
@@ -166,6 +153,34 @@ def _hf_arguments(config: Config) -> Iterator[Phrase]:
     yield from config.batch_per_gpu(batch)
     yield from _loader(config, "dataloader_")
     yield from _hf_parallel(config)
+    yield from _hf_habits(config)
+
+
+def _hf_precision(config: Config) -> Iterator[Phrase]:
+    dtype = config.settings.get("precision.autocast")
+    if dtype is None:
+        return
+    wanted, other = {"bfloat16": ("bf16", "fp16"), "float16": ("fp16", "bf16")}.get(str(dtype), (None, None))
+    switch = config.entry(wanted, True) if wanted else config.off("bf16")
+    # Transformers refuses mixed precision on a machine without a GPU that is not said to be one.
+    on_cpu = (config.entry("use_cpu", True),) if wanted and config.on_cpu else ()
+    pure = config.off("pure_bf16")  # LLaMA-Factory refuses it beside mixed precision
+    yield Phrase(("precision.autocast",), (switch, config.off(other or "fp16"), pure, *on_cpu))
+
+
+def _hf_compilation(config: Config) -> Iterator[Phrase]:
+    mode = config.settings.get("compile.mode")
+    if mode == "none":
+        off = (config.off("torch_compile_mode", None), config.off("torch_compile_backend", None))
+        yield Phrase(("compile.mode",), (config.entry("torch_compile", False), *off))
+    elif mode is not None:
+        on = (config.entry("torch_compile", True), config.entry("torch_compile_mode", mode))
+        yield Phrase(("compile.mode",), (*on, config.off("torch_compile_backend", "inductor")))
+
+
+def _hf_habits(config: Config) -> Iterator[Phrase]:
+    """The words for habits of a loop, most of which a config has to name already."""
+    settings = config.settings
     if "data.non_blocking" in settings:
         entry = config.entry("accelerator_config", settings["data.non_blocking"], "non_blocking")
         yield Phrase(("data.non_blocking",), (entry,))
