@@ -54,7 +54,7 @@ class RefusedError(AdvisorError, ValueError):
         super().__init__(reason, "Leave the setting out for this object, or change what is named.")
 
 
-# What the system may run out of or refuse, and what to do then.
+# Errors of the system by errno, each with what to do.
 _REFUSED = {
     errno.EMFILE: "Allow the process more open files: `ulimit -n 4096`.",
     errno.ENFILE: "Close programs that hold many files, or ask for a higher limit.",

@@ -1,4 +1,4 @@
-"""Which cores the process may use
+"""Processor affinity
 
 What it does
 ------------

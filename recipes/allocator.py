@@ -1,4 +1,4 @@
-"""How the caching allocator asks for memory
+"""Caching allocator
 
 What it does
 ------------

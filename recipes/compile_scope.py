@@ -1,4 +1,4 @@
-"""What is compiled
+"""Scope of compilation
 
 What it does
 ------------
@@ -56,7 +56,7 @@ class CompileScope(Recipe):
     """`block.compile()` for each repeated block, or one compiled function of model and loss, made with the step."""
 
     id = "compile_scope"
-    title = "What is compiled"
+    title = "Scope of compilation"
     key = "compile.scope"
     default = "model"
     values = ("model", "regional", "with_loss")

@@ -1,4 +1,4 @@
-"""How gradients are clipped
+"""Implementation of gradient clipping
 
 What it does
 ------------
@@ -39,7 +39,7 @@ class GradClip(Recipe):
     """`clip_grad_norm_(parameters, max_norm, foreach=...)` before the update."""
 
     id = "grad_clip"
-    title = "How gradients are clipped"
+    title = "Implementation of gradient clipping"
     key = "step.clip_grad"
     default = "default"
     values = tuple(_FOREACH)

@@ -46,7 +46,7 @@ from advisor.recipe import Components, Recipe, Stage, WholeNumbers, gain_from
 from advisor.recipe.loader_recipe import NO_LOADER, cannot_be_copied, little_time_in
 from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
 
-# How many times as fast the rest of a step may become in the same session: on an H200 stacks made it 3 to 30 times,
+# Largest factor by which the rest of a step may become faster in a session: on an H200 stacks made it 3 to 30 times,
 # where many small layers waited for the host.
 _TUNED = 30.0
 _LEAST_REST = 0.01

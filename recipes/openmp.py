@@ -1,4 +1,4 @@
-"""How OpenMP places its threads
+"""OpenMP threads
 
 What it does
 ------------

@@ -1,4 +1,4 @@
-"""How workers are started
+"""Start method of the workers
 
 What it does
 ------------
@@ -48,7 +48,7 @@ class WorkerContext(WorkerRecipe):
     """A loader rebuilt with another `multiprocessing_context`."""
 
     id = "worker_context"
-    title = "How workers are started"
+    title = "Start method of the workers"
     key = "data.multiprocessing_context"
     default = "default"
     values = ("default", *_METHODS)

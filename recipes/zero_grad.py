@@ -1,4 +1,4 @@
-"""How gradients are cleared
+"""Clearing of gradients
 
 What it does
 ------------
@@ -48,7 +48,7 @@ class ZeroGrad(Recipe):
     """`zero_grad` with and without `set_to_none`, and by hand."""
 
     id = "zero_grad"
-    title = "How gradients are cleared"
+    title = "Clearing of gradients"
     key = "step.zero_grad"
     default = "none"
     values = tuple(_CODE)

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from advisor.records import Value
 
-# Why a candidate is not tried, or a setting is not in the stack.
+# Reasons why a candidate is not tried, or a setting is not in the stack.
 REJECTED = "you rejected it"
 SKIPPED = "you skipped it"
 ENDED = "you ended the session before its turn"

@@ -31,7 +31,7 @@ from advisor.records import (
 
 
 class Event:
-    """What a session tells: one of the frozen kinds below."""
+    """One event of a session. Each kind below is frozen."""
 
     __slots__ = ()
 
@@ -115,7 +115,7 @@ class TrialStarted(Event):
     expected_s: float | None = None
 
 
-# What the session does before its first trial, as an activity.
+# Activity of the session before its first trial.
 BUILDING = "building the model, once for all trials"
 
 

@@ -8,7 +8,7 @@ from advisor.records import Candidate, Outcome, TrialRecord
 
 # A ladder that gains less than this from one value to the next has passed its knee.
 _SMALLEST_CLIMB = 0.02
-# What an interval may add to a rate at most, as a factor: processes differ by more, and a ladder has to end.
+# Largest addition of an interval to a rate, as a factor: processes differ by more, and a ladder has to end.
 _MOST_BENEFIT_OF_DOUBT = 1.01
 
 

@@ -180,7 +180,7 @@ def _gain_on_top(known: Known, candidate: Candidate) -> float:
         return max(usual, comparison.ci_low)
     share = POLICY.unclear if comparison.verdict is Verdict.NO_DIFFERENCE else POLICY.unclear / 3
     share = 1.0 if _has_partner(known, candidate) else share
-    # What the stack alone makes possible, no trial without it could show.
+    # A setting that only the stack makes possible cannot be measured alone.
     expected = min(usual, _gain_alone(known, candidate))
     return (1 + (expected - 1) * share) * usual / expected
 

@@ -80,7 +80,7 @@ class Goal:
         return self._phrase(self.words.better, count)
 
     def not_better(self, count: int = 1) -> str:
-        """As :meth:`better` for those that are not: ``is not measurably faster``."""
+        """The verb phrase for a number of candidates that are not better: ``is not measurably faster``."""
         return self._phrase(self.words.not_better, count)
 
     @property

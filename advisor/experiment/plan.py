@@ -307,7 +307,7 @@ class Plan:
         return step_ms / max(step_ms - sum(measured), _LEAST_REST * step_ms)
 
 
-# What a setting that is meant to save memory usually saves of it: tests/gpu/RESULTS.md, 5 to 50 %.
+# Usual share of memory that a memory-saving setting saves: tests/gpu/RESULTS.md, 5 to 50 %.
 _MEMORY_GAIN = 1.1
 _LEAST_REST = 0.05
 # Share of the best expected gain for which a smaller number does as well.

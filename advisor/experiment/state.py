@@ -276,7 +276,7 @@ class SessionState:
         """Whether accepting or rejecting a recipe changes anything: it is recommended, in the stack, or to be tried."""
         waiting = self.finished is None and any(c.recipe == recipe and c.name not in self.trials for c in self.planned)
         recommended = any(item.recipe == recipe for item in self.recommendations)
-        # What came into the stack with the others need not have been tried alone.
+        # A setting that came into the stack with others need not have been tried alone.
         stack = self._measured_stack.settings if self._measured_stack else {}
         return waiting or recommended or any(self._owners.get(key) == recipe for key in stack)
 

@@ -1,4 +1,4 @@
-"""What a session tells: events for what is new in its knowledge, to the journal first, then to the user interface."""
+"""Posts events for what is new in a session's knowledge: to the journal first, then to the user interface."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def _graph(known: Known, settings: Settings) -> Iterator[Settings]:
 
 
 def _around_loss(known: Known, settings: Settings) -> Iterator[Settings]:
-    """With the loss outside the CUDA graph, where it was the loss that could not be captured."""
+    """The settings with the loss outside the CUDA graph, where only the loss could not be captured."""
     result = known.judge.result(settings)
     failed = settings.get(GRAPH) is True and result is not None and _OF_THE_LOSS in result.reason
     if failed and known.plan.allows(Settings({GRAPH: AROUND_LOSS})):
@@ -117,7 +117,7 @@ def compiled_without_loss(settings: Settings) -> Settings:
 
 
 def _on_device(known: Known, settings: Settings) -> Iterator[Settings]:
-    """With the tensors that the step makes created on the GPU, so that it can be captured."""
+    """The settings with the step's own tensors created on the GPU, so that it can be captured."""
     made_there = Settings({ON_DEVICE: True})
     if settings.get(GRAPH) and known.plan.allows(made_there):
         yield settings.merged(made_there)
@@ -141,7 +141,7 @@ def _compiling(known: Known, settings: Settings) -> Iterator[Settings]:
 
 
 def _layout(known: Known, settings: Settings) -> Iterator[Settings]:
-    """In the layout that the model's code was written for."""
+    """The settings without another memory layout."""
     yield settings.without(LAYOUT)
 
 
@@ -150,7 +150,7 @@ def _uncompiled(known: Known, settings: Settings) -> Iterator[Settings]:
 
 
 def without_half(known: Known, settings: Settings) -> Iterator[Settings]:
-    """With TensorFloat-32 instead of half precision, then in the user's own precision."""
+    """The settings with TensorFloat-32 instead of half precision, then in the user's own precision."""
     present = [key for key in _PRECISION if key in settings]
     for key in present:
         rest = settings.without(key)

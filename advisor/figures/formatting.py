@@ -30,7 +30,7 @@ from advisor.records import (
 
 MISSING = "–"
 TOO_NOISY = "too noisy to tell"
-# What a terminal would obey (C0 without tab and line feed, C1), what hides or turns text (line separators, directions),
+# Characters that a terminal would obey (C0 but tab and line feed, C1), that hide or turn text (separators, directions),
 # and halves of surrogate pairs, which no file can hold.
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 # Of an interval that reaches further either way than by the first factor, the factor is told, up to the second.

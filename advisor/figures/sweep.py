@@ -12,7 +12,7 @@ from advisor.records import BaselineRecord, Facts, Latency, Mode, Outcome, Trial
 RECIPE = "batch_size"
 # A size within this of the best rate is as good, and smaller in memory and latency.
 KNEE_TOLERANCE = 0.03
-# What a batch may take of the device's memory: fragmentation, validation and other batches need the rest.
+# Largest share of the device's memory for a batch: fragmentation, validation and other batches need the rest.
 USABLE_MEMORY = 0.9
 BEYOND_LATENCY = "above the latency limit"
 _BAR = 24

@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parents[1]
 # The folders that packages are installed in.
 INSTALLED = ("/site-packages/", "/dist-packages/")
 
-# What other programs write for a model, by the file's ending: none of it is one that PyTorch can run by itself.
+# Model files of other programs, by their ending: PyTorch can run none of them by itself.
 _NO_MODELS = {
     ".onnx": "a graph of ONNX, which PyTorch does not run",
     ".safetensors": "weights, and no model",

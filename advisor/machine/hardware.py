@@ -168,7 +168,7 @@ class GpuGauges:
         self._seen_us = newest_us
         busy: dict[int, int] = {}
         for sample in samples:
-            # What is no percentage is the sample of a process that has ended.
+            # A value above 100 is the sample of a process that has ended.
             if sample.timeStamp > since_us and sample.smUtil <= 100:
                 busy[sample.pid] = max(busy.get(sample.pid, 0), sample.smUtil)
         return busy

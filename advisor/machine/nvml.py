@@ -14,7 +14,7 @@ from typing import Any
 from advisor.records import GpuLink
 
 _ON_THE_CPU = "so the session runs on the CPU."
-# What a driver answers to a question that this GPU, this driver or this user cannot have answered. The last two come
+# Errors of NVML where this GPU, this driver or this user gets no answer. The last two come
 # from the binding: success with an empty list, and a list that grew between the asking for its size and for itself.
 _UNANSWERED = (
     "NVML_ERROR_NOT_SUPPORTED",

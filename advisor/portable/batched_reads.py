@@ -197,7 +197,7 @@ def is_indexed_by_sample(array: typing.Any) -> bool:
 
 
 def collated(samples: typing.Any) -> typing.Any:
-    """What PyTorch's ``default_collate`` makes of samples that were read together."""
+    """The batch that PyTorch's ``default_collate`` would make of samples that were read together."""
     if isinstance(samples, dict):
         return {key: collated(value) for key, value in samples.items()}
     if isinstance(samples, (tuple, list)):

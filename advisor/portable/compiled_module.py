@@ -14,9 +14,9 @@ WITHOUT_GRAPHS = {"reduce-overhead": "default", "max-autotune": "max-autotune-no
 GRAPHS_OPTION = "triton.cudagraphs"
 # PyTorch from this version on notices which parameters are trained: https://github.com/pytorch/pytorch/pull/177158
 NOTICES_TRAINING = "2.12"
-# How many steps that replay graphs are under way. Not by thread: the backward pass runs in threads of its own.
+# Number of steps under way that replay graphs. Not by thread: the backward pass runs in threads of its own.
 STEPS_WITH_GRAPHS = [0]
-# Why graphs are left out for the rest of the process; empty while they are replayed.
+# Reason to leave graphs out for the rest of the process; empty while they are replayed.
 LEFT_OUT: list[str] = []
 # The models whose gradients may lie in memory of graphs.
 MODELS_WITH_GRAPHS: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()

@@ -16,7 +16,7 @@ ATTENTION = {
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
     "math": SDPBackend.MATH,
 }
-# How PyTorch says that none of the permitted attention kernels can run a call.
+# PyTorch's message where none of the permitted attention kernels can run a call.
 NO_ATTENTION = ("No available kernel", "No viable backend for scaled_dot_product_attention")
 
 

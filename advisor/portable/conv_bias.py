@@ -82,7 +82,7 @@ def used_elsewhere(view: View) -> set[int]:
 
 
 def sources_of_means(views: list[View]) -> dict[int, set[int | None]]:
-    """For each running mean, the biases in what its norm is given; None among them for anything else."""
+    """The biases in the input of each norm, by its running mean; None among them for anything else."""
     sources: dict[int, set[int | None]] = {}
     for view in views:
         elsewhere = used_elsewhere(view)

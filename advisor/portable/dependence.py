@@ -92,7 +92,7 @@ def depends_on_values(model: torch.nn.Module, loss: Any, call: Callable[[], Any]
 
 
 def computed(model: torch.nn.Module, call: Callable[[], Any]) -> list[torch.Tensor]:
-    """What a call returns, and the buffers of the model after it."""
+    """The result of a call, and the buffers of the model after it."""
     return [tensor.detach().clone() for tensor in (*tensors_of(call()), *model.buffers())]
 
 

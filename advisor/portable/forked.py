@@ -1,4 +1,4 @@
-"""What a forked worker shares with its parent and must not: positions in open files, and threads that it lacks."""
+"""Repairs in a forked worker: its own positions in open files, and the threads that it lacks."""
 
 import contextlib
 import multiprocessing

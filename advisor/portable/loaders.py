@@ -99,7 +99,7 @@ def adjusted(change: typing.Callable[..., typing.Any], loader: typing.Any, **opt
 
 
 def copy_with(loader: typing.Any, **changes: typing.Any) -> typing.Any:
-    """As :func:`loader_with`, whatever the samples will be. Raises ValueError where no copy can be made."""
+    """A copy of a loader with other options; its samples are not checked. Raises ValueError where none can be made."""
     held, iterators = dict(vars(loader)), {}
     for name, value in vars(loader).items():
         if isinstance(value, torch.utils.data.DataLoader):

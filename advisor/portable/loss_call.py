@@ -109,7 +109,7 @@ class LossCall(Planned):
         return "the loss is computed in float32, outside autocast, under which PyTorch refuses it"
 
     def _settle_form(self, batch: Any) -> str:
-        """As :meth:`settle_loss`, for what is called with what."""
+        """Find out which form of call the loss takes, by trying."""
         if self._target_is_open:
             self._target_is_open = False
             if found := self._settle_target(batch):

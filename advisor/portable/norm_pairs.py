@@ -63,7 +63,7 @@ class PairTracer(LimitedTracer):
         self.seen: set[torch.fx.Node] = set()
 
     def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
-        """Also a subclass of a layer or norm that runs PyTorch's own forward."""
+        """Whether a module is a leaf of the trace: PyTorch's own, or a subclass of a layer or norm with its forward."""
         return super().is_leaf_module(m, module_qualified_name) or runs_own_forward(m)
 
     def call_module(self, m: torch.nn.Module, forward: typing.Any, args: typing.Any, kwargs: typing.Any) -> typing.Any:

@@ -1,4 +1,4 @@
-"""What the workers of a DataLoader are given: the objects that its dataset and functions reach, and their contents."""
+"""The objects that a DataLoader's workers get a copy of, found from its dataset and functions, and their contents."""
 
 import collections
 import contextlib
@@ -127,7 +127,7 @@ def has_names(one: typing.Any) -> bool:
 
 
 def standing(value: typing.Any, depth: int = 1) -> typing.Any:
-    """What tells a value from a later one: itself or its place; of tensors, arrays and lists also what is in them."""
+    """A snapshot of a value that compares equal until the value changes: itself, or its place and its contents."""
     if is_value(value):
         return value
     if isinstance(value, torch.Tensor):

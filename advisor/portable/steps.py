@@ -87,7 +87,7 @@ class TrainStep(LossCall):
             for parameter in self.parameters:
                 parameter.grad = None
         else:
-            # What a graph made may not be added to once the next step has begun.
+            # Memory of a graph may not be added to once the next step has begun.
             self.optimizer.zero_grad(set_to_none=self.plan.zero_grad == "none" or self._marks_steps)
 
     def backward(self, loss: torch.Tensor) -> None:

@@ -157,7 +157,7 @@ def written_versions(model: torch.nn.Module) -> list[int | None]:
     return [None if tensor.is_inference() else tensor._version for tensor in tensors]
 
 
-# What makes a new tensor and does not look at it again in its backward pass.
+# Operations that make a new tensor and do not read it in their backward pass.
 FRESH_MODULES = (
     torch.nn.Linear,
     torch.nn.modules.conv._ConvNd,

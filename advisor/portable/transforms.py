@@ -86,7 +86,7 @@ def without_transforms(loader: typing.Any) -> tuple[typing.Any, DeviceTransform]
 
 
 def split_or_whole(loader: typing.Any) -> tuple[typing.Any, DeviceTransform]:
-    """As :func:`without_transforms`; where that is refused the loader as it is, with a warning."""
+    """The loader without its last transforms, and these; where that is refused the loader as it is, with a warning."""
     try:
         return without_transforms(loader)
     except ValueError as problem:

@@ -30,7 +30,7 @@ from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Facts, Mode, Numerics, Skip, TrialRecord, Value, text_of
 
 ENTRY_POINT_GROUP = "perf_advisor.recipes"
-# What a recipe may claim that a value gains, as a factor: a bug in one must not decide the order of all moves.
+# Largest gain that a recipe may claim for a value, as a factor: a bug in one must not decide the order of all moves.
 GAIN_LIMITS = (0.2, 10.0)
 # Expected gain, as a factor, of a recipe whose own answer cannot be used.
 UNKNOWN_GAIN = 1.02

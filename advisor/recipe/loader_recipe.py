@@ -53,7 +53,7 @@ class WorkerRecipe(Recipe):
 
     @abstractmethod
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Sequence[Value] | Skip:
-        """As ``candidates``, for a loader that has workers."""
+        """The values to try for a loader that has workers."""
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         """The values for a loader with workers, or why there are none to try."""

@@ -36,7 +36,7 @@ class ParallelRecipe(Recipe):
             cls.plan_field = cls.key.removeprefix(PARALLEL)
 
     def values_for(self, facts: Facts) -> Sequence[Value] | Skip:
-        """As ``candidates``, in a session on several GPUs: all values but the default, unless it is overridden."""
+        """The values to try in a session on several GPUs: all but the default, unless it is overridden."""
         return [value for value in self.examples if value != self.default]
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:

@@ -38,7 +38,7 @@ def loader_with(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
 
 
 def loader_with_workers(loader: DataLoader[Any], num_workers: int) -> DataLoader[Any]:
-    """As :func:`loader_with`: this many workers, which live on between epochs where the dataset permits it."""
+    """The loader with this many workers, which live on between epochs where the dataset permits it."""
     from advisor.portable import loaders
 
     with refusing():
@@ -71,7 +71,7 @@ def _call_of(function: str, arguments: Sequence[str]) -> str:
 
 
 def worker_code(*, also: Sequence[str] = (), **changes: Any) -> str:
-    """As :func:`loader_code`, for options that only a loader with workers takes."""
+    """Code that sets options which only a loader with workers takes."""
     return loader_code(when="loader.num_workers", also=also, **changes)
 
 

@@ -116,7 +116,7 @@ def _by_interest(record: TrialRecord) -> tuple[bool, int, float]:
 
 
 def candidates_tried(state: SessionState) -> list[TrialRecord]:
-    """As :func:`tried` without the control, which is nobody's candidate."""
+    """The candidates that were tried. The control is none."""
     return [record for record in tried(state) if record.candidate.recipe != CONTROL]
 
 

@@ -57,7 +57,7 @@ from advisor.report.figures import (
 )
 
 _OPERATORS_SHOWN = 10
-# What a naive clock may be wrong by before a summary has a line for it.
+# Smallest error of an unsynchronised clock that a summary mentions.
 _CLOCK_TOLERANCE = 0.1
 # Difference between a speed-up and the quotient of the step times from which a reader wonders about it. Unitless.
 _QUOTIENT_TOLERANCE = 0.03
@@ -99,7 +99,7 @@ def _stack_caveats(stack: StackRecord, baseline: BaselineRecord | None) -> Itera
 
 
 def _quotient_caveat(stack: StackRecord) -> Iterator[str]:
-    """Why a speed-up is not the quotient of the two step times that stand beside it, where they differ visibly."""
+    """The reason why a speed-up is not the quotient of the two step times beside it; empty where they agree."""
     judged, rate, before = stack.comparison, stack.samples_per_s, stack.baseline_samples_per_s
     if judged is None or not judged.paired or not rate or not before:
         return

@@ -21,7 +21,7 @@ from advisor.runner.fork_server import CONTEXT
 TOO_LONG = "building the model takes too long"
 NOT_IMPORTED = "importing PyTorch takes too long"
 _LOOK_EVERY_S = 0.1
-# What the builder may take to try a fork after building. Seconds; at most 2 were measured on two busy cores.
+# Time limit of trying a fork after building. Seconds; at most 2 were measured on two busy cores.
 _TRIES_FORKS_WITHIN_S = 5.0
 # It waits a while for a trial to end, and imports the compiler once.
 _ANSWERS_WITHIN_S = 20.0

@@ -33,7 +33,7 @@ _IMPORTS_AT_LEAST_S = 120.0
 # Importing torch takes a few seconds; from a slow network disk it may take minutes, which is said then. Seconds.
 _IMPORTS_SLOWLY_S = 20.0
 _LOOK_EVERY_S = 0.05
-# How often and how long processes that left their trial are looked for; each that is ended may leave more. Seconds.
+# Interval and duration of looking for processes that left their trial; each that is ended may leave more. Seconds.
 _SWEEPS = 20
 _SWEEP_EVERY_S = 0.02
 

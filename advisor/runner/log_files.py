@@ -11,7 +11,7 @@ from advisor.figures.formatting import format_bytes
 
 # A log of a process that runs may grow to this size between two looks, and keeps this much. Bytes.
 _MOST_RUNNING = 16 * 2**20
-# What is kept of a log once its process has ended, half of it from the beginning. Bytes.
+# Size of a log that is kept once its process has ended, half of it from the beginning. Bytes.
 _KEPT = 2**20
 # A program can write some hundred megabytes a second. Seconds.
 _LOOK_EVERY_S = 0.1

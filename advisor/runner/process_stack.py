@@ -12,7 +12,7 @@ import psutil
 from advisor.process.output import STACK_BEGINS, TELL_WHERE
 
 LOG_TAIL_BYTES = 2000
-# How much of a stack is read, how many of its calls are told, and how long it is waited for.
+# Limits of a stack: bytes that are read, calls that are told, and seconds of waiting for it.
 _STACK_BYTES = 2**16
 _CALLS_TOLD = 8
 _WAIT_S = 1.0

@@ -127,7 +127,7 @@ class Runner:
     def run_compiling_ahead(
         self, spec: TrialSpec, ahead: TrialSpec | None, listen: Listener
     ) -> tuple[TrialResult, TrialResult | None]:
-        """As :meth:`run`, of a trial that compiles for long, for which the GPU has little to do.
+        """Run a trial that compiles for long, and compile another one beside it meanwhile.
 
         Meanwhile ``ahead`` compiles too, for the cache, and interpreters that wait for their trials import. The one has
         ended and the others stand still before a step is timed. Returns the trial's result, and that of ``ahead`` when

@@ -42,17 +42,17 @@ _LONGEST_SAID = 300
 _OWN_RANKS = ("environment variable RANK expected", "Default process group has not been initialized")
 # The line of a traceback that names the exception: ``torch._dynamo.exc.TorchRuntimeError: ...``.
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit|Unsupported|Warning)\b")
-# How the traceback begins that an error's message carries: that of another thread comes with one of its own.
+# First line of a traceback within an error's message: an error of another thread comes with one.
 _TRACEBACKS = ("Original Traceback", "Traceback (most recent call last)", "Traceback of TorchScript")
 # The command that a library names for what it lacks.
 _INSTALL = re.compile(r"pip install [\w.\[\]-]+")
-# What PyTorch says of tensors on two devices, and of indices on another.
+# PyTorch's messages on tensors on two devices, and on indices on another.
 _TWO_DEVICES = (
     "to be on the same device",
     "indices should be either on cpu or on the same device",
     "is not on the expected device",
 )
-# What PyTorch says where the driver or its own build for CUDA is missing.
+# PyTorch's messages where the driver or its own build for CUDA is missing.
 _NO_GPU = ("Found no NVIDIA driver", "Torch not compiled with CUDA enabled", "No CUDA GPUs are available")
 
 

@@ -16,7 +16,7 @@ from advisor.runtime.compilation import Models
 from advisor.runtime.optimizers import Together
 from advisor.target.workload import Workload
 
-#: What to do when the first step fails.
+#: Hint for a first step that fails.
 HINT = "Check what step(batch) does at the lines shown; the batch is on the models' device."
 EXAMPLE = "Workload(step=step, models=[...], optimizers=[...], data=loader)"
 

@@ -27,7 +27,7 @@ ALIASES = {
 }
 # The loader to train with, by its name among several.
 _TO_TRAIN_WITH = ("train", "training", "train_loader", "train_dataloader", "train_dl")
-# What a loop has beside its steps, by the names that people give it.
+# Parts of a loop beside its steps, by the usual names, with the reason to leave each out.
 BESIDE = {
     **dict.fromkeys(("scheduler", "lr_scheduler"), "the learning rate does not change in a trial"),
     **dict.fromkeys(

@@ -43,7 +43,7 @@ def result_of(error: BaseException, channel: Channel) -> TrialResult:
 
 
 def fitting_hint(model: nn.Module, batch: Any, error: BaseException) -> str:
-    """What to type when a first step fails on a batch of the user's: the inputs that it lacks, or its shapes."""
+    """A hint for a first step that fails on a batch of the user's: the inputs that it lacks, or its shapes."""
     missing = _missing_inputs(model, error)
     if missing:
         keys = ", ".join(f'"{name}": ...' for name in _needed_inputs(model))

@@ -81,7 +81,7 @@ def _raise_precision(loop: Loop) -> torch.dtype:
             # Step counts are scalars, in a type of their own.
             if isinstance(value, torch.Tensor) and value.is_floating_point() and value.dim():
                 state[name] = value.to(precision)
-    # What the model and the loss create as they go.
+    # Tensors that the model and the loss create as they go.
     torch.set_default_dtype(precision)
     with contextlib.suppress(RuntimeError):  # where the user set the newer switches, the older ones are refused
         torch.set_float32_matmul_precision("highest")

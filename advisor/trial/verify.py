@@ -124,7 +124,7 @@ def _own_step(loop: Loop, tuning: Tuning, data: Any) -> tuple[Callable[[Any], An
 
 
 def _by_python_file(loop: Loop, path: str, data: Any) -> tuple[Callable[[Any], Any], Any]:
-    """As the header of an exported Python file shows."""
+    """The step of an exported Python file, used as its header shows."""
     found = importlib.util.spec_from_file_location("perf_advisor_exported", Path(path).resolve())
     assert found is not None, "a file that ends in .py"
     assert found.loader is not None, "a file that ends in .py"

@@ -193,7 +193,7 @@ def measure_parser(about: str) -> Parser:
     return parser
 
 
-# What says how to measure, and is kept with the session.
+# Options that say how to measure; they are kept with the session.
 _OF_THE_REQUEST = """objective memory_limit latency_limit keep_speed mode device gpus nnodes side_by_side batch_size
     input only skip script recipes allow accept"""
 

@@ -1,1 +1,1 @@
-"""What results mean: how much better one is than another, and whether it computes the same."""
+"""The meaning of results: ratios between runs with intervals, and whether two runs compute the same."""

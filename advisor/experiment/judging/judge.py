@@ -159,7 +159,7 @@ class Judge:
 
     @cached_property
     def _captured_spread(self) -> ProcessSpread:
-        """As :attr:`process_spread`, of captured steps: the host's noise does not reach a graph that is replayed."""
+        """The process spread of captured steps: the host's noise does not reach a graph that is replayed."""
         runs = [self.measured_runs(settings) for settings in self.runs if _is_captured(settings)]
         prior = self.prior if self.prior == _FED else min(self.prior, _DEVICE_BOUND)
         return process_spread([[speed(run)[1] for run in group] for group in runs], prior=prior)
@@ -263,7 +263,7 @@ class Judge:
         return Comparison(*self._ratio(key, BASELINE), self.noise_floor, paired=key in self.in_turn)
 
     def compare_later_runs(self, settings: Mapping[str, Value]) -> Comparison:
-        """As :meth:`compare`, with the interval of a later run where processes were timed apart.
+        """The comparison with the baseline, with the interval of a later run where processes were timed apart.
 
         A person starts their loop once, after the session: its speed differs from the mean of many runs.
         """
@@ -386,7 +386,7 @@ def _floor(objective: Objective, runs: Sequence[TrialResult]) -> float:
 
 
 def _speed_of_runs(runs: Sequence[TrialResult]) -> tuple[float, float]:
-    """As :func:`speed` for several runs, each of which counts once."""
+    """The step time in ms and samples per second of several runs, each of which counts once."""
     speeds = [speed(run) for run in runs]
     return median(step_ms for step_ms, _ in speeds), median(rate for _, rate in speeds)
 

@@ -1,4 +1,4 @@
-"""What the session reports of settings that ran, by a judge: the records of candidates and of stacks."""
+"""Records of candidates and stacks, made from the judge's runs."""
 
 from __future__ import annotations
 

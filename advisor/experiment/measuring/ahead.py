@@ -1,4 +1,4 @@
-"""What may be done beside a trial that compiles: compile for a later one, and start interpreters of later ones."""
+"""Work beside a trial that compiles: compiling for a later trial, and starting interpreters of later ones."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class SessionCancelledError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Ahead:
-    """For how long settings were compiled ahead of their trial, and whether that was all of it."""
+    """Seconds of compiling ahead of a trial, and whether that finished the compilation."""
 
     seconds: float
     whole: bool

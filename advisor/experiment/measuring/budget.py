@@ -28,10 +28,10 @@ _FIRST_AT_LEAST_S = 8.0
 # An ordinary trial, one that compiles nothing, hangs when it takes this many times as long as usual, and some seconds.
 _HANGS_AFTER = 10.0
 _HANGS_AFTER_S = 30.0
-# What it takes to end the process of a trial that is given up. Seconds.
+# Time to end the process of a trial that is given up. Seconds.
 _LAST_S = 0.5
 _REPEAT_SHARE = 0.15
-# How many of the latest trials tell how much longer than expected the next may take. A count.
+# Number of the latest trials whose durations give the possible overrun of the next. A count.
 _LATEST = 5
 
 
@@ -130,7 +130,7 @@ class Budget:
 
     @property
     def overrun_s(self) -> float:
-        """How much longer than expected a trial may take, in seconds: as much as the longest of the latest took."""
+        """Longest overrun of a trial over its usual duration, among the latest ones. Seconds."""
         latest = self._walls[-_LATEST:]
         return max(latest) - median(latest) if latest else 0.0
 

@@ -19,12 +19,12 @@ from advisor.recipe.settings import Settings
 from advisor.records import Outcome, TrialKind, TrialResult, TrialSpec
 from advisor.runner.trials import Runner
 
-# What each process times at most, and the share of the budget that a process's timing may take. Seconds; unitless.
+# Longest timing of a process in seconds, and its largest share of the budget.
 _MEASURE_S = 3.0
 _MEASURE_SHARE = 0.04
 # Pairs of processes at most; beyond these an interval hardly narrows. A count.
 _MOST_PAIRS = 4
-# What another pair must be expected to take, as a multiple of the longest so far. Unitless.
+# Time to have left for another pair, as a multiple of the longest so far. Unitless.
 _LIKE_BEFORE = 1.2
 # Kept of the budget for ending a process that overruns it, and the least that a process gets. Seconds.
 _ENDING_S, _LEAST_S = 0.5, 1.0

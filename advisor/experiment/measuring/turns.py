@@ -23,7 +23,7 @@ MOST_PAIRS = 12
 FEWEST_PAIRS = 5
 LEAST_PAIRS = 3
 MOST_PAIRS_IN_TURN = 2
-# What two processes may take of the memory that is free, together.
+# Largest share of the free memory for two processes together.
 _MEMORY_MARGIN = 0.9
 # A block of a turn takes this share of what a trial measures.
 _BLOCK_SHARE = 0.2

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # Time limit of verifying, at least twice the start-up of the stack. Seconds.
 LIMIT_S = 60.0
 _STARTS = 2.0
-# What each process times, in seconds.
+# Timing of each process. Seconds.
 _MEASURE_S = 1.5
 # A second run of each is made where this multiple of what the first took is left. Unitless.
 _AGAIN = 1.3

@@ -1,1 +1,1 @@
-"""What outlives a session: its journal, its config, and what the next session takes over."""
+"""Data that outlives a session: its journal, its config, hints for the next session."""

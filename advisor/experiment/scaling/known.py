@@ -133,7 +133,7 @@ class Scaling:
     # --- evidence -------------------------------------------------------------------------------------------------
 
     def with_run(self, spread: Spread, result: TrialResult) -> Scaling:
-        """As known after one more run, with the stack that follows."""
+        """Return the knowledge with one more run, and the stack that follows."""
         known = replace(self, runs={**self.runs, spread: (*self.runs.get(spread, ()), result)})
         return known if spread.weak else known._settled()
 

@@ -15,7 +15,7 @@ from advisor.export.configs.document import Opaque, Scalar
 from advisor.files.config_file import YAML_FAILURES, ConfigLoader, dumped, reason
 
 TAG = "tag:yaml.org,2002:"
-# What ends a line in YAML 1.1, as PyYAML reads it.
+# Line endings of YAML 1.1, as PyYAML reads them.
 BREAKS = "\r\n\x85\u2028\u2029"
 _LINE_END = re.compile(rf"\r\n|[{BREAKS}]")
 _BLANKS = re.compile(r"[ \t\r\n]*")

@@ -53,7 +53,7 @@ class Adapter:
 
     #: Its turn among all to be asked what an object is: libraries that build on others come before those.
     order = 100
-    #: What a target begins with, as in ``timm:resnet50``; empty where the library has no names.
+    #: Prefix of a target, as in ``timm:resnet50``; empty where the library has no names.
     prefix = ""
     #: Other words that people write in the prefix's place.
     aliases: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class Adapter:
     package = ""
     #: A name that the library has, with the prefix.
     example = ""
-    #: What ``pip install`` is told.
+    #: Name of the package for ``pip install``.
     install = ""
 
     def load(self, name: str, spec: TargetSpec) -> Any:

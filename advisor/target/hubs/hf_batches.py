@@ -60,7 +60,7 @@ def prompts(model: Any, spec: TargetSpec, length: int) -> Make:
 
 
 def longest_text(model: Any) -> int:
-    """As many positions as the configuration gives a model; a usual number where it names none."""
+    """The number of positions that the configuration gives a model; a usual number where it names none."""
     config = model.config.get_text_config()
     named = (getattr(config, name, None) for name in ("max_position_embeddings", "n_positions"))
     return next((positions for positions in named if isinstance(positions, int) and positions > 1), _NO_LIMIT)

@@ -170,7 +170,7 @@ def _told_of_step(module: Any) -> str:
 
 
 def _optimizers(module: Any, trainer: Any) -> list[torch.optim.Optimizer]:
-    """What ``configure_optimizers`` returned. Raises TargetError for none."""
+    """The optimizers that ``configure_optimizers`` returned. Raises TargetError for none."""
     found = [getattr(one, "optimizer", one) for one in trainer.strategy.optimizers]  # of a LightningOptimizer its own
     if not any(one.param_groups for one in found):  # a stand-in without parameters where there is none
         raise TargetError(

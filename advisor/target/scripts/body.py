@@ -217,7 +217,7 @@ class Body:
         return bool(self._names[_STAYS])
 
     def _item(self, batch: Any) -> Any:
-        """What the loop's variable is bound to in the next round."""
+        """The value of the loop's variable in the next round."""
         if isinstance(self._turns, Rounds):
             return self._turns.next()
         return batch if self._turns is None else (self._turns.next(), batch)

@@ -7,7 +7,7 @@ import linecache
 from collections.abc import Iterable, Iterator, Sequence
 
 _BACKWARD = "backward"
-# What stays the same from batch to batch, though it is asked of each: the form of a tensor, the kind of a value.
+# Attributes and functions with the same result for each batch: the form of a tensor, the kind of a value.
 _FORMS = frozenset({"shape", "ndim", "dtype", "device", "is_cuda", "layout", "dim", "size", "is_floating_point"})
 _KINDS = frozenset({"isinstance", "issubclass", "hasattr", "callable", "type", "len", "is_available", "is_initialized"})
 

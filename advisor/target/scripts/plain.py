@@ -104,7 +104,7 @@ def _rounds_differ(seen: Seen) -> bool:
 
 
 def _left_out(seen: Seen) -> str:
-    """What a workload of the loop's parts leaves out, with what stands behind the update by name."""
+    """A note on the parts of a script that are not measured; statements after the update are named."""
     rest = "the rest of the script is left out"
     try:
         behind = training_loop(seen).behind
@@ -115,7 +115,7 @@ def _left_out(seen: Seen) -> str:
 
 
 def _others(seen: Seen) -> list[str]:
-    """Which loop was measured, where the script has others that train, such as a search for a learning rate."""
+    """A note that names the measured loop, where the script has others that train, such as a learning-rate search."""
     with contextlib.suppress(NoBodyError):
         loop = training_loop(seen)
         lines = [where.line for where in seen.frames if where.frame.f_code.co_filename == loop.file]

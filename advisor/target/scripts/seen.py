@@ -1,4 +1,4 @@
-"""What is seen of a watched script: its calls of models and losses, its updates, its loader, and where it stood."""
+"""Records of a watched script: its calls of models and losses, its updates, its loader, and where it stood."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a loop's body that runs by itself has around it: names, PyTorch's contexts, and the iterators that it reads."""
+"""The surroundings of a loop's body that runs by itself: names, PyTorch's contexts, and the iterators that it reads."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class StepClock:
         return blocks
 
     def flowing(self, steps: int, enough: Callable[[list[Block]], bool]) -> list[Block]:
-        """As :meth:`back_to_back` on a device that works behind the host, without waiting for it between them."""
+        """Time blocks of a number of steps until there are enough, without synchronising between them."""
         self.synchronize()
         marks, samples, blocks = [self.backend.mark()], list[int](), list[Block]()
         while not enough(blocks):

@@ -32,9 +32,9 @@ from advisor.trial.measurement.data_prints import print_of
 # Batches that are drawn a second time, with other random numbers, to see what is random. A count.
 _DRAWN_AGAIN = 2
 _LIMIT_S = 10.0
-# What takes longer is not looked at again. s
+# Longest first look that is followed by a second. Seconds.
 _SECOND_LOOK_S = 2.0
-# What is added to a number that samples may depend on. Unitless: a next one, and one behind any threshold.
+# Amounts added to a number that samples may depend on. Unitless: the next one, and one behind any threshold.
 _FURTHER_ON = (1, 10**6)
 _COUNTS = "a number that reading them changes; each worker would have its own"
 # Lines of a worker's traceback that are shown: the last two frames and the exception.
@@ -196,7 +196,7 @@ def check_batch_size(data: Any) -> None:
 def loader_failure(error: BaseException, turn: int) -> TargetError:
     """Return an error that names the batch for which a loader raised something."""
     lines = str(error).strip().splitlines()
-    # What a worker raised carries its traceback.
+    # An error that a worker raised carries its traceback.
     in_worker = any(line.startswith("Original Traceback") for line in lines)
     return TargetError(
         f"the DataLoader failed at batch {turn}: {one_line(error)}",

@@ -39,7 +39,7 @@ _SMALLEST_COPY_BYTES = 2**22
 _FEWEST_REPEATS = 2
 _MOST_REPEATS = 50
 _LIMIT_S = 0.1
-# What measuring all ceilings takes in a process that has not loaded the kernels yet. An H200 needs 1 to 3 s.
+# Time limit of measuring all ceilings in a process that has not loaded the kernels yet. An H200 needs 1 to 3 s.
 _MEASURING_S = 3.0
 _CALLS = 1000
 # Share of the memory that the user's model leaves free.

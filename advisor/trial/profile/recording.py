@@ -45,7 +45,7 @@ _TENSOR_CORES = re.compile(
 )
 _NO_TENSOR_CORES = re.compile(r"simt|ffma")
 
-# What operators compute, by the families of modules that do the same.
+# Operators by the families of modules that compute the same.
 _FAMILIES = {
     **dict.fromkeys(("addmm", "linear", "mm"), "linear"),
     **dict.fromkeys(("baddbmm", "bmm"), "batched_product"),
