@@ -108,7 +108,6 @@ class StepGraph(Recipe):
     usual = frozenset({True})
     numerics = Numerics.CLOSE
     stage = Stage.STEP
-    inside_step = True
     keeps_code = True  # the graph captures the same kernels
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:

@@ -22,11 +22,13 @@ class RecordedGraph:
     def capture(self, call):
         self.captures += 1
         recorder = _Recorder()
-        with recorder:
-            self.result = call()
-        for tensor, before in reversed(recorder.written):
-            with torch.autograd._unsafe_preserve_version_counter(tensor):  # as nothing was written at all
-                tensor.detach().copy_(before)
+        try:
+            with recorder:
+                self.result = call()
+        finally:
+            for tensor, before in reversed(recorder.written):
+                with torch.autograd._unsafe_preserve_version_counter(tensor):  # as nothing was written at all
+                    tensor.detach().copy_(before)
         self.calls = recorder.calls
 
     def replay(self):

@@ -47,8 +47,7 @@ def python_source(catalog: Catalog, settings: Mapping[str, Value], mode: Mode | 
     chosen = [(recipe, value) for recipe, value in catalog.in_order(settings) if mode in recipe.modes]
     plan = _plan(chosen, mode)
     wrapper = _device_loader(chosen, plan)
-    made = _train_step(plan) if mode is Mode.TRAIN else templates.INFER_STEP.substitute(step=_captured(plan))
-    step = [templates.STEP_PLAN, templates.OWN_STEP if own_step else made]
+    step = [templates.STEP_PLAN, _own_step(plan) if own_step else _step(plan)]
     others = [pair for pair in chosen if pair[0].stage is not Stage.DATA]
     codes = {recipe.key: _shown(recipe, value) for recipe, value in chosen if recipe.stage is Stage.DATA}
     every = [one for module in modules_in_order(["loaders"]) for one in definitions_in(module) if not one.is_import]
@@ -254,7 +253,14 @@ def _label(recipe: Recipe, value: Value) -> str:
 # --- the step -------------------------------------------------------------------------------------------------
 
 
-def _train_step(plan: StepPlan) -> str:
+def _own_step(plan: StepPlan) -> str:
+    captured = 'GraphedOwnStep(step) if step.device.type == "cuda" else step'
+    return templates.OWN_STEP.substitute(step=captured if plan.cuda_graph is True else "step")
+
+
+def _step(plan: StepPlan) -> str:
+    if plan.mode != Mode.TRAIN:
+        return templates.INFER_STEP.substitute(step=_captured(plan))
     update = ", compiled_step(optimizer, torch.device(plan.device))" if plan.compile_optimizer else ""
     model = "model" if plan.strategy == "single" else "over_ranks(model)"
     return templates.TRAIN_STEP.substitute(update=update, step=_captured(plan), model=model)

@@ -124,11 +124,12 @@ def infer_step(model):
     return $step
 ''')
 
-OWN_STEP = '''
+OWN_STEP = Template('''
 def own_step(step, model):
     """Your own ``step(batch)`` under what the settings put around it; ``model`` is one of those that it works with."""
-    return OwnStep(step, model, step_plan(model))
-'''
+    step = OwnStep(step, model, step_plan(model))
+    return $step
+''')
 
 LEFT_OUT = Template("""
 try:

@@ -172,7 +172,7 @@ def needs(text: str) -> Iterator[str]:
 
 
 # What steps consist of, with the modules that these import.
-STEP_MODULES = ("own_step", "graphed_around_loss", "regions", "launched", "device_loader")
+STEP_MODULES = ("graphed_own_step", "graphed_around_loss", "regions", "launched", "device_loader")
 # Of these, what recipes show as code of their own.
 SHOWN_BY_RECIPES = (
     ("regions",),

@@ -186,8 +186,7 @@ class GraphedStep:
         places = host_places(moved, self.device)
         key = (signature, values_at(moved, places))
         self.patience.look(self._changed_since_last(key))
-        if self.patience.is_over and not self._cannot_be_captured():
-            self._capture(moved)
+        if self.patience.is_over and not self._cannot_be_captured() and self._capture(moved):
             self._captured_key, self._host_places = key, places
             return self._replay()
         own = set(map(id, tensors_of(batch)))
@@ -355,7 +354,8 @@ class GraphedStep:
         self.graph.drop()
         self._look_anew()
 
-    def _capture(self, batch: Any) -> None:
+    def _capture(self, batch: Any) -> bool:
+        """Capture a step on a batch like this one. Return whether there is a graph now; raise what a capture raises."""
         if self.captured:
             self._drop("the batches have another form")
         self._static_batch = copy_of_batch(batch)
@@ -365,11 +365,12 @@ class GraphedStep:
         with self._constants.on_device():
             if not isinstance(step, TrainStep):
                 self.graph.capture(lambda: step.forward(self._static_batch))
-                return
+                return True
             self._rates = TensorRates(step.optimizer, self.device) if self._update_inside else None
             if self._rates is not None:
                 self._rates.refresh()
             self._record(step)
+        return True
 
     def _record(self, step: TrainStep) -> None:
         """Capture a training step. The graph makes gradients in memory of its own, where each replay overwrites them.

@@ -29,7 +29,8 @@ class OwnStep(InferStep):
             self._autocast = torch.autocast(plan.device_type, dtype=dtype, cache_enabled=False)
 
     def _forward(self, batch: typing.Any) -> typing.Any:
-        with grad_mode(self.plan.runs_under), self._creation(), self._attention(), self._autocast:
+        grad = grad_mode(self.plan.runs_under)
+        with self.around_forward(), grad, self._creation(), self._attention(), self._autocast:
             result = self.function(batch)
         if self.plan.mode != "train":
             return result

@@ -26,7 +26,7 @@ from advisor.portable.python_state import (
     holder_of,
 )
 
-# A namespace, a list, a class or the cell of a closure, and the name or the index of a value in it.
+# A namespace, a list, a class, an object or the cell of a closure, and the name or the index of a value in it.
 Place = tuple[typing.Any, typing.Any]
 # The name of a place that is a container as a whole.
 CONTENTS = "its contents"
@@ -169,16 +169,16 @@ class Values:
 
 
 def put_at(holder: typing.Any, name: typing.Any, value: typing.Any) -> None:
-    """Put a value into a namespace, a list, a class or a cell."""
+    """Put a value into a namespace, a list, a class, a cell or an object with slots."""
     if isinstance(holder, dict):
         dict.__setitem__(holder, name, value)
     elif isinstance(holder, (list, collections.deque)):
         if name < len(holder):
             holder[name] = value
-    elif isinstance(holder, type):
-        setattr(holder, name, value)
-    else:
+    elif isinstance(holder, types.CellType):
         holder.cell_contents = value
+    else:
+        setattr(holder, name, value)
 
 
 def named(place: Place) -> tuple[int, typing.Any]:
@@ -187,12 +187,14 @@ def named(place: Place) -> tuple[int, typing.Any]:
 
 
 def value_at(holder: typing.Any, name: typing.Any) -> typing.Any:
-    """The value in a namespace, a list, a class or a cell; None where there is none."""
+    """The value in a namespace, a list, a class, a cell or an object with slots; None where there is none."""
     if isinstance(holder, dict):
         return dict.get(holder, name)
     if isinstance(holder, (list, collections.deque)):
         return holder[name] if name < len(holder) else None
-    return vars(holder).get(name) if isinstance(holder, type) else value_of_cell(holder)
+    if isinstance(holder, types.CellType):
+        return value_of_cell(holder)
+    return vars(holder).get(name) if isinstance(holder, type) else getattr(holder, name, None)
 
 
 def value_of_cell(cell: typing.Any) -> typing.Any:

@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
-from advisor.errors import UsageError
+from advisor.errors import RefusedError, UsageError
 from advisor.portable.contexts import grad_mode
 from advisor.portable.graphed import GraphedStep
 from advisor.portable.graphed_around_loss import GraphedAroundLoss
+from advisor.portable.graphed_own_step import GraphedOwnStep
 from advisor.portable.optimizer_steps import compiled_step, make_capturable
 from advisor.portable.own_step import OwnStep
 from advisor.portable.plan import AROUND_LOSS
@@ -21,6 +22,7 @@ from advisor.runtime.compilation import compiled
 from advisor.runtime.optimizers import optimizers_in
 
 __all__ = [
+    "GraphedOwnStep",
     "GraphedStep",
     "InferStep",
     "OwnStep",
@@ -70,12 +72,14 @@ def make_step(
     """The step that the plan asks for. A step called with a batch runs once and returns the detached loss or output.
 
     ``evaluates``: for inference, the step puts the model into evaluation mode while it runs. Raises UsageError for a
-    captured step on another device than CUDA.
+    captured step on another device than CUDA. A step of the user's own that cannot be captured raises RefusedError when
+    it is called.
     """
     plan = components.plan
     step: TrainStep | InferStep
     if components.own_step is not None:
-        return OwnStep(components.own_step, components.model, plan)
+        own = OwnStep(components.own_step, components.model, plan)
+        return GraphedOwnStep(own, refuse=raise_refusal) if captures_own(own) else own
     if plan.mode is Mode.TRAIN:
         optimizer = components.optimizer
         update = compiled_step(optimizer, torch.device(plan.device)) if plan.compile_optimizer else None
@@ -89,3 +93,13 @@ def make_step(
     if plan.cuda_graph == AROUND_LOSS and isinstance(step, TrainStep):
         return GraphedAroundLoss(step)
     return GraphedStep(step) if plan.cuda_graph else step
+
+
+def captures_own(step: OwnStep) -> bool:
+    """Whether the plan captures a step of the user's own. It has no loss that could stay outside the graph."""
+    return step.plan.cuda_graph is True and step.device.type == "cuda"
+
+
+def raise_refusal(reason: str) -> None:
+    """Raise RefusedError for a step that cannot be captured in a CUDA graph."""
+    raise RefusedError(f"the step cannot be captured in a CUDA graph: {reason}.")

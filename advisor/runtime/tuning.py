@@ -37,7 +37,16 @@ from advisor.runtime.compilation import accept_wrapped_names, as_written, compil
 from advisor.runtime.given import Given
 from advisor.runtime.loader import loop_loader
 from advisor.runtime.optimizers import Together, optimizers_in
-from advisor.runtime.step import GraphedStep, InferStep, OwnStep, TrainStep, make_step, settle_optimizers
+from advisor.runtime.step import (
+    GraphedOwnStep,
+    GraphedStep,
+    InferStep,
+    OwnStep,
+    TrainStep,
+    captures_own,
+    make_step,
+    settle_optimizers,
+)
 
 # Settings for both modes that change a model for good when it is prepared for inference.
 _DIFFERS_IN_INFERENCE = frozenset({"precision.float8"})
@@ -180,13 +189,15 @@ class Tuning:
         assert not isinstance(step, InferStep)
         return step
 
-    def own_step(self, step: Callable[[Any], Any], model: nn.Module) -> OwnStep:
-        """A step of your own, ``step(batch)``, under what the settings put around it: autocast, attention kernel.
+    def own_step(self, step: Callable[[Any], Any], model: nn.Module) -> OwnStep | GraphedOwnStep:
+        """A step of your own, ``step(batch)``, under what the settings put around it: autocast, a CUDA graph.
 
         ``model`` is one of those that the step works with, as ``prepare`` returned it. Settings that change what
-        happens inside a step are not applied: the step stays as you wrote it.
+        happens inside a step are not applied: the step stays as you wrote it. Where a CUDA graph cannot repeat what it
+        does, a warning says why, and it runs uncaptured (:class:`~advisor.portable.graphed_own_step.GraphedOwnStep`).
         """
-        return OwnStep(step, model, self._plan_of(model))
+        own = OwnStep(step, model, self._plan_of(model))
+        return GraphedOwnStep(own) if captures_own(own) else own
 
     def infer(self, model: nn.Module) -> InferStep | GraphedStep:
         """A callable ``step(inputs) -> output`` for inference; prepares the model when ``prepare`` has not yet.

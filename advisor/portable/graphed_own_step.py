@@ -1,0 +1,356 @@
+"""A step that the user wrote, captured whole in a CUDA graph. PyTorch documentation, CUDA semantics, CUDA Graphs."""
+
+import contextlib
+import typing
+import warnings
+
+import torch
+
+from advisor.portable.capturing import as_if_captured, masks_as_given
+from advisor.portable.dependence import DRAWS, host_generators
+from advisor.portable.graphed import GraphedStep, copied, writes_to
+from advisor.portable.nested import copy_of_batch, map_tensors, signature_of, tensors_of
+from advisor.portable.observed import ObservedStep, address_of
+from advisor.portable.optimizer_options import TensorRates, mark_stepped, on_device
+from advisor.portable.optimizer_steps import updates_without_host
+from advisor.portable.own_step import OwnStep
+from advisor.portable.places import Place, put_at, value_at
+from advisor.portable.reachable import Reachable
+from advisor.portable.watching import REQUIRES_GRAD, flag_readers, foreign_hook, has_address
+
+# Steps in a row that each change something, or differ from the one before, until the step is refused. A count.
+MOST_DIFFERING_STEPS = 4
+# Steps that are watched before a capture: both must do the same. A count.
+OBSERVED_STEPS = 2
+
+
+def warn_of_refusal(reason: str) -> None:
+    """Warn that the step goes on uncaptured."""
+    warnings.warn(f"step.cuda_graph is left out, the step runs as it is: {reason}.", stacklevel=7)
+
+
+class GraphedOwnStep(GraphedStep):
+    """A step of the user's own that is captured in a CUDA graph on its fourth call and replayed from then on.
+
+    The first calls are ordinary steps. Two of them are watched: they must run the same operators with the same numbers
+    on the same tensors, ask nothing of the host, and leave all Python state that the step reaches as they found it.
+    Tensors may be written to, or replaced in each step without having been read. Else the step is refused: ``refusal``
+    says why in a sentence, ``refuse`` is called with it, and the step runs as the user wrote it from then on.
+
+    Before each replay the state that the step reaches is compared with that of the capture (``reachable.py``). Where
+    it changed, the step runs eagerly and is captured again once it has settled. Learning rates of optimizers that need
+    no host are copied in. A batch that differs once, such as a short last one, runs eagerly between replays. A capture
+    that fails leaves parameters, states, variables and random numbers as they were.
+    """
+
+    def __init__(
+        self,
+        step: OwnStep,
+        graph: typing.Any = None,
+        refuse: typing.Callable[[str], None] = warn_of_refusal,
+    ) -> None:
+        super().__init__(step, graph)
+        self.own = step
+        self.refuse = refuse
+        self.refusal = ""
+        self._state: StepState | None = None
+        self._observed: list[ObservedStep] = []
+        self._differing = 0  # steps in a row that changed something or did something else than the one before
+        self._replaced: dict[str, Place] = {}  # tensors that each step replaces and does not read before
+        self._all_rates: list[TensorRates] = []
+        self._result_form: typing.Any = None
+        self._new_gradients: list[tuple[torch.Tensor, torch.Tensor | None]] = []  # those that the graph makes
+        self._new_tensors: list[tuple[Place, torch.Tensor]] = []  # those that it makes for the places in _replaced
+
+    def _one_step(self, batch: typing.Any) -> typing.Any:
+        return self.own(batch) if self.refusal else super()._one_step(batch)
+
+    # --- what changed ---------------------------------------------------------------------------------------------
+
+    def _changed(self) -> str:
+        return "this is the first step" if self._state is None else self._state.changed()
+
+    def _look_anew(self) -> None:
+        self._state = StepState(self.own, self._replaced)
+        self._observed = []
+
+    def _cannot_be_captured(self) -> bool:
+        """Whether this is no time to capture: then why is kept, and it is asked again later."""
+        assert self._state is not None, "looked at before each step"
+        if self.captured:
+            self._drop("the batches have another form")
+            return True
+        hook = foreign_hook(self._state.reached.modules)
+        if hook:
+            reason = hook
+        elif len(self._observed) < OBSERVED_STEPS:
+            reason = "too few of the last steps were alike"
+        elif torch.is_autocast_enabled(self.device.type) and torch.is_autocast_cache_enabled():
+            reason = "the step runs inside autocast, which keeps casts of weights that a graph would go on to use"
+        else:
+            return False
+        self.patience.put_off(reason)
+        return True
+
+    def _refuse(self, reason: str) -> None:
+        """Give up: run the step as it is from now on."""
+        self.refusal = reason
+        self._state, self._observed, self._all_rates = None, [], []
+        self.refuse(reason)
+
+    # --- running --------------------------------------------------------------------------------------------------
+
+    def _run_eagerly(self, batch: typing.Any, given: list[torch.Tensor]) -> typing.Any:
+        if self.refusal:
+            return self.own.run(batch)
+        if self.captured:  # a batch of another form, in between
+            result = self.graph.warm_up(lambda: self.own.run(batch))
+            self.patience.ran_eagerly()
+            return result
+        state = self._state
+        assert state is not None, "looked at before each step"
+        if reason := state.problem:
+            self._refuse(reason)
+            return self.own.run(batch)
+        watches = self.patience.steady >= self.patience.needed - OBSERVED_STEPS
+        observed = ObservedStep(self.device, batch, state.leaves) if watches else None
+        versions, draws = list(map(writes_to, given)), state.draws() if watches else []
+        result = self.graph.warm_up(lambda: self._watched_run(batch, observed))
+        if watches and state.draws() != draws:
+            self._refuse(DRAWS)
+        elif list(map(writes_to, given)) != versions:
+            self._refuse("the step writes into the batch that it is given")
+        else:
+            self._look_after(state, observed, result)
+        if not self.refusal:
+            self.patience.ran_eagerly()
+        return result
+
+    def _watched_run(self, batch: typing.Any, observed: ObservedStep | None) -> typing.Any:
+        """Run a step; one that is observed goes the way of a captured one."""
+        if observed is None:
+            return self.own.run(batch)
+        self.own.around_forward = as_if_captured
+        try:
+            with torch.compiler.set_stance("force_eager"), self._rates_in_tensors(), observed:
+                return self.own.run(batch)
+        finally:
+            self.own.around_forward = masks_as_given
+
+    @contextlib.contextmanager
+    def _rates_in_tensors(self) -> typing.Iterator[None]:
+        """Have the optimizers whose step needs no host read their learning rates in tensors."""
+        assert self._state is not None
+        optimizers = [one for one in self._state.reached.optimizers if updates_without_host(one)]
+        if [rates.optimizer for rates in self._all_rates] != optimizers:
+            self._all_rates = [TensorRates(optimizer, self.device) for optimizer in optimizers]
+        with contextlib.ExitStack() as stack:
+            for rates in self._all_rates:
+                stack.enter_context(rates.inside())
+            yield
+
+    def _look_after(self, before: "StepState", observed: ObservedStep | None, result: typing.Any) -> None:
+        """Look at what an eager step did, and compare it with the one before."""
+        if observed is not None and observed.problem:
+            self._refuse(observed.problem)
+        elif changed := self._changes(before, observed):
+            self._look_anew()
+            self._put_off(f"the step changes {changed} each time, and a replay runs no Python")
+        elif observed is not None:
+            self._compare(observed, result)
+
+    def _put_off(self, reason: str) -> None:
+        """Begin to watch anew after a step that differs from the one before; refuse after some of them in a row."""
+        self._differing += 1
+        self._observed = []
+        self.patience.look(reason)
+        if self._differing >= MOST_DIFFERING_STEPS:
+            self._refuse(reason)
+
+    def _changes(self, before: "StepState", observed: ObservedStep | None) -> str:
+        """What a step changed, in words. Tensors that it replaced and had not read are noted, and are no change."""
+        changed = before.changed_by_step()
+        if changed and observed is not None and (unread := before.unread_among(changed, observed)):
+            self._replaced |= unread
+            self._look_anew()
+            return ""
+        return " and ".join(changed[:2])
+
+    def _compare(self, observed: ObservedStep, result: typing.Any) -> None:
+        """Compare a step that was watched with the last one that was."""
+        assert self._state is not None, "looked at before each step"
+        form, self._result_form = self._result_form, signature_of(result)
+        if problem := self._state.cannot_follow(observed, self._all_rates):
+            self._refuse(problem)
+        elif any(tensor.device.type != self.device.type for tensor in tensors_of(result)):
+            self._refuse("the step returns a number that is on the host, not on the GPU")
+        elif self._observed and (differs := observed.differs_from(self._observed[-1])):
+            self._put_off(differs)
+        elif self._observed and form != self._result_form:
+            self._put_off("the step returns values of another kind or form each time")
+        else:
+            self._differing = 0
+        if not self.refusal:
+            self._observed = [*self._observed, observed][-OBSERVED_STEPS:]
+
+    # --- capturing ------------------------------------------------------------------------------------------------
+
+    def _capture(self, batch: typing.Any) -> bool:
+        state, observed = self._state, self._observed[-1]
+        assert state is not None, "looked at before each step"
+        self._static_batch = copy_of_batch(batch)
+        gradients = [(leaf, leaf.grad) for leaf in state.leaves]
+        draws = torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
+        try:
+            with self._rates_in_tensors():
+                self.graph.capture(lambda: self.own.forward(self._static_batch))
+            changed = state.changed_by_step()
+            problem = f"the step changed {changed[0]} while it was captured" if changed else ""
+        except Exception as error:
+            problem = f"it cannot be captured: {' '.join(str(error).split())[:200]}"
+        if problem:
+            state.put_back(gradients)
+            if draws is not None:
+                torch.cuda.set_rng_state(draws, self.device)
+            self._static_batch = None
+            self.graph.drop()
+            self._refuse(problem)
+            return False
+        self._new_gradients = [(leaf, leaf.grad) for leaf, gradient in gradients if leaf.grad is not gradient]
+        self._new_tensors = [(place, value_at(*place)) for place in self._replaced.values()]
+        kept = [(leaf, gradient) for leaf, gradient in gradients if leaf.grad is gradient]
+        self._look_anew()
+        assert self._state is not None, "looked at just now"
+        self._state.numbers = observed.numbers
+        self._state.fixed = [(leaf, grad) for leaf, grad in kept if grad is None or observed.has_read_gradient(leaf)]
+        return True
+
+    def _drop(self, reason: str) -> None:
+        self._new_gradients, self._new_tensors = [], []
+        super()._drop(reason)
+
+    def _replay(self) -> typing.Any:
+        for rates in self._all_rates:
+            rates.refresh()
+        self.graph.replay()
+        self.patience.replayed()
+        for leaf, gradient in self._new_gradients:
+            if leaf.grad is not gradient:
+                leaf.grad = gradient
+        if self._new_tensors:
+            assert self._state is not None
+            for place, tensor in self._new_tensors:
+                put_at(*place, copied(tensor))
+            self._state.reached.remember()
+        for rates in self._all_rates:
+            mark_stepped(rates.optimizer)
+        result = map_tensors(copied, self.graph.result)
+        self.own.after()
+        return result
+
+
+class StepState:
+    """What a step reaches, as it was when this was made, and what a graph needs to find the same.
+
+    ``replaced`` are the names of tensors that each step replaces without having read them: these may be others.
+    ``leaves`` are the tensors with gradients. Of a captured step, ``fixed`` has those gradients that must be the same,
+    and ``numbers`` the tensors on the host whose values it uses.
+    """
+
+    def __init__(self, step: OwnStep, replaced: typing.Container[str]) -> None:
+        self.step = step
+        self.replaced = replaced
+        self.fixed: list[tuple[torch.Tensor, torch.Tensor | None]] | None = None
+        self.numbers: list[tuple[torch.Tensor, typing.Any]] = []
+        self.flags = flag_readers()
+        self.flag_values = self._read_flags()
+        self.reached = Reachable(step.function, step.model)
+        self.tensors = self.reached.tensors
+        self.leaves = [one for one in self.tensors if one.is_leaf and (one.requires_grad or one.grad is not None)]
+        self.placed = [tensor for tensor in self.tensors if has_address(tensor)]
+        self.addresses = list(map(torch.Tensor.data_ptr, self.placed))
+        self.trained = list(map(REQUIRES_GRAD, self.tensors))
+        self.without_gradient = [leaf.grad is None for leaf in self.leaves]
+
+    @property
+    def problem(self) -> str:
+        """A sentence on what no step that reaches this can be captured with; empty where there is nothing."""
+        for optimizer in self.reached.optimizers:
+            counts = "capturable" in optimizer.defaults and not all(map(on_device, optimizer.param_groups))
+            if counts and self.step.device.type == "cuda":
+                return f"{type(optimizer).__name__} counts its steps on the host: pass the optimizer to prepare()"
+        return self.reached.cannot_watch
+
+    def changed(self) -> str:
+        """What is another than when this was made, in words; empty where nothing is."""
+        if names := self._names_changed():
+            return f"{names[0]} changed"
+        return self._changed_beside()
+
+    def changed_by_step(self) -> list[str]:
+        """What the step since left in another state, in words."""
+        return self._names_changed() or list(filter(None, [self._changed_beside()]))
+
+    def draws(self) -> list[typing.Any]:
+        """The states of the random generators on the host: the global ones, and those of the step's own."""
+        return [*host_generators(), *self.reached.draws()]
+
+    def _names_changed(self) -> list[str]:
+        """The names of what was changed. Where equal objects took the place of others, these are taken for the same."""
+        if self.reached.is_same_now():
+            return []
+        now = Reachable(self.step.function, self.step.model)
+        names = [name for name in now.changed_since(self.reached) if name not in self.replaced]
+        if not names:
+            self.reached = now
+        return names
+
+    def _changed_beside(self) -> str:
+        if list(map(REQUIRES_GRAD, self.tensors)) != self.trained:
+            return "which tensors need gradients"
+        if list(map(torch.Tensor.data_ptr, self.placed)) != self.addresses:
+            return "the memory of a tensor"
+        if self._read_flags() != self.flag_values:
+            return "a global flag of PyTorch"
+        if any(tensor.item() != value for tensor, value in self.numbers):
+            return "a number in a tensor on the host"
+        if self.fixed is not None:
+            same = all(leaf.grad is gradient for leaf, gradient in self.fixed)
+        else:
+            same = [leaf.grad is None for leaf in self.leaves] == self.without_gradient
+        return "" if same else "which tensors have gradients"
+
+    def _read_flags(self) -> list[typing.Any]:
+        return [flag() for flag in self.flags]
+
+    def unread_among(self, names: list[str], observed: ObservedStep) -> dict[str, Place]:
+        """The places of these names, where all are tensors that a step replaced without having read them; else none."""
+        before, now = self.reached, Reachable(self.step.function, self.step.model)
+        found = {}
+        for name in names:
+            place, new = before.places.get(name), now.places.get(name)
+            if place is None or new is None or place[0] is not new[0] or observed.has_read(before.tensor(name)):
+                return {}
+            found[name] = new
+        return found
+
+    def cannot_follow(self, observed: ObservedStep, rates: list[TensorRates]) -> str:
+        """A sentence on tensors that a step read and whose replacement would not be noticed; empty for none."""
+        if any(map(observed.carries_gradient, self.leaves)):
+            return "the step adds to gradients of the step before in new memory"
+        known = {address_of(tensor) for tensor in (*self.reached.tensors, *(one for r in rates for one in r.tensors))}
+        known |= {address for leaf in self.leaves if (address := observed.address_of_gradient(leaf)) is not None}
+        for address, tensor in observed.read.items():
+            if address not in known:
+                shape = "x".join(map(str, tensor.shape)) or "one number"
+                return f"the step reads a tensor ({shape}) that is not found in its variables: pass it in or name it"
+        return ""
+
+    def put_back(self, gradients: list[tuple[torch.Tensor, torch.Tensor | None]]) -> None:
+        """Give everything back what it held, after a capture that failed."""
+        self.reached.put_back()
+        for tensor, trained in zip(self.tensors, self.trained, strict=True):
+            if tensor.requires_grad != trained:
+                tensor.requires_grad_(trained)
+        for leaf, gradient in gradients:
+            leaf.grad = gradient

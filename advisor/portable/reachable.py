@@ -1,0 +1,369 @@
+"""The Python state that a function can read or change: found, compared with what it was, and put back.
+
+A function reaches the variables it closes over, its defaults, and the global names in its code; from these on, what
+containers and objects hold, and the user's own functions and methods. Of the user's own objects, classes and modules
+only those attributes count that the code names.
+"""
+
+import builtins
+import collections
+import enum
+import functools
+import operator
+import random
+import sys
+import types
+import typing
+from itertools import chain
+
+import torch
+
+from advisor.portable.nested import slots_of
+from advisor.portable.optimizer_steps import updates_without_host
+from advisor.portable.places import PACKAGES, STANDARD, Place, codes_of, is_plain, put_at, value_at, value_of_cell
+from advisor.portable.python_state import NAMESPACES, OF_TORCH
+from advisor.portable.reached import names_of_globals
+from advisor.portable.watching import Places
+
+# Values that are watched, at most. A count: each is compared before every replay, in some 0.05 us.
+MOST_REACHED = 40_000
+# Largest NumPy array that is compared by its contents. Bytes.
+MOST_ARRAY_BYTES = 4096
+# Of PyTorch's own classes, beside modules, those with state that a step reads and changes.
+TORCH_STATE = ("torch.optim", "torch.amp", "torch.cuda.amp", "torch.distributions", "torch.nn")
+SEQUENCES = (list, set, collections.deque)
+CALLS = (types.FunctionType, types.MethodType, types.BuiltinMethodType, functools.partial)
+# Names by which code reaches attributes that it does not name.
+ANY_ATTRIBUTE = frozenset({"__dict__", "vars", "attrgetter"})
+# Methods that make an object, or show it to a person.
+MAKING = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__", "__repr__", "__str__"})
+ATTRIBUTE_BY_TEXT = frozenset({"getattr", "setattr", "hasattr", "delattr"})
+
+
+class Reachable:
+    """The state that functions and objects reach, as it is now.
+
+    ``facts`` has a value for each name, such as ``trainer.steps``: of plain values themselves, of containers their
+    class and size, of tensors and other objects which one it is. ``is_same_now`` compares the objects, quickly; an
+    equal container or number in the place of another makes no difference to ``changed_since``, which compares facts.
+    Learning rates of optimizers that read them on the device are left out: a captured step has them in tensors.
+    ``cannot_watch`` says what is reached that cannot be compared; empty where there is nothing.
+    """
+
+    def __init__(self, *roots: typing.Any) -> None:
+        self.facts: dict[str, typing.Any] = {}
+        self.places: dict[str, Place] = {}  # of the tensors in facts
+        self.tensors: list[torch.Tensor] = []
+        self.optimizers: list[torch.optim.Optimizer] = []
+        self.modules: list[torch.nn.Module] = []
+        self.cannot_watch = ""
+        self._generators: list[typing.Any] = []
+        self._dicts: list[dict[typing.Any, typing.Any]] = []
+        self._sequences: list[typing.Any] = []
+        self._namespaces: list[typing.Any] = []  # of which single attributes are looked at
+        self._arrays: list[typing.Any] = []
+        self._seen: dict[int, typing.Any] = {}
+        self._classes: set[tuple[int, bool]] = set()
+        self._groups: set[int] = set()  # of optimizers whose learning rates are copied in
+        self._names = {"forward"}  # in the code that is reached
+        self._own_files = set(map(file_of, roots))
+        self._waiting = collections.deque((name_of_kind(root), root) for root in roots)
+        self._unnamed: list[tuple[str, typing.Callable[[], None]]] = []  # to be looked at once code names them
+        singles: list[Place] = []
+        self._single = singles.append
+        self._walk()
+        self._singles = Places(singles)
+        self.remember()
+
+    def is_same_now(self) -> bool:
+        """Whether all places hold the same objects."""
+        if self._read_sizes() != self._sizes or self._contents != [array.tobytes() for array in self._arrays]:
+            return False
+        return all(map(operator.is_, self._read_values(), self._values))
+
+    def changed_since(self, before: "Reachable") -> list[str]:
+        """The names of what is another than before, came or went."""
+        names = {**self.facts, **before.facts}
+        return [name for name in names if self.facts.get(name, "none") != before.facts.get(name, "none")]
+
+    def put_back(self) -> None:
+        """Give all variables, containers and objects what they held. What was written into a tensor stays."""
+        for held, kept in self._kept:
+            if isinstance(held, list):
+                held[:] = kept
+            else:
+                held.clear()
+                (held.extend if isinstance(held, collections.deque) else held.update)(kept)
+        for held, names in self._had:
+            for name in held.keys() - names:
+                del held[name]
+        for place, value in zip(self._singles.places, self._single_values, strict=True):
+            if value is not None or value_at(*place) is not None:
+                put_at(*place, value)
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """The tensor of this name in ``places``."""
+        return self._seen[self.facts[name]]  # type: ignore[no-any-return]
+
+    def draws(self) -> list[typing.Any]:
+        """The states of the random generators that were found."""
+        return [state_of_generator(generator) for generator in self._generators]
+
+    def remember(self) -> None:
+        """Take what the places hold now for what ``is_same_now`` and ``put_back`` compare with and put there."""
+        self._sizes = self._read_sizes()
+        self._single_values = self._singles.read()
+        self._kept = [(held, dict(held)) for held in self._dicts] + [(held, list(held)) for held in self._sequences]
+        self._had = [(held, set(held)) for held in self._namespaces]
+        self._values = list(self._read_values())
+        self._contents = [array.tobytes() for array in self._arrays]
+
+    def _read_sizes(self) -> list[int]:
+        return [*map(len, self._dicts), *map(len, self._sequences), *map(len, self._namespaces)]
+
+    def _read_values(self) -> typing.Iterator[typing.Any]:
+        dicts = self._dicts
+        inside = chain(chain.from_iterable(dicts), chain.from_iterable(map(dict.values, dicts)))
+        return chain(inside, chain.from_iterable(self._sequences), self._singles.read())
+
+    # --- the walk -------------------------------------------------------------------------------------------------
+
+    def _walk(self) -> None:
+        """Look at what is reached, what is near first, until nothing is left but what no code names."""
+        while self._waiting and not self.cannot_watch:
+            self._look_at(*self._waiting.popleft())
+            if len(self.facts) > MOST_REACHED:
+                self.cannot_watch = f"the step reaches more than {MOST_REACHED:,} values, too many to watch"
+            if not self._waiting:
+                self._look_at_named()
+
+    def _look_at_named(self) -> None:
+        """Look at the attributes that the code names which was found since."""
+        found = [look for name, look in self._unnamed if self._is_named(name)]
+        self._unnamed = [(name, look) for name, look in self._unnamed if not self._is_named(name)]
+        for look in found:
+            look()
+
+    def _is_named(self, name: str) -> bool:
+        return name in self._names or not ANY_ATTRIBUTE.isdisjoint(self._names)
+
+    def _look_at(self, label: str, thing: typing.Any) -> None:
+        if is_plain(thing) or id(thing) in self._seen:
+            return
+        self._seen[id(thing)] = thing  # kept, or another object could get its number
+        if isinstance(thing, torch.Tensor):
+            self.tensors.append(thing)
+        elif isinstance(thing, CALLS):
+            self._look_at_call(label, thing)
+        elif isinstance(thing, dict):
+            self._look_at_dict(label, thing)
+        elif isinstance(thing, (tuple, frozenset)):
+            self._note_all(label, thing, enumerate(thing))
+        elif isinstance(thing, SEQUENCES):
+            self._sequences.append(thing)
+            self._note_all(label, thing, enumerate(thing))
+        elif isinstance(thing, types.ModuleType):
+            if is_users(thing):
+                self._look_at_some(label, vars(thing), vars(thing))
+        elif isinstance(thing, type):
+            self._look_at_class(thing, makes=True)
+        else:
+            self._look_at_object(label, thing)
+
+    def _look_at_object(self, label: str, thing: typing.Any) -> None:
+        kind = type(thing)
+        owned = is_users(kind)
+        if problem := why_not_watched(label, thing, owned=owned):
+            self.cannot_watch = problem
+        elif hasattr(thing, "__array_interface__"):
+            self._arrays.append(thing)
+        elif is_generator(thing):
+            self._generators.append(thing)
+        elif owned or isinstance(thing, NAMESPACES) or not is_of_libraries(kind):
+            self._sort(thing)
+            own = getattr(thing, "__dict__", {})
+            for name in [name for base in kind.__mro__ for name in slots_of(base) if hasattr(thing, name)]:
+                self._note_single(f"{label}.{name}", thing, name)
+            if owned:
+                self._look_at_class(kind)
+                self._look_at_some(label, own, own, always=OF_TORCH if isinstance(thing, torch.nn.Module) else ())
+            else:
+                self._look_at_dict(label, own)
+        own = getattr(thing, "__dict__", None)
+        if isinstance(own, dict) and "__wrapped__" in own:  # as a function behind a cache
+            self._waiting.append((label, own["__wrapped__"]))
+
+    def _sort(self, thing: typing.Any) -> None:
+        if isinstance(thing, torch.nn.Module):
+            self.modules.append(thing)
+        elif isinstance(thing, torch.optim.Optimizer):
+            self.optimizers.append(thing)
+            if updates_without_host(thing):
+                self._groups.update(map(id, thing.param_groups))
+
+    def _look_at_some(
+        self, label: str, holder: typing.Any, names: typing.Iterable[str], always: typing.Container[str] = ()
+    ) -> None:
+        """Look at the attributes in a namespace that code names, and at these that are ``always`` looked at."""
+        if isinstance(holder, dict):
+            self._namespaces.append(holder)
+        for name in list(names):
+            look = functools.partial(self._note_single, f"{label}.{name}", holder, name)
+            if name in always:
+                look()
+            else:
+                self._unnamed.append((name, look))
+
+    def _look_at_class(self, kind: type, *, makes: bool = False) -> None:
+        """Look at class attributes and methods that code names, and at the methods that Python calls itself.
+
+        ``makes``: the code may make objects of the class.
+        """
+        for base in kind.__mro__:
+            if not is_users(base) or (id(base), makes) in self._classes:
+                continue
+            self._classes.add((id(base), makes))
+            for name, member in list(vars(base).items()):
+                function = getattr(member, "fget", getattr(member, "func", getattr(member, "__func__", member)))
+                if isinstance(function, types.FunctionType):
+                    look = functools.partial(self._waiting.append, (f"{base.__name__}.{name}", function))
+                    implied = name in MAKING if makes else name.startswith("__") and name not in MAKING
+                    look() if implied else self._unnamed.append((name, look))
+                elif not name.startswith("__"):
+                    self._look_at_some(base.__name__, base, [name])
+
+    def _look_at_call(self, label: str, call: typing.Any) -> None:
+        if isinstance(call, functools.partial):
+            self._waiting += [(label, call.func), (label, call.args), (label, call.keywords)]
+        elif isinstance(call, types.MethodType):
+            self._waiting += [(name_of_kind(call.__self__, label), call.__self__), (label, call.__func__)]
+        elif isinstance(call, types.FunctionType):
+            self._look_at_function(label, call)
+        elif not isinstance(call.__self__, types.ModuleType):  # as the append of a list
+            self._waiting.append((label, call.__self__))
+
+    def _look_at_function(self, label: str, function: types.FunctionType) -> None:
+        code = function.__code__
+        cells = list(zip(code.co_freevars, function.__closure__ or (), strict=True))
+        self._waiting += [(f"{label}.{name}", value) for name, value in vars(function).items()]
+        if vars(function):
+            self._look_at_dict(label, vars(function))
+        if is_in_package(code.co_filename) and code.co_filename not in self._own_files:
+            self._waiting += [(name, value_of_cell(cell)) for name, cell in cells]
+            return
+        for name, cell in cells:
+            self._note_single(name, cell, "")
+        self._waiting += [(label, function.__defaults__), (label, function.__kwdefaults__)]
+        for part in codes_of(code):
+            self._names.update(part.co_names)
+            if not ATTRIBUTE_BY_TEXT.isdisjoint(part.co_names):
+                self._names.update(constant for constant in part.co_consts if isinstance(constant, str))
+        for name in names_of_globals(code):
+            if name in function.__globals__ or not hasattr(builtins, name):
+                self._note_single(name, function.__globals__, name)
+
+    def _look_at_dict(self, label: str, held: dict[typing.Any, typing.Any]) -> None:
+        if id(held) in self._groups:
+            self._look_at_some(label, held, sorted(held.keys() - {"lr"}), always=held)
+            return
+        self._dicts.append(held)
+        self._waiting += [(label, key) for key in held if not is_plain(key)]
+        named = ((key if isinstance(key, str) else place, key) for place, key in enumerate(held))
+        for name, key in list(named):
+            self._note(f"{label}.{name}", held[key], (held, key))
+
+    def _note_all(self, label: str, holder: typing.Any, parts: typing.Iterable[tuple[int, typing.Any]]) -> None:
+        for place, value in list(parts):
+            self._note(f"{label}[{place}]", value, (holder, place))
+
+    def _note_single(self, label: str, holder: typing.Any, name: typing.Any) -> None:
+        """Note one place of a namespace whose other places may not matter."""
+        self._single((holder, name))
+        self._note(label, value_at(holder, name), (holder, name))
+
+    def _note(self, label: str, value: typing.Any, place: Place) -> None:
+        """Note what a place holds, and look into it later."""
+        while label in self.facts:
+            label += "'"
+        self.facts[label] = fact_of(value)
+        if isinstance(value, torch.Tensor) and not isinstance(place[0], (tuple, set, frozenset)):
+            self.places[label] = place
+        self._waiting.append((label, value))
+
+
+def fact_of(value: typing.Any) -> typing.Any:
+    """What a value is compared by: itself, its class and size where it is a container, or which object it is."""
+    if is_plain(value):
+        return type(value), value
+    if isinstance(value, (dict, tuple, frozenset, *SEQUENCES)):
+        return type(value), len(value)
+    if isinstance(value, types.MethodType):
+        return id(value.__self__), id(value.__func__)
+    if hasattr(type(value), "__array_interface__") and value.nbytes <= MOST_ARRAY_BYTES:
+        return value.shape, value.tobytes()
+    return id(value)
+
+
+def why_not_watched(label: str, thing: typing.Any, *, owned: bool) -> str:
+    """A sentence on an object whose changes cannot be seen; empty for others. ``owned``: its class is the user's."""
+    kind = type(thing)
+    if isinstance(thing, torch.cuda.CUDAGraph):
+        return f"the step replays a CUDA graph of its own, {label}"
+    if hasattr(kind, "__next__") and not owned:
+        return f"the step reaches the iterator {label} ({kind.__name__}), whose state cannot be compared"
+    if hasattr(kind, "__array_interface__") and thing.nbytes > MOST_ARRAY_BYTES:
+        return f"the step reaches the NumPy array {label} of {thing.nbytes:,} bytes, too large to watch for a change"
+    return ""
+
+
+def is_generator(thing: typing.Any) -> bool:
+    """Whether an object draws random numbers on the host."""
+    if isinstance(thing, torch.Generator):
+        return thing.device.type == "cpu"
+    return isinstance(thing, random.Random) or not {"bit_generator", "_bit_generator"}.isdisjoint(dir(type(thing)))
+
+
+def state_of_generator(generator: typing.Any) -> typing.Any:
+    """The state of a random generator as what can be compared."""
+    if isinstance(generator, torch.Generator):
+        return generator.get_state().tolist()
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    bits = generator.bit_generator if hasattr(generator, "bit_generator") else generator._bit_generator
+    return repr(bits.state)
+
+
+def name_of_kind(thing: typing.Any, otherwise: str = "the step") -> str:
+    """The name of an object's class, in place of a variable that holds it; of a function or a class another one."""
+    return otherwise if isinstance(thing, (types.FunctionType, type)) else type(thing).__name__
+
+
+def file_of(call: typing.Any) -> str:
+    """The file with the code of a function or of an object that is called; empty where there is none."""
+    while isinstance(call, (functools.partial, types.MethodType)):
+        call = call.func if isinstance(call, functools.partial) else call.__func__
+    code = getattr(call, "__code__", None)
+    return code.co_filename if isinstance(code, types.CodeType) else ""
+
+
+def is_users(one: typing.Any) -> bool:
+    """Whether a class or a module is the user's own: neither Python's nor an installed package's."""
+    name = one.__module__ if isinstance(one, type) else one.__name__
+    home = sys.modules.get(name) if isinstance(one, type) else one
+    place = getattr(home, "__file__", None)
+    return not is_in_package(place) if place else name not in sys.builtin_module_names
+
+
+def is_in_package(file: str) -> bool:
+    """Whether a file belongs to an installed package, or to Python."""
+    return file.startswith("<frozen") or any(part in file for part in (*PACKAGES, STANDARD))
+
+
+def is_of_libraries(kind: type) -> bool:
+    """Whether a class is Python's, NumPy's or PyTorch's, and none of those with state that a step changes."""
+    if issubclass(kind, (torch.nn.Module, torch.optim.Optimizer)):
+        return False
+    top = kind.__module__.partition(".")[0]
+    if top == "torch":
+        return not kind.__module__.startswith(TORCH_STATE)
+    return top == "numpy" or top in sys.stdlib_module_names or issubclass(kind, enum.Enum)
