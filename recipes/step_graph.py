@@ -20,8 +20,10 @@ keeps memory of its own, so the reserved memory grows. The step of `train_step` 
 replay, so schedules work; when another number changes that the model or the loss reads, or a tensor is replaced, it
 records anew. A step that keeps a state in an attribute from one call to the next, decides by random numbers of the
 host, gets sparse batches or writes into its batch is not recorded. Under float16 the gradient scaler asks the host, so
-the update stays outside the recording. In a recording of your own, Python numbers are frozen, the learning rate among
-them.
+the update stays outside the recording. A step of your own is recorded whole, several optimizers and all, once two of
+its first calls were seen to do the same; one that reads a result (`.item()`), copies between the host and the GPU,
+draws numbers on the host or counts its calls is left as it is, with the reason. In a recording of your own, Python
+numbers are frozen, the learning rate among them.
 
 Numerics
 --------

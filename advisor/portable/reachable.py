@@ -112,6 +112,7 @@ class Reachable:
     def remember(self) -> None:
         """Take what the places hold now for what ``is_same_now`` and ``put_back`` compare with and put there."""
         self._sizes = self._read_sizes()
+        self._filled = [held for held in self._dicts if held]  # most have nothing, such as those for hooks
         self._single_values = self._singles.read()
         self._kept = [(held, dict(held)) for held in self._dicts] + [(held, list(held)) for held in self._sequences]
         self._had = [(held, set(held)) for held in self._namespaces]
@@ -122,8 +123,8 @@ class Reachable:
         return [*map(len, self._dicts), *map(len, self._sequences), *map(len, self._namespaces)]
 
     def _read_values(self) -> typing.Iterator[typing.Any]:
-        dicts = self._dicts
-        inside = chain(chain.from_iterable(dicts), chain.from_iterable(map(dict.values, dicts)))
+        filled = self._filled
+        inside = chain(chain.from_iterable(filled), chain.from_iterable(map(dict.values, filled)))
         return chain(inside, chain.from_iterable(self._sequences), self._singles.read())
 
     # --- the walk -------------------------------------------------------------------------------------------------
