@@ -60,18 +60,27 @@ def test_what_a_script_predicts_with_is_no_gain_of_ours(script, around, inputs, 
 
 
 @pytest.mark.parametrize("then", ["", "with torch.no_grad():\n    for x, y in loader:\n        model(x)\n"])
-def test_weights_that_a_script_updates_by_itself_are_no_inference(then, script):
-    with pytest.raises(TargetError, match="gradients are computed, and no optimizer"):
-        script(
-            """
+def test_weights_that_a_script_updates_by_itself_are_trained_by_its_own_step(then, script):
+    loop, _ = script(
+        """
 for x, y in loader:
     (model(x) - y).abs().mean().backward()
     for p in model.parameters():
         p.data.add_(p.grad, alpha=-1e-4)
         p.grad = None
 """,
-            then,
-        )
+        then,
+    )
+    assert loop.mode is Mode.TRAIN
+    assert loop.optimizer is None
+    before = loop.model.weight.detach().clone()
+    assert len(set(batches(loop, 3))) == 3
+    assert not torch.equal(before, loop.model.weight)
+
+
+def test_one_round_that_goes_backward_is_no_inference(script):
+    with pytest.raises(TargetError, match="gradients are computed, and no optimizer"):
+        script("x, y = next(iter(loader))\n(model(x) - y).abs().mean().backward()\n")
 
 
 def test_a_model_that_was_made_in_inference_mode_is_measured(script):

@@ -35,6 +35,7 @@ SCRIPTS = {
     "mixed_precision": (PLAIN, "Sequential", "AdamW"),
     "accumulation": (OWN, "LSTM + Linear", "Adam"),
     "trainer_class": (OWN, "Linear", "RMSprop"),
+    "by_hand": (OWN, "RNN + Linear", ""),
     "distillation": (OWN, "Sequential", "SGD"),
     "autoencoder": (OWN, "Sequential", "Adam"),
     "next_batch": (PLAIN, "Linear", "Adam"),

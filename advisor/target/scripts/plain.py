@@ -28,7 +28,7 @@ def workload_of(seen: Seen) -> Any:
         return seen.fitted
     if seen.trains_elsewhere:
         raise NoBodyError("processes that it starts train")
-    if not seen.updates:
+    if not seen.updates and not seen.by_hand:
         return _inference(seen)
     return _plain(seen) or _own_step(seen)
 

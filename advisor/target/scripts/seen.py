@@ -59,11 +59,12 @@ class Seen:
     each when the loop got it; ``reads`` are the places that it was read from, up the stack, ``iterators`` all that the
     script made. ``frames`` is the stack at the first update, innermost first. ``clip_norm`` is what the norm of the
     gradients was clipped to, ``changes_gradients`` that they were made, clipped or changed in another way,
-    ``changes_weights`` that what follows the update changed what that had trained. ``fitted`` is what a library's
-    trainer was asked to train. ``casts`` is the type of autocast around a module, also
-    inside another. ``goes_backward``: gradients were computed at some time. ``calls_in_threads``:
-    a module was called beside the main thread. ``starts_processes``: other processes were started, or forked;
-    ``trains_elsewhere``: one of them came to an update.
+    ``changes_weights`` that what follows the update changed what that had trained. ``by_hand``: the weights changed
+    between two backward passes, and no optimizer made an update; ``frames`` is the stack at the second. ``fitted`` is
+    what a library's trainer was asked to train. ``casts`` is the type of autocast around a module, also inside another.
+    ``goes_backward``: gradients were computed at some time. ``calls_in_threads``: a module was called beside the main
+    thread. ``starts_processes``: other processes were started, or forked; ``trains_elsewhere``: one of them came to an
+    update.
     """
 
     loader: Any = None
@@ -79,6 +80,7 @@ class Seen:
     clip_norm: float | None = None
     changes_gradients: bool = False
     changes_weights: bool = False
+    by_hand: bool = False
     fitted: Any = None
     casts: str = "none"
     goes_backward: bool = False

@@ -67,6 +67,7 @@ class Watch:
         self._over = self._before_loop = self._looked_on = self._ends_soon = False
         self._gradients: list[float] = []
         self._weights: list[float] = []
+        self._at_backward: list[tuple[nn.Parameter, float]] = []
         self._started: list[multiprocessing.process.BaseProcess] = []
         self._kept_files = contextlib.ExitStack()
         self._pid = os.getpid()
@@ -157,12 +158,15 @@ class Watch:
 
     def _on_backward(self, function: Callable[..., Any], loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if self._is_ours():
+            self._look_for_update_by_hand()
             self.seen.goes_backward = True
             self.seen.backward.append(loss)
             if args or any(value is not None and value is not False for value in kwargs.values()):
                 self.seen.changes_gradients = True
         result = function(loss, *args, **kwargs)
         self._note_gradients()
+        if self._is_ours() and not self.seen.frames:
+            self._at_backward = [(parameter, _norm(parameter)) for parameter in self._trained()]
         return result
 
     # --- data -----------------------------------------------------------------------------------------------------
@@ -203,6 +207,7 @@ class Watch:
         if self._before_loop:
             self._before_loop, self._looked_on = False, True
             self.seen.forget()
+            self._at_backward.clear()
             self._kept_files.close()
             return
         self.seen.changes_weights = self._weights != self._norms_of_weights()
@@ -243,17 +248,26 @@ class Watch:
         self.seen.updates.append(optimizer)
         self._weights = self._norms_of_weights()
 
+    def _look_for_update_by_hand(self) -> None:
+        """Raise LoopSeen where weights have changed since the backward pass before, and by no optimizer."""
+        if self.seen.frames or all(_norm(parameter) == norm for parameter, norm in self._at_backward):
+            return
+        frames = [Where(frame, frame.f_lineno) for frame in _stack(self._outside)]
+        if self._in_loop(frames):
+            self.seen.by_hand, self.seen.frames, self._over = True, frames, True
+            raise LoopSeen
+
     def _note_gradients(self) -> None:
         """Note the gradients of a loop's only backward pass, by which a change before the update is noticed."""
         if self._is_ours() and not self.seen.frames and len(self.seen.backward) == 1:
             self._gradients = self._norms()
 
     def _norms(self) -> list[float]:
-        return [float(p.grad.detach().float().norm()) for p in self._trained() if p.grad is not None]
+        return [_norm(p.grad) for p in self._trained() if p.grad is not None]
 
     def _norms_of_weights(self) -> list[float]:
         groups = (group for optimizer in self.seen.optimizers for group in optimizer.param_groups)
-        return [float(p.detach().float().norm()) for group in groups for p in group["params"]]
+        return [_norm(p) for group in groups for p in group["params"]]
 
     def _trained(self) -> list[nn.Parameter]:
         found = (p for call in self.seen.calls for p in call.module.parameters() if p.grad is not None)
@@ -354,6 +368,10 @@ def _has_trained(process: multiprocessing.process.BaseProcess) -> bool:
 
 def _has_gradients(optimizer: Optimizer) -> bool:
     return any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
+
+
+def _norm(tensor: torch.Tensor) -> float:
+    return float(tensor.detach().float().norm())
 
 
 def _has_parameters(module: nn.Module) -> bool:
