@@ -70,7 +70,7 @@ _REFUSED = {
 
 
 def refusal_of(error: BaseException) -> AdvisorError | None:
-    """The error for what the system refused; None where an exception is none of that."""
+    """The error for a refusal by the system, such as a full disk; None for another exception."""
     if isinstance(error, MemoryError):
         return UsageError("there is not enough memory for this.", _REFUSED[errno.ENOMEM])
     if isinstance(error, ImportError) and "failed to map segment" in str(error):

@@ -1,4 +1,4 @@
-"""Warnings of a session: noise, a budget that is too short, what failed, a memory limit that nothing meets."""
+"""Warnings of a session: noise, a budget that is too short, failures, a memory limit that nothing meets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BUDGET_PER_START = 4
 
 
 def of_noise(known: Known) -> str:
-    """A warning of how far identical processes differ here, and of the load; empty on a quiet machine."""
+    """A warning about the spread between identical processes, and about the load; empty on a quiet machine."""
     floor = known.judge.noise_floor
     if floor <= POLICY.noisy:
         return ""

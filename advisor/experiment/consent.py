@@ -1,4 +1,4 @@
-"""The one rule of consent: what may be used without asking the person, and what waits for their word."""
+"""The one rule of consent: settings that may be used without asking the person, and those that wait for their word."""
 
 from __future__ import annotations
 

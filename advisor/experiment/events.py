@@ -1,4 +1,4 @@
-"""Events: what a session tells the outside as it goes. Frozen; posted from the session's thread but for decisions."""
+"""Events: the messages that a session posts as it goes. Frozen; posted from the session's thread but for decisions."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class TrialActivity(Event):
 
 @dataclass(frozen=True, slots=True)
 class BlockTimed(Event):
-    """A block of the running trial has been timed: what one step took, and its samples. Not all blocks are told of."""
+    """A block of the running trial has been timed: the ms and samples of one step. Not all blocks are told of."""
 
     name: str
     step_ms: float
@@ -138,7 +138,7 @@ class BlockTimed(Event):
 
 @dataclass(frozen=True, slots=True)
 class TrialEnded(Event):
-    """The trial process has ended: how, and what one step took in it. Its verdict comes with the records."""
+    """The trial process has ended: its outcome, and the time of one step in it. Its verdict comes with the records."""
 
     name: str
     outcome: Outcome
@@ -150,7 +150,7 @@ class TrialEnded(Event):
 
 @dataclass(frozen=True, slots=True)
 class RunMeasured(Event):
-    """A trial has ended that counts as a run of these settings, also when it failed: what a resumed session reads."""
+    """A trial has ended that counts as a run of these settings, also when it failed. A resumed session reads these."""
 
     settings: dict[str, Value]
     result: TrialResult

@@ -73,7 +73,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The outcome of a move: runs by their settings, or blocks in turn, or what one of the instruments showed.
+    """The outcome of a move: runs by their settings, blocks in turn, or the result of an instrument.
 
     ``others`` are moves that were measured on other GPUs meanwhile, with their own outcomes.
     """
@@ -228,7 +228,7 @@ class Known:
         return known
 
     def with_consent(self, consent: Consent) -> Known:
-        """The knowledge under other decisions: what was rejected is out of the stack, which may have to be measured."""
+        """The knowledge under other decisions: the stack loses what was rejected, and may have to be measured."""
         if consent.decided == self.plan.consent.decided:
             return self
         known = replace(self, plan=replace(self.plan, consent=replace(consent, seen=self._seen())))
@@ -243,7 +243,7 @@ class Known:
         return consent.rejects(self.plan.catalog.by_key(key).id)
 
     def _with_best_usable(self) -> Known:
-        """Under other decisions, what was measured before and is better may be used again."""
+        """The knowledge with the best measured combination as its stack, which other decisions may permit again."""
         best = self.best_usable()
         if self.pending or not best or self.judge.gain(best, self.stack).low <= 1:
             return self
@@ -269,7 +269,7 @@ class Known:
         return replace(known, dropped={**known.dropped, **dict.fromkeys(gone, _NOT_PROVEN)})
 
     def may_recommend(self, settings: Settings) -> bool:
-        """Whether what was measured of settings shows them to be better than the user's own."""
+        """Whether the measurements show these settings to be better than the user's own."""
         result = self.judge.result(settings)
         if not settings or result is None or not result.measured:
             return False
@@ -339,7 +339,7 @@ class Known:
         return self
 
     def _with_best_leap(self) -> Known:
-        """The best of the stack, the leaps and the user's own settings: what is measured since may have turned them.
+        """The knowledge with the best of the stack, the leaps and the user's own settings as its stack.
 
         Nothing that the person accepted leaves, and nothing comes back that was left out for a reason of its own.
         """
@@ -351,7 +351,7 @@ class Known:
         return self._with_stack(best) if best != self.stack else self
 
     def _best_leap(self, start: Settings, kept: Settings) -> Settings:
-        """The best of these settings and of the leaps that hold what is kept."""
+        """The best of these settings and of the leaps that contain the settings to keep."""
         best = start
         blocked = {key for key, why in self.dropped.items() if why != _NOT_FASTER}
         for leap in sorted(self.measured_leaps, key=len):
@@ -452,7 +452,7 @@ class Known:
         return [rest for rest in rests if rest and self.judge.measured_runs(rest)]
 
     def best_usable(self, among: Iterable[Settings] | None = None) -> Settings:
-        """The best combination that may be used, by what was measured; the baseline where none is better."""
+        """The best measured combination that may be used; the baseline where none is better."""
         best = BASELINE
         for settings in sorted(self.judge.runs if among is None else among, key=len):
             ran = bool(settings) and bool(self.judge.measured_runs(settings))
@@ -468,7 +468,7 @@ class Known:
         return replace(self, dropped={**self.dropped, key: why})
 
     def _compatible(self, stack: Settings, gone: Iterable[str]) -> Settings:
-        """The stack without these keys, and without what needs one of them."""
+        """The stack without these keys, and without settings that need one of them."""
         for key in gone:
             stack = self.plan.without(stack, key)
         while stack and self.plan.catalog.conflict(stack):

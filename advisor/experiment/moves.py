@@ -1,4 +1,4 @@
-"""The moves of the search: what could be measured next, and what each is expected to gain. Functions of what is known.
+"""The moves of the search: possible next measurements, each with its expected gain. Functions of what is known.
 
 Each function yields the moves of one kind; those of the expert's stack are in ``leaps.py``. ``search.py`` takes the one
 that is worth most for its cost.
@@ -136,7 +136,7 @@ def _rival(known: Known, candidate: Candidate) -> Moves:
 
 
 def adds(known: Known) -> Moves:
-    """One more setting on top of the stack: what the person accepted comes first."""
+    """Moves that add one setting to the stack. Those that the person accepted come first."""
     company = known.plan.partnered(known.stack) if known.stack else []
     for candidate in (*known.plan.candidates, *company):
         if candidate.key in known.stack or not known.plan.may_stack(candidate):
@@ -164,7 +164,7 @@ def _displaces(known: Known, settings: Settings) -> bool:
 
 
 def _gain_on_top(known: Known, candidate: Candidate) -> float:
-    """The usual gain, less what its trials alone and with others have shown."""
+    """The usual gain of a candidate, corrected by its trials alone and with others."""
     usual = known.plan.expected_gain(candidate, known.stack, known.step_ms)
     if known.fails_with_others(candidate):
         return 1.0
@@ -223,7 +223,7 @@ def _is_alone_next(known: Known, candidate: Candidate) -> bool:
 
 
 def singles(known: Known) -> Moves:
-    """Candidates by themselves: those that may enter the stack later, then what the ranked list still lacks."""
+    """Moves that measure one candidate by itself: those that may enter the stack later, then the rest of the list."""
     for candidate in known.plan.candidates:
         alone = Settings(candidate.settings)
         if known.judge.has_tried(alone) or known.plan.consent.rejects(candidate.recipe):
@@ -246,7 +246,7 @@ def _is_next_on_a_ladder(known: Known, candidate: Candidate) -> bool:
 
 
 def _is_next_rung(known: Known, candidate: Candidate) -> bool:
-    """Whether all values of a ladder before this one were tried, and the last of them asks for more."""
+    """Whether all values of a ladder before this one were tried, and the last of them was worth it."""
     if not known.plan.recipe(candidate).ladder or candidate.already_on:
         return True
     rungs = [c for c in known.plan.candidates if c.recipe == candidate.recipe and not c.already_on]

@@ -1,4 +1,4 @@
-"""The objective of a session: what is better than what, by how much, and how that reads. Pure functions of records.
+"""The objective of a session: comparisons by it, and their wording. Pure functions of records.
 
 Throughput counts samples per second, latency the milliseconds of a step, so that a larger batch never counts as better,
 memory the peak at no less than a share of the baseline's speed, energy the joules a sample. A memory limit bounds all
@@ -72,7 +72,7 @@ class Goal:
 
     @property
     def words(self) -> Words:
-        """The words of the objective, with what the goal says."""
+        """The words of the objective, with the limits of the goal."""
         return WORDS[self.objective]
 
     def better(self, count: int = 1) -> str:
@@ -219,7 +219,7 @@ class Yardstick:
 
     @property
     def beyond_limits(self) -> bool:
-        """Whether the baseline itself exceeds a limit: then what exceeds it too may still be a step towards it."""
+        """Whether the baseline itself exceeds a limit. Settings that exceed it too may then be a step towards it."""
         return not self.goal.fits(self.baseline.result)
 
     # --- against the baseline -------------------------------------------------------------------------------------

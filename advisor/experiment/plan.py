@@ -115,7 +115,7 @@ class Plan:
         return [c for c in proposals.candidates if c.name not in known and c.key not in stack and not c.already_on]
 
     def applies(self, candidate: Candidate, settings: Mapping[str, Value]) -> bool:
-        """Whether a recipe would propose a candidate to somebody who has these settings (and not its own) already."""
+        """Whether a recipe proposes a candidate on top of these settings."""
         if candidate.already_on:
             return True
         key = candidate, Settings(settings).without(candidate.key)
@@ -265,7 +265,7 @@ class Plan:
         return min(usual, self._bound(recipe, step_ms))
 
     def _facts_at(self, stack: Settings, step_ms: float) -> Facts:
-        """The facts with the phases of a faster step: a stack shortens what is computed, and not the wait for data.
+        """The facts with the phases of a faster step: a stack shortens computing, not the wait for data.
 
         As they are where the stack loads the data in another way too.
         """

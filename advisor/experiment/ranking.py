@@ -50,7 +50,7 @@ def _merit(record: TrialRecord, by: Yardstick) -> tuple[bool, float]:
 
 
 def fills_the_device(facts: Facts, settings: Mapping[str, Value], result: TrialResult | None) -> bool:
-    """Whether a batch size leaves no room for what a trial does not run: validation, fragmentation, odd batches."""
+    """Whether a batch size leaves no memory beside the trial: for validation, fragmentation, odd batches."""
     peak, memory = result.peak_reserved_bytes if result else None, facts.workload.device_memory_bytes
     return "data.batch_size" in settings and bool(peak and memory) and (peak or 0) > USABLE_MEMORY * memory
 
@@ -58,7 +58,7 @@ def fills_the_device(facts: Facts, settings: Mapping[str, Value], result: TrialR
 def recommend(
     facts: Facts, records: Iterable[TrialRecord], by: Yardstick, stack: Mapping[str, Value], consent: Consent
 ) -> tuple[Recommendation, ...]:
-    """The ranked recommendations: what the stack has, and what is better beyond the noise, within the goal's limits.
+    """The recommendations, ranked: the stack's settings, and candidates better beyond the noise and within the limits.
 
     What was measured on top of a stack and did not stay in it is none, unless the person can decide on it.
     """

@@ -1,4 +1,4 @@
-"""Request: what the user asked a session to do."""
+"""Request: the options of a session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The search: one loop that measures whatever is expected to gain most for what it costs.
+"""The search: one loop that measures the move with the largest expected gain for its cost.
 
 What is known is a value (``known.py``); ``moves.py`` says what could be measured next and what it may gain; the lab
 measures, knows what everything costs, and follows the person's decisions. Retrying, resuming, following a decision and
@@ -49,19 +49,19 @@ class Lab(Protocol[KnownT, AskedT_contra]):
         """The seconds that a move is expected to take."""
 
     def affords(self, move: AskedT_contra, known: KnownT, /) -> bool:
-        """Whether there is time for a move, and for what must come after it."""
+        """Whether there is time for a move and for the turns after it."""
 
     def tell(self, known: KnownT, /) -> KnownT:
-        """Tell the outside what is known, and return it with the decisions that were taken meanwhile."""
+        """Post the events for new knowledge, and return it with the decisions that were taken meanwhile."""
 
 
 def search(known: Known, lab: Lab[Known, Move], *, wanted: Callable[[Move], bool] = lambda move: True) -> Known:
-    """Search on one GPU; what is known in the end."""
+    """Search on one GPU, and return the knowledge at the end."""
     return explore(known, lab, lambda state: filter(wanted, moves(state)))
 
 
 def explore(known: KnownT, lab: Lab[KnownT, MoveT], moves_of: Callable[[KnownT], Iterable[MoveT]]) -> KnownT:
-    """Measure what is worth most for its cost, until nothing affordable is left; what is known then."""
+    """Measure the best move for its cost until none is affordable, and return the knowledge at the end."""
     while move := best(moves_of(known), known, lab):
         known = lab.tell(known.after(move, lab.measure(move, known)))
     return known

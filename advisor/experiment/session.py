@@ -1,4 +1,4 @@
-"""The session: the baseline, the search, and what is said at the end. Runs in a thread of its own and posts events."""
+"""The session: the baseline, the search, and the closing remarks. Runs in a thread of its own and posts events."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class Session:
         self._runner.skip()
 
     def decide(self, recipe_id: str, decision: Decision | None, value: Value | None = None) -> None:
-        """Record what the person said of a recipe (None takes it back); a running session follows it at its next step.
+        """Record the person's decision on a recipe (None takes it back); a running session follows it at its next step.
 
         With a ``value`` only that one of the recipe's values is accepted. A running ``rework`` is ended, since it does
         not know of the decision: call that again.
@@ -240,7 +240,7 @@ class Session:
             self.request = replace(self.request, gpus=1, machines=1)
 
     def _search_on_several(self, gpus: int, known: Known) -> None:
-        """Carry the stack over to several GPUs, and search on for how to spread the work, in the rest of the budget."""
+        """Carry the stack over to several GPUs, and search there in the rest of the budget."""
         self._bench.budget.extended_s += self._several_s
         facts, consent = known.plan.facts, self._consented(known.plan.consent)
         self._lab.enter(SEVERAL)
@@ -317,14 +317,14 @@ class Session:
         budget.hinted_compile_s = hints.compile_s
 
     def _search(self, known: Known, *, wanted: Callable[[Move], bool] = lambda move: True) -> None:
-        """Search from a state; what was found is kept for when the same decisions come back."""
+        """Search from a state, and keep the result for when the same decisions come back."""
         known = search(known, self._lab, wanted=wanted)
         if (proven := known.with_proven_stack()) is not known:
             known = self._lab.tell(proven)
         self._known = self._found_by_decisions[known.plan.consent.decided] = known
 
     def _conclude(self, known: Known) -> None:
-        """Say what was left out and why, what limits the figures, and leave hints for the next session."""
+        """Post the reasons of what was left out and the warnings, and leave hints for the next session."""
         self._teller.tell_no_stack(known)
         self._skip_the_rest(known)
         self._keep_hints(known)
@@ -362,7 +362,7 @@ class Session:
         return "the remaining time is reserved for confirming the stack; raise --budget to try it"
 
     def _keep_hints(self, known: Known) -> None:
-        """Leave for the next session of this workload what to try first; a session of a few recipes says too little."""
+        """Leave hints for the next session of this workload; a session of a few recipes says too little."""
         if known.stack and not (self.request.only or self.request.skip):
             name = workload_name(self.request.target, known.plan.facts)
             keep_hints(name, dict(known.stack), self._bench.budget.compile_s)
@@ -409,7 +409,7 @@ class Session:
         self._lab.enter("done")
 
     def _begin_anew(self, seconds: float | None = None) -> None:
-        """Give what is measured after the session as much time as the session had, or so much."""
+        """Begin a budget for measurements after the session: as long as the session's, or of this length."""
         self._steering.begin_anew()
         self._bench.budget = self._bench.budget.renewed(seconds)
 
@@ -450,7 +450,7 @@ class Session:
         return replace(consent, decisions=self._decisions.all(), values=self._decisions.values())
 
     def _report(self, known: Known) -> None:
-        """Tell what is new; a session that is cancelled goes on from here."""
+        """Post the new events. A cancelled session goes on from here."""
         self._known = known
         self._teller.tell(known)
         for text, once in caveats.of_failures(known):
@@ -479,7 +479,7 @@ class Session:
 
 
 def _bug(error: Exception) -> AdvisorError:
-    """The error for what nobody expected; its exit code is that of a bug of ours."""
+    """The error for an unexpected exception; its exit code is that of a bug of ours."""
     return AdvisorError(
         f"perf-advisor has a bug: {type(error).__name__}: {error}",
         "Please report it with the details; what was measured is kept.",

@@ -282,7 +282,7 @@ class SessionState:
 
     @property
     def candidates(self) -> dict[str, Candidate]:
-        """All candidates by their names: those of the plan in its order, then what else was tried."""
+        """All candidates by their names: those of the plan in its order, then others that were tried."""
         return {c.name: c for c in (*self.planned, *(record.candidate for record in self.trials.values()))}
 
     @property
@@ -291,14 +291,14 @@ class SessionState:
         return {candidate.key: candidate.recipe for candidate in self.candidates.values()}
 
     def _follow_decisions(self) -> None:
-        """Take the rejected out of the stack and of what the recommendations say of it, or put it back."""
+        """Take rejected settings out of the shown stack and its recommendations, or put them back."""
         self.stack = self._without_rejected(self._measured_stack) if self._measured_stack else None
         self.recommendations = tuple(
             replace(item, in_stack=False) if item.recipe in self.rejected else item for item in self._ranked
         )
 
     def _without_rejected(self, stack: StackRecord) -> StackRecord:
-        """The stack less what was rejected since it was measured; without figures, for the rest was not measured."""
+        """The stack without settings that were rejected since; it has no figures, for it was not measured."""
         owners = self._owners
         gone = {key: owners[key] for key in stack.settings if owners.get(key) in self.rejected}
         if not gone:

@@ -50,7 +50,7 @@ class Teller:
                 self._alternated.add(Settings(event.settings))
 
     def tell(self, known: Known) -> None:
-        """Post what is new."""
+        """Post the new events."""
         self._tell_runs(known)
         baseline = known.judge.baseline_record()
         if baseline != self._baseline:

@@ -1,4 +1,4 @@
-"""The part of a failed stack to weaken or leave out first: by the kind of failure, then by what fails most often."""
+"""The part of a failed stack to weaken or leave out first: by the kind of failure, then the most frequent causes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _order(known: Known, settings: Settings, result: TrialResult | None) -> tupl
 
 
 def _by_message(text: str, rest: tuple[Weakening, ...], *, compiled: bool) -> tuple[Weakening, ...]:
-    """The weakenings by the message of what raised; that of a compiler names types and layouts of any kind."""
+    """The weakenings that fit the error's message. A compiler's names types and layouts of any kind."""
     causes: tuple[tuple[tuple[str, ...], tuple[Weakening, ...]], ...] = (
         (_OF_SECOND_DERIVATIVES, (_uncompiled, *rest)),
         (_OF_HOST_COPIES, (_on_device, *rest)),
@@ -80,7 +80,7 @@ def _by_message(text: str, rest: tuple[Weakening, ...], *, compiled: bool) -> tu
 
 
 def may_be_compiled_away(result: TrialResult | None) -> bool:
-    """Whether what kept a step from being captured may be missing from the same step once it is compiled.
+    """Whether the obstacle to capturing a step may disappear once the step is compiled.
 
     The compiler keeps constants on the GPU, and derives a backward pass of its own, which does not wait for the host.
     """

@@ -157,7 +157,7 @@ class _Writer:
         return key not in self.said and key not in self._blocked and not _in_section(self.document, key)
 
     def say(self, phrase: Phrase) -> None:
-        """Write what a phrase needs written, or note what is in the way."""
+        """Write a phrase's entries, or note the obstacle."""
         entries = [entry for entry in phrase.entries if self._is_needed(entry)]
         obstacle = next(filter(None, (self.document.obstacle(entry.path) for entry in entries)), "")
         if obstacle:

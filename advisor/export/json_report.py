@@ -57,7 +57,7 @@ def json_text(state: SessionState, request: Request, catalog: Catalog | None = N
 
 
 def report(state: SessionState, request: Request, version: str, catalog: Catalog | None = None) -> Json:
-    """The report of a session, also of one that has not ended: what is not known yet is null or empty.
+    """The report of a session, also of one that has not ended: unknown fields are null or empty.
 
     ``speedup`` is always the ratio of samples per second to the baseline's; ``gain`` is by the session's objective, and
     ``contribution`` is what a candidate that was measured with others adds to them.
@@ -280,7 +280,7 @@ def _numerics(numerics: NumericsResult | None) -> Json | None:
 
 
 def _strict(value: Any) -> Any:
-    """The same with null for what JSON has no number for, and lists for tuples."""
+    """The value as strict JSON: null for infinite numbers and NaN, lists for tuples."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

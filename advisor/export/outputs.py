@@ -1,4 +1,4 @@
-"""Writing what the command line asked for."""
+"""Writes the files that the command line asked for."""
 
 from __future__ import annotations
 

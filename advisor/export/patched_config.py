@@ -1,4 +1,4 @@
-"""A session's settings in the user's own config: the patch, where the rest goes, and what a person has to know."""
+"""A session's settings in the user's own config: the patch, the file for the rest, and remarks for the person."""
 
 from __future__ import annotations
 

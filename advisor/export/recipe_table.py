@@ -89,7 +89,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def write_pages(folder: Path, catalog: Catalog) -> None:
-    """A page for each recipe, and none for what is no recipe any more. Raises UsageError."""
+    """Write a page for each recipe, and remove those of recipes that are gone. Raises UsageError."""
     folder.mkdir(exist_ok=True)
     for page in folder.glob("*.md"):
         if page.stem not in catalog.recipes:

@@ -17,7 +17,7 @@ _E = TypeVar("_E", bound=StrEnum)
 
 @contextmanager
 def named(option: str) -> Iterator[None]:
-    """Have the UsageError of what is read inside begin with the option, or the argument, that it was given by."""
+    """Inside this context a UsageError begins with the name of the option or argument that is read."""
     try:
         yield
     except UsageError as error:

@@ -217,7 +217,7 @@ def _point(record: TrialRecord, memory_bytes: int | None) -> SweepPoint:
 
 
 def _positive(value: float | None) -> float | None:
-    """A time or a rate; None for what is none, which a damaged journal may hold."""
+    """A time or a rate; None for an invalid one, which a damaged journal may hold."""
     return value if value is not None and 0 < value < math.inf else None
 
 

@@ -1,1 +1,1 @@
-"""Files and folders: the user's paths and configs, the state folder, what is temporary."""
+"""Files and folders: the user's paths and configs, the state folder, temporary files."""

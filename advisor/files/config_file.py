@@ -59,7 +59,7 @@ for _reader_or_writer in (ConfigLoader, _Dumper):
 
 
 class TagsAsWritten(ConfigLoader):
-    """Takes what stands behind a tag such as ``!include`` as it is written: nothing is included or made.
+    """Reads a value behind a tag such as ``!include`` as text: nothing is included or made.
 
     Tags that make Python objects are refused, but for tuples.
     """

@@ -1,4 +1,4 @@
-"""The process's own folder for what is temporary. One that a killed process left is removed by the next.
+"""The process's own folder for temporary files. One that a killed process left is removed by the next.
 
 Sockets lie in it, so its path is short however long the user's temporary folder is called. A lock tells whether the
 process that made a folder still lives.
@@ -25,7 +25,7 @@ _NEVER_LOCKED_S = 3600.0
 
 
 class Scratch:
-    """A folder that lasts as long as this process, and is made again when somebody removed it."""
+    """A folder that lasts as long as this process. One that was removed meanwhile is made again."""
 
     def __init__(self) -> None:
         self._path: Path | None = None

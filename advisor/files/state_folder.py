@@ -1,4 +1,4 @@
-"""The folder in which perf-advisor keeps what outlives a process: the journals, and this machine's ceilings."""
+"""The state folder: journals, hints, and this machine's ceilings."""
 
 from __future__ import annotations
 

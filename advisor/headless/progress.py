@@ -1,4 +1,4 @@
-"""Progress lines: what a session tells on standard error as it goes, each result in a line."""
+"""Progress lines on standard error: a line for each result of a session."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class HeadlessReporter:
         self._closed = False
 
     def close(self) -> None:
-        """Take no more events: the state is what is reported. A session that was left may still post some."""
+        """Take no more events: the present state is reported. A session that was left may still post some."""
         with self._taking:
             self._closed = True
 
@@ -226,7 +226,7 @@ def _workload_line(facts: Facts) -> str:
 
 
 def trial_effect(record: TrialRecord, by: Yardstick | None = None) -> str:
-    """A trial's speed-up and verdict, or why there is none; and what must be known of the figure.
+    """A trial's speed-up and verdict, or the reason for none, with remarks on the figure.
 
     ``by`` tells it by the objective where that is memory or energy.
     """
@@ -262,7 +262,7 @@ def _effect(result: TrialResult, comparison: Comparison | None, by: Yardstick | 
 
 
 def stack_effect(stack: StackRecord, by: Yardstick | None) -> str:
-    """The stack's effect and how it was confirmed, or why it has none."""
+    """The stack's effect and its kind of confirmation, or the reason for none."""
     if stack.pending:
         return stack.result.reason
     if not stack.result.measured:

@@ -1,4 +1,4 @@
-"""The summary at the end of a session: what is brief of its report, as text on a terminal or in a file."""
+"""The summary at the end of a session: the brief parts of its report, as text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _STYLES = {
 
 
 def print_summary(state: SessionState, file: TextIO, catalog: Catalog) -> None:
-    """Print the result, what to read before believing it, the settings, the recommendations, and what they rest on."""
+    """Print the result, its caveats, the settings, the recommendations, and the evidence."""
     if state.baseline:
         _print("Result", Text(plain(verdict(state))), file)
     for section in sections(state, catalog):

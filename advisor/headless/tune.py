@@ -1,4 +1,4 @@
-"""``advisor.tune``: a session from a notebook or a program, and what it found as an object."""
+"""``advisor.tune``: a session from a notebook or a program, with its result as an object."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class Tuned:
 
 
 class BarReporter(HeadlessReporter):
-    """A progress bar on one line, with what happens at present behind it."""
+    """A progress bar on one line, with the current activity behind it."""
 
     def __init__(self, file: TextIO) -> None:
         super().__init__(file)

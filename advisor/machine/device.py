@@ -56,7 +56,7 @@ class Memory:
 
 
 class Backend:
-    """A device and what can be asked of it.
+    """A device: synchronise, marks, memory, identity, and its abilities.
 
     ``is_ahead``: calls return before the device has done its work, and marks tell when it got there.
     ``has_memory``: it has memory of its own, which batches are copied to.
@@ -88,7 +88,7 @@ class Backend:
         raise NotImplementedError(f"{self.device} has no marks")
 
     def identity(self) -> Identity:
-        """Return what tells this device from others."""
+        """Return the device's name, UUID and size."""
         return Identity(str(self.device))
 
     def memory(self) -> Memory:
@@ -155,7 +155,7 @@ class Cuda(Backend):
         return mark
 
     def identity(self) -> Identity:
-        """Return what the driver says."""
+        """Return the identity that the driver reports."""
         found = torch.cuda.get_device_properties(self.device)
         capability = (found.major, found.minor) if torch.version.hip is None else None
         return Identity(
@@ -176,7 +176,7 @@ class Cuda(Backend):
         )
 
     def free_bytes(self) -> int | None:
-        """Return what the driver has free and what the caching allocator holds unused."""
+        """Return the driver's free bytes and the unused ones of the caching allocator."""
         free, _ = torch.cuda.mem_get_info(self.device)
         return int(free + torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device))
 
@@ -234,7 +234,7 @@ class Mps(Backend):
         return Identity("Apple GPU", memory_bytes=int(torch.mps.recommended_max_memory()))
 
     def free_bytes(self) -> int | None:
-        """Return what Metal recommends at most, less what the driver has given."""
+        """Return Metal's recommended maximum less the driver's allocated bytes."""
         return int(torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
 
     def random_states(self) -> list[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""The host: its processor, its memory, what of them this process may use, and how busy it is."""
+"""The host: its processor and memory, the part that this process may use, and its load."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CPU_FEATURES = "avx2 avx512f avx512_vnni avx512_bf16 amx_bf16 amx_int8 asimdbf16
 
 
 def host_info(root: Path = Path("/")) -> HostInfo:
-    """The processor and the memory, and how much of them this process may use."""
+    """The processor and the memory, and the part of them that this process may use."""
     logical = psutil.cpu_count() or os.cpu_count() or 1
     cpu_lines = text_of_file(root / "proc/cpuinfo")
     total, available = _memory_limits(root)

@@ -38,7 +38,7 @@ _OPENING_FAILED = {
 
 
 class NvmlUnavailableError(Exception):
-    """NVML cannot be used here; the message is a plain sentence that says why and what follows from it."""
+    """NVML cannot be used here; the message is a plain sentence with the reason and the consequence."""
 
 
 @dataclass(frozen=True, slots=True)

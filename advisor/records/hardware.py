@@ -96,7 +96,7 @@ class GpuSample:
 
 @dataclass(frozen=True, slots=True)
 class HostSample:
-    """One reading of how busy the host is."""
+    """One reading of the host's load."""
 
     cpu_percent: float
     memory_used_bytes: int

@@ -258,7 +258,7 @@ def _target_and_resume(
 
 
 def _check_taken_up_as_it_was(parser: Parser, options: argparse.Namespace, arguments_of_target: Sequence[str]) -> None:
-    """Raise UsageError for what would be ignored: without a target, a session goes on with its own options."""
+    """Raise UsageError for options that would be ignored: without a target, a session goes on with its own."""
     given = [name for name in _OF_THE_REQUEST.split() if getattr(options, name) != parser.get_default(name)]
     if given or arguments_of_target:
         option = f"--{given[0].replace('_', '-')}" if given else f"-- {shlex.join(arguments_of_target)}"

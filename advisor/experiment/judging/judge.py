@@ -1,4 +1,4 @@
-"""The judge: holds every run of the experiment and says how much better one combination of settings is than another.
+"""The judge: holds every run of the experiment and compares combinations of settings.
 
 A value: each run makes a new judge. What it says follows from the runs alone, so a retry, a resumed session and a
 longer budget judge by the same evidence.

@@ -1,4 +1,4 @@
-"""Numerics: what the first steps of a trial computed against what the baseline's did.
+"""Numerics: the results of a trial's first steps compared with the baseline's.
 
 Three things are compared, each relatively: the losses of the first steps, step for step; the model's outputs (of the
 first step in training), as the L2 distance of a sample; and the squared norm of the parameters after each update. They
@@ -93,7 +93,7 @@ class _Deviation:
 
     @property
     def worst_step(self) -> int:
-        """The step that is furthest beyond what is allowed for it."""
+        """The step whose difference exceeds its tolerance by most."""
         return max(range(len(self.tolerances)), key=lambda step: self.steps[step] / self.tolerances[step])
 
     @property
@@ -234,7 +234,7 @@ def _errors(quantity: Quantity, run: TrialResult, reference: TrialResult | None)
 
 
 def _differences(quantity: Quantity, new: TrialResult, old: TrialResult) -> tuple[float, ...]:
-    """The relative differences of what two trials have in common; none when they have nothing."""
+    """The relative differences of the results that two trials have in common; none when they have nothing."""
     if quantity is LOSSES:
         return _each(new.losses, old.losses)
     if quantity is WEIGHTS:
@@ -246,7 +246,7 @@ def _differences(quantity: Quantity, new: TrialResult, old: TrialResult) -> tupl
 
 
 def _each(new: Sequence[float], old: Sequence[float]) -> tuple[float, ...]:
-    """The relative difference of each common step; what nearly vanished is seen against the largest."""
+    """The relative difference of each common step; a value near zero is related to the largest one."""
     scale = max((_TINY, *(abs(value) for value in old if math.isfinite(value))))
     pairs = zip(new, old, strict=False)
     return tuple(_or_infinite(abs(a - b) / max(abs(b), 0.1 * scale)) for a, b in pairs)

@@ -99,6 +99,6 @@ def _failed_numerics(judge: Judge, settings: Mapping[str, Value], result: TrialR
 
 
 def overhead_s(result: TrialResult, step_ms: float) -> float:
-    """Seconds of the start (applying, compiling, warming up) beyond what its steps cost in the steady state."""
+    """Seconds of the start (applying, compiling, warming up) beyond the time of its steps in the steady state."""
     start_s = (result.prepare_s or 0.0) + (result.warmup_s or 0.0)
     return max(0.0, start_s - result.warmup_steps * step_ms / 1e3)

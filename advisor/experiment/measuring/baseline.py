@@ -31,7 +31,7 @@ _STEP_FACTOR = 4.0
 
 
 def check_energy(request: Request, hardware: Hardware) -> None:
-    """Refuse at once to minimise what nothing here can measure. Raises UsageError."""
+    """Refuse at once an objective that nothing here can measure. Raises UsageError."""
     if request.objective is not Objective.ENERGY:
         return
     on_cpu = request.target.device == "cpu"

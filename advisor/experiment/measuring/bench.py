@@ -115,7 +115,7 @@ class Bench:
         kind: TrialKind = TrialKind.CANDIDATE,
         at_least_s: float = 0.0,
     ) -> TrialSpec:
-        """A trial's spec with what the budget allows it."""
+        """A trial's spec, with its limits from the budget."""
         return TrialSpec(
             trial_id=name,
             target=self.request.target,
@@ -291,7 +291,7 @@ class Bench:
             self._learn(spec, result, wall_s, cost)
 
     def _learn(self, spec: TrialSpec, result: TrialResult, wall_s: float, cost: float) -> None:
-        """Let the budget learn what a trial of this kind takes.
+        """Let the budget learn the duration of a trial of this kind.
 
         The first wall has the fork server's start in it, that of a fresh interpreter its own: no measure of others.
         """
@@ -306,7 +306,7 @@ class Bench:
             budget.interpreter_s = max(budget.interpreter_s, startup_s + (result.build_s or 0.0))
 
     def _run_compiling_ahead(self, spec: TrialSpec, ahead: Mapping[str, Value] | None) -> TrialResult:
-        """Run a trial that compiles; what can be done for later trials meanwhile is done."""
+        """Run a trial that compiles, and compile for a later one meanwhile."""
         other = self.spec("ahead", ahead, kind=TrialKind.AHEAD) if ahead is not None else None
         started = self.budget.spent_s
         result, early = self.runner.run_compiling_ahead(spec, other, self.listener(spec))

@@ -1,4 +1,4 @@
-"""The budget: wall seconds of a session, what a trial may take of them, and what trials and compilations take."""
+"""The budget: wall seconds of a session, the limit of each trial, and the durations of trials and compilations."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class Budget:
         return self.repeated_s + expected_s <= _REPEAT_SHARE * self.total_s and self.allows(2 * expected_s)
 
     def allows(self, expected_s: float, *, reserve_s: float = 0.0) -> bool:
-        """Whether something of this length, and what must come after it, still fits."""
+        """Whether something of this length still fits, with the reserve behind it."""
         return expected_s + reserve_s <= self.left_s
 
 

@@ -1,4 +1,4 @@
-"""The lab: measures what the search asks for, knows what it costs, and tells the outside what came of it."""
+"""The lab: measures the moves of the search, estimates their cost, and posts the results."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ class Lab:
     # --- telling --------------------------------------------------------------------------------------------------
 
     def tell(self, known: Known) -> Known:
-        """Post what is known, and return it with the decisions that were taken meanwhile."""
+        """Post the events for new knowledge, and return it with the decisions that were taken meanwhile."""
         self.tell_progress(known)  # first: the lines that are written of what is new carry it
         self._report(known)
         followed = known.with_consent(self._consent(known.plan.consent))
@@ -222,7 +222,7 @@ class Lab:
             self._emit(events.StageStarted(stage))
 
     def tell_progress(self, known: Known) -> None:
-        """Post the share of the time that has passed, and what is left: as long as moves are left, or the budget."""
+        """Post the share of the time that has passed, and the seconds left for the moves or of the budget."""
         budget = self.bench.budget
         ending = self.bench.steering.ending
         needed_s = 0.0 if ending else sum(self.cost_s(move, known) for move in moves(known))

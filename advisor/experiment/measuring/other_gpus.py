@@ -151,14 +151,14 @@ class OtherGpuTrials:
         return gpus_alike(devices, known.judge.speed(BASELINE)[0], steps_ms, known.judge.noise_floor)
 
     def stop(self) -> None:
-        """Run no more trials on other GPUs, and say how much time they have saved."""
+        """Run no more trials on other GPUs, and post the time that they have saved."""
         if self._trials:
             saved = f"which saved about {max(0.0, self._saved_s):.0f} s"
             self._emit(Said(f"{self._trials} trials ran on other GPUs meanwhile, {saved}"))
         self._devices, self._trials, self._saved_s = (), 0, 0.0
 
     def moves_beside(self, move: Move, known: Known) -> list[Move]:
-        """The moves that may be measured on other GPUs while this one is, the best first; none without such GPUs."""
+        """The moves that may be measured on other GPUs beside this move, the best first; none without such GPUs."""
         if not self._devices:
             return []
         catalog, facts = self._bench.catalog, known.plan.facts

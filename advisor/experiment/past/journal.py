@@ -168,7 +168,7 @@ def list_sessions() -> Iterator[PastSession]:
 
 
 def _journals() -> list[Path]:
-    """Every journal, the oldest first: by what they say, since names are of a clock that may have been set back."""
+    """Every journal, the oldest first by its own times: file names follow a clock that may have been set back."""
     return sorted(sessions_folder().glob("*.jsonl"), key=_age)
 
 
@@ -257,7 +257,7 @@ def _read(path: Path) -> PastSession:
 
 
 def _header(request: Request) -> dict[str, Any]:
-    """The first line: the request, with the config's types and without what looks like a secret."""
+    """The first line of a journal: the request, with the config's types and without probable secrets."""
     config, withheld = without_secrets(request.target.config)
     arguments, withheld_arguments = arguments_without_secrets(request.target.arguments)
     target = replace(request.target, config=None, arguments=arguments)
@@ -317,7 +317,7 @@ def _check_keys(value: Any) -> None:
 
 
 def _check_figures(value: Any, *, finite: bool = False) -> None:
-    """Raise ValueError for what no figure can be: no time or no steps at all, or one without end that has a unit."""
+    """Raise ValueError for impossible figures: no time, no steps, or an infinite one that has a unit."""
     if isinstance(value, float):
         if finite and not math.isfinite(value):
             raise ValueError(f"a figure of {value}")

@@ -1,4 +1,4 @@
-"""Takes over what an earlier, interrupted session of the same request measured."""
+"""Takes over the measurements of an earlier, interrupted session of the same request."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _with_runs(judge: Judge, history: Iterable[Event]) -> Judge:
 
 
 def _with_records(judge: Judge, ran: Iterable[TrialRecord], stack: StackRecord | None) -> Judge:
-    """The judge with what only the records tell: the controls, what was confirmed, and all that old journals have."""
+    """The judge with the data that only records have: controls, confirmations, and all of old journals."""
     for record in ran:
         if record.candidate.recipe == CONTROL:
             judge = judge.with_control(record.result)

@@ -1,1 +1,1 @@
-"""Several GPUs: what is known of runs over ranks, the moves, and their trials."""
+"""Several GPUs: the knowledge about runs over ranks, the moves, and their trials."""

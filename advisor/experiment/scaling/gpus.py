@@ -1,4 +1,4 @@
-"""The GPUs of a session: how many there are, whether they are enough, and whether the person can choose."""
+"""The GPUs of a session: their number, whether they are enough, and whether the person can choose."""
 
 from __future__ import annotations
 

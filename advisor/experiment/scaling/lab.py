@@ -140,7 +140,7 @@ class ScalingLab:
         return result
 
     def tell(self, known: Scaling) -> Scaling:
-        """Post what is known, and return it with the decisions that were taken meanwhile."""
+        """Post the events for new knowledge, and return it with the decisions that were taken meanwhile."""
         self._emit(events.ScalingMeasured(known.record()))
         budget = self.bench.budget
         left_s = min(budget.left_s, sum(self.cost_s(move, known) for move in moves(known)))

@@ -43,7 +43,7 @@ def _speedup(known: Scaling, spread: Spread) -> float:
 
 
 def _strategies(known: Scaling) -> Iterator[Move]:
-    """Each strategy; one that fails once more, with what its reason asks for."""
+    """Moves that measure each strategy. One that failed is tried once more in a changed form."""
     for candidate in known.candidates:
         if candidate.key != STRATEGY or known.consent.rejects(candidate.recipe):
             continue
@@ -56,7 +56,7 @@ def _strategies(known: Scaling) -> Iterator[Move]:
 
 
 def _mended(known: Scaling, spread: Spread) -> Spread | None:
-    """A strategy that failed, with what its reason asks for: looking for unused parameters, or no compiling."""
+    """A strategy that failed, changed by its reason: looking for unused parameters, or no compiling."""
     if UNUSED_PARAMETERS in known.runs[spread][-1].reason:
         return Spread(spread.settings.with_value("parallel.find_unused_parameters", True))
     return _not_compiled(known, spread)
@@ -80,7 +80,7 @@ def _not_compiled(known: Scaling, spread: Spread) -> Spread | None:
 
 
 def _options(known: Scaling) -> Iterator[Move]:
-    """One more option under the leading settings; what needs consent is measured for its price."""
+    """Moves that add one option to the leading settings; opt-in ones are measured for their price."""
     lead = leading(known)
     for candidate in known.candidates if lead else ():
         assert lead is not None

@@ -46,7 +46,7 @@ def same_value(old: object, new: Scalar) -> bool:
 
 
 def evaluates(path: Sequence[str]) -> bool:
-    """Whether a part of a path speaks of evaluation or prediction, as ``val_loader`` does."""
+    """Whether a part of a path names evaluation or prediction, such as ``val_loader``."""
     return any(part in _EVALUATION for name in path for part in name.lower().replace("-", "_").split("_"))
 
 

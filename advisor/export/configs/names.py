@@ -172,13 +172,13 @@ def _is_quoted_number(present: object) -> bool:
 
 
 def _named_for(key: str, path: Path) -> bool:
-    """Whether a path speaks of the setting: its name alone does, or it stands in a section of the key's name."""
+    """Whether a path means the setting: by its name alone, or in a section of the key's name."""
     section, _, own = key.partition(".")
     return _name(path) != own or any(section in part.lower() for part in path[:-1])
 
 
 def _means(present: str, now: Value | None) -> bool:
-    """Whether a config's word for a type of numbers says what the loop has now."""
+    """Whether a config's word for a number type agrees with the loop's present one."""
     return any(word == present and dtype == now for family in _FAMILIES for dtype, word in family.items())
 
 

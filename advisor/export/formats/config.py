@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class PatchedConfig(Format):
-    """The settings that won, in a copy of the user's config and a settings file for what that has no place for."""
+    """The winning settings in a copy of the user's config; those without a place there in a settings file."""
 
     id = "config"
     option = "--export"
