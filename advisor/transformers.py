@@ -1,4 +1,4 @@
-"""Hugging Face Transformers: exported settings as TrainingArguments, and a callback for what these have no name for."""
+"""Hugging Face Transformers: exported settings as TrainingArguments, and a callback for those without a name there."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class TunedCallback(TrainerCallback):  # type: ignore[misc]
         self._collect: Collector | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Prepare the model and the optimizer: both exist by now, and hold what a checkpoint held."""
+        """Prepare the model and the optimizer, which exist by now and have the state of a checkpoint."""
         settings: dict[str, Value] = dict(self.tuning.settings)
         if settings.get("compile.scope") == "with_loss":  # the model computes its own loss
             settings["compile.scope"] = "model"

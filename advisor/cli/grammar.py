@@ -30,7 +30,7 @@ class Invocation(Protocol):
     """The parsed command line."""
 
     def run(self) -> int:
-        """Do it and return the exit code. Raises AdvisorError."""
+        """Run the command and return the exit code. Raises AdvisorError."""
         ...
 
 

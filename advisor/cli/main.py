@@ -100,7 +100,7 @@ def _complain(message: str, hint: str, details: str = "") -> None:
 
 
 def _keep_traceback() -> str:
-    """Write the traceback of the present exception to a file, and say where it is and what to do with it."""
+    """Write the traceback of the present exception to a file, and name the file and what to do with it."""
     import traceback
 
     from advisor.files.state_folder import state_folder

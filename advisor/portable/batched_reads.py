@@ -289,7 +289,7 @@ class Reading:
         return value is not None and self.is_sample(value)
 
     def is_sample(self, value: ast.expr) -> bool:
-        """Whether a value is a sample of an array, or what PyTorch makes of it number by number."""
+        """Whether a value is a sample of an array, or the same numbers as PyTorch collates them."""
         if isinstance(value, ast.Name):
             return value.id in self.bound
         if isinstance(value, ast.Subscript):

@@ -72,7 +72,7 @@ class PartsLeft(tuple[Any, ...]):
 
 
 def names_inputs(inputs: Any, keywords: frozenset[str] | None, required: frozenset[str]) -> bool:
-    """Whether the inputs of a pair are a mapping of the model's keywords, and not what its one parameter takes."""
+    """Whether the inputs of a pair are a mapping of the model's keywords rather than the value of its one parameter."""
     if not isinstance(inputs, Mapping) or keywords is None or len(inputs) <= 1:
         return False
     return required <= inputs.keys() and len(keywords & inputs.keys()) > 1

@@ -1,4 +1,4 @@
-"""Calls captured in a CUDA graph, and what other code is told meanwhile."""
+"""Calls captured in a CUDA graph, and the answers that other code gets meanwhile."""
 
 import functools
 from collections.abc import Callable, Iterator

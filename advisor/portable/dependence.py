@@ -1,4 +1,4 @@
-"""Whether a step depends on what a graph would repeat: random numbers of the host, and tensors that a step leaves.
+"""Whether a step depends on values that a graph would repeat: the host's random numbers, tensors that a step leaves.
 
 A step that depends on neither is captured, though it draws numbers or replaces tensors each time.
 """
@@ -51,7 +51,7 @@ class FixedDraws(TorchDispatchMode):
 
 
 def depends_on_draws(model: torch.nn.Module, loss: Any, call: Callable[[], Any]) -> bool:
-    """Whether what a call of a model, and of its loss if any, returns depends on uniform draws on the host.
+    """Whether the result of a call of a model, and of its loss if any, depends on uniform draws on the host.
 
     Many models draw one for each layer, and drop the layer where it is below a share, which is mostly 0. So the call
     runs twice, once with the least and once with the largest of such numbers, and is undone. True where it cannot run
@@ -73,7 +73,7 @@ def depends_on_draws(model: torch.nn.Module, loss: Any, call: Callable[[], Any])
 
 
 def depends_on_values(model: torch.nn.Module, loss: Any, call: Callable[[], Any], places: Sequence[Place]) -> bool:
-    """Whether what a call of a model and its loss returns depends on what an earlier call has left in these places.
+    """Whether the result of a call of a model and its loss depends on values that an earlier call left in these places.
 
     A model may keep a tensor in an attribute to use it further down: it writes before it reads. So the call runs twice,
     once as it is and once without these values, and is undone. True where it cannot run without them.

@@ -10,7 +10,7 @@ WRAPPER_NAMES = ("loader", "device", "move", "ahead", "stream", "end_of_dataload
 
 
 class DeviceLoader:
-    """Yields what ``move`` makes of a loader's batches: a copy of each on the device.
+    """Yields a loader's batches after ``move``: a copy of each on the device.
 
     With ``ahead`` the next batch is copied on a CUDA stream of its own while the present one is computed on; elsewhere
     than on CUDA there is no such stream and nothing runs ahead. ``move`` must not wait for the device. Attributes are
@@ -88,7 +88,7 @@ class DeviceLoader:
             raise failure
 
     def copy_of_next(self, batches: typing.Iterator[typing.Any]) -> tuple[list[typing.Any], Exception | None]:
-        """The next batch in a list, its copy under way; an empty list at the end, and what the loader raised."""
+        """The next batch in a list, its copy under way, and the loader's error; an empty list at the end."""
         try:
             batch = next(batches)
         except StopIteration:

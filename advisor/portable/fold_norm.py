@@ -69,7 +69,7 @@ def fold_batch_norms(model: torch.nn.Module, data: typing.Any = None) -> None:
 
 
 def fold(layer: typing.Any, norm: typing.Any) -> None:
-    """Give a layer the weights with which it computes what the norm after it would, in double precision.
+    """Multiply the norm into the weights of the layer before it, in double precision.
 
     Of a transposed convolution the channels are the second dimension of the weights, group by group.
     """

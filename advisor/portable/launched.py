@@ -89,7 +89,7 @@ def spread_over_ranks(model: torch.nn.Module, optimizer: typing.Any, plan: typin
 
 
 class CalledItself(torch.nn.Module):
-    """A model whose calls do not go through its wrapper: what the wrapper calls."""
+    """The model inside a wrapper, whose own calls do not go through the wrapper."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()

@@ -323,7 +323,7 @@ class Epoch:
         return batch
 
     def keep_up(self, kept: UnreadKept) -> None:
-        """Have workers read ahead while the loop leaves what they were given alone, and go on without them if not."""
+        """Have workers read ahead until the loop changes an object that they copied; then go on without them."""
         if kept.open:
             changed = changed_in(self.iterator.watched) or changed_in(self.samplers)
         else:
@@ -361,7 +361,7 @@ class Epoch:
         return self.iterator if self.taken is None else self.taken[0]
 
     def is_stale(self, loader: typing.Any) -> bool:
-        """Whether what the workers were given has changed since."""
+        """Whether an object that the workers have a copy of has changed since."""
         return not same_things(getattr(self.present, "given", []), given_to_workers(loader))
 
     def take_over(self, iterator: typing.Any, before: typing.Any, loader: typing.Any) -> None:
@@ -390,7 +390,7 @@ def samplers_of(loader: typing.Any) -> list[typing.Any]:
 
 
 def is_told_at_once(iterator: typing.Any) -> bool:
-    """Whether an iterator goes through a list, a tuple or a range: what it gives was decided when it was made."""
+    """Whether an iterator goes through a list, a tuple or a range, whose elements were decided when it was made."""
     return isinstance(iterator, (type(iter([])), type(iter(())), type(iter(range(0)))))
 
 
@@ -467,7 +467,7 @@ def refuse_repeated_samples(loader: typing.Any, changes: dict[str, typing.Any]) 
 
 
 def refuse_ignored_changes(loader: typing.Any, changed: typing.Any, changes: dict[str, typing.Any]) -> None:
-    """Raise ValueError where the class of a loader has its own idea of what was changed."""
+    """Raise ValueError where the class of a loader decides otherwise on an option, or on its length."""
     name, wanted = type(loader).__name__, settled(loader, changes)
     for option in ("num_workers", "batch_size", "pin_memory", "persistent_workers", "prefetch_factor", "dataset"):
         held = getattr(changed, option)

@@ -1,4 +1,4 @@
-"""The calls of a model and its loss on a batch, and the tries that find out what is called with what."""
+"""The calls of a model and its loss on a batch, and the tries that find out their form."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
@@ -193,7 +193,7 @@ class LossCall(Planned):
         return [(split, target) for split in splits for target in targets]
 
     def _mapping_itself(self, batch: Any) -> SplitBatch:
-        """A mapping as the one input of a model that reads what it needs off it."""
+        """A mapping as the one input of a model."""
         return SplitBatch((batch,), {})
 
     def _works(self, batch: Any, split: Callable[[Any], SplitBatch], target_of: Callable[[Any], Any]) -> bool:

@@ -22,7 +22,7 @@ UNIQUE = (type, enum.Enum, types.FunctionType, types.BuiltinFunctionType, torch.
 
 
 def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], batch: Any) -> Any:
-    """``batch`` with every tensor in it replaced by ``function(tensor)``; what holds tensors is copied."""
+    """``batch`` with every tensor in it replaced by ``function(tensor)``; containers of tensors are copied."""
     return mapped(function, None, batch, {})
 
 
@@ -215,7 +215,7 @@ def add_signature(part: Any, found: list[Any], inside: frozenset[int]) -> None:
 
 
 def add_signature_of_object(part: Any, found: list[Any], inside: frozenset[int]) -> None:
-    """Append what an object is: its attributes where they hold tensors, else itself where it can be compared."""
+    """Append an object's signature: its attributes where they hold tensors, else itself where it can be compared."""
     attributes = attributes_with_tensors(part, inside)
     found += (type(part), *attributes)
     if attributes:

@@ -29,7 +29,7 @@ class Layer(typing.NamedTuple):
 
 
 class Norm(typing.NamedTuple):
-    """A call of a batch or instance norm; ``by_batch`` when it subtracts the mean of what it is given."""
+    """A call of a batch or instance norm; ``by_batch`` when it subtracts the mean of its input."""
 
     source: torch.fx.Node
     running_mean: torch.Tensor | None
@@ -54,7 +54,7 @@ class View(typing.NamedTuple):
 
 
 class PairTracer(LimitedTracer):
-    """Traces to see what feeds what, never to run: hooks are passed over, and what they could see is noted."""
+    """Traces connections of layers; the graph never runs. Hooks are passed over, and values they see are noted."""
 
     proxy_buffer_attributes = True
 
@@ -233,7 +233,7 @@ def runs_own_forward(module: torch.nn.Module) -> bool:
 
 
 def has_hooks(module: torch.nn.Module) -> bool:
-    """Whether somebody else sees what goes into a module or comes out of it."""
+    """Whether hooks see the inputs or outputs of a module."""
     names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return any(getattr(module, name, None) for name in names)
 

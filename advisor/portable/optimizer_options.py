@@ -88,7 +88,7 @@ def follow_rows(optimizer: typing.Any, rows: dict[torch.Tensor, int]) -> None:
 
 
 def torch_class(optimizer: torch.optim.Optimizer) -> typing.Any:
-    """The class of PyTorch's whose step an optimizer runs; None for a step of somebody else's."""
+    """The class of torch.optim whose step an optimizer runs; None for a step of its own."""
     replaced = vars(optimizer).get("step")
     if replaced is not None and not hasattr(replaced, "_wrapped_by_lr_sched"):
         return None
@@ -161,7 +161,7 @@ class PlainState:
         return made
 
     def remember(self, optimizer: torch.optim.Optimizer, changes: typing.Iterable[str]) -> None:
-        """Note the owner's values of what is about to be changed for the first time."""
+        """Note the owner's values of options before they are changed for the first time."""
         for name in changes:
             self.defaults.setdefault(name, optimizer.defaults[name])
         for place, group in enumerate(optimizer.param_groups):
@@ -201,7 +201,7 @@ class PlainState:
         return {**loaded, "param_groups": groups}
 
     def after_loading(self, optimizer: torch.optim.Optimizer) -> None:
-        """Put what was loaded into the tensors that held the state before."""
+        """Copy the loaded state into the tensors that held it before."""
         present, self.present = self.present, {}
         for group in optimizer.param_groups:
             for parameter in group["params"]:

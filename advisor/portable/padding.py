@@ -88,14 +88,14 @@ def counting_rows(module: torch.nn.Module, name: str, rows: int) -> torch.Tensor
 
 
 def cut_rows(module: torch.nn.Module, saved: typing.Any, prefix: str, rows: int) -> None:
-    """Shorten what has been saved of a module to the rows that count."""
+    """Cut the padded rows off a module's saved tensors."""
     for name in module._parameters:
         if f"{prefix}{name}" in saved:
             saved[f"{prefix}{name}"] = saved[f"{prefix}{name}"][:rows]
 
 
 def add_rows(module: torch.nn.Module, loaded: typing.Any, prefix: str) -> None:
-    """Lengthen what is to be loaded into a module by rows of zeros."""
+    """Add rows of zeros to tensors that are to be loaded into a padded module."""
     for name, parameter in module._parameters.items():
         given = loaded.get(f"{prefix}{name}")
         if parameter is not None and given is not None and given.shape[1:] == parameter.shape[1:]:
@@ -159,7 +159,7 @@ def owners_agree(linear: torch.nn.Linear, owners: dict[int, list[torch.nn.Module
 
 
 def pad_outputs(model: torch.nn.Module, multiple: int, optimizer: typing.Any = None) -> None:
-    """Pad the outputs of linear layers to a multiple, in place; what they return keeps its size.
+    """Pad the outputs of linear layers to a multiple, in place; their results are cut to the former size.
 
     The parameters stay the same objects with more rows, so whatever holds them, an optimizer too, need not be told.
     """

@@ -28,7 +28,7 @@ def ranks_of_process() -> int:
 def spread_model(
     model: torch.nn.Module, optimizer: typing.Any, plan: typing.Any, gpus: int | None = None
 ) -> torch.nn.Module:
-    """The model wrapped by the plan's strategy; compile it before, and make steps of what comes back.
+    """Return the model wrapped by the plan's strategy; compile it before, and make steps of the result.
 
     ``fully_shard`` changes the model in place and gives the optimizer, which may have no state yet, the new
     parameters. ``gpus``: those of ``data_parallel``, None for all. Raises ValueError where a model or an optimizer
@@ -114,7 +114,7 @@ def unwrapped(model: typing.Any) -> typing.Any:
 
 
 class ShareOfBatches:
-    """A batch sampler's batches, less what is other ranks': each rank gets its part of every batch.
+    """A batch sampler that gives each rank its part of every batch.
 
     A batch that the ranks cannot divide begins anew from its own samples, so all parts are of one size. A sampler that
     draws by PyTorch's generator draws by one of its own, seeded anew for each epoch, alike in all ranks.

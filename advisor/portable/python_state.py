@@ -26,7 +26,7 @@ NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
 
 
 class PythonState:
-    """The attributes and buffers of modules, and what the containers and objects among these hold.
+    """The attributes and buffers of modules, with the contents of containers and objects among these.
 
     ``with_hooks``: their hooks too, which a forward pass may install, as Hugging Face's does in its first.
     """
@@ -66,7 +66,7 @@ def holders_in(modules: typing.Iterable[torch.nn.Module]) -> list[typing.Any]:
 
 
 def holder_of(value: typing.Any) -> typing.Any:
-    """A container, or the namespace of an object; None for what holds nothing that a call would write to."""
+    """A container, or the namespace of an object; None for values that a call cannot write to."""
     if isinstance(value, CONTAINERS):
         return value
     if isinstance(value, (torch.Tensor, torch.nn.Module, type, types.FunctionType, types.ModuleType)):
@@ -79,14 +79,14 @@ def holder_of(value: typing.Any) -> typing.Any:
 
 
 def contents_copied(holder: typing.Any) -> typing.Any:
-    """A copy of what a container holds; of a long list its length, and None where it is too much."""
+    """A copy of a container's contents; the length of a long list; None where it is too much."""
     if len(holder) > MOST_COPIED:
         return len(holder) if isinstance(holder, list) else None
     return dict(holder) if isinstance(holder, dict) else list(holder)
 
 
 def holds_same(holder: typing.Any, contents: typing.Any) -> bool:
-    """Whether a container holds what it held when its contents were copied."""
+    """Whether a container has the same contents as when they were copied."""
     if contents is None or isinstance(contents, int):
         return contents is None or len(holder) == contents
     one, other = ((*part, *part.values()) if isinstance(part, dict) else tuple(part) for part in (holder, contents))
@@ -94,7 +94,7 @@ def holds_same(holder: typing.Any, contents: typing.Any) -> bool:
 
 
 def give_contents(holder: typing.Any, contents: typing.Any) -> None:
-    """Put into a container what it held; a long list loses what was appended."""
+    """Restore the contents of a container; a long list loses the appended elements."""
     if isinstance(contents, int):
         del holder[contents:]
     elif isinstance(holder, list):
@@ -118,7 +118,7 @@ class HostDraws:
     __hash__ = None  # type: ignore[assignment]
 
     def numbers(self) -> tuple[typing.Any, ...]:
-        """The states as what can be compared."""
+        """The states as tuples that can be compared."""
         if self.of_numpy is None:
             return (self.of_python,)
         name, numbers, *others = self.of_numpy

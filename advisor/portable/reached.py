@@ -36,7 +36,7 @@ def given_to_workers(loader: typing.Any) -> list[tuple[typing.Any, typing.Any]]:
 
 
 def seen_by_workers(loader: typing.Any) -> typing.Iterator[tuple[typing.Any, list[typing.Any]]]:
-    """The dataset, the functions that a loader calls in workers, and what they hold and read, each with its parts."""
+    """The dataset, the functions that a loader calls in workers, and the objects that these hold and read."""
     waiting: collections.deque[typing.Any] = collections.deque()
     waiting += [loader.dataset, loader.collate_fn, loader.worker_init_fn]
     seen: set[int] = set()
@@ -53,7 +53,7 @@ def seen_by_workers(loader: typing.Any) -> typing.Iterator[tuple[typing.Any, lis
 
 
 def things_in(one: typing.Any) -> list[typing.Any]:
-    """The contents of a container, the attributes of an object, and what a function or a class's methods read."""
+    """The contents of a container, the attributes of an object, or the values that functions or methods read."""
     if isinstance(one, (list, tuple, set, frozenset)):
         return list(one)
     if isinstance(one, dict):
@@ -140,7 +140,7 @@ def standing(value: typing.Any, depth: int = 1) -> typing.Any:
 
 
 def divides_samples(loader: typing.Any) -> bool:
-    """Whether an iterable dataset, or what starts its workers, asks which worker it is in.
+    """Whether an iterable dataset, or its ``worker_init_fn``, asks which worker it is in.
 
     The code of their classes is looked through, and that of what they hold and call; it is not run.
     """
@@ -188,7 +188,7 @@ def is_of_a_library(one: typing.Any) -> bool:
 
 
 def globals_of(function: typing.Any) -> dict[str, typing.Any]:
-    """The global names that a function reads or sets, also in functions within it, with what they stand for now."""
+    """The global names that a function reads or sets, also in functions within it, with their present values."""
     held = function.__globals__
     return {name: held[name] for name in names_of_globals(function.__code__) if name in held}
 

@@ -149,7 +149,7 @@ class TrainStep(LossCall):
         return loss.detach().clone() if self._marks_steps else loss.detach()
 
     def begin_graphs(self) -> None:
-        """Let the compiler's graphs overwrite what they returned in the last step, once its gradients are cleared."""
+        """Let the compiler's graphs overwrite the results of the last step, once its gradients are cleared."""
         if self._marks_steps:
             begin_step(self.device)
 
@@ -193,7 +193,7 @@ class InferStep(Planned):
         self._hooks = [hooks for part in model.modules() for hooks in (part._forward_hooks, part._forward_pre_hooks)]
 
     def begin_graphs(self) -> None:
-        """Let the compiler's graphs overwrite what they returned in the last step, of which the caller has a copy."""
+        """Let the compiler's graphs overwrite the results of the last step, of which the caller has a copy."""
         if not self._marks_steps:
             return
         under = self.plan.runs_under
@@ -261,4 +261,4 @@ def collector_of(plan: StepPlan) -> Callable[[], None]:
 
 
 def leave_to_python() -> None:
-    """Nothing: Python collects when it sees fit."""
+    """Leave garbage collection to Python: do nothing after a step."""

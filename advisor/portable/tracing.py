@@ -38,7 +38,7 @@ IN_PLACE_NAMES = (
 
 
 class WritingProxy(torch.fx.Proxy):
-    """torch.fx's stand-in for a tensor, which takes ``x += y`` for what it is: its own would take it for ``x + y``."""
+    """torch.fx's stand-in for a tensor that records ``x += y`` as a write; its own records ``x + y``."""
 
 
 def writing_operator(name: str) -> typing.Callable[[torch.fx.Proxy, object], torch.fx.Proxy]:
@@ -59,7 +59,7 @@ class LimitedTracer(torch.fx.Tracer):
         self._deadline = time.monotonic() + limit_s
 
     def proxy(self, node: torch.fx.Node) -> torch.fx.Proxy:
-        """The stand-in for what an operation computes."""
+        """The stand-in for an operation's result."""
         return WritingProxy(node, self)
 
     def create_node(self, *args: typing.Any, **kwargs: typing.Any) -> torch.fx.Node:
@@ -169,7 +169,7 @@ FRESH_FUNCTIONS = ("add", "sub", "mul", "matmul", "cat", "conv1d", "conv2d", "co
 
 
 def is_fresh(node: torch.fx.Node, graph: torch.fx.GraphModule) -> bool:
-    """Whether a tensor is new, read by one operation only, and not needed by the backward pass of what made it."""
+    """Whether a tensor is new, read by one operation only, and not needed by its own operation's backward pass."""
     if len(node.users) != 1:
         return False
     if node.op == "call_module":

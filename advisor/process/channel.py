@@ -31,7 +31,7 @@ class GarbageError(OSError):
 
 
 class Inbox:
-    """The receiving end: reads what is there, never waits for the rest of a message, and never reads beyond one."""
+    """The receiving end: reads the bytes that are there, never waits for the rest of a message or reads beyond one."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

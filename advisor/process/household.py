@@ -1,4 +1,4 @@
-"""The fork server's work beside forking: it adopts what trials leave behind, and ends it all with the session.
+"""The fork server's work beside forking: it adopts processes that trials leave behind, and ends them with the session.
 
 Processes that leave their trial's group, as daemons do, become the fork server's children (on Linux): the session finds
 them there and ends them. When the session's process dies, the kernel tells the fork server, which ends its descendants.
@@ -98,7 +98,7 @@ def _end_descendants() -> None:
 
 
 def leave() -> None:
-    """Let go of the fork server, in a child that is about to run the user's code: what that writes must not reach it.
+    """Close the fork server's files in a child that is about to run the user's code, whose output must not reach it.
 
     A target that uses this start method itself gets a fork server of its own, as in the user's program.
     """

@@ -52,7 +52,7 @@ class Printed:
         self._from = _written()
 
     def text(self) -> str:
-        """The end of what was written to standard error's file since then, by Python or by C."""
+        """The end of the text written to standard error's file since then, by Python or by C."""
         until = _written()
         written = until - self._from if self._from <= until else until  # else its middle was cut out meanwhile
         length = min(written, _LONGEST_BYTES)

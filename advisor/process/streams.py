@@ -1,4 +1,4 @@
-"""The process's standard streams, to which writing never fails; what could not be written is known after."""
+"""The process's standard streams, made safe: writing never fails, and lost text is noticed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The threads that building a model has started: what each is called, where it comes from, whether it is idle.
+"""The threads that building a model has started: the name, the origin, and whether each is idle.
 
 Only the thread that forks goes on in a fork. An idle thread is no loss there unless somebody waits for its answer; one
 that is at work may hold a lock that nobody releases any more.

@@ -1,4 +1,4 @@
-"""Recipes: their contract, which a recipe imports from here, the catalogue, and what several recipes share."""
+"""Recipes: their contract, which a recipe imports from here, the catalog, and the parts that several recipes share."""
 
 from advisor.recipe.contract import (
     ANY_DEVICE,

@@ -49,7 +49,7 @@ class Proposals:
 
 @dataclass(frozen=True)
 class Catalog:
-    """All known recipes by id, in the order of their ids, and what went wrong loading others."""
+    """All known recipes by id, in the order of their ids, and the problems of loading others."""
 
     recipes: Mapping[str, Recipe]
     problems: tuple[str, ...] = field(default=())
@@ -312,7 +312,7 @@ def _check(recipe: Recipe, known: Mapping[str, Recipe]) -> None:
 
 
 def _check_built_in(recipe: Recipe, file: str) -> None:
-    """Raise ValueError for what the tests and the README need of a recipe of this repository."""
+    """Raise ValueError where a recipe of this repository lacks a part that the tests or the README need."""
     if recipe.id != file:
         raise ValueError(f"its id is {recipe.id!r}, and a file has the name of its recipe's id")
     if not recipe.values:

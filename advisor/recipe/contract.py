@@ -214,7 +214,7 @@ class Recipe(ABC):
 
     @property
     def keeps_code(self) -> bool:
-        """Whether what has been compiled without a value of this recipe can be used with it: no kernel changes.
+        """Whether code that was compiled without a value of this recipe can be used with it: no kernel changes.
 
         A global flag may be part of the compiler's cache key (the precision of products, determinism, the number of
         threads): a recipe whose flag is not says so itself.

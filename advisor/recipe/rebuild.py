@@ -1,4 +1,4 @@
-"""Rebuilding a user's objects with one thing changed, DataLoaders and batches; and what an optimizer offers.
+"""Rebuilds a user's DataLoaders and batches with one thing changed; and an optimizer's options.
 
 Nothing here changes the object it is given, and torch is imported only when a function runs.
 """

@@ -1,4 +1,4 @@
-"""Trials over several ranks: what is asked of torchrun, and what such a trial finds."""
+"""Trials over several ranks: the request to torchrun, and the results of such a trial."""
 
 from __future__ import annotations
 

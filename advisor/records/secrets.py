@@ -30,13 +30,13 @@ def names_a_secret(name: object) -> bool:
 
 
 def without_secrets(value: Any) -> tuple[Any, tuple[str, ...]]:
-    """A config with what looks secret hidden, and the dotted names of what that is. Lists and mappings are copied."""
+    """A config with probable secrets hidden, and their dotted names. Lists and mappings are copied."""
     withheld: list[str] = []
     return _hidden(value, "", withheld, secret=False), tuple(withheld)
 
 
 def arguments_without_secrets(arguments: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """A command line with what looks secret hidden, and the names of the options that held it."""
+    """A command line with probable secrets hidden, and the names of their options."""
     shown: list[str] = []
     withheld: list[str] = []
     before = ""

@@ -287,7 +287,7 @@ class NumericsResult:
 
     @property
     def decisive(self) -> Numerics:
-        """The class that decides what may be used without consent: as measured, unless the baseline varies as much."""
+        """The class that decides on consent: as measured, unless the baseline varies as much."""
         return min(self.measured, self.declared, key=lambda n: n.severity) if self.as_baselines else self.measured
 
 

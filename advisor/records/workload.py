@@ -1,4 +1,4 @@
-"""The facts of a workload: its parts, where its time goes, and what its source does."""
+"""The facts of a workload: its parts, the profile of its time, and the findings in its source."""
 
 from __future__ import annotations
 
@@ -264,13 +264,13 @@ class SyncPlace:
 
     @property
     def place(self) -> str:
-        """``file:line``, or what waits."""
+        """``file:line``, or the name of the waiting operator."""
         return f"{self.file}:{self.line}" if self.file else self.text
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The instrumented pass: ms per phase of a step, the top operators, and how far the step is from the roof.
+    """The instrumented pass: ms per phase of a step, the top operators, and the step's distance from the roof.
 
     ``phases`` is measured with a synchronisation at each boundary, so its sum can exceed ``step_ms``;
     ``device_phases`` is the time of the kernels and copies that each launched, by the profiler. ``calls_per_step``
@@ -314,7 +314,7 @@ class Profile:
 
     @property
     def kind_of_step(self) -> str:
-        """The bottleneck as what such a step is called; ``not clear`` where it was looked for in vain, else empty."""
+        """The bottleneck in words; ``not clear`` where none was found, and empty where none was looked for."""
         return self.bottleneck.kind_of_step if self.bottleneck else "not clear" if self.evidence else ""
 
     def share(self, *phases: str) -> float:

@@ -135,7 +135,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Stacked:
-    """One stacked bar: its parts in their order, and what they amount to."""
+    """One stacked bar: its parts in their order, and their sum."""
 
     name: str
     text: str

@@ -59,7 +59,7 @@ class Measured:
 
 
 def compare(before: Measured, after: Measured) -> list[Changes]:
-    """Return what changed from one session to the other, the most important first; a kind without changes is left out.
+    """Return the changes from one session to the other, the most important first; kinds without changes are left out.
 
     The baseline and the stack are told even where they are the same: a person looks for them.
     """
@@ -188,7 +188,7 @@ def _tried(state: SessionState) -> dict[str, TrialRecord]:
 
 
 def _verdict(name: str, one: TrialRecord, other: TrialRecord) -> Change | None:
-    """Tell what a candidate itself did: the figure of a stack that it was measured in is not its own."""
+    """The verdict on a candidate itself: the figure of a stack that it was measured in is not its own."""
     before, after = own_figures(one).comparison, own_figures(other).comparison
     apart = bool(before and after and _apart(before, after))
     verdicts = verdict_shown(one), verdict_shown(other)

@@ -1,4 +1,4 @@
-"""Conclusions from a session's state, for every renderer: shares of the roof, the sweep, what was and was not tried.
+"""Conclusions from a session's state, for every renderer: shares of the roof, the sweep, tried and untried candidates.
 
 Pure functions of the state; the words are in ``formatting`` and in the reports.
 """
@@ -45,7 +45,7 @@ def stack_helps(state: SessionState) -> bool:
 
 
 def settings_to_export(state: SessionState) -> dict[str, Value]:
-    """The settings that won: those of the stack less what was rejected, where they are better than the baseline.
+    """The winning settings: the stack without rejected ones, where it is better than the baseline.
 
     None where they are not, unless a person accepted one of them; then that choice is kept. Where several GPUs were
     faster, those that were measured on them, as long as the stack holds what they carry over.
@@ -146,7 +146,7 @@ def own_notes(result: TrialResult, state: SessionState) -> tuple[str, ...]:
 
 
 def shown_by(record: TrialRecord, state: SessionState, catalog: Catalog | None) -> tuple[str, ...]:
-    """The findings of a trial besides its speed: what a setting that is on is worth, and what its recipe concludes.
+    """The findings of a trial besides its speed: the worth of a setting that is on, and its recipe's conclusion.
 
     Each without a full stop at its end.
     """

@@ -66,7 +66,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A chart where charts can be drawn; elsewhere the sentence that says what it shows."""
+    """A chart where charts can be drawn; elsewhere a sentence with its message."""
 
     chart: Chart
 

@@ -64,7 +64,7 @@ _QUOTIENT_TOLERANCE = 0.03
 
 
 def pairs(rows: Sequence[tuple[str, Inline]]) -> Table:
-    """A table of names and what belongs to each."""
+    """A table of names and their values."""
     return Table(("", ""), tuple(rows))
 
 
@@ -72,7 +72,7 @@ def pairs(rows: Sequence[tuple[str, Inline]]) -> Table:
 
 
 def caveats(state: SessionState) -> Iterator[str]:
-    """Sentences to read before believing a figure: warnings, and what disturbed the baseline or the stack."""
+    """Sentences to read before believing a figure: warnings, and disturbances of the baseline or the stack."""
     yield from (f"{_capitalised(said.text.rstrip('.'))}." for said in state.messages if said.severity != "information")
     if state.baseline is not None and state.baseline.result.disturbed:
         yield f"The baseline is unreliable: {state.baseline.result.disturbed}."
@@ -147,7 +147,7 @@ def roof_text(reached: RoofShare | None) -> str:
 
 
 def baseline_blocks(baseline: BaselineRecord, facts: Facts | None) -> Iterator[Block]:
-    """The workload, and what was measured with the user's own settings."""
+    """The workload, and the measurements with the user's own settings."""
     yield pairs([*_workload(facts), *_measured(baseline), *_generated(facts, baseline)])
     if baseline.result.notes:
         yield Bullets(baseline.result.notes)

@@ -58,7 +58,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A part of what was read while something was timed; ``problem`` when it speaks against the timing."""
+    """One reading taken during a timing; ``problem`` when it casts doubt on the timing."""
 
     text: str
     problem: bool = False
@@ -112,7 +112,7 @@ def own_figures(record: TrialRecord) -> TrialRecord:
 
 
 def verdict_shown(record: TrialRecord) -> Verdict | None:
-    """A candidate's verdict; None where it ran with others only, so that nothing is known of what it does itself."""
+    """A candidate's verdict; None where it ran with others only, so that its own effect is not known."""
     known = record.alone or record.contribution is not None or not record.result.measured
     return record.verdict if known else None
 
@@ -238,7 +238,7 @@ def ceiling_figures(ceilings: Ceilings) -> list[Figure]:
 
 
 def gpu_readings(gpu: GpuReadings) -> list[Reading]:
-    """NVML's readings while something was timed: gauges, what held it back, and who else was there."""
+    """NVML's readings during a timing: gauges, slowdowns, and other processes."""
     gauges = ", ".join(_gauges(gpu))
     return [
         *([Reading(gauges)] if gauges else []),
@@ -264,7 +264,7 @@ def _gauges(gpu: GpuReadings) -> Iterator[str]:
 
 
 def _held_back(reasons: Sequence[str]) -> Iterator[Reading]:
-    """The power cap is what a heavy step earns; a slowdown for heat or power is a problem."""
+    """The slowdowns of a GPU. A power cap is normal for a heavy step; a slowdown for heat or power is a problem."""
     if POWER_CAP in reasons:
         yield Reading("at its power cap")
     slowed = [reason for reason in reasons if reason in SLOWDOWNS]

@@ -29,7 +29,7 @@ PARETO_HEADINGS = ("settings", "speed-up", "peak memory", "change")
 
 
 def measured_points(state: SessionState) -> tuple[ParetoPoint, ...]:
-    """The baseline, what was measured alone and needs no consent or has it, and every combination without the rejected.
+    """The baseline, candidates measured alone that may be used, and every combination without rejected settings.
 
     Of settings that were measured several times the last result counts, the confirmed stack's above all. What exceeds
     the memory limit is left out where anything stays within it; the baseline, which all is held against, never is.
@@ -69,7 +69,7 @@ def pareto_front(
 
 
 def _is_choice_beside(point: ParetoPoint, smaller: ParetoPoint, noise_floor: float) -> bool:
-    """Whether somebody who could have a smaller point may want this one for its speed."""
+    """Whether a point is enough faster than a smaller one to be a choice beside it."""
     if _is_better_known(smaller, point):
         return _lowest(point) > smaller.speedup and point.speedup > (1 + noise_floor) * smaller.speedup
     if _is_better_known(point, smaller):

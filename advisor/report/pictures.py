@@ -226,7 +226,7 @@ def front_chart(state: SessionState, chosen: Mapping[str, Value] | None = None) 
 
 
 def _speeds(state: SessionState) -> dict[Settings, tuple[int, float]]:
-    """Peak memory and speed-up of all that was measured and may be used, and of what is recommended for consent."""
+    """Peak memory and speed-up of all measured settings that may be used, and of opt-in recommendations."""
     known = {Settings(point.settings): (point.peak_reserved_bytes, point.speedup) for point in measured_points(state)}
     for item in state.recommendations:
         record, peak = item.record, item.record.result.peak_reserved_bytes
@@ -332,7 +332,7 @@ def _reached(intensity: float, share: RoofShare, sign: str, tone: Tone, name: st
 
 
 def _roof(dtype: str, peak: float, bytes_per_s: float, x: Axis) -> Line:
-    """The lower of what memory feeds and what the type computes."""
+    """The roof at an intensity: the lower of the memory's and the number type's limit."""
     ridge = peak / bytes_per_s
     points = ((x.low, x.low * bytes_per_s), (ridge, peak), (x.high, peak))
     return Line(points, Tone.LIMIT, f"{dtype} {format_rate(peak, 'FLOP')}")

@@ -50,7 +50,7 @@ def reproduce_section(state: SessionState, request: Request) -> Section:
 
 
 def command_of(request: Request) -> str:
-    """The command line that asks for the same session, without what looks like a secret in the target's arguments."""
+    """The command line of the same session, without probable secrets in the target's arguments."""
     target = request.target
     words = [
         "--headless",

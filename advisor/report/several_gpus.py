@@ -1,4 +1,4 @@
-"""Several GPUs: what each strategy and option gives beside the one-GPU stack, and how a script is started on them."""
+"""Several GPUs: each strategy and option beside the one-GPU stack, and the command that starts a script on them."""
 
 from __future__ import annotations
 

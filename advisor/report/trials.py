@@ -54,7 +54,7 @@ from advisor.report.verdict import why_no_stack
 
 
 def stack_blocks(state: SessionState, stack: StackRecord) -> Iterator[Block]:
-    """The settings together: what they are, what they do, and what was left out."""
+    """The stack: its settings, their effect, and the settings left out."""
     if not stack.settings and stack.pending:
         yield Paragraph(f"None: {stack.result.reason}.")
     elif not stack.settings:
@@ -161,7 +161,7 @@ def batch_advice(state: SessionState, catalog: Catalog) -> str:
 
 
 def trials(records: Sequence[TrialRecord], state: SessionState, catalog: Catalog) -> Iterator[Block]:
-    """All trials in a table, and what they have shown besides their speed."""
+    """All trials in a table, and their findings besides speed."""
     baseline = state.baseline
     own_energy_j = baseline.result.energy_j_per_sample if baseline else None
     with_energy = own_energy_j is not None and any(record.result.energy_j_per_sample for record in records)
@@ -224,7 +224,7 @@ def _shown_besides(records: Sequence[TrialRecord], state: SessionState, catalog:
 
 
 def untried_table(groups: Sequence[Untried], catalog: Catalog) -> Table:
-    """The table of what was not tried, by reason."""
+    """The table of untried candidates, by reason."""
     rows = tuple((group.reason, _names(group, catalog)) for group in groups)
     return Table(("Why not", "What"), rows)
 
@@ -252,7 +252,7 @@ def habits_table(rows: Sequence[HabitRow], catalog: Catalog) -> Table:
 
 
 def source(state: SessionState) -> Iterator[Block]:
-    """The findings in the user's source, with what it costs where that was measured."""
+    """The findings in the user's source, with the cost where it was measured."""
     read = ", ".join(state.source_files)
     yield Paragraph(f"{format_found(len(state.findings), len(state.source_files))}: {read}. It was read, not run.")
     if state.source_problems:
@@ -295,7 +295,7 @@ def habit_rows(state: SessionState) -> tuple[HabitRow, ...]:
 
 
 def price_of(finding: Finding, records: Iterable[TrialRecord]) -> TrialRecord | None:
-    """The trial that prices what a finding's line does, or lacks; None where there was none.
+    """The trial that measured the cost of a finding; None where there was none.
 
     That is the trial without it where the loop has it already; else the one that does the same as the line, and for
     what the line lacks the best of its recipe.

@@ -119,7 +119,7 @@ def _subject(state: SessionState) -> str:
 
 
 def result_line(state: SessionState) -> str:
-    """Return how a session ended: its result, or why it has none."""
+    """Return a session's result in a line, or the reason for none."""
     if state.failure:
         return f"failed: {plain(state.failure.message)}"
     if state.finished is None:

@@ -1,4 +1,4 @@
-"""The whole report of a session as a document: what a reader decides by first, what it rests on later."""
+"""The whole report of a session as a document: the decision first, the evidence later."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def document_of(state: SessionState, request: Request, catalog: Catalog) -> Docu
 
 
 def sections(state: SessionState, catalog: Catalog) -> Iterator[Section]:
-    """The sections of the report, what a reader decides by first. A summary shows what is brief of them."""
+    """The sections of the report, the decision first. A summary shows what is brief of them."""
     if warnings := tuple(caveats(state)):
         yield Section("Read this first", (Bullets(warnings),), warns=True)
     if state.stack and (state.stack.settings or state.stack.dropped):

@@ -28,7 +28,7 @@ _ANSWERS_WITHIN_S = 20.0
 
 
 class ForkedTrial:
-    """A trial that the builder forked: what :class:`multiprocessing.Process` is for the others.
+    """A trial that the builder forked, with the interface of :class:`multiprocessing.Process`.
 
     ``reported`` is set when it has said its last word. From then on the next one may be forked, which takes no memory
     before this one has ended.

@@ -107,7 +107,7 @@ def start(
 
 
 def end_strays(known: set[int]) -> None:
-    """End what the fork server adopted: processes that left their trial's group, as daemons do, and outlived it.
+    """End the processes that the fork server adopted: they left their trial's group, as daemons do, and outlived it.
 
     ``known`` are the ids of its children that are wanted.
     """
@@ -255,7 +255,7 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Discard what a process that is started meanwhile writes to standard error.
+    """Inside this context, discard a started process's standard error.
 
     A target may write anything to the resource tracker's descriptor, and that answers each line with a traceback.
     """

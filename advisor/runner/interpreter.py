@@ -145,7 +145,7 @@ def _key(environment: Mapping[str, str]) -> frozenset[tuple[str, str]]:
 
 
 def _enter(environment: dict[str, str], connection: Connection, log_path: str) -> None:
-    """The process's first function: what it is started for needs a program that starts with the environment."""
+    """The first function of the child: replaces its program by a fresh interpreter with the environment."""
     from advisor.trial.fresh import replace_program
 
     replace_program(environment, connection, log_path)

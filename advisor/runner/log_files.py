@@ -50,7 +50,7 @@ def shorten(path: str, most: int) -> None:
 
 
 def _end_of(log: int, length: int) -> tuple[int, bytes]:
-    """The size of a log and what it ends with; read again where its process wrote meanwhile, which may be the last."""
+    """The size and the end of a log; read again where its process wrote meanwhile."""
     for _ in range(_READS):
         size = os.fstat(log).st_size
         end = os.pread(log, length, size - length)

@@ -78,7 +78,7 @@ def last_stack(log_path: str) -> str:
 
 
 def advice(calls: str, hint: str) -> tuple[str, str]:
-    """The hint for a process that was given up in these calls, and the calls where they help to find what hangs.
+    """The hint for a process that was given up in these calls, with the calls where they help.
 
     ``hint`` is that of a process that did not wait for another machine.
     """

@@ -313,7 +313,7 @@ class Trial:
         return 0.0 if self._result else min(max(0.0, self._deadline - time.monotonic()), _LONGEST_WAIT_S)
 
     def take_news(self, ready: Collection[object]) -> TrialResult | None:
-        """Read what there is, without waiting; the trial's result once it has one."""
+        """Read the messages that are there, without waiting; return the trial's result once it has one."""
         watched = self.watched
         if self._result is None and (not watched or not self.left_s or any(one in ready for one in watched)):
             self._receive()
@@ -360,7 +360,7 @@ class Trial:
         self._kill_group()
 
     def kill(self) -> None:
-        """Kill what is left of the trial and free its resources.
+        """Kill the trial's processes and free its resources.
 
         Its end is waited for, but for one that was forked and has reported: the next trial waits for that.
         """

@@ -1,4 +1,4 @@
-"""Applying settings: recipes in the order of their stages, then what follows from the plan."""
+"""Applying settings: recipes in the order of their stages, then the consequences of the plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiling what the plan says, the model or its blocks; and seeing what is compiled."""
+"""Compiles the model or its blocks, as the plan says; and tells whether a model is compiled."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def as_written(model: nn.Module) -> nn.Module:
 
 
 def accept_wrapped_names(_: nn.Module, loaded: dict[str, Any], prefix: str, *__: object) -> None:
-    """A hook that lets a model load what its wrapper by torch.compile saved: it takes the prefix off the names."""
+    """A hook that lets a model load a state dict of its torch.compile wrapper: it takes the prefix off the names."""
     wrapped = f"{prefix}_orig_mod."
     for name in [name for name in loaded if name.startswith(wrapped)]:
         loaded[prefix + name.removeprefix(wrapped)] = loaded.pop(name)

@@ -1,4 +1,4 @@
-"""Settings for a loop that is not ours: what its objects take, and what has to be said in the framework's own words."""
+"""Settings for a framework's loop: those that its objects take, and those for the framework's own options."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _OWN_LOOP = "needs a loop of your own: step = tuning.train_step(model, optimizer
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """Settings for the objects, and for each of the others what to do instead."""
+    """Settings for the objects, and instructions for each of the others."""
 
     objects: Settings
     elsewhere: dict[str, str]
 
     def warn(self, who: str) -> None:
-        """Say in one warning what is left to the user."""
+        """Warn once about the settings that are left to the user."""
         if self.elsewhere:
             told = "; ".join(f"{setting}: {what}" for setting, what in self.elsewhere.items())
             warnings.warn(f"{who} cannot apply these settings from inside the trainer. {told}.", stacklevel=3)
@@ -42,7 +42,7 @@ def divide(
     places: Mapping[str, Callable[[Value], str]],
     done: Mapping[str, object],
 ) -> Division:
-    """Tell apart what ``prepare`` does and what the framework has to be told.
+    """Divide settings into those that ``prepare`` applies and those for the framework.
 
     ``places`` says by setting what a user writes for it; ``done`` are the values that the framework has already been
     told, or that the caller takes care of.

@@ -16,7 +16,7 @@ from advisor.runtime.step import mover_of
 
 
 class GivenBatches(DataLoader[Any]):
-    """Batches as something else than a DataLoader hands them out: nothing of how it makes them can be changed."""
+    """Batches from something else than a DataLoader: its way of making them cannot be changed."""
 
     def __init__(self, dataset: Any, made_by: str) -> None:
         super().__init__(dataset, batch_size=None, collate_fn=_as_given)
@@ -41,7 +41,7 @@ def is_loader(data: Any) -> bool:
 
 
 def batches_in(loader: Any) -> int | None:
-    """The batches of an epoch; None where the loader, or what it was given, does not know."""
+    """The number of batches of an epoch; None where the loader or its dataset does not know."""
     try:
         return len(loader)
     except (TypeError, NotImplementedError):

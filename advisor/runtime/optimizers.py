@@ -72,7 +72,7 @@ class _States(MutableMapping[torch.Tensor, Any]):
 
 
 def optimizers_in(optimizer: Any) -> list[Any]:
-    """The single optimizers behind what a workload has as its optimizer."""
+    """The single optimizers of a workload's optimizer."""
     if isinstance(optimizer, Together):
         return optimizer.optimizers
     return [] if optimizer is None else [optimizer]

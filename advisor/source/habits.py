@@ -1,4 +1,4 @@
-"""The habits that reading a program finds, each a rule: what is at this line, and what to write instead.
+"""The habits that reading a program finds, each a rule with its message and what to write instead.
 
 A rule speaks only where the text is plain: in a loop that trains, at every step of it, about a value that lies on the
 device as far as the text tells.
@@ -32,7 +32,7 @@ _ON_DEVICE = "keep the computation on the device, and read values every hundredt
 
 @dataclass(frozen=True, slots=True)
 class Habit:
-    """A habit at a node: the recipe that prices it, what the line does, and what to write instead.
+    """A habit at a node: the recipe that measures its cost, a description of the line, and what to write instead.
 
     ``value`` is the one of the recipe's values that does the same as the line, as text; empty where none does.
     """
@@ -52,7 +52,7 @@ class _Reading:
     flow: Flow
 
     def each_call(self) -> Iterator[tuple[ast.Call, str]]:
-        """Every call with the dotted name of what it calls."""
+        """Every call with the dotted name of its function."""
         for call in self.program.calls:
             yield call, self.program.called(call)
 

@@ -109,7 +109,7 @@ _COMMON_NAMES = frozenset({"step", "backward", "update", "run", "forward", "trai
 
 
 class Program:
-    """A module's tree with what rules ask of it: parents, imported names, and the places that run at every step."""
+    """A module's tree as rules need it: with parents, imported names, and the places that run at every step."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.tree = tree
@@ -141,7 +141,7 @@ class Program:
         return ".".join([self.aliases.get(node.id, node.id), *reversed(parts)])
 
     def called(self, call: ast.Call) -> str:
-        """The dotted name of what a call calls."""
+        """The dotted name of a call's function."""
         return self.name(call.func)
 
     def is_model(self, node: ast.AST) -> bool:

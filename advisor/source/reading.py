@@ -206,7 +206,7 @@ _LEAST_SHARE = 0.01
 
 
 def relevant(findings: Iterable[Finding], facts: Facts) -> tuple[Finding, ...]:
-    """The findings about what the measured loop does, and what costs time on its device.
+    """The findings that concern the measured loop and cost time on its device.
 
     Where gradients are there at times only, to clear them in another way would change what is trained.
     """

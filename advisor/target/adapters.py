@@ -1,4 +1,4 @@
-"""The adapters of other libraries, and what they make of a target: a name, an object, or a model without data."""
+"""The adapters of other libraries applied to a target: to a name, an object, or a model without data."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def in_user_code(what: str, call: Callable[[], T]) -> T:
 
 
 def _exited(what: str, error: SystemExit, printed: str) -> TargetError:
-    """The error for code that leaves the process, with what it printed: a command line's parser says there why."""
+    """The error for code that exits, with its printed text: a command line's parser gives its reason there."""
     said = printed.rstrip().rpartition("\n")[2].strip()[:_LONGEST_SAID]
     message = f"{what} called sys.exit({error.code!r})"
     message = f"{message}: {said.rstrip('.')}." if said else f"{message}."

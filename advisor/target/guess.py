@@ -169,7 +169,7 @@ def _shapes_for(layer: nn.Module) -> Iterator[tuple[int, ...]]:
 
 
 def image_samples(model: nn.Module, shape: tuple[int, ...], *, train: bool) -> Samples:
-    """Random images of one shape, with labels that fit what the model returns for them."""
+    """Random images of one shape, with labels that fit the model's outputs."""
 
     def images(size: int) -> torch.Tensor:
         return typed(noise(size, *shape), model)

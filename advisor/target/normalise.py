@@ -207,7 +207,7 @@ def _checked(workload: Workload) -> Workload:
 
 
 def _check_model(model: Any) -> None:
-    """Refuse what is no model that could make a step. A frozen TorchScript model, which has no mode, gets one."""
+    """Refuse a model that could not make a step. A frozen TorchScript model, which has no mode, gets one."""
     if isinstance(model, type):
         name = model.__name__
         raise TargetError(f"the target's model is the class {name}, not an instance.", f"Return {name}(...).")
@@ -228,7 +228,7 @@ def _check_model(model: Any) -> None:
 
 
 def _check_loss(loss: Any) -> None:
-    """Refuse what is no loss; None is none."""
+    """Refuse an object that is no loss. None is permitted."""
     if isinstance(loss, type) and issubclass(loss, nn.Module):
         name = loss.__name__
         raise TargetError(f"the target's loss is the class {name}, not an instance.", f"Return {name}().")

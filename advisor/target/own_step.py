@@ -1,4 +1,4 @@
-"""A step of the target's own: its models as one module, its optimizers, its mode, and what does not fit together."""
+"""A step of the target's own: its models as one module, its optimizers, its mode, and checks that they fit together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of a workload as people return them: told by what they are, in any order and under the usual names."""
+"""The parts of a workload as people return them: told apart by their kinds, in any order and under the usual names."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def current_with(scaler: torch.amp.GradScaler, notes: list[str]) -> dict[str, An
 
 
 def kind_of(value: Any) -> str:
-    """The only thing that a part can be; empty for a function, and for what may be several things."""
+    """The kind of a part; empty for a function, and for values of several possible kinds."""
     if isinstance(value, torch.optim.Optimizer) or is_optimizer_class(value) or optimizers_among(value):
         return "optimizer"
     if isinstance(value, LRScheduler) or ("scheduler" in type(value).__name__.lower() and hasattr(value, "step")):

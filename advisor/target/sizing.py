@@ -48,7 +48,7 @@ class Sized:
 
 
 def sized(model: nn.Module, samples: Samples, mode: Mode, spec: TargetSpec) -> Sized:
-    """Choose how long samples are, and how many make a batch. ``--batch-size`` and ``--input`` come first."""
+    """Choose the length of samples and the size of a batch. ``--batch-size`` and ``--input`` come first."""
     wanted = spec.batch_size or (spec.input_shape[0] if spec.input_shape else None) or samples.fixed_size
     if wanted is not None and not samples.shorter:
         return Sized(samples, wanted, "")

@@ -1,4 +1,4 @@
-"""Workload: what ``build()`` may return."""
+"""Workload: the full form of a target, which ``build()`` may return."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from advisor.records import Value
 
 @dataclass(slots=True)
 class Workload:
-    """A model and what its loop needs.
+    """A model and the parts of its loop.
 
     Args:
         model: the ``nn.Module``.

@@ -243,7 +243,7 @@ def _has_cores() -> bool:
 
 
 def _import_compiler() -> bool:
-    """Import what trials that compile would each import; its workers start with the first compilation only.
+    """Import the compiler, which each trial that compiles would import; its workers start with the first compilation.
 
     Returns whether forks can still use CUDA: the compiler asks for GPUs in many places while it is imported.
     """
@@ -263,7 +263,7 @@ def _spare_forks_the_garbage() -> None:
 
 
 def _serve(connection: Connection, loop: Loop, threads: int, *, meanwhile: Callable[[], bool] | None = None) -> None:
-    """Fork a trial for each spec, and tell how it ended; until the other end closes.
+    """Fork a trial for each spec and report its end, until the other end of the channel closes.
 
     The next trial may be asked for while one is still ending, which is then not told any more: it starts at once, and
     takes no memory before the other has given its own back. To leave a GPU and to come to it take 0.4 s on an H200.

@@ -1,4 +1,4 @@
-"""A fork that is tried before trials are: does what a trial does, on the CPU, and says where that ends badly.
+"""A fork that is tried before trials are forked: runs a trial's steps on the CPU, and reports failures.
 
 What threads of the parent hold at the fork, and what a library makes of a fork, cannot be looked up; it can be tried.
 """
@@ -47,7 +47,7 @@ _Part = tuple[str, Callable[[], None]]
 
 
 def problem_of_forks(loop: Loop, threads: int) -> str:
-    """Run what a trial runs in a fork, with this number of threads; return what went wrong, empty for nothing.
+    """Run a trial's steps in a fork with this number of threads; return the problem, empty for none.
 
     A fork that is quiet for a second hangs, and is killed. A step that has computed for a second has passed.
     """

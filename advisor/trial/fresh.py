@@ -57,7 +57,7 @@ def _end_with_the_parent() -> None:
 
 
 def resume(handle: int, log_path: str) -> None:
-    """Import what trials need, wait for the trial, and run it, in the fresh interpreter.
+    """Import the modules of trials, wait for the trial, and run it, in the fresh interpreter.
 
     What was written to the log so far becomes the beginning of the trial's.
     """

@@ -144,7 +144,7 @@ def _name_of(model: nn.Module) -> str:
 
 
 def current_settings(loop: Loop) -> dict[str, Value]:
-    """The settings as the user has them: read off the objects and the global flags, then what the user declared.
+    """The settings as the user has them: read off the objects and the global flags, overridden by the declared ones.
 
     Batch size and threads are facts of their own: they have no value that means "off".
     """
@@ -222,7 +222,7 @@ def _norm_pairs(loop: Loop) -> tuple[int, int, str]:
 
 
 def versions() -> dict[str, str]:
-    """The versions of what the trial runs on."""
+    """The versions of PyTorch, CUDA, the driver and other packages."""
     found = {"python": sys.version.split()[0], "torch": str(torch.__version__)}
     if torch.version.cuda:
         found["cuda"] = str(torch.version.cuda)

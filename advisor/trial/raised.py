@@ -85,6 +85,6 @@ def _failed(outcome: Outcome, reason: str, hint: str, details: str) -> TrialResu
 
 
 def _short_oom(error: BaseException) -> str:
-    """The first sentences of the message: what was asked for; the rest is about the allocator."""
+    """The first sentences of the message, about the request; the rest is about the allocator."""
     text = next(iter(str(error).rpartition(_CPU_ALLOCATOR)[2].strip().splitlines()), "")
     return ". ".join(text.split(". ")[:2]).rstrip(".") + "." if text else type(error).__name__

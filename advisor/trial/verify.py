@@ -76,7 +76,7 @@ def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
 
 
 def _settled(run: Callable[[int], Block], block_s: float) -> int:
-    """Run until a block is no faster than the one before it; return how many steps a block has."""
+    """Run until a block is no faster than the one before it; return the number of steps in a block."""
     run(_FIRST_STEPS)
     each_s = min(run(1).seconds, run(1).seconds)
     steps = max(1, round(block_s / each_s))

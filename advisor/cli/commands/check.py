@@ -29,7 +29,7 @@ class Check:
     as_json: bool
 
     def run(self) -> int:
-        """Print what was found; the exit code says whether the settings are worth it. Raises AdvisorError."""
+        """Print the result; the exit code says whether the settings are worth it. Raises AdvisorError."""
         from advisor.experiment.measuring.check import check
         from advisor.experiment.request import Request
         from advisor.recipe.catalog import load_catalog

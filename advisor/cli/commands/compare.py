@@ -1,4 +1,4 @@
-"""``perf-advisor compare``: what changed between two recorded sessions."""
+"""``perf-advisor compare``: the changes between two recorded sessions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """Tell what changed from one recorded session to another."""
+    """Tell the changes from one recorded session to another."""
 
     before: str
     after: str

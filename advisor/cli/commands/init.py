@@ -1,4 +1,4 @@
-"""``perf-advisor init``: a build() to complete, filled in with what was seen of a script."""
+"""``perf-advisor init``: a build() to complete, filled in from a watched script."""
 
 from __future__ import annotations
 

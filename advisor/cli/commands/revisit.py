@@ -31,7 +31,7 @@ class Revisit:
     recipe_folders: tuple[str, ...] = ()
 
     def run(self) -> int:
-        """Show and write what was asked for, and return the exit code. Raises AdvisorError."""
+        """Show and write the outputs that were asked for, and return the exit code. Raises AdvisorError."""
         from advisor.cli.commands.sessions import result_of
         from advisor.experiment.past.journal import open_session
         from advisor.experiment.state import SessionState

@@ -281,8 +281,8 @@ class Judge:
     def gain(self, new: Mapping[str, Value], old: Mapping[str, Value]) -> Gain:
         """The gain of one measured combination over another, by the goal; 1 is no difference.
 
-        Where only one of them stays within the limits, that one is much better; where none does, less memory is, or
-        what is faster per step.
+        Where only one of them stays within the limits, it is much better. Where none does, the one with less memory is
+        better, or under a limit on latency the one with the shorter step.
         """
         one, other = self.result(new), self.result(old) if old else self.yardstick.baseline.result
         if one is None or other is None or not one.measured:

@@ -1,1 +1,1 @@
-"""Adapters for what other libraries build: one file per library, listed in ``advisor/target/adapters.py``."""
+"""Adapters for models of other libraries: one file per library, found by ``advisor/target/adapters.py``."""

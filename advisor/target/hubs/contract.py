@@ -1,4 +1,4 @@
-"""The contract of an adapter, and what adapters share: made-up batches, and the errors that names end in."""
+"""The contract of an adapter, and the shared parts: made-up batches, and errors for unknown names."""
 
 from __future__ import annotations
 

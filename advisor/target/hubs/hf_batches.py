@@ -155,7 +155,7 @@ class _ModelInputs:
         return next((value for name in names if (value := _said_by(self.config, name)) is not None), default)
 
     def notes(self, *, train: bool) -> tuple[str, ...]:
-        """The assumptions made about the inputs, in sentences; and what training lacks."""
+        """The assumptions made about the inputs, in sentences; and the reason where it cannot be trained."""
         shapes = {name: list(value.shape[1:]) for name, value in self.inputs(1).items() if hasattr(value, "shape")}
         told = "random inputs: " + ", ".join(f"{name} {shape}" for name, shape in shapes.items())
         if train and labels_of(self.model) in _MATCHED and not has_scipy():
@@ -215,7 +215,7 @@ class _ModelInputs:
         }
 
     def _check_text(self, shape: tuple[int, ...]) -> None:
-        """Raise TargetError for what ``--input`` says of a text that the model cannot take."""
+        """Raise TargetError where ``--input`` gives a text that the model cannot take."""
         longest = longest_text(self.model)
         if self.shape and "pixel_values" not in self.accepted:
             check_input(self.spec, 3 if len(shape) > 1 and labels_of(self.model) == "choice" else 2, "8x128")
@@ -316,7 +316,7 @@ class _ModelInputs:
         return int(min(length, self.get("max_target_positions", default=length)))
 
     def labels(self) -> MakeLabels | None:
-        """Makes what the head is trained on, None where nobody knows."""
+        """Makes labels for the model's head; None where their form is not known."""
         makers: dict[str, MakeLabels] = {
             "tokens": lambda size, batch: {"labels": self._next_tokens(size, batch)},
             "decoded tokens": lambda size, batch: {"labels": self._tokens(size, self._decoded(batch))},

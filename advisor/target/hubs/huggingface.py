@@ -65,7 +65,7 @@ class HuggingFace(Adapter):
         return None
 
     def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Samples | None:
-        """Text, images or sound, with what the head is trained on."""
+        """Text, images or sound, with labels for the model's head."""
         import transformers
 
         plain: Any = model
@@ -117,7 +117,7 @@ def _read_config(transformers: Any, path: Path, shown: str) -> Any:
 
 
 def architecture_in(name: str, known: Iterable[str]) -> str | None:
-    """The architecture that a model's name speaks of: whole words first, then the longest of the earliest."""
+    """The architecture in a model's name: whole words first, then the longest of the earliest."""
     words = [word for word in re.split(r"[^a-z0-9]+", name.rpartition("/")[2].lower()) if word]
     squeezed = {re.sub(r"[^a-z0-9]", "", kind): kind for kind in known}
     for start in range(len(words)):

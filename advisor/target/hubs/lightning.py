@@ -69,7 +69,7 @@ class _Given:
 
 
 def _given(value: Any, pytorch: Any) -> _Given | None:
-    """The module and what came with it, in any order; None where there is none, or something else beside it."""
+    """The module and its Trainer and data, in any order; None where there is no module, or another thing beside it."""
     values = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple | list) else [value]
     own = (pytorch.LightningModule, pytorch.LightningDataModule)
     parts = [_instance(part) if isinstance(part, type) and issubclass(part, own) else part for part in values]
@@ -160,7 +160,7 @@ class _ByHand:
 
 
 def _told_of_step(module: Any) -> str:
-    """The note on what of the module is measured, and what is not."""
+    """The note on the measured parts of the module, and the others."""
     name = type(module).__name__
     if not module.automatic_optimization:
         return f"{name}'s own training_step, which updates the weights of {name} itself; callbacks are left out"
@@ -210,7 +210,7 @@ def _of_trainer(trainer: Any) -> dict[str, Any]:
 
 
 def _told_of(trainer: Any) -> list[str]:
-    """Notes on what a Trainer does with gradients that is not measured."""
+    """Notes on a Trainer's handling of gradients that is not measured."""
     if trainer is None:
         return []
     steps = trainer.accumulate_grad_batches

@@ -54,7 +54,7 @@ class Torchvision(Adapter):
         return built(name, options, build, _options_of(build), weights=None, **offline)
 
     def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Samples | None:
-        """Images, clips, or pairs of images, with what the model is trained on."""
+        """Images, clips, or pairs of images, with labels for the model."""
         room, _, rest = type(model).__module__.partition(".models.")
         if room != "torchvision":
             return None

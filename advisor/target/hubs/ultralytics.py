@@ -1,4 +1,4 @@
-"""Ultralytics: a YOLO's network with its own loss, on random images with what its task is trained on."""
+"""Ultralytics: a YOLO's network with its own loss, on random images with labels of its task."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def yolo_loss(model: Any, batch: Any) -> torch.Tensor:
 
 
 def _give_gains(network: Any) -> None:
-    """Give the network what Ultralytics' trainer sets: the weights of its losses, and the number of classes."""
+    """Set the attributes that Ultralytics' trainer sets: the weights of its losses, and the number of classes."""
     from ultralytics.cfg import get_cfg
     from ultralytics.utils import DEFAULT_CFG
 

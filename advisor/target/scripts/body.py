@@ -201,7 +201,7 @@ class Body:
         return losses
 
     def _begin_anew(self) -> None:
-        """Run what the loop around this one does between two runs of it."""
+        """Run the statements of the outer loop between two runs of this one."""
         assert isinstance(self._turns, Rounds)
         assert self._between is not None
         after, before, items = self._between
@@ -395,7 +395,7 @@ def _once(loop: Loop | None, statements: list[ast.stmt], file: str) -> CodeType:
 
 
 def _check_stands_alone(body: list[ast.stmt]) -> None:
-    """Raise NoBodyError for what has a meaning only in the function that it stands in."""
+    """Raise NoBodyError for statements that have a meaning only in their function."""
     for statement in body:
         for node in ast.walk(statement):
             if isinstance(node, ast.Yield | ast.YieldFrom | ast.Await | ast.Global | ast.Nonlocal):

@@ -1,4 +1,4 @@
-"""A ``build()`` to complete, filled in with what was seen of a script. Run as a program of its own by ``init``."""
+"""A ``build()`` to complete, filled in from a watched script. Run as a program of its own by ``init``."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def _changed_options(loss: nn.Module) -> dict[str, Any]:
 
 
 def _options(options: dict[str, Any]) -> tuple[str, str]:
-    """Options as arguments of a call, with an ellipsis for what cannot be written, and a remark where there is one."""
+    """Options as arguments of a call, with an ellipsis for values that cannot be written; and a remark, if any."""
     given = ", ".join(f"{name}={repr(value) if _is_simple(value) else '...'}" for name, value in options.items())
     return given, "" if all(map(_is_simple, options.values())) else "  # TODO: ..."
 

@@ -1,4 +1,4 @@
-"""A script's loops by their source: what follows an update, what decides on the loss, and which others train."""
+"""A script's loops by their source: the statements after an update, branches of the loss, other loops that train."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _bound_by(node: ast.AST) -> set[str]:
 
 
 def _is_in_place(method: str) -> bool:
-    """Whether a method changes what it is called on, and not gradients, as ``clip_grad_norm_`` does."""
+    """Whether a method changes its object, and not gradients, as ``clip_grad_norm_`` does."""
     return method.endswith("_") and "grad" not in method
 
 
@@ -185,7 +185,7 @@ def other_loops(source: str, loop: ast.stmt, lines: Iterable[int]) -> list[int]:
 
 
 def clears_gradients(file: str, loop: ast.stmt, within: Iterable[ast.AST]) -> bool:
-    """Whether a loop, what it calls of its file, or one of the functions ``within`` it clears gradients."""
+    """Whether a loop, a function of its file that it calls, or one of the functions ``within`` it clears gradients."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):
@@ -214,7 +214,7 @@ def _names_called(node: ast.AST) -> set[str]:
 
 
 def _name_called(call: ast.Call) -> str:
-    """The last part of the name of what is called: ``step`` of ``optimizer.step()``."""
+    """The last part of a call's name: ``step`` of ``optimizer.step()``."""
     return ast.unparse(call.func).rpartition(".")[2]
 
 

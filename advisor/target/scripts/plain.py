@@ -79,7 +79,7 @@ def _is_loss_of(batch: Any, call: ModelCall, loss: LossCall | None, backward: An
 
 
 def _note_of_parts(seen: Seen) -> str:
-    """A note on the parts that are measured, and on what is left out."""
+    """A note on the measured parts, and on those left out."""
     makes_batches = seen.loader is None and not _repeats(seen)
     made = "; its batch is measured again and again, without the making of batches" if makes_batches else ""
     return f"the script's model, loss and optimizer as its first step used them{made}; {_left_out(seen)}"
@@ -145,7 +145,7 @@ def _bound(loss: LossCall) -> Any:
 
 
 def _made_batch(call: ModelCall, loss: LossCall | None) -> Any:
-    """The batch of a loop without a loader, from what the model and the loss were called with."""
+    """The batch of a loop without a loader, from the arguments of the model and the loss."""
     if loss is None or not call.args or next(tensors_of(call.args), None) is None:
         return None
     return (*call.args, loss.args[1])
@@ -217,7 +217,7 @@ def _is_called_with(call: ModelCall, batch: Any) -> bool:
 
 
 def _is_made_of(batch: Any, given: Any) -> bool:
-    """Whether what a model was given is a batch, or a batch in a type of fewer bits."""
+    """Whether a model's argument is a batch, or a batch in a type of fewer bits."""
     return _same(batch, given) or _same(given, batch)
 
 

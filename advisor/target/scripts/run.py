@@ -59,7 +59,7 @@ def script_workload(script: str, directory: str) -> Any:
 
 
 def watched(script: str, directory: str) -> Seen:
-    """Run a script until its first whole step is done, or to its end, and return what was seen."""
+    """Run a script until its first whole step is done, or to its end, and return the records."""
     path = Path(directory, script).resolve()
     source = path.read_bytes()
     module = ModuleType(_MAIN)

@@ -18,7 +18,7 @@ from advisor.target.scripts.positions import Iterators
 
 @dataclass(slots=True)
 class ModelCall:
-    """A call of a module with parameters that no other such module made, and how autograd and autocast were set."""
+    """A call of a module with parameters, outside any other such call, and the state of autograd and autocast."""
 
     module: nn.Module
     args: tuple[Any, ...]
@@ -30,7 +30,7 @@ class ModelCall:
 
 @dataclass(slots=True)
 class LossCall:
-    """A call of a loss: its function, what it was called with, and the result."""
+    """A call of a loss: its function, its arguments, and the result."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -89,7 +89,7 @@ class Seen:
     trains_elsewhere: bool = False
 
     def forget(self) -> None:
-        """Forget what was seen of a step."""
+        """Forget the records of a step."""
         self.loader = self.batch = self.clip_norm = self.fitted = None
         self.changes_gradients = self.changes_weights = False
         step = self.calls, self.losses, self.backward, self.updates, self.frames, self.handed_out

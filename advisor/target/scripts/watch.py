@@ -1,4 +1,4 @@
-"""Watching a script: what its loop calls, seen through the hooks of PyTorch, until one whole step is done."""
+"""Watches a script's calls through the hooks of PyTorch until one whole step is done."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Watch:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[Seen]:
-        """Watch what runs inside this context."""
+        """Watch the code inside this context."""
         with contextlib.ExitStack() as stack:
             for handle in (
                 module_hooks.register_module_forward_pre_hook(self._before_forward),

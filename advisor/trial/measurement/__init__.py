@@ -1,1 +1,1 @@
-"""The instruments of a trial: batches, the clock, memory, what disturbed it, the first steps."""
+"""The instruments of a trial: batches, the clock, memory, disturbances, the first steps."""

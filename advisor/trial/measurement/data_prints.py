@@ -1,4 +1,4 @@
-"""Prints of batches, by which the data of two trials is compared; and what of a loader cannot be pickled or pinned."""
+"""Prints of batches, to compare the data of two trials; and the parts of a loader that cannot be pickled or pinned."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class _EnoughError(Exception):
 
 
 class _Sink:
-    """A file that forgets what is written and ends the pickling when it has seen enough."""
+    """A file that discards its input and ends the pickling after a number of bytes."""
 
     def __init__(self) -> None:
         self._seen_bytes = 0

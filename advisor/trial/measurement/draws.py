@@ -81,7 +81,7 @@ def check_batches(batches: list[Any], *, of_loader: bool) -> None:
 
 
 def print_of_data(data: Any, batches: list[Any], seed: int, plan: StepPlan, *, twice: bool) -> DataPrint | None:
-    """The prints of a loader's first batches; None for what is no loader.
+    """The prints of a loader's first batches; None for other data.
 
     With ``twice`` some are drawn again under the same seed, but with other random numbers for the dataset: what differs
     then says nothing when two loaders are compared.
@@ -172,7 +172,7 @@ def _first_print(loader: Any) -> BatchPrint:
 
 
 def notes_on_data(data: DataPrint | None) -> list[str]:
-    """The note on how the data of trials are compared."""
+    """The note on parts of the data that are not compared."""
     places = (*data.random, *data.loose) if data is not None else ()
     if not places:
         return []
@@ -206,7 +206,7 @@ def loader_failure(error: BaseException, turn: int) -> TargetError:
 
 
 def seed_host(seed: int) -> None:
-    """Seed what datasets, samplers and transforms draw from: the generators of PyTorch, Python and NumPy."""
+    """Seed the generators that datasets, samplers and transforms use: those of PyTorch, Python and NumPy."""
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
     numpy = sys.modules.get("numpy")
@@ -215,7 +215,7 @@ def seed_host(seed: int) -> None:
 
 
 def seed_all(seed: int) -> None:
-    """Seed what a target's model, loss and data draw from: the generators of the host and of all devices."""
+    """Seed the generators of the host and of all devices."""
     torch.manual_seed(seed)
     seed_host(seed)
 
@@ -262,7 +262,7 @@ def _with_attributes(loader: Any) -> list[Any]:
 
 
 def _global_names(loader: Any) -> Iterator[tuple[dict[str, Any], str, Any]]:
-    """The global names that the code of a loader's dataset and functions reads or sets, with what they stand for."""
+    """The global names that the code of a loader's dataset and functions reads or sets, with their values."""
     if isinstance(loader, DataLoader) and "dataset" in vars(loader):
         for one, _ in seen_by_workers(loader):
             if isinstance(one, types.FunctionType) and not is_of_a_library(one):
@@ -368,7 +368,7 @@ def _replace_indices(loader: Any, replaced: Any) -> None:
 
 
 def _owners(value: Any, depth: int) -> Iterator[Any]:
-    """A loader, its samplers and its datasets: what may keep count of what has been drawn."""
+    """A loader, its samplers and its datasets: the objects that may count draws."""
     if isinstance(value, list | tuple):
         for one in value[:16]:
             yield from _owners(one, depth)

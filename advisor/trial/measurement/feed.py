@@ -181,7 +181,7 @@ class Feed:
         return int(self._loader.num_workers * (self._loader.prefetch_factor or 2))
 
     def cycle(self, most_steps: int) -> int:
-        """After how many steps the work of a loader's workers repeats: an epoch of no more than ``most_steps``.
+        """Number of steps after which the work of a loader's workers repeats: an epoch of no more than ``most_steps``.
 
         Of longer epochs it is a batch of each worker, which finish theirs at about the same time.
         """

@@ -1,4 +1,4 @@
-"""Guards: what disturbed a measurement from outside. A disturbed trial is marked, with the reason in plain words."""
+"""Guards: disturbances of a measurement from outside. A disturbed trial is marked, with the reason in plain words."""
 
 from __future__ import annotations
 

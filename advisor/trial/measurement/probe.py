@@ -1,4 +1,4 @@
-"""The numerics probe: what the first steps compute, on the same weights and batches in every trial."""
+"""The numerics probe: the results of the first steps, on the same weights and batches in every trial."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The instrumented pass: where a step's time goes, and what the machine can do."""
+"""The instrumented pass: the parts of a step's time, and the machine's peak rates."""

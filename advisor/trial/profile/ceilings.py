@@ -147,7 +147,7 @@ def _room_bytes(device: torch.device, hardware: Hardware) -> int:
 
 
 def _unless_it_fails(measure: Callable[[], float | None]) -> float | None:
-    """None for what this machine cannot do, or has no memory for: out of memory is a RuntimeError too."""
+    """The result of a call; None where this machine cannot do it, or has no memory for it."""
     with contextlib.suppress(RuntimeError, MemoryError):
         return measure()
     return None

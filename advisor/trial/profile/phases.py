@@ -1,4 +1,4 @@
-"""Phases: how long each part of a step takes, waiting at each boundary; and the same step by several clocks."""
+"""Phases: the time of each part of a step, waiting at each boundary; and the same step by several clocks."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def measure_phases(step: TrainStep | InferStep, feed: Feed, *, limit_s: float) -
 
 
 def measure_parts(step: TrainStep | InferStep | GraphedStep, feed: Feed, *, limit_s: float) -> dict[str, float]:
-    """The same of a step as it was timed: a captured one has no parts but the wait for its batch and its replay."""
+    """The phases of a step as it was timed. A captured step has two: the wait for its batch, and its replay."""
     if not isinstance(step, GraphedStep):
         return measure_phases(step, feed, limit_s=limit_s)
     timer, started = PhaseTimer(step.device), time.perf_counter()
@@ -118,7 +118,7 @@ _LONG_STEP_MS = 1000.0
 
 
 def check_clocks(clock: StepClock, block_ms: float, kernels_per_step: float | None) -> ClockCheck:
-    """The same steps under each clock, medians in ms; ``block_ms`` is what the timed blocks said of them.
+    """The same steps under each clock, medians in ms; ``block_ms`` is the result of the timed blocks.
 
     The steps run in the timed loop, their data included. The naive clock starts from an empty queue and times so few
     steps that their kernels do not fill it, or it would wait for the device after all.

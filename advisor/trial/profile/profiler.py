@@ -1,4 +1,4 @@
-"""The profile: phases, operators, what the device did, FLOPs, and the verdict on what the step is bound by."""
+"""The profile: phases, operators, the device's activity, FLOPs, and the step's bottleneck."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def profile_step(
 
 
 def phases_alone(step: TrainStep | InferStep, feed: Feed, step_ms: float, *, limit_s: float) -> Profile:
-    """A profile of nothing but the phases; its bottleneck is named only where getting the data holds the step up."""
+    """A profile of the phases alone; it names a bottleneck only where that is the wait for data."""
     measured = Profile(step_ms=step_ms, phases=_phases(step, feed, step_ms, limit_s), phases_alone=True)
     bottleneck, evidence = judge(measured)
     if bottleneck not in (Bottleneck.INPUT, Bottleneck.COPY):
@@ -200,7 +200,7 @@ def judge(measured: Profile) -> tuple[Bottleneck | None, str]:
 
 
 def _starves(measured: Profile, fetching: float) -> bool:
-    """Whether getting the data is what holds the step up.
+    """Whether the wait for data is the bottleneck.
 
     A device that computes meanwhile does not wait for it: its idle share bounds what the data can cost.
     """

@@ -211,7 +211,7 @@ def _annotated(phase: Phase, call: Callable[[], T]) -> T:
 
 
 def _device_phases(events: Sequence[Any], on_device: Sequence[Any], steps: int) -> dict[str, float]:
-    """Milliseconds per step in which the device ran what was launched in each phase.
+    """Milliseconds per step of device time, by the phase that launched it.
 
     A kernel and the call that launched it share a correlation id. It belongs to the phase that the host was in at that
     call, whichever thread made it: the backward pass has one of its own.

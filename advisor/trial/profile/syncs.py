@@ -1,4 +1,4 @@
-"""Host waits: the lines of a step at which the host waits for the device, and for how long.
+"""Host waits: the lines of a step at which the host waits for the device, and the time of each.
 
 PyTorch's synchronisation debug mode warns in the thread and under the stack that waits, so the stack of the warning
 names the user's line. The warning itself comes after the wait; what is timed is the call around it.

@@ -41,7 +41,7 @@ class TrafficCounter(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run the operator and add what it moves."""
+        """Run the operator and add its bytes."""
         result = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__
         if not (func.is_view or name in _MOVES_NOTHING):

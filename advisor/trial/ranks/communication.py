@@ -1,4 +1,4 @@
-"""Figures that ranks exchange, all-reduce by message size, and what ranks spend on one another."""
+"""Figures that ranks exchange, all-reduce by message size, and the time that ranks wait for each other."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Peers:
         return [one.tolist() for one in found]
 
     def largest(self, value: float) -> float:
-        """The largest of the ranks' values: what is decided by it is decided alike by all."""
+        """The largest of the ranks' values, the same on all of them."""
         return max(values[0] for values in self.gathered([value]))
 
     def objects(self, value: Any) -> list[Any]:

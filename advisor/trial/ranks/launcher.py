@@ -97,7 +97,7 @@ class _Rank:
 
 @dataclass(slots=True)
 class Launcher:
-    """torchrun, the socket that its ranks come to, and what they say."""
+    """torchrun, the socket of its ranks, and their messages."""
 
     spec: TrialSpec
     folder: Path
@@ -198,7 +198,7 @@ class Launcher:
         return since_s > _SETTLING_S and (died or self._agent_ended() or bool(told))
 
     def _failure(self) -> TrialResult:
-        """The first error that a rank made itself; else who died, who hangs, or what torchrun said."""
+        """The first error that a rank made itself; else the rank that died or hangs, or torchrun's message."""
         own = [one for one in self._ranks if one.result is not None and one.fails]
         first = next((one for one in own if not failures.blames_another(one.result)), None)
         if first is not None:

@@ -295,7 +295,7 @@ _PLAIN = "Return the plain model and loader from build(): perf-advisor starts th
 
 
 def _check_plain(loop: Loop) -> None:
-    """Raise TargetError for what is spread over ranks already, and for what cannot be."""
+    """Raise TargetError for a workload that is spread over ranks already, or cannot be."""
     if loop.spread_already:
         raise TargetError(f"{loop.spread_already}.", _PLAIN)
     if loop.step is not None:
