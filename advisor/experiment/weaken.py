@@ -24,6 +24,8 @@ _OF_CAPTURE = ("captur", "cuda graph", "cudagraph", "graph replay", "stream is c
 _OF_THE_LOSS = "the loss cannot be captured"
 # A step that cannot be captured because it makes a tensor on the host and copies it to the GPU.
 _OF_HOST_COPIES = ("cannot copy between cpu and cuda tensors",)
+# The same of a step of the user's own, in the words of portable/observed.py.
+_OF_OWN_COPIES = ("copies between the host and the gpu",)
 _OF_COMPILING = ("dynamo", "inductor", "triton", "compil", "fake tensor", "faketensor", "backend=")
 
 # A compiled step that was promised another layout than a kernel returns.
@@ -69,7 +71,7 @@ def _by_message(text: str, rest: tuple[Weakening, ...], *, compiled: bool) -> tu
     """The weakenings that fit the error's message. A compiler's names types and layouts of any kind."""
     causes: tuple[tuple[tuple[str, ...], tuple[Weakening, ...]], ...] = (
         (_OF_SECOND_DERIVATIVES, (_uncompiled, *rest)),
-        (_OF_HOST_COPIES, (_on_device, *rest)),
+        (_OF_HOST_COPIES + _OF_OWN_COPIES, (_on_device, *rest)),
         (_OF_CAPTURE, rest),
         (_OF_PROMISED_LAYOUT if compiled else (), (_layout, _compiling, _graph, _others, without_half)),
         (_OF_COMPILING if compiled else (), (_compiling, _graph, _others, without_half)),

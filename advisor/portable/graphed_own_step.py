@@ -80,10 +80,10 @@ class GraphedOwnStep(GraphedStep):
         if self.captured:
             self._drop("the batches have another form")
             return True
-        hook = foreign_hook(self._state.reached.modules)
-        if hook:
-            reason = hook
-        elif len(self._observed) < OBSERVED_STEPS:
+        if hook := foreign_hook(self._state.reached.modules):
+            self._refuse(hook)
+            return True
+        if len(self._observed) < OBSERVED_STEPS:
             reason = "too few of the last steps were alike"
         elif torch.is_autocast_enabled(self.device.type) and torch.is_autocast_cache_enabled():
             reason = "the step runs inside autocast, which keeps casts of weights that a graph would go on to use"
@@ -116,7 +116,9 @@ class GraphedOwnStep(GraphedStep):
         observed = ObservedStep(self.device, batch, state.leaves) if watches else None
         versions, draws = list(map(writes_to, given)), state.draws() if watches else []
         result = self.graph.warm_up(lambda: self._watched_run(batch, observed))
-        if watches and state.draws() != draws:
+        if observed is not None and observed.problem:
+            self._refuse(observed.problem)
+        elif watches and state.draws() != draws:
             self._refuse(DRAWS)
         elif list(map(writes_to, given)) != versions:
             self._refuse("the step writes into the batch that it is given")
@@ -151,9 +153,7 @@ class GraphedOwnStep(GraphedStep):
 
     def _look_after(self, before: "StepState", observed: ObservedStep | None, result: typing.Any) -> None:
         """Look at what an eager step did, and compare it with the one before."""
-        if observed is not None and observed.problem:
-            self._refuse(observed.problem)
-        elif changed := self._changes(before, observed):
+        if changed := self._changes(before, observed):
             self._look_anew()
             self._put_off(f"the step changes {changed} each time, and a replay runs no Python")
         elif observed is not None:
@@ -275,6 +275,8 @@ class StepState:
     @property
     def problem(self) -> str:
         """A sentence on what no step that reaches this can be captured with; empty where there is nothing."""
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            return "the step runs on several GPUs"
         for optimizer in self.reached.optimizers:
             counts = "capturable" in optimizer.defaults and not all(map(on_device, optimizer.param_groups))
             if counts and self.step.device.type == "cuda":
@@ -343,7 +345,8 @@ class StepState:
         for address, tensor in observed.read.items():
             if address not in known:
                 shape = "x".join(map(str, tensor.shape)) or "one number"
-                return f"the step reads a tensor ({shape}) that is not found in its variables: pass it in or name it"
+                what = "made from Python or NumPy values in the step, or held where only a package sees it"
+                return f"the step reads a tensor ({shape}) that is not found in its variables: {what}"
         return ""
 
     def put_back(self, gradients: list[tuple[torch.Tensor, torch.Tensor | None]]) -> None:

@@ -7,8 +7,10 @@ only those attributes count that the code names.
 
 import builtins
 import collections
+import dis
 import enum
 import functools
+import itertools
 import operator
 import random
 import sys
@@ -37,6 +39,8 @@ CALLS = (types.FunctionType, types.MethodType, types.BuiltinMethodType, functool
 ANY_ATTRIBUTE = frozenset({"__dict__", "vars", "attrgetter"})
 # Methods that make an object, or show it to a person.
 MAKING = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__", "__repr__", "__str__"})
+# Functions by which code reaches whatever a text names.
+ANYTHING = frozenset({"globals", "eval", "exec"})
 ATTRIBUTE_BY_TEXT = frozenset({"getattr", "setattr", "hasattr", "delattr"})
 
 
@@ -98,7 +102,7 @@ class Reachable:
             for name in held.keys() - names:
                 del held[name]
         for place, value in zip(self._singles.places, self._single_values, strict=True):
-            if value is not None or value_at(*place) is not None:
+            if value_at(*place) is not value:
                 put_at(*place, value)
 
     def tensor(self, name: str) -> torch.Tensor:
@@ -114,17 +118,19 @@ class Reachable:
         self._sizes = self._read_sizes()
         self._filled = [held for held in self._dicts if held]  # most have nothing, such as those for hooks
         self._single_values = self._singles.read()
-        self._kept = [(held, dict(held)) for held in self._dicts] + [(held, list(held)) for held in self._sequences]
+        self._kept = [(held, dict(dict.items(held))) for held in self._dicts] + [
+            (held, list(held)) for held in self._sequences
+        ]
         self._had = [(held, set(held)) for held in self._namespaces]
         self._values = list(self._read_values())
         self._contents = [array.tobytes() for array in self._arrays]
 
     def _read_sizes(self) -> list[int]:
-        return [*map(len, self._dicts), *map(len, self._sequences), *map(len, self._namespaces)]
+        return [*map(dict.__len__, self._dicts), *map(len, self._sequences), *map(len, self._namespaces)]
 
     def _read_values(self) -> typing.Iterator[typing.Any]:
         filled = self._filled
-        inside = chain(chain.from_iterable(filled), chain.from_iterable(map(dict.values, filled)))
+        inside = chain(chain.from_iterable(map(dict.keys, filled)), chain.from_iterable(map(dict.values, filled)))
         return chain(inside, chain.from_iterable(self._sequences), self._singles.read())
 
     # --- the walk -------------------------------------------------------------------------------------------------
@@ -132,7 +138,11 @@ class Reachable:
     def _walk(self) -> None:
         """Look at what is reached, what is near first, until nothing is left but what no code names."""
         while self._waiting and not self.cannot_watch:
-            self._look_at(*self._waiting.popleft())
+            label, thing = self._waiting.popleft()
+            try:
+                self._look_at(label, thing)
+            except Exception:  # an object of any class may refuse to be looked into
+                self.cannot_watch = f"the step reaches {label}, which cannot be looked into"
             if len(self.facts) > MOST_REACHED:
                 self.cannot_watch = f"the step reaches more than {MOST_REACHED:,} values, too many to watch"
             if not self._waiting:
@@ -187,7 +197,8 @@ class Reachable:
                 self._note_single(f"{label}.{name}", thing, name)
             if owned:
                 self._look_at_class(kind)
-                self._look_at_some(label, own, own, always=OF_TORCH if isinstance(thing, torch.nn.Module) else ())
+                of_module = OF_TORCH if isinstance(thing, torch.nn.Module) else ()
+                self._look_at_some(label, own, own, always=own if inherits_from_package(kind) else of_module)
             else:
                 self._look_at_dict(label, own)
         own = getattr(thing, "__dict__", None)
@@ -256,22 +267,33 @@ class Reachable:
             self._note_single(name, cell, "")
         self._waiting += [(label, function.__defaults__), (label, function.__kwdefaults__)]
         for part in codes_of(code):
+            self._look_at_imported(part, function.__globals__)
             self._names.update(part.co_names)
-            if not ATTRIBUTE_BY_TEXT.isdisjoint(part.co_names):
-                self._names.update(constant for constant in part.co_consts if isinstance(constant, str))
+            if not ANYTHING.isdisjoint(part.co_names):
+                self.cannot_watch = (
+                    f"{function.__name__} may reach anything by {', '.join(ANYTHING & {*part.co_names})}"
+                )
+            self._names.update(names_by_text(part))
         for name in names_of_globals(code):
             if name in function.__globals__ or not hasattr(builtins, name):
                 self._note_single(name, function.__globals__, name)
+
+    def _look_at_imported(self, code: types.CodeType, around: dict[str, typing.Any]) -> None:
+        """Look at the modules that code imports when it runs."""
+        for one in dis.get_instructions(code):
+            if one.opname == "IMPORT_NAME":
+                inside = f"{around.get('__package__')}.{one.argval}".rstrip(".")
+                found = [sys.modules.get(name) for name in (one.argval, inside)]
+                self._waiting += [(one.argval, module) for module in found if module is not None]
 
     def _look_at_dict(self, label: str, held: dict[typing.Any, typing.Any]) -> None:
         if id(held) in self._groups:
             self._look_at_some(label, held, sorted(held.keys() - {"lr"}), always=held)
             return
         self._dicts.append(held)
-        self._waiting += [(label, key) for key in held if not is_plain(key)]
-        named = ((key if isinstance(key, str) else place, key) for place, key in enumerate(held))
-        for name, key in list(named):
-            self._note(f"{label}.{name}", held[key], (held, key))
+        self._waiting += [(label, key) for key in dict.keys(held) if not is_plain(key)]
+        for place, (key, value) in enumerate(list(dict.items(held))):
+            self._note(f"{label}.{key if isinstance(key, str) else place}", value, (held, key))
 
     def _note_all(self, label: str, holder: typing.Any, parts: typing.Iterable[tuple[int, typing.Any]]) -> None:
         for place, value in list(parts):
@@ -290,6 +312,19 @@ class Reachable:
         if isinstance(value, torch.Tensor) and not isinstance(place[0], (tuple, set, frozenset)):
             self.places[label] = place
         self._waiting.append((label, value))
+
+
+def names_by_text(code: types.CodeType) -> set[str]:
+    """The names by which code gets attributes with ``getattr`` and the like; a name for any where it computes one."""
+    found: set[str] = set()
+    instructions = list(dis.get_instructions(code))
+    for place, one in enumerate(instructions):
+        if one.argval in ATTRIBUTE_BY_TEXT and one.opname.startswith("LOAD_"):
+            given = list(itertools.takewhile(lambda one: not one.opname.startswith("CALL"), instructions[place + 1 :]))
+            texts = [one.argval for one in given if one.opname == "LOAD_CONST" and isinstance(one.argval, str)]
+            is_plain_call = texts and all(one.opname.startswith(("LOAD_", "PUSH_", "PRECALL")) for one in given)
+            found.update(texts if is_plain_call else ["__dict__"])
+    return found
 
 
 def fact_of(value: typing.Any) -> typing.Any:
@@ -340,11 +375,12 @@ def name_of_kind(thing: typing.Any, otherwise: str = "the step") -> str:
 
 
 def file_of(call: typing.Any) -> str:
-    """The file with the code of a function or of an object that is called; empty where there is none."""
+    """The file with the code of a function that is called; empty where there is none, or it is PyTorch's."""
     while isinstance(call, (functools.partial, types.MethodType)):
         call = call.func if isinstance(call, functools.partial) else call.__func__
     code = getattr(call, "__code__", None)
-    return code.co_filename if isinstance(code, types.CodeType) else ""
+    file = code.co_filename if isinstance(code, types.CodeType) else ""
+    return "" if PACKAGES[-1] in file else file
 
 
 def is_users(one: typing.Any) -> bool:
@@ -353,6 +389,17 @@ def is_users(one: typing.Any) -> bool:
     home = sys.modules.get(name) if isinstance(one, type) else one
     place = getattr(home, "__file__", None)
     return not is_in_package(place) if place else name not in sys.builtin_module_names
+
+
+def inherits_from_package(kind: type) -> bool:
+    """Whether code of an installed package, beside that of any module, may use the attributes of a class's objects."""
+    usual = (object, torch.nn.Module)
+    return any(base not in usual and not is_users(base) and not is_standard(base) for base in kind.__mro__)
+
+
+def is_standard(kind: type) -> bool:
+    """Whether a class is Python's own."""
+    return kind.__module__.partition(".")[0] in sys.stdlib_module_names
 
 
 def is_in_package(file: str) -> bool:
@@ -367,4 +414,4 @@ def is_of_libraries(kind: type) -> bool:
     top = kind.__module__.partition(".")[0]
     if top == "torch":
         return not kind.__module__.startswith(TORCH_STATE)
-    return top == "numpy" or top in sys.stdlib_module_names or issubclass(kind, enum.Enum)
+    return top == "numpy" or is_standard(kind) or issubclass(kind, enum.Enum)
