@@ -12,18 +12,19 @@ number.
 
 When it does not
 ----------------
-When the kernels are long enough to hide their launches, a replay gains nothing. The step must have fixed shapes
-and must not make the host wait: no `.item()`, no branching on a tensor's value, no batch that is smaller than
-the others (use `drop_last=True`). Where only the loss does such things, as one that matches boxes or reads lengths,
-`around_loss` records the model's forward and backward pass in two graphs and runs the loss between them. The graph
-keeps memory of its own, so the reserved memory grows. The step of `train_step` copies learning rates in before each
-replay, so schedules work; when another number changes that the model or the loss reads, or a tensor is replaced, it
-records anew. A step that keeps a state in an attribute from one call to the next, decides by random numbers of the
-host, gets sparse batches or writes into its batch is not recorded. Under float16 the gradient scaler asks the host, so
-the update stays outside the recording. A step of your own is recorded whole, several optimizers and all, once two of
-its first calls were seen to do the same; one that reads a result (`.item()`), copies between the host and the GPU,
-draws numbers on the host or counts its calls is left as it is, with the reason. In a recording of your own, Python
-numbers are frozen, the learning rate among them.
+When the kernels are long enough to hide their launches, a replay gains nothing. The step must have fixed shapes and
+must not make the host wait: no `.item()`, no branching on a tensor's value, no batch that is smaller than the others
+(use `drop_last=True`). Where only the loss does such things, as one that matches boxes or reads lengths, `around_loss`
+records the model's forward and backward pass in two graphs and runs the loss between them. The graph keeps memory of
+its own, so the reserved memory grows. The step of `train_step` copies learning rates in before each replay, so
+schedules work; when another number changes that the model or the loss reads, or a tensor is replaced, it records anew.
+A step that keeps a state in an attribute from one call to the next, decides by random numbers of the host, reads a
+file, takes values one after another from an iterator, gets sparse batches or writes into its batch is not recorded.
+What a step leaves in attributes and dictionaries for the loop to read, a replay leaves there too. Under float16 the
+gradient scaler asks the host, so the update stays outside the recording. A step of your own is recorded whole, several
+optimizers and all, once two of its first calls were seen to do the same; one that reads a result (`.item()`), copies
+between the host and the GPU, draws numbers on the host or counts its calls is left as it is, with the reason. In a
+recording of your own, Python numbers are frozen, the learning rate among them.
 
 Numerics
 --------

@@ -11,6 +11,7 @@ import torch
 from advisor.portable.capturing import CudaGraph, as_if_captured, masks_as_given
 from advisor.portable.dependence import DRAWS, depends_on_draws, depends_on_values, host_generators
 from advisor.portable.host_constants import HostConstants, find_host_constants, places_on_host
+from advisor.portable.left_behind import LeftBehind, own_copy
 from advisor.portable.nested import copy_into, copy_of_batch, map_tensors, signature_of, tensors_of
 from advisor.portable.optimizer_options import TensorRates, mark_stepped
 from advisor.portable.optimizer_steps import updates_without_host
@@ -99,7 +100,7 @@ class GraphedStep:
     blocks are compiled, the forward pass goes the way that it goes in a capture. Each replay computes with the present
     learning rates. Before it, what a graph cannot follow is compared with what was captured: the batch's structure,
     shapes, types and Python values; the layers, their modes and hooks; the parameters and which of them are trained;
-    the numbers and tensors that the model and the loss read (``watching.py`` says which are found); the optimizer's
+    the values and objects that the model and the loss read (``watching.py`` says which are found); the optimizer's
     other options and its state. Where that changed, the step runs eagerly and is captured again once it has settled. A
     batch that differs once, such as a short last one, runs eagerly between replays. Where options other than the
     learning rate change again and again, where the optimizer's step needs the host, and where gradients are scaled, the
@@ -136,6 +137,7 @@ class GraphedStep:
         self._static_batch: Any = None
         self._parameters: list[Any] = []
         self._gradients: list[Any] = []
+        self._left: LeftBehind | None = None
         self._others: list[tuple[Any, torch.Tensor]] = []  # parameters of other optimizers, and the graph's gradients
 
     @property
@@ -250,7 +252,7 @@ class GraphedStep:
     def _cannot_be_captured(self) -> bool:
         """Whether a captured step would leave something out; it is asked for again later."""
         assert self._watch is not None
-        reason = foreign_hook(self._watch.modules)
+        reason = foreign_hook(self._watch.modules) or self._watch.unfollowed
         if reason:
             self.patience.put_off(reason)
         return bool(reason)
@@ -333,7 +335,7 @@ class GraphedStep:
     def _look_for_constants(self, batch: Any) -> None:
         """Find the tensors of the host that the step copies to its device, unless they are those of the last step."""
         assert self._watch is not None
-        places = places_on_host(self._watch.tensors_in.places, self.device)
+        places = places_on_host(self._watch.objects_in.places, self.device)
         found_in = [(named(place), id(value_at(*place))) for place in places]
         if found_in != self._constants_in:
             self._constants_in, model, loss = found_in, self.step.model, self._watched_loss
@@ -349,7 +351,7 @@ class GraphedStep:
     def _drop(self, reason: str) -> None:
         """Forget the graph, which does not fit any more."""
         self.patience.ended(reason)
-        self._captured_key = self._static_batch = self._rates = None
+        self._captured_key = self._static_batch = self._rates = self._left = None
         self._parameters, self._gradients, self._others = [], [], []
         self.graph.drop()
         self._look_anew()
@@ -360,16 +362,19 @@ class GraphedStep:
             self._drop("the batches have another form")
         self._static_batch = copy_of_batch(batch)
         self._look_anew()
+        assert self._watch is not None
+        self._left = LeftBehind(self._watch.modules, self._watch.functions, self._watch.spaces)
         step = self.step
         self._constants.refresh()
         with self._constants.on_device():
-            if not isinstance(step, TrainStep):
+            if isinstance(step, TrainStep):
+                self._rates = TensorRates(step.optimizer, self.device) if self._update_inside else None
+                if self._rates is not None:
+                    self._rates.refresh()
+                self._record(step)
+            else:
                 self.graph.capture(lambda: step.forward(self._static_batch))
-                return True
-            self._rates = TensorRates(step.optimizer, self.device) if self._update_inside else None
-            if self._rates is not None:
-                self._rates.refresh()
-            self._record(step)
+        self._left.look()
         return True
 
     def _record(self, step: TrainStep) -> None:
@@ -426,8 +431,10 @@ class GraphedStep:
                 self.step.update()
             else:
                 mark_stepped(self.step.optimizer)
-        # The next replay overwrites the graph's own result.
-        result = map_tensors(copied, self._result)
+        # The next replay overwrites the graph's own tensors.
+        result = map_tensors(own_copy, self._result)
+        if self._left is not None:
+            self._left.renew()
         if isinstance(self.step, TrainStep):
             self.step.after(result)
         else:
@@ -463,11 +470,6 @@ def options_of(optimizer: Any) -> list[Any]:
     """The options of an optimizer's groups but the learning rate, which a captured update reads in a tensor."""
     names = [name for name in optimizer.defaults if name != "lr"]
     return [group.get(name) for group in optimizer.param_groups for name in names]
-
-
-def copied(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy that belongs to the caller, and to no autograd graph that a replay does not renew."""
-    return tensor.detach().clone()
 
 
 def writes_to(tensor: torch.Tensor) -> int:

@@ -8,7 +8,8 @@ import torch
 
 from advisor.portable.capturing import as_if_captured, masks_as_given
 from advisor.portable.dependence import DRAWS, host_generators
-from advisor.portable.graphed import GraphedStep, copied, writes_to
+from advisor.portable.graphed import GraphedStep, writes_to
+from advisor.portable.left_behind import own_copy
 from advisor.portable.nested import copy_of_batch, map_tensors, signature_of, tensors_of
 from advisor.portable.observed import ObservedStep, address_of
 from advisor.portable.optimizer_options import TensorRates, mark_stepped, on_device
@@ -240,11 +241,11 @@ class GraphedOwnStep(GraphedStep):
         if self._new_tensors:
             assert self._state is not None
             for place, tensor in self._new_tensors:
-                put_at(*place, copied(tensor))
+                put_at(*place, own_copy(tensor))
             self._state.reached.remember()
         for rates in self._all_rates:
             mark_stepped(rates.optimizer)
-        result = map_tensors(copied, self.graph.result)
+        result = map_tensors(own_copy, self.graph.result)
         self.own.after()
         return result
 

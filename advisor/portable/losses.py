@@ -10,9 +10,11 @@ from typing import Any
 
 import torch
 
+from advisor.portable.finder import Finder
 from advisor.portable.nested import map_tensors, tensors_of
-from advisor.portable.places import Finder, Values, codes_of, global_names, is_installed, value_of_cell
+from advisor.portable.places import Values, is_installed, value_of_cell
 from advisor.portable.python_state import HostDraws, PythonState
+from advisor.portable.read_code import codes_of, global_names
 
 MODEL_NAMES = frozenset({"model", "net", "network", "module"})
 OUTPUT_NAMES = frozenset(

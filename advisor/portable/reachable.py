@@ -22,9 +22,10 @@ import torch
 
 from advisor.portable.nested import slots_of
 from advisor.portable.optimizer_steps import updates_without_host
-from advisor.portable.places import PACKAGES, STANDARD, Place, codes_of, is_plain, put_at, value_at, value_of_cell
+from advisor.portable.places import PACKAGES, STANDARD, Place, is_plain, put_at, value_at, value_of_cell
 from advisor.portable.python_state import NAMESPACES, OF_TORCH
 from advisor.portable.reached import names_of_globals
+from advisor.portable.read_code import codes_of
 from advisor.portable.watching import Places
 
 # Values that are watched, at most. A count: each is compared before every replay, in some 0.05 us.

@@ -1,33 +1,25 @@
 """Detects changes that a captured step cannot follow: its surroundings are compared before each replay.
 
 A CUDA graph repeats kernels on the same memory. It follows what happens in that memory; it does not see a tensor that
-takes the place of another, a layer that is frozen, a changed mode, hook or Python number. Numbers and tensors are
-looked for where the code of the loss, of the layers' ``forward`` and of the user's own functions that they call reads
-them (``places.py``). One that is reached in another way, such as through a function of a package, is not noticed: keep
-such a number in a tensor and change that in place.
+takes the place of another, a layer that is frozen, a changed mode, hook or Python number. Numbers, tensors and objects
+are looked for where the code of the loss, of the layers' ``forward`` and of the user's own functions that they call
+reads them (``finder.py``). One that is reached in another way, such as through a function of a package, is not noticed:
+keep such a number in a tensor and change that in place.
 """
 
 import functools
 import operator
 from collections.abc import Callable, Iterable
-from itertools import chain, repeat
+from itertools import chain, compress, repeat
 from types import CellType
 from typing import Any
 
 import torch
 
-from advisor.portable.places import (
-    CONTENTS,
-    Finder,
-    Place,
-    holds_tensor,
-    is_installed,
-    is_plain,
-    value_at,
-    value_of_cell,
-)
+from advisor.portable.finder import Finder
+from advisor.portable.places import CONTENTS, Place, inner_state, is_installed, is_plain, value_at, value_of_cell
 
-REPLACED = "a tensor was replaced that the model or the loss reads"
+REPLACED = "a tensor or an object was replaced that the model or the loss reads"
 REQUIRES_GRAD = operator.attrgetter("requires_grad")
 # PyTorch's global flags that choose kernels, by the names of the quick functions behind ``torch.backends``.
 FLAG_NAMES = (
@@ -84,9 +76,12 @@ class Watch:
         found = finder.places
         self.containers = [place for place, key in found.values() if key == CONTENTS]
         places = [found[name] for name in found.keys() - set(overwritten) if name[1] != CONTENTS]
-        with_tensors = [place for place in places if holds_tensor(value_at(*place))]
-        self.numbers_in = Places([place for place in places if not holds_tensor(value_at(*place))])
-        self.tensors_in = Places(with_tensors)
+        plain = [is_plain(value_at(*place)) for place in places]
+        self.numbers_in = Places(list(compress(places, plain)))
+        self.objects_in = Places([place for place, told in zip(places, plain, strict=True) if not told])
+        self.written_in = [place for place in self.objects_in.places if inner_state(value_at(*place)) is not None]
+        self.unfollowed = finder.unfollowed
+        self.functions, self.spaces = list(finder.functions), list(finder.spaces.values())
         self.remember()
         self.checks = (
             ("layers, parameters or buffers of the model changed", self.has_other_objects),
@@ -95,7 +90,8 @@ class Watch:
             ("the hooks of the layers changed", self.has_other_hooks),
             ("a number changed that the model or the loss reads", self.has_other_numbers),
             ("a list or a dictionary grew or shrank that the model or the loss uses", self.has_other_sizes),
-            (REPLACED, self.has_other_tensors),
+            (REPLACED, self.has_other_values),
+            ("an array or a random generator was used that the model or the loss reads", self.has_other_states),
             ("a global flag of PyTorch changed", self.has_other_flags),
             ("the optimizer's parameters or state changed", self.updates_others),
             ("other layers are in training mode", self.has_other_modes),
@@ -113,7 +109,8 @@ class Watch:
         self.modes = list(map(dict.get, self.attributes, repeat("training")))
         self.hook_count = sum(map(len, self.hooks))
         self.numbers = self.numbers_in.read()
-        self.tensors = self.tensors_in.read()
+        self.values = self.objects_in.read()
+        self.states = self.read_states()
         self.sizes = list(map(len, self.containers))
         self.flag_values = self.read_flags()
         self.optimized = self.read_optimizer()
@@ -149,15 +146,23 @@ class Watch:
         """Whether a container has another size."""
         return list(map(len, self.containers)) != self.sizes
 
-    def has_other_tensors(self) -> bool:
-        """Whether another tensor is where the model or the loss reads one."""
-        return not same_objects(self.tensors_in.read(), self.tensors)
+    def has_other_values(self) -> bool:
+        """Whether another tensor or object is where the model or the loss reads one."""
+        return not same_objects(self.objects_in.read(), self.values)
 
     def replaced(self) -> list[Place]:
-        """The places with another tensor."""
-        now = self.tensors_in.read()
-        pairs = zip(self.tensors_in.places, map(operator.is_, now, self.tensors), strict=True)
+        """The places with another tensor or object."""
+        now = self.objects_in.read()
+        pairs = zip(self.objects_in.places, map(operator.is_, now, self.values), strict=True)
         return [place for place, is_same in pairs if not is_same]
+
+    def has_other_states(self) -> bool:
+        """Whether something was written into an array or the environment, or a random generator was drawn from."""
+        return self.read_states() != self.states
+
+    def read_states(self) -> list[Any]:
+        """What is in the arrays, the random generators and the environment."""
+        return [inner_state(value_at(*place)) for place in self.written_in]
 
     def has_other_flags(self) -> bool:
         """Whether a global flag of PyTorch is another."""

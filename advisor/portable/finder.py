@@ -1,0 +1,272 @@
+"""Finds the places where the forward passes of a model and a loss read plain values, tensors and objects.
+
+These are attributes, closures, default arguments and global names that their code and the user's own functions that it
+calls read; and what dictionaries, lists, namespaces, configs, other objects, classes and modules hold that are found
+there.
+"""
+
+import builtins
+import functools
+import io
+import os
+import threading
+import types
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from contextvars import ContextVar
+
+import torch
+
+from advisor.portable.nested import slots_of
+from advisor.portable.places import (
+    CONTENTS,
+    FUNCTIONS,
+    Place,
+    is_installed,
+    is_of_package,
+    is_options,
+    is_plain,
+    named,
+    value_of_cell,
+)
+from advisor.portable.python_state import CONTAINERS, MOST_LOOKED_INTO, OF_TORCH, holder_of
+from advisor.portable.read_code import codes_of, global_names, methods_called, modules_imported, names_in, names_read
+
+# Functions, containers and objects inside one another that are looked into, and things in each of them. Counts: more
+# are data.
+DEEPEST_READ = 12
+# Places that are compared before each replay, at most. A count: they take some 0.5 ms.
+MOST_PLACES = 10_000
+# Methods that read a file.
+FILE_READERS = frozenset({"read_text", "read_bytes"})
+# The names that count where all of an object's attributes do.
+Names = frozenset[str] | None
+
+
+class Finder:
+    """Collects ``places``, by what they can be found by, and the ``modules`` and ``functions`` whose code is run.
+
+    ``spaces`` are the namespaces, containers and cells that code which is run can write to. ``unfollowed`` says what
+    it reads that no comparison can follow; empty where there is nothing.
+    """
+
+    def __init__(self) -> None:
+        self.places: dict[tuple[int, typing.Any], Place] = {}
+        self.modules: dict[torch.nn.Module, None] = {}
+        self.functions: dict[types.FunctionType, None] = {}
+        self.spaces: dict[int, typing.Any] = {}
+        self.unfollowed = ""
+        self.seen: set[tuple[int, Names]] = set()
+
+    def look_at_call(self, call: typing.Any, depth: int = DEEPEST_READ) -> None:
+        """Look at what a model, a function, a method, a partial or another object reads when it is called."""
+        if isinstance(call, torch.nn.Module):
+            self.look_at_modules(call)
+        elif isinstance(call, functools.partial):
+            self.look_at_call(call.func, depth)
+            self.look_at_each(call.args, None, depth)
+            self.look_at_names(call.keywords, call.keywords, None, depth)
+        elif isinstance(call, types.MethodType):
+            self.look_at_function(call.__func__, depth)
+            self.look_at_object(call.__self__, call.__name__, depth)
+        elif isinstance(call, types.FunctionType):
+            self.look_at_function(call, depth)
+        elif callable(call):
+            self.look_at_function(type(call).__call__, depth)
+            self.look_at_object(call, "__call__", depth)
+
+    def look_at_modules(self, root: torch.nn.Module) -> None:
+        """Look at what a module and those inside it read in their forward passes."""
+        for module in root.modules():
+            if module in self.modules:
+                continue
+            self.modules[module] = None
+            kind: typing.Any = type(module)
+            of_torch = kind.__module__.startswith("torch.")
+            read = names_read(kind, "forward")
+            self.spaces[id(vars(module))] = vars(module)
+            for name in read & vars(module).keys() - OF_TORCH:
+                value = vars(module)[name]
+                if type(value) is float or not of_torch:
+                    self.look_at(vars(module), name, value, read)
+            if not of_torch:
+                self.look_at_class(kind, read, DEEPEST_READ)
+                for function in methods_called(kind, "forward"):
+                    self.look_at_function(function)
+
+    def look_at_object(self, owner: typing.Any, method: str, depth: int) -> None:
+        """Look at what a method reads in its object."""
+        kind = owner if isinstance(owner, type) else type(owner)
+        read = names_read(kind, method)
+        own = {} if isinstance(owner, type) else getattr(owner, "__dict__", {})
+        self.spaces[id(own)] = own
+        self.look_at_names(own, own.keys() - OF_TORCH, read, depth)
+        self.look_at_class(kind, read, depth)
+        for function in methods_called(kind, method):
+            self.look_at_function(function, depth)
+
+    def look_at_function(self, function: typing.Any, depth: int = DEEPEST_READ) -> None:
+        """Look at what a function reads in its closure and among its module's global names."""
+        if not isinstance(function, types.FunctionType) or function in self.functions:
+            return
+        self.functions[function] = None
+        codes = list(codes_of(function.__code__))
+        read = frozenset(name for code in codes for name in names_in(code))
+        for cell in function.__closure__ or ():
+            self.look_at(cell, "", value_of_cell(cell), read, depth)
+        globally = {name for code in codes for name in global_names(code)}
+        if "globals" in globally:
+            globally |= {name for code in codes for name in code.co_consts if isinstance(name, str)}
+        for name in globally & function.__globals__.keys():
+            self.look_at(function.__globals__, name, function.__globals__[name], read, depth)
+        if not is_installed(function):
+            self.look_at_own(function, codes, read, depth)
+            self.note_files(globally - function.__globals__.keys(), read)
+
+    def look_at_own(
+        self, function: types.FunctionType, codes: list[types.CodeType], read: frozenset[str], depth: int
+    ) -> None:
+        """Look at the default arguments, the attributes and the imports of a function of the user's own."""
+        self.look_at_each(function.__defaults__ or (), read, depth)
+        self.look_at_names(function.__kwdefaults__ or {}, function.__kwdefaults__ or (), None, depth)
+        self.look_at_names(vars(function), vars(function), read, depth)
+        for module in modules_imported(function, codes):
+            self.look_inside(module, read, depth)
+
+    def note_files(self, builtin: set[str], read: frozenset[str]) -> None:
+        """Note that code reads a file: each time it may hold something else."""
+        readers = ({"open"} & builtin & vars(builtins).keys()) | (FILE_READERS & read)
+        if readers:
+            self.unfollowed = (
+                f"the model or the loss reads a file ({min(readers)}), and a graph would repeat what it held"
+            )
+
+    def look_at_names(self, space: dict[str, typing.Any], names: Iterable[str], read: Names, depth: int) -> None:
+        """Look at these names of a namespace, where the code reads them."""
+        for name in list(names):
+            if read is None or name in read:
+                self.look_at(space, name, space[name], read, depth)
+
+    def look_at_each(self, values: tuple[typing.Any, ...], read: Names, depth: int) -> None:
+        """Look into values that their owner holds for good."""
+        for value in values:
+            self.look_into(value, read, depth)
+
+    def look_at_class(self, kind: type, read: Names, depth: int) -> None:
+        """Look at the values that a class of the user's own, and those it is made of, hold for all their objects."""
+        for base in kind.__mro__:
+            if not is_of_package(base):
+                for name, value in list(vars(base).items()):
+                    if (read is None or name in read) and is_held_by_class(name, value):
+                        self.look_at(base, name, value, read, depth)
+
+    def look_at(
+        self, holder: typing.Any, name: typing.Any, value: typing.Any, read: Names, depth: int = DEEPEST_READ
+    ) -> None:
+        """Note the place of a value, and the places inside it.
+
+        ``read`` are the names that the code around it reads: of an object of any class, a class and a module only those
+        of its attributes count that this code or its methods read; all of them where it is None.
+        """
+        if not isinstance(value, (types.ModuleType, type)):
+            self.add(holder, name)
+            if isinstance(value, Iterator) and not isinstance(value, io.IOBase):
+                kind = type(value).__name__
+                self.unfollowed = (
+                    f"the model or the loss takes values from a {kind}, and a graph would repeat the last one"
+                )
+        self.look_into(value, read, depth)
+
+    def look_into(self, value: typing.Any, read: Names, depth: int) -> None:
+        """Look at the parts of a value."""
+        if isinstance(value, torch.nn.Module):
+            self.look_at_modules(value)
+        elif depth and isinstance(value, FUNCTIONS) and not is_installed(value):
+            self.look_at_call(value, depth - 1)
+        if isinstance(value, CONTAINERS):
+            self.add(value, CONTENTS)
+        if depth and not is_plain(value) and (id(value), read) not in self.seen:
+            self.seen.add((id(value), read))
+            self.look_inside(value, read, depth - 1)
+
+    def look_inside(self, value: typing.Any, read: Names, depth: int) -> None:
+        """Look at what a container, an object, a class or a module holds."""
+        if isinstance(value, tuple):
+            self.look_at_each(value[:MOST_LOOKED_INTO], read, depth)
+            return
+        if isinstance(value, type):
+            self.look_at_class(value, with_methods(value, read), depth)
+            for name in read or ():
+                for function in () if is_of_package(value) else methods_called(value, name):
+                    self.look_at_function(function, depth)
+            return
+        own = namespace_of(value)
+        self.spaces[id(own)] = own
+        within, inside = parts_inside(value, read)
+        for holder, name, part in inside:
+            self.look_at(holder, name, part, within, depth)
+        if not isinstance(value, (*CONTAINERS, types.ModuleType, torch.Tensor)) and not is_of_package(type(value)):
+            self.look_inside(type(value), read, depth)
+
+    def add(self, holder: typing.Any, name: typing.Any) -> None:
+        """Note a place."""
+        if len(self.places) < MOST_PLACES:
+            self.places[named((holder, name))] = (holder, name)
+            self.spaces[id(holder)] = holder
+
+
+def with_methods(kind: typing.Any, read: Names) -> Names:
+    """These names, and those that the methods of a class which are among them read."""
+    if read is None:
+        return read
+    return read.union(*(names_read(kind, name) for name in read if hasattr(kind, name)))
+
+
+def is_held_by_class(name: str, value: typing.Any) -> bool:
+    """Whether what a class has by this name is data of its own, and no method or part of the language."""
+    return not name.startswith("__") and not callable(value) and not hasattr(type(value), "__get__")
+
+
+def parts_inside(value: typing.Any, read: Names) -> tuple[Names, list[tuple[typing.Any, typing.Any, typing.Any]]]:
+    """The names that count among the parts of a value, and the parts with their places."""
+    if isinstance(value, CONTAINERS):
+        items = {} if isinstance(value, set) else value if isinstance(value, dict) else dict(enumerate(value))
+        return read, [(value, key, part) for key, part in list(items.items())[:MOST_LOOKED_INTO]]
+    if isinstance(value, ContextVar):
+        return read, [(value, "", value.get(None))]
+    if isinstance(value, torch.optim.Optimizer):
+        groups = [(group, name) for group in value.param_groups for name in group if name != "params"]
+        return read, [(group, name, group[name]) for group, name in groups]
+    if isinstance(value, types.ModuleType):
+        return read, parts_of_module_file(value, read)
+    own = namespace_of(value)
+    if isinstance(value, (types.SimpleNamespace, threading.local)) or is_options(value):
+        return read, [(own, name, part) for name, part in list(own.items())[:MOST_LOOKED_INTO]]
+    if isinstance(value, Mapping) and is_of_package(type(value)) and not isinstance(value, os._Environ):
+        read = None  # a config of a package: what its keys stand for lies in attributes of any names
+    names = with_methods(type(value), read)
+    found = [(own, name, part) for name, part in list(own.items()) if names is None or name in names]
+    slots = [name for kind in type(value).__mro__ if not is_of_package(kind) for name in slots_of(kind)]
+    found += [
+        (value, name, getattr(value, name)) for name in slots if name in (names or slots) and hasattr(value, name)
+    ]
+    return read if read is None else names, found
+
+
+def namespace_of(value: typing.Any) -> dict[str, typing.Any]:
+    """The attributes of an object that a call may read and write; empty for what belongs to PyTorch or Python."""
+    if isinstance(value, (threading.local, Mapping, torch.optim.lr_scheduler.LRScheduler)):
+        own = getattr(value, "__dict__", {})
+        return own if type(own) is dict and not isinstance(value, CONTAINERS) else {}
+    return holder_of(value) or {} if not isinstance(value, CONTAINERS) else {}
+
+
+def parts_of_module_file(module: types.ModuleType, read: Names) -> list[tuple[typing.Any, typing.Any, typing.Any]]:
+    """The names of a module that code reads; of an installed one only constants, lists of them and the environment."""
+    own = vars(module)
+    names = own.keys() & (read or ())
+    if module is os and "getenv" in names:
+        names.add("environ")
+    if is_of_package(module):
+        names = {name for name in names if is_plain(own[name]) or isinstance(own[name], (list, os._Environ))}
+    return [(own, name, own[name]) for name in names]

@@ -1,0 +1,75 @@
+"""The names that Python code reads and imports, as its instructions tell; the code is not run."""
+
+import dis
+import functools
+import sys
+import types
+import typing
+from collections.abc import Iterable, Iterator
+
+import torch
+
+
+def codes_of(code: types.CodeType) -> Iterator[types.CodeType]:
+    """The code of a function and of the functions inside it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from codes_of(constant)
+
+
+def global_names(code: types.CodeType) -> Iterable[str]:
+    """The global names that code reads."""
+    return (one.argval for one in dis.get_instructions(code) if one.opname == "LOAD_GLOBAL")
+
+
+def names_in(code: types.CodeType) -> set[str]:
+    """The names that code reads, also by ``getattr``; attributes that it only writes are left out."""
+    used = [one.argval for one in dis.get_instructions(code) if one.opname not in ("STORE_ATTR", "DELETE_ATTR")]
+    asked = [one for one in code.co_consts if isinstance(one, str)] if "getattr" in code.co_names else []
+    return {name for name in used if isinstance(name, str)} & set(code.co_names) | set(asked)
+
+
+@functools.cache
+def names_read(kind: typing.Any, method: str) -> frozenset[str]:
+    """The names that a method of a class reads, in itself and in the class's other methods that it may call."""
+    codes = (code for function in methods_called(kind, method) for code in codes_of(function.__code__))
+    return frozenset(name for code in codes for name in names_in(code))
+
+
+@functools.cache
+def methods_called(kind: typing.Any, method: str) -> tuple[types.FunctionType, ...]:
+    """A method of a class and the class's other methods that it may call, properties too."""
+    found: dict[types.FunctionType, None] = {}
+    seen: set[str] = set()
+    names = {method, "__call__"}
+    while names:
+        name = names.pop()
+        seen.add(name)
+        found_in = [vars(base)[name] for base in kind.__mro__ if name in vars(base) and base is not torch.nn.Module]
+        for one in found_in:
+            function = getattr(one, "fget", getattr(one, "__func__", one))  # also of a property or a class method
+            if isinstance(function, types.FunctionType):
+                found[function] = None
+                names |= {name for code in codes_of(function.__code__) for name in names_in(code)} - seen
+    return tuple(found)
+
+
+def modules_imported(function: types.FunctionType, codes: Iterable[types.CodeType]) -> list[types.ModuleType]:
+    """The modules that a function imports itself, by a statement or by a name in ``import_module("...")``."""
+    package = function.__globals__.get("__package__") or ""
+    names: dict[str, None] = {}
+    for code in codes:
+        found = [one.argval for one in dis.get_instructions(code) if one.opname == "IMPORT_NAME"]
+        if not {"import_module", "__import__"}.isdisjoint(code.co_names):
+            found += [one for one in code.co_consts if isinstance(one, str)]
+        for name in found:
+            parts = name.split(".")
+            names.update(dict.fromkeys(".".join(parts[: place + 1]) for place in range(len(parts))))
+            names[f"{package}.{name}"] = None  # where the statement is a relative one
+    return [sys.modules[name] for name in names if isinstance(sys.modules.get(name), types.ModuleType)]
+
+
+def stored_names(code: types.CodeType) -> list[str]:
+    """The global names that code sets."""
+    return [one.argval for one in dis.get_instructions(code) if one.opname == "STORE_GLOBAL"]
