@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import pytest
@@ -33,6 +34,7 @@ from advisor.experiment.judging.judge import BASELINE
 from advisor.experiment.known import Kind
 from advisor.experiment.moves import why_not
 from advisor.experiment.search import search
+from advisor.portable.observed import COPIES_ACROSS
 from advisor.records import Bottleneck, Numerics, Outcome
 
 IN_PARTS = {**WITH_LOSS.settings, "compile.mode": "reduce-overhead"}
@@ -195,13 +197,17 @@ HOST_COPY = (
 )
 
 
-def makes_masks(settings):
+OWN_COPY = f"the step cannot be captured in a CUDA graph: {COPIES_ACROSS.format(' (gan.py:20)')}."
+
+
+def makes_masks(settings, problem=HOST_COPY):
     """A step that makes a mask on the host, as `torch.ones(n).to(x.device)` does."""
-    return HOST_COPY if GRAPH.key in settings and ON_DEVICE not in settings else EVERYTHING_HELPS(settings)
+    return problem if GRAPH.key in settings and ON_DEVICE not in settings else EVERYTHING_HELPS(settings)
 
 
-def test_a_step_that_makes_tensors_on_the_host_is_captured_with_them_made_on_the_gpu():
-    known, lab = found_by(makes_masks)
+@pytest.mark.parametrize("problem", [HOST_COPY, OWN_COPY])
+def test_a_step_that_makes_tensors_on_the_host_is_captured_with_them_made_on_the_gpu(problem):
+    known, lab = found_by(functools.partial(makes_masks, problem=problem))
     assert lab.settings_of(Kind.LEAP)[:2] == [PLAIN, PLAIN.with_value(ON_DEVICE, True)]
     assert set(WHOLE) | {ON_DEVICE} == set(known.stack)
     assert "create_on_device" not in known.plan.skipped, "no recipe proposed it before the step was looked into"

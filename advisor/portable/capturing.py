@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -72,23 +72,39 @@ class CudaGraph:
         return result
 
     def capture(self, call: Callable[[], Any]) -> None:
-        """Capture a call, without running its kernels."""
+        """Capture a call, without running its kernels. Where it fails, the stream and random numbers are as before."""
         torch.cuda.synchronize(self.device)
         graph = torch.cuda.CUDAGraph()
         failures: list[Exception] = []
+        draws = torch.cuda.get_rng_state(self.device)
         try:
-            # A loader's thread that pins memory calls CUDA meanwhile, which any other mode takes for a fault.
-            with torch.cuda.graph(graph, stream=capture_stream(self.device), capture_error_mode="thread_local"):
+            with self._capturing(graph):
                 try:
                     self.result = call()
                 except Exception as failure:
                     failures.append(failure)
                     raise
         except Exception:
+            self._recover(draws)
             if failures:  # ending a capture that has failed raises again, and says less
                 raise failures[0] from None
             raise
         self.graph = graph
+
+    @contextmanager
+    def _capturing(self, graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+        """Capture into a graph. PyTorch leaves its stream the current one where a capture cannot be ended."""
+        current = torch.cuda.current_stream(self.device)
+        # A loader's thread that pins memory calls CUDA meanwhile, which any other mode takes for a fault.
+        captures = torch.cuda.graph(graph, stream=capture_stream(self.device), capture_error_mode="thread_local")
+        with torch.cuda.stream(current), captures:
+            yield
+
+    def _recover(self, draws: torch.Tensor) -> None:
+        """After a capture that failed: end the state of capturing in which some PyTorch leave the random generator."""
+        with suppress(RuntimeError), self._capturing(torch.cuda.CUDAGraph()):
+            torch.zeros(1, device=self.device)
+        torch.cuda.set_rng_state(draws, self.device)
 
     def replay(self) -> None:
         """Run the captured kernels."""

@@ -201,7 +201,6 @@ class GraphedOwnStep(GraphedStep):
         assert state is not None, "looked at before each step"
         self._static_batch = copy_of_batch(batch)
         gradients = [(leaf, leaf.grad) for leaf in state.leaves]
-        draws = torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
         try:
             with self._rates_in_tensors():
                 self.graph.capture(lambda: self.own.forward(self._static_batch))
@@ -211,8 +210,6 @@ class GraphedOwnStep(GraphedStep):
             problem = f"it cannot be captured: {' '.join(str(error).split())[:200]}"
         if problem:
             state.put_back(gradients)
-            if draws is not None:
-                torch.cuda.set_rng_state(draws, self.device)
             self._static_batch = None
             self.graph.drop()
             self._refuse(problem)

@@ -172,7 +172,7 @@ def address_of(tensor: torch.Tensor) -> int:
 
 def line_of_user() -> str:
     """The innermost line that belongs to no package, as `` (train.py:42)``; empty where there is none."""
-    frame: types.FrameType | None = sys._getframe(3)  # who called an operator
+    frame: types.FrameType | None = sys._getframe()  # in the backward pass there may be no other but ours
     while frame is not None:
         ours = str(frame.f_globals.get("__name__")).startswith("advisor.portable") or frame.f_globals is globals()
         if not ours and not is_in_package(frame.f_code.co_filename):

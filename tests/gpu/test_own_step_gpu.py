@@ -321,6 +321,19 @@ def test_what_cannot_be_repeated_is_refused_and_the_step_goes_on_as_before(body,
     assert not step.captured
 
 
+@pytest.mark.filterwarnings("ignore:step.cuda_graph is left out")
+def test_a_capture_that_fails_leaves_the_stream_and_the_random_generator_as_they_were():
+    for _ in range(2):
+        _, _, step = trained(ending(waits), GRAPH)
+        assert "cannot be captured" in step.refusal
+        assert torch.cuda.current_stream() == torch.cuda.default_stream()
+        torch.cuda.manual_seed(5)
+        first = torch.rand(4, device="cuda")
+        torch.cuda.manual_seed(5)
+        assert torch.equal(first, torch.rand(4, device="cuda"))
+    assert agree(simple(dropout=0.5)).captured, "another step can be captured"
+
+
 def test_an_optimizer_that_was_not_prepared_is_named():
     def make():
         step, models, _, rest = simple()()
