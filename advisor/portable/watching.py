@@ -10,7 +10,7 @@ keep such a number in a tensor and change that in place.
 import functools
 import operator
 from collections.abc import Callable, Iterable
-from itertools import chain, compress, repeat
+from itertools import chain, repeat
 from types import CellType
 from typing import Any
 
@@ -76,9 +76,8 @@ class Watch:
         found = finder.places
         self.containers = [place for place, key in found.values() if key == CONTENTS]
         places = [found[name] for name in found.keys() - set(overwritten) if name[1] != CONTENTS]
-        plain = [is_plain(value_at(*place)) for place in places]
-        self.numbers_in = Places(list(compress(places, plain)))
-        self.objects_in = Places([place for place, told in zip(places, plain, strict=True) if not told])
+        self.numbers_in = Places([place for place in places if is_plain(value_at(*place))])
+        self.objects_in = Places([place for place in places if not is_plain(value_at(*place))])
         self.written_in = [place for place in self.objects_in.places if inner_state(value_at(*place)) is not None]
         self.unfollowed = finder.unfollowed
         self.functions, self.spaces = list(finder.functions), list(finder.spaces.values())
