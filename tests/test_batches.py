@@ -14,7 +14,7 @@ import torch
 from torch.nn.utils.rnn import pack_sequence
 
 from advisor.portable.nested import copy_into, map_tensors, mover, signature_of, tensors_of
-from advisor.runtime.batches import describe
+from advisor.runtime.loop import describe
 
 Pair = namedtuple("Pair", ["images", "labels"])
 

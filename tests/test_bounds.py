@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from facts import profile_facts
 
-from advisor.experiment.bounds import against_objective, without_gain
 from advisor.experiment.objective import Goal
+from advisor.experiment.plan import against_objective, without_gain
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Candidate, Objective
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from advisor.portable.calls import splitter
-from advisor.runtime.batches import has_target
+from advisor.runtime.loop import has_target
 from advisor.target.batches import batches_in_data
 
 Pair = namedtuple("Pair", ["images", "labels"])

@@ -10,7 +10,7 @@ from facts import gpu_facts, loader_facts
 from advisor.experiment.consent import Consent
 from advisor.experiment.judging.judge import BASELINE
 from advisor.experiment.measuring.budget import Budget
-from advisor.experiment.past.hints import FILE, Hints, hints_for, keep_hints, workload_name
+from advisor.experiment.past.resuming import HINTS_FILE, Hints, hints_for, keep_hints, workload_name
 from advisor.experiment.plan import Plan
 from advisor.experiment.request import Request
 from advisor.recipe.catalog import load_catalog
@@ -46,7 +46,7 @@ def test_a_later_session_replaces_the_stack_and_keeps_what_it_did_not_see(state)
 
 @pytest.mark.parametrize("text", ["", "{", '{"schema": 99, "workloads": {"mine": {"settings": {}}}}', "[1]"])
 def test_a_file_that_cannot_be_read_gives_no_hints(state, text):
-    (state / FILE).write_text(text)
+    (state / HINTS_FILE).write_text(text)
     assert hints_for("mine") == Hints()
     keep_hints("mine", {"step.cuda_graph": True}, None)
     assert hints_for("mine").settings == {"step.cuda_graph": True}

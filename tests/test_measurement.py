@@ -16,7 +16,7 @@ from advisor.errors import TargetError
 from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
 from advisor.records import Block, Mode
-from advisor.runtime.loader import batches_in
+from advisor.runtime.loop import batches_in
 from advisor.runtime.step import make_step
 from advisor.trial.measurement.clock import (
     FEWEST_BLOCKS,

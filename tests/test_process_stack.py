@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.process.output import STACK_BEGINS
+from advisor.process.streams import STACK_BEGINS
 from advisor.runner.process_stack import advice, last_stack
 
 OWN = '  File "/home/me/train.py", line 3 in build'

@@ -23,7 +23,7 @@ from advisor.recipe import CUDA, Components, Recipe
 from advisor.recipe.catalog import Proposals
 from advisor.records import Facts, Hardware, Mode, TargetSpec
 from advisor.runtime.apply import apply_settings
-from advisor.runtime.loader import loop_loader
+from advisor.runtime.loop import loop_loader
 from advisor.runtime.step import make_step
 from advisor.target.normalise import normalise
 from advisor.trial.inspection import inspect_loop, versions

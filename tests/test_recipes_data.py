@@ -16,7 +16,7 @@ from advisor.portable.device_loader import DeviceLoader
 from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
 from advisor.records import Mode
-from advisor.runtime.loader import loop_loader
+from advisor.runtime.loop import loop_loader
 from advisor.runtime.tuning import Tuning
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.measurement.probe import probe_batches

@@ -19,7 +19,7 @@ from advisor.portable.plan import StepPlan
 from advisor.recipe import Components, Stage
 from advisor.records import Mode, Numerics
 from advisor.runtime.apply import apply_settings
-from advisor.runtime.loader import loop_loader
+from advisor.runtime.loop import loop_loader
 from advisor.runtime.step import make_step
 
 STEPS = 5

@@ -18,7 +18,7 @@ from advisor.portable.plan import StepPlan
 from advisor.portable.transforms import names_of_moved
 from advisor.recipe import Components
 from advisor.records import Mode
-from advisor.runtime.loader import loop_loader
+from advisor.runtime.loop import loop_loader
 
 NORMALISE = v2.Normalize([0.4, 0.5, 0.6], [0.2, 0.3, 0.2])
 TAIL = [v2.ToDtype(torch.float32, scale=True), NORMALISE]

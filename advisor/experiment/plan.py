@@ -7,12 +7,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from advisor.experiment.bounds import against_objective, without_gain
 from advisor.experiment.consent import Consent
+from advisor.experiment.objective import Goal
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.request import Request
+from advisor.figures.formatting import format_percent
 from advisor.figures.roof import INPUT_BOUND_SHARE, upper_bound
+from advisor.figures.sweep import RECIPE as BATCH_SIZE
 from advisor.recipe import Recipe, Stage
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.parallel_recipe import PARALLEL
@@ -327,3 +329,46 @@ def _under(workload: WorkloadFacts, settings: Mapping[str, Value]) -> WorkloadFa
         if "data.persistent_workers" not in settings:
             current["data.persistent_workers"] = workers > 0  # num_workers sets that too
     return replace(workload, loader=loader, current=current)
+
+
+# --- bounds by the profile ------------------------------------------------------------------------------------
+
+# A candidate that may gain this much is tried in noisy sessions too. Share of the step.
+_WORTH_TRYING = 0.02
+
+
+def without_gain(
+    catalog: Catalog,
+    profile: Profile | None,
+    candidates: Iterable[Candidate],
+    noise_floor: float,
+    *,
+    speedup: float = 1.0,
+) -> dict[str, str]:
+    """The recipes among the candidates that cannot gain more than the noise, each with the reason.
+
+    ``speedup`` is how many times as fast the rest of the step may have become: the phases weigh as much more then.
+    A recipe that is on already is never among them: what it is worth shows when it is off.
+    """
+    if profile is None:
+        return {}
+    reasons: dict[str, str] = {}
+    for candidate in candidates:
+        phases = catalog[candidate.recipe].phases
+        bound = upper_bound(profile, phases)
+        if bound is None or candidate.already_on or speedup * (bound - 1) > min(noise_floor, _WORTH_TRYING):
+            continue
+        share = sum(profile.phases.get(phase, 0.0) for phase in phases) / profile.step_ms
+        named = " and ".join(phase.value for phase in sorted(phases, key=list(Phase).index))
+        reasons[candidate.recipe] = (
+            f"{named} {'takes' if len(phases) == 1 else 'take'} {format_percent(share, digits=2)} of the step, so it "
+            f"can gain no more than that, and gains below {format_percent(min(noise_floor, _WORTH_TRYING), digits=1)} "
+            "cannot be measured here"
+        )
+    return reasons
+
+
+def against_objective(goal: Goal, candidates: Iterable[Candidate]) -> dict[str, str]:
+    """The recipes among the candidates that can only work against the objective, each with the reason."""
+    larger = any(candidate.recipe == BATCH_SIZE and not candidate.already_on for candidate in candidates)
+    return {BATCH_SIZE: goal.words.larger_batch} if larger and not goal.tries_larger_batches else {}

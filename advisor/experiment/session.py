@@ -22,9 +22,8 @@ from advisor.experiment.measuring.budget import Budget, expected_compile_s
 from advisor.experiment.measuring.lab import Lab
 from advisor.experiment.measuring.verification import verify
 from advisor.experiment.moves import why_not
-from advisor.experiment.past.hints import Hints, hints_for, keep_hints, workload_name
 from advisor.experiment.past.journal import Journal, PastSession
-from advisor.experiment.past.resuming import take_over
+from advisor.experiment.past.resuming import Hints, hints_for, keep_hints, take_over, workload_name
 from advisor.experiment.past.sameness import check_same_machine
 from advisor.experiment.plan import Plan
 from advisor.experiment.policy import POLICY

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from advisor.process.output import STACK_BEGINS, TELL_WHERE
+from advisor.process.streams import STACK_BEGINS, TELL_WHERE
 
 LOG_TAIL_BYTES = 2000
 # Limits of a stack: bytes that are read, calls that are told, and seconds of waiting for it.

@@ -1,19 +1,24 @@
-"""Loop: a normalised workload, every part in its final form. Made by ``adapters.normalise``."""
+"""The normalised workload: Loop, with every part in its final form, and the loader that it iterates over."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import distributed, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_convert
 
+from advisor.figures.formatting import format_first
+from advisor.portable.calls import TARGET_NAMES, positional_count, splitter
+from advisor.portable.device_loader import DeviceLoader
 from advisor.portable.losses import modules_of_loss
+from advisor.portable.nested import tensors_of
 from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
 from advisor.records import Mode, Value
+from advisor.runtime.step import mover_of
 
 
 @dataclass(slots=True)
@@ -67,3 +72,58 @@ class Loop:
         if distributed.is_available() and distributed.is_initialized():
             return "the target starts a process group itself (init_process_group)"
         return ""
+
+
+def describe(batch: Any) -> str:
+    """A batch as a person reads it, for example ``float32[64, 3, 224, 224], int64[64]``."""
+    texts = [f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors_of(batch)]
+    return format_first(texts, 6) or type(batch).__name__
+
+
+def has_target(batch: Any, model: nn.Module) -> bool:
+    """Whether a batch carries a target beside the model's inputs."""
+    if isinstance(batch, Mapping):
+        return any(name in batch for name in TARGET_NAMES)
+    if isinstance(batch, tuple | list) and len(batch) > 1:
+        return len(batch) > (positional_count(model) or 1) or bool(splitter(model, with_target=True)(batch).kwargs)
+    return False
+
+
+class GivenBatches(DataLoader[Any]):
+    """Batches from something else than a DataLoader: its way of making them cannot be changed."""
+
+    def __init__(self, dataset: Any, made_by: str) -> None:
+        super().__init__(dataset, batch_size=None, collate_fn=_as_given)
+        self.made_by = made_by
+
+
+def _as_given(batch: Any) -> Any:
+    """A batch with tensors as it is; PyTorch would make lists of its tuples. What has none is made to tensors."""
+    return batch if next(tensors_of(batch), None) is not None else default_convert(batch)
+
+
+def loop_loader(data: Any, plan: StepPlan) -> Any:
+    """``data`` as the loop gets it: a DataLoader wrapped as the plan says; anything else as it is."""
+    if not isinstance(data, DataLoader) or not (plan.device_prefetch or plan.device_transform):
+        return data
+    return DeviceLoader(data, torch.device(plan.device), _move(plan), plan.device_prefetch)
+
+
+def is_loader(data: Any) -> bool:
+    """Whether ``data`` yields batches, wrapped or not."""
+    return isinstance(data, DataLoader | DeviceLoader)
+
+
+def batches_in(loader: Any) -> int | None:
+    """The number of batches of an epoch; None where the loader or its dataset does not know."""
+    try:
+        return len(loader)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def _move(plan: StepPlan) -> Callable[[Any], Any]:
+    """Moves a batch and then runs the transforms that were left for the device."""
+    move = mover_of(replace(plan, non_blocking=plan.non_blocking or plan.device_prefetch))
+    transform = plan.device_transform
+    return move if transform is None else lambda batch: transform(move(batch))

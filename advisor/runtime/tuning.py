@@ -35,7 +35,7 @@ from advisor.records import Mode, Value
 from advisor.runtime.apply import apply_recipe, apply_settings
 from advisor.runtime.compilation import accept_wrapped_names, as_written, compiled_as
 from advisor.runtime.given import Given
-from advisor.runtime.loader import loop_loader
+from advisor.runtime.loop import loop_loader
 from advisor.runtime.optimizers import Together, optimizers_in
 from advisor.runtime.step import (
     GraphedOwnStep,

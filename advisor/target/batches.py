@@ -17,7 +17,7 @@ from advisor.errors import TargetError
 from advisor.portable.calls import lists_tensors, takes_list
 from advisor.portable.losses import is_callable_with
 from advisor.portable.nested import attributes_with_tensors, tensors_of
-from advisor.runtime.loader import GivenBatches
+from advisor.runtime.loop import GivenBatches
 
 # Batches that are kept of what can be read only once. A count; enough that steps do not all see the same batch.
 MOST_KEPT = 32

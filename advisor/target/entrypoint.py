@@ -22,7 +22,7 @@ from torch import nn
 
 from advisor.errors import TargetError
 from advisor.files.paths import DEMO, check_target, is_file, is_library
-from advisor.process.output import Printed
+from advisor.process.streams import Printed
 from advisor.records import TargetSpec
 from advisor.records.trials import WORKLOAD_SUFFIX
 from advisor.runtime.loop import Loop

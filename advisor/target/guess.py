@@ -15,7 +15,7 @@ from advisor.portable.losses import main_output
 from advisor.portable.nested import tensors_of
 from advisor.recipe.rebuild import batch_size_of, resize_batch
 from advisor.records import TargetSpec
-from advisor.runtime.batches import describe
+from advisor.runtime.loop import describe
 from advisor.target.hubs.contract import Samples
 from advisor.target.sizing import counted_run
 

@@ -27,9 +27,8 @@ from advisor.portable.nested import tensors_of
 from advisor.portable.steps import needs_closure
 from advisor.recipe.rebuild import batch_size_of, loader_with, resize_batch
 from advisor.records import Mode, TargetSpec
-from advisor.runtime.batches import has_target
 from advisor.runtime.compilation import as_written, compiled_as
-from advisor.runtime.loop import Loop
+from advisor.runtime.loop import Loop, has_target
 from advisor.target.adapters import interpreted, with_samples
 from advisor.target.batches import batches_in_data
 from advisor.target.hubs.contract import Adapted

@@ -34,10 +34,8 @@ from advisor.portable.tracing import CannotTraceError
 from advisor.portable.transforms import names_of_moved
 from advisor.recipe.rebuild import expected_state_bytes, implementations_of, optimizer_implementation, resizing_problem
 from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFacts
-from advisor.runtime.batches import describe
 from advisor.runtime.compilation import Models
-from advisor.runtime.loader import GivenBatches, batches_in
-from advisor.runtime.loop import Loop
+from advisor.runtime.loop import GivenBatches, Loop, batches_in, describe
 from advisor.runtime.optimizers import optimizers_in
 from advisor.target.entrypoint import one_line
 from advisor.trial.measurement.data_prints import pickle_problem, pinning_problem

@@ -23,7 +23,7 @@ from advisor.machine.device import backend_of, named
 from advisor.portable.losses import LossError
 from advisor.process.channel import Channel
 from advisor.process.household import lead_own_group
-from advisor.process.output import flush_streams, redirect_output
+from advisor.process.streams import flush_streams, redirect_output
 from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
 from advisor.records import (

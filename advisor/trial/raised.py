@@ -16,7 +16,7 @@ from advisor.portable.calls import inputs_of, required_keywords
 from advisor.portable.parallel import unwrapped
 from advisor.process.channel import Channel
 from advisor.records import Outcome, TargetFailure, TrialResult
-from advisor.runtime.batches import describe
+from advisor.runtime.loop import describe
 from advisor.target.entrypoint import one_line, user_frames
 
 _CPU_ALLOCATOR = "DefaultCPUAllocator: "

@@ -15,8 +15,7 @@ from advisor.recipe import Components
 from advisor.recipe.catalog import Catalog
 from advisor.records import Mode, Value
 from advisor.runtime.apply import apply_settings
-from advisor.runtime.loader import loop_loader
-from advisor.runtime.loop import Loop
+from advisor.runtime.loop import Loop, loop_loader
 from advisor.runtime.step import GraphedStep, InferStep, TrainStep
 from advisor.trial.measurement.clock import batch_samples
 from advisor.trial.measurement.feed import Feed

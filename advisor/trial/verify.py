@@ -27,8 +27,7 @@ from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
 from advisor.records import Block, Mode, Outcome, TrialResult, TrialSpec, Value
 from advisor.runtime.compilation import Models
-from advisor.runtime.loader import is_loader
-from advisor.runtime.loop import Loop
+from advisor.runtime.loop import Loop, is_loader
 from advisor.runtime.optimizers import optimizers_in
 from advisor.runtime.tuning import Tuning
 from advisor.trial.measurement.clock import batch_samples

@@ -12,7 +12,7 @@ from advisor.experiment.judging.data import compare_data
 from advisor.portable.plan import StepPlan
 from advisor.recipe.rebuild import loader_with, loader_with_workers
 from advisor.records import DataPrint, Mode
-from advisor.runtime.loader import loop_loader
+from advisor.runtime.loop import loop_loader
 from advisor.trial.measurement.data_prints import pinning_problem, print_of
 from advisor.trial.measurement.draws import first_batches, print_of_data
 from advisor.trial.measurement.feed import Feed

@@ -20,7 +20,7 @@ from advisor.portable.plan import StepPlan
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Inspected, Mode, Outcome, Profiled, TargetSpec, TrialKind, TrialSpec
 from advisor.runner.trials import Runner
-from advisor.runtime.loader import loop_loader
+from advisor.runtime.loop import loop_loader
 from advisor.runtime.step import TrainStep
 from advisor.runtime.tuning import Tuning
 from advisor.trial.measurement.feed import Feed

@@ -117,7 +117,7 @@ def row_of(line: str, folder: str) -> tuple[str, ...]:
     from advisor.errors import AdvisorError
     from advisor.portable.plan import StepPlan
     from advisor.recipe import Components
-    from advisor.runtime.batches import describe
+    from advisor.runtime.loop import describe
     from advisor.runtime.step import make_step
     from advisor.target.entrypoint import load_target
     from advisor.trial.timed_loop import set_mode

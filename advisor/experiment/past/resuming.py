@@ -1,9 +1,9 @@
-"""Takes over the measurements of an earlier, interrupted session of the same request."""
+"""Takes over from earlier sessions: the measurements of an interrupted one, and hints of the last one on a workload."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from advisor.experiment.events import Event, RunMeasured, TurnsMeasured
 from advisor.experiment.judging.judge import BASELINE, AlternatedBlocks, Judge, prior_spread
@@ -11,8 +11,10 @@ from advisor.experiment.known import Kind, Known
 from advisor.experiment.plan import Plan
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
+from advisor.figures.formatting import printable
+from advisor.files.state_folder import read_kept, write_kept
 from advisor.recipe.settings import Settings
-from advisor.records import Outcome, StackRecord, TrialRecord
+from advisor.records import Facts, Outcome, StackRecord, TargetSpec, TrialRecord, Value
 
 
 def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Known:
@@ -77,3 +79,48 @@ def _done(past: SessionState, ran: Iterable[TrialRecord]) -> frozenset[Kind]:
     if past.baseline is not None and past.baseline.cpu_step_ms is not None:
         done.add(Kind.HOST)
     return frozenset(done)
+
+
+# --- hints ----------------------------------------------------------------------------------------------------
+
+HINTS_FILE = "hints.json"
+_SCHEMA = 1
+_MOST_WORKLOADS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """``settings`` of the last confirmed stack, and the wall seconds of a trial that compiled; None when none did."""
+
+    settings: dict[str, Value] = field(default_factory=dict)
+    compile_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """The file: hints by workload, the latest last."""
+
+    schema: int = _SCHEMA
+    workloads: dict[str, Hints] = field(default_factory=dict)
+
+
+def workload_name(target: TargetSpec, facts: Facts) -> str:
+    """The key of a workload: the target, the model, its batch, the device and PyTorch's version."""
+    workload = facts.workload
+    parts = (target.directory, target.command, workload.mode, workload.model, str(workload.parameters))
+    return printable(" | ".join((*parts, workload.batch_text, workload.device_name, facts.versions.get("torch", ""))))
+
+
+def hints_for(name: str) -> Hints:
+    """The hints kept for a workload; empty when there are none."""
+    return read_kept(HINTS_FILE, _Kept()).workloads.get(name, Hints())
+
+
+def keep_hints(name: str, settings: Mapping[str, Value], compile_s: float | None) -> None:
+    """Replace the hints with this session's. The compile time is kept until another is measured."""
+    kept = read_kept(HINTS_FILE, _Kept())
+    compile_s = compile_s if compile_s is not None else hints_for(name).compile_s
+    others = {other: hints for other, hints in kept.workloads.items() if other != name}
+    latest = dict(list(others.items())[1 - _MOST_WORKLOADS :])
+    kept = replace(kept, workloads={**latest, name: Hints(dict(settings), compile_s)})
+    write_kept(HINTS_FILE, kept)

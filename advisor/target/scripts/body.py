@@ -16,7 +16,7 @@ import torch
 
 from advisor.errors import TargetError
 from advisor.process.replaced import replaced
-from advisor.runtime.loader import batches_in
+from advisor.runtime.loop import batches_in
 from advisor.target.scripts.files import writing_over_nothing
 from advisor.target.scripts.loops import behind, branch_of_the_loss, clears_gradients
 from advisor.target.scripts.positions import COUNTED, Loop, is_count, is_read_in, position_of, reads_once

@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from advisor.errors import AdvisorError, TargetError
-from advisor.runtime.batches import describe
+from advisor.runtime.loop import describe
 from advisor.target.scripts.body import FoundLoop, NoBodyError, position_in, training_loop
 from advisor.target.scripts.plain import loss_of, workload_of
 from advisor.target.scripts.positions import COUNTED

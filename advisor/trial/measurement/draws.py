@@ -24,8 +24,7 @@ from advisor.portable.nested import tensors_of
 from advisor.portable.plan import StepPlan
 from advisor.portable.reached import globals_of, has_names, is_of_a_library, seen_by_workers
 from advisor.records import BatchPrint, DataPrint, varying
-from advisor.runtime.batches import describe
-from advisor.runtime.loader import loop_loader
+from advisor.runtime.loop import describe, loop_loader
 from advisor.target.entrypoint import one_line, user_frames
 from advisor.trial.measurement.data_prints import print_of
 

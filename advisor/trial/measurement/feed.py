@@ -13,7 +13,7 @@ from advisor.errors import AdvisorError, TargetError
 from advisor.portable.device_loader import DeviceLoader
 from advisor.portable.nested import attributes_with_tensors
 from advisor.records import BatchPrint
-from advisor.runtime.loader import batches_in, is_loader
+from advisor.runtime.loop import batches_in, is_loader
 from advisor.target.entrypoint import one_line, user_frames
 from advisor.trial.measurement.data_prints import print_of
 from advisor.trial.measurement.draws import begun_early, loader_failure, seed_host

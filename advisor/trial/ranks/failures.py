@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from advisor.process.output import STACK_BEGINS, TELL_WHERE
+from advisor.process.streams import STACK_BEGINS, TELL_WHERE
 from advisor.records import Outcome, TrialResult
 from advisor.records.parallel import UNUSED_PARAMETERS
 

@@ -24,7 +24,7 @@ from typing import NoReturn
 from advisor.process import household
 from advisor.process.channel import Channel, GarbageError, Inbox
 from advisor.process.household import lead_own_group
-from advisor.process.output import redirect_output
+from advisor.process.streams import redirect_output
 from advisor.records import (
     Activity,
     Finished,

@@ -16,7 +16,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from advisor.process.channel import Channel
 from advisor.process.household import lead_own_group
-from advisor.process.output import flush_streams, redirect_output
+from advisor.process.streams import flush_streams, redirect_output
 from advisor.records import Finished, RankJoined, TrialMessage, TrialSpec
 from advisor.trial.ranks import failures
 
