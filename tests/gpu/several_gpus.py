@@ -121,6 +121,8 @@ class Table:
 def plan(tables):
     """The trials in their order."""
     for spread in FIRST:
+        if spread.strategy in tables[0].options.without.split(","):
+            continue
         yield from ((table, spread) for table in tables if fits(table, spread))
     rest = max(len(THEN) + len(own) for own in OWN.values())
     for place in range(rest):
@@ -151,6 +153,7 @@ def main():
     parser.add_argument("--out", default="several_gpus.md")
     parser.add_argument("--small", action="store_true", help="small models, on the CPU")
     parser.add_argument("--models", default="resnet,gpt,recommender,uneven")
+    parser.add_argument("--without", default="", help="strategies to leave out, such as data_parallel,fully_shard")
     options = parser.parse_args()
     options.until = time.monotonic() + options.within
     Runner.prepare()

@@ -118,7 +118,9 @@ class Classifier(nn.Module):
     def forward(self, tokens):
         padding = tokens == 0
         read = self.layers(self.words(tokens), src_key_padding_mask=padding)
-        return self.head(read.masked_fill(padding.unsqueeze(-1), 0).mean(1))
+        # The mean over a text's own words: one over all places would depend on the longest text of the batch.
+        words = (~padding).sum(1, keepdim=True)
+        return self.head(read.masked_fill(padding.unsqueeze(-1), 0).sum(1) / words)
 
 
 def padded(samples):
