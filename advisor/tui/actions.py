@@ -1,10 +1,14 @@
-"""The one registry of views, actions and keys. Bindings, footer, help and palette are all made from it."""
+"""The one registry of views, actions and keys. Bindings, footer, help and palette are all made from it.
+
+Each binding belongs to whoever carries the action out: a view, the screen around the views, or the app.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +63,10 @@ _SIGNS = {"plus": "+", "slash": "/", "question_mark": "?", "ctrl+q": "^q", **_BR
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Something the person can do. ``views`` is empty when it works everywhere.
+    """Something the person can do. Its owner's method ``action_NAME`` does it, by the last part of the id.
 
-    The last part of the id names a view's handler, or what steers the session; actions of the whole app give
-    ``app_action``.
+    ``views`` own it and have the method each; where there is none, the screen or the app does. ``does`` is the Textual
+    action where it is another than the name.
     """
 
     id: str
@@ -70,19 +74,14 @@ class Action:
     label: str
     description: str
     views: tuple[str, ...] = ()
-    app_action: str = ""
+    does: str = ""
     footer: bool = True
     palette: bool = True
 
     @property
-    def name(self) -> str:
-        """The last part of the id."""
-        return self.id.rpartition(".")[2]
-
-    @property
-    def steers(self) -> str:
-        """The way in which it steers the session; empty for other actions."""
-        return self.name if self.id.startswith("session.") and not self.app_action else ""
+    def action(self) -> str:
+        """The Textual action string."""
+        return self.does or self.id.rpartition(".")[2]
 
     @property
     def key_display(self) -> str | None:
@@ -90,15 +89,8 @@ class Action:
         first = self.key.split(",", 1)[0]
         return _SIGNS.get(first, first if first.isupper() else None)
 
-    @property
-    def action(self) -> str:
-        """The Textual action string."""
-        if self.steers:
-            return f"steer('{self.steers}')"
-        return self.app_action or f"in_view('{self.name}')"
-
     def binding(self) -> Binding:
-        """The key binding of the app."""
+        """The key binding of its owner."""
         return Binding(
             self.key,
             self.action,
@@ -116,16 +108,28 @@ ACTIONS = (
         "c",
         "Continue",
         "Go on measuring where this recorded session ended; what it measured is kept",
+        does="steer('continue')",
     ),
-    Action("session.skip", "x", "Skip", "Skip the running trial; the session goes on without it"),
     Action(
-        "session.stop", "x", "Stop", "Stop what is measured again after the session; the session and its figures stay"
+        "session.skip",
+        "x",
+        "Skip",
+        "Skip the running trial; the session goes on without it",
+        does="steer('skip')",
+    ),
+    Action(
+        "session.stop",
+        "x",
+        "Stop",
+        "Stop what is measured again after the session; the session and its figures stay",
+        does="steer('stop')",
     ),
     Action(
         "session.pause",
         "space",
         "Pause",
         "Pause before the next trial, and go on; the time left stands still meanwhile",
+        does="steer('pause')",
     ),
     Action(
         "session.minute",
@@ -133,17 +137,29 @@ ACTIONS = (
         "1 min more",
         "Give the session one more minute; after its end, search on for a minute",
         footer=False,
+        does="steer('minute')",
     ),
-    Action("session.untried", "R", "Try the rest", "After the session: try what it had no time for, for as long again"),
+    Action(
+        "session.untried",
+        "R",
+        "Try the rest",
+        "After the session: try what it had no time for, for as long again",
+        does="steer('untried')",
+    ),
     Action(
         "session.gpus",
         "G",
         "GPUs",
         "Choose on how many GPUs to train, after the search on one",
-        app_action="choose_gpus",
+        does="choose_gpus",
     ),
     Action(
-        "session.finish", "E", "End and report", "End the session now and report what it has measured", footer=False
+        "session.finish",
+        "E",
+        "End and report",
+        "End the session now and report what it has measured",
+        footer=False,
+        does="steer('finish')",
     ),
     Action(
         "advice.accept",
@@ -160,7 +176,7 @@ ACTIONS = (
         ("trials", "advice"),
     ),
     Action(
-        "advice.toggle",
+        "advice.check",
         "v",
         "Check",
         "Put the recipe into the stack, or take it out: what its check box says, the other way round",
@@ -173,7 +189,6 @@ ACTIONS = (
         "Undo",
         "Take the last decision back, one after another",
         ("trials", "advice"),
-        app_action="undo",
     ),
     Action("trial.retry", "t", "Retry", "Run the selected trial again", ("trials", "advice")),
     Action(
@@ -229,7 +244,7 @@ ACTIONS = (
             view.key,
             view.title,
             view.description,
-            app_action=f"show_view('{view.id}')",
+            does=f"show_view('{view.id}')",
             footer=False,
         )
         for view in VIEWS
@@ -239,7 +254,7 @@ ACTIONS = (
         "O",
         "Open",
         "Show another recorded session in place of this one",
-        app_action="open_session",
+        does="open_session",
         footer=False,
     ),
     Action(
@@ -247,34 +262,34 @@ ACTIONS = (
         "C",
         "Compare",
         "Tell what changed from an earlier session to this one",
-        app_action="compare",
+        does="compare",
         footer=False,
     ),
     Action(
-        "app.next_view",
+        "screen.next_view",
         "right_square_bracket",
         "Next view",
         "Go to the next view",
-        app_action="step_view(1)",
+        does="step_view(1)",
         footer=False,
         palette=False,
     ),
     Action(
-        "app.previous_view",
+        "screen.previous_view",
         "left_square_bracket",
         "Previous view",
         "Go to the previous view",
-        app_action="step_view(-1)",
+        does="step_view(-1)",
         footer=False,
         palette=False,
     ),
-    Action("app.help", "question_mark,f1", "Help", "Keys, words, and how the numbers are made", app_action="help"),
+    Action("app.help", "question_mark,f1", "Help", "Keys, words, and how the numbers are made", does="help"),
     Action(
         "app.quit",
         "q",
         "Quit",
         "Leave, after a question while something is measured; everything measured is kept",
-        app_action="quit",
+        does="quit",
         palette=False,
     ),
     Action(
@@ -282,16 +297,34 @@ ACTIONS = (
         "ctrl+q,ctrl+c",
         "Quit",
         "Stop and leave at once, also from a text field; everything measured is kept",
-        app_action="quit_at_once",
+        does="quit_at_once",
         footer=False,
         palette=False,
     ),
 )
 
 
-def bindings() -> list[Binding]:
-    """The app's bindings, in the order of the footer."""
-    return [action.binding() for action in ACTIONS]
+# Prefixes of the ids that the screen around the views owns, where no view does.
+_SCREEN = ("view.", "screen.")
+
+
+def view_bindings(view_id: str) -> list[BindingType]:
+    """The bindings of a view."""
+    return _bindings(actions_of(view_id))
+
+
+def screen_bindings() -> list[BindingType]:
+    """The bindings of the screen around the views."""
+    return _bindings(action for action in _shared() if action.id.startswith(_SCREEN))
+
+
+def app_bindings() -> list[BindingType]:
+    """The bindings of the app."""
+    return _bindings(action for action in _shared() if not action.id.startswith(_SCREEN))
+
+
+def _bindings(actions: Iterable[Action]) -> list[BindingType]:
+    return [action.binding() for action in actions]
 
 
 def view_info(view_id: str) -> ViewInfo:
@@ -304,6 +337,6 @@ def actions_of(view_id: str) -> list[Action]:
     return [action for action in ACTIONS if view_id in action.views]
 
 
-def global_actions() -> list[Action]:
+def _shared() -> list[Action]:
     """The actions that work in every view."""
     return [action for action in ACTIONS if not action.views]

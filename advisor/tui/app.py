@@ -24,21 +24,21 @@ from advisor.experiment.events import BaselineMeasured, Event, SessionFailed, Se
 from advisor.experiment.request import Request
 from advisor.recipe.catalog import Catalog
 from advisor.report.comparison import Measured
-from advisor.tui.actions import VIEWS, actions_of, bindings
+from advisor.tui.actions import ACTIONS, app_bindings, view_info
 from advisor.tui.context import Context, Countdown, Recorded
 from advisor.tui.decider import Decider
 from advisor.tui.exporting import FileExporter
 from advisor.tui.jobs import Job, Jobs, Pace
 from advisor.tui.main_screen import MainScreen
-from advisor.tui.messages import Decided, EventsWaiting, ExportSaved, RetryWanted
+from advisor.tui.messages import Decided, EventsWaiting, ExportSaved, RetryWanted, UndoWanted
 from advisor.tui.result import AppResult, Then, bug_of, result_of, result_of_recorded
 from advisor.tui.sessions import ComparisonScreen, SessionsScreen
 from advisor.tui.steering import GpusQuestion, Steering
 from advisor.tui.theme import ADVISOR_THEME, THEMES
 from advisor.tui.toasts import Toast, toast_for
 from advisor.tui.views.base import View
+from advisor.tui.views.deciding import DecidingView
 from advisor.tui.widgets.gauges import GaugeReader
-from advisor.tui.widgets.nav import NavTab
 
 if TYPE_CHECKING:
     from advisor.experiment.session import Session
@@ -61,7 +61,7 @@ class AdvisorApp(App[AppResult]):
 
     CSS_PATH = "app.tcss"
     TITLE = "perf-advisor"
-    BINDINGS: ClassVar[list[BindingType]] = list(bindings())
+    BINDINGS: ClassVar[list[BindingType]] = app_bindings()
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-broad")]  # noqa: RUF012 - as Textual declares it
     VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012
 
@@ -232,17 +232,20 @@ class AdvisorApp(App[AppResult]):
         self.decider.retry(message.name)
         self._draw()
 
-    def action_undo(self) -> None:
+    @on(UndoWanted)
+    def _on_undo_wanted(self) -> None:
         """Take the last decision back, and go to the recipe that it was about."""
-        if self.decider.can_undo:
-            recipe = self.decider.undo()
-            self._take_events()
-            self._draw()
+        if not self.context.can_undo:
+            return
+        recipe = self.decider.undo()
+        self._take_events()
+        self._draw()
+        if isinstance(self.view, DecidingView):
             self.view.choose_recipe(recipe)
 
-    @on(NavTab.Chosen)
-    def _on_tab_chosen(self, message: NavTab.Chosen) -> None:
-        self.action_show_view(message.view_id)
+    @on(MainScreen.Switched)
+    def _on_switched(self) -> None:
+        self.pace.drawn()
 
     # --- views and actions -----------------------------------------------------------------------------------
 
@@ -263,38 +266,11 @@ class AdvisorApp(App[AppResult]):
         """The view on screen."""
         return self.base_screen.view
 
-    def action_show_view(self, view_id: str) -> None:
-        """Switch to a view."""
-        self.base_screen.show_view(view_id)
-        self._draw()
-        self.base_screen.focus_view()
-
-    def action_step_view(self, step: int) -> None:
-        """Switch to a neighbouring view, around the ends."""
-        ids = [view.id for view in VIEWS]
-        self.action_show_view(ids[(ids.index(self.view.id or ids[0]) + step) % len(ids)])
-
-    def action_in_view(self, name: str) -> None:
-        """Do what the view on screen does for this action."""
-        handler = self.view.handlers().get(name)
-        if handler:
-            handler()
-            self._draw()
-
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Hide the keys of other views; dim those that make no sense just now."""
-        if action == "undo":
-            return (True if self.decider.can_undo else None) if self.alive and self.view.decides else False
+        """Hide the keys that do nothing just now."""
         if action == "choose_gpus":
             return self.alive and self.context.gpus_to_offer > 0
-        if action == "steer":
-            return self.steering.can(str(parameters[0])) if self.alive else False
-        if action != "in_view" or not self.alive:
-            return True
-        name = str(parameters[0])
-        if all(known.action != f"in_view('{name}')" for known in actions_of(self.view.id or "")):
-            return False
-        return True if self.view.can(name) else None
+        return action != "steer" or (self.alive and self.steering.can(str(parameters[0])))
 
     def action_steer(self, name: str) -> None:
         """Do what a key that steers the session says."""
@@ -309,7 +285,9 @@ class AdvisorApp(App[AppResult]):
         """Show the help screen."""
         from advisor.tui.screens import HelpScreen
 
-        self.push_screen(HelpScreen())
+        active = {active.binding.id for active in self.base_screen.active_bindings.values()}
+        now = [action for action in ACTIONS if action.id in active]
+        self.push_screen(HelpScreen(view_info(self.view.id or ""), now))
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The commands of the palette."""
@@ -351,7 +329,7 @@ class AdvisorApp(App[AppResult]):
         if not working or self._stopping or self.context.state.failure or isinstance(self.screen, QuitScreen):
             await self.action_quit_at_once()
             return
-        can_finish = self.steering.can("finish") is True
+        can_finish = self.steering.can("finish")
         self.push_screen(QuitScreen(self.context.state.running, can_finish=can_finish), self._leave)
 
     async def _leave(self, answer: Leaving | None) -> None:

@@ -96,7 +96,8 @@ class Countdown:
 class Context:
     """Shared by reference; only the app changes it, and only in the UI thread.
 
-    ``waiting`` names the trials that the person asked for and that have not begun. ``paused``: no further trial begins.
+    ``waiting`` names the trials that the person asked for and that have not begun. ``can_undo``: there is a decision to
+    take back. ``paused``: no further trial begins.
     ``version`` grows with each event. ``recorded`` is the session that is shown again; None for one that measures.
     """
 
@@ -109,6 +110,7 @@ class Context:
     busy_with: str = ""
     waiting: tuple[str, ...] = ()
     paused: bool = False
+    can_undo: bool = False
     recorded: Recorded | None = None
     version: int = 0
     today: Callable[[], datetime] = datetime.now

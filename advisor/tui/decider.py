@@ -35,16 +35,13 @@ class Decider:
         state = self._context.state
         self._replaced.append((recipe, state.decisions.get(recipe), state.accepted_values.get(recipe)))
         self._take(recipe, decision, value)
-
-    @property
-    def can_undo(self) -> bool:
-        """Whether there is a decision to take back."""
-        return bool(self._replaced)
+        self._context.can_undo = bool(self._replaced)
 
     def undo(self) -> str:
         """Go back to what was decided before the last decision; the recipe that it was about."""
         recipe, decision, value = self._replaced.pop()
         self._take(recipe, decision, value)
+        self._context.can_undo = bool(self._replaced)
         return recipe
 
     def _take(self, recipe: str, decision: Decision | None, value: Value | None) -> None:

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
-
 from advisor.experiment.control import Decision
 from advisor.experiment.state import SessionState
 from advisor.records import Candidate, Value, text_of
 
-# What each action of the registry decides.
-DECISIONS: Mapping[str, Decision] = {"accept": Decision.ACCEPTED, "reject": Decision.REJECTED}
 
-
-def handlers_of(decide: Callable[[Decision], None]) -> dict[str, Callable[[], None]]:
-    """The handlers of a view whose chosen recipe ``decide`` decides about."""
-    return {name: partial(decide, decision) for name, decision in DECISIONS.items()}
-
-
-def can_decide(state: SessionState, candidate: Candidate, name: str) -> bool:
-    """Whether an action changes what is decided of a candidate, and that changes anything in the session."""
-    return decision_on(state, candidate) is not DECISIONS[name] and state.can_decide(candidate.recipe)
+def can_decide(state: SessionState, candidate: Candidate, decision: Decision) -> bool:
+    """Whether a decision is another than the present one on a candidate, and changes anything in the session."""
+    return decision_on(state, candidate) is not decision and state.can_decide(candidate.recipe)
 
 
 def decision_on(state: SessionState, candidate: Candidate) -> Decision | None:

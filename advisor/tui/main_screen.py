@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+from textual import on
 from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.message import Message
 from textual.reactive import Reactive
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import ContentSwitcher
 
-from advisor.tui.actions import VIEWS, view_info
+from advisor.tui.actions import VIEWS, screen_bindings, view_info
 from advisor.tui.context import Context
 from advisor.tui.views import view_class
 from advisor.tui.views.base import View
 from advisor.tui.widgets.gauges import GaugeReader, GaugeStrip
 from advisor.tui.widgets.key_footer import KeyFooter
-from advisor.tui.widgets.nav import NavBar
+from advisor.tui.widgets.nav import NavBar, NavTab
 from advisor.tui.widgets.status import StatusBar
 
 
@@ -25,10 +29,14 @@ class MainScreen(Screen[object]):
     Textual paints a whole screen again when another widget gets the focus; here the two widgets draw themselves.
     """
 
+    BINDINGS: ClassVar[list[BindingType]] = screen_bindings()
     focused: Reactive[Widget | None] = Reactive(None, repaint=False)
 
     class Shown(Message):
         """The screen has been painted for the first time."""
+
+    class Switched(Message):
+        """Another view is on screen, drawn as all is now."""
 
     def __init__(self, context: Context, read_gauges: GaugeReader | None) -> None:
         super().__init__(id="_default")  # as Textual calls it
@@ -78,6 +86,22 @@ class MainScreen(Screen[object]):
         self._switcher.current = view_id
         self.query_one(NavBar).mark(view_id)
         self.query_one(GaugeStrip).sentence = view_info(view_id).sentence
+
+    @on(NavTab.Chosen)
+    def _on_tab_chosen(self, message: NavTab.Chosen) -> None:
+        self.action_show_view(message.view_id)
+
+    def action_show_view(self, view_id: str) -> None:
+        """Switch to a view and let it take the keys."""
+        self.show_view(view_id)
+        self.draw()
+        self.focus_view()
+        self.post_message(self.Switched())
+
+    def action_step_view(self, step: int) -> None:
+        """Switch to a neighbouring view, around the ends."""
+        ids = [view.id for view in VIEWS]
+        self.action_show_view(ids[(ids.index(self.view.id or ids[0]) + step) % len(ids)])
 
     def draw(self) -> None:
         """Draw the view that is shown, and what stands around it."""

@@ -28,6 +28,10 @@ class Decided(Message):
     value: Value | None = None
 
 
+class UndoWanted(Message):
+    """The person wants the last decision taken back."""
+
+
 @dataclass
 class RetryWanted(Message):
     """The person wants a trial to run again."""

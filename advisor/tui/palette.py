@@ -10,6 +10,7 @@ from textual.app import SystemCommand
 
 from advisor.figures.formatting import format_setting
 from advisor.tui.actions import ACTIONS, Action
+from advisor.tui.views.advice import AdviceView
 from advisor.tui.views.export import ExportView
 from advisor.tui.views.trial_rows import BASELINE, SKIPPED_PREFIX, STACK
 from advisor.tui.views.trials import TrialsView
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
 
 def commands(app: AdvisorApp) -> Iterable[SystemCommand]:
     """The commands of the app as it is now."""
+    active = {active.binding.id: active.node for active in app.base_screen.active_bindings.values()}
     for action in ACTIONS:
-        if action.palette and _offered(app, action):
-            yield SystemCommand(_title(app, action), action.description, partial(app.run_action, action.action))
+        if action.palette and action.id in active:
+            run = partial(app.run_action, action.action, active[action.id])
+            yield SystemCommand(_title(app, action), action.description, run)
     for item in app.context.exporter.formats():
         title = f"Export {item.title}: {item.default_name}"
         yield SystemCommand(title, item.description, partial(_show_export, app, item.id))
@@ -50,29 +53,22 @@ def _things(app: AdvisorApp) -> Iterable[SystemCommand]:
 
 
 def _show_export(app: AdvisorApp, format_id: str) -> None:
-    app.action_show_view("export")
+    app.base_screen.action_show_view("export")
     if isinstance(app.view, ExportView):
         app.view.choose(format_id)
 
 
 def _show_advice(app: AdvisorApp, recipe: str) -> None:
-    app.action_show_view("advice")
-    app.view.choose_recipe(recipe)
+    app.base_screen.action_show_view("advice")
+    if isinstance(app.view, AdviceView):
+        app.view.choose_recipe(recipe)
 
 
 def _show_trial(app: AdvisorApp, row: str) -> None:
-    app.action_show_view("trials")
+    app.base_screen.action_show_view("trials")
     if isinstance(app.view, TrialsView):
         app.view.choose_row(row)
 
 
-def _offered(app: AdvisorApp, action: Action) -> bool:
-    if action.steers:
-        return app.check_action("steer", (action.steers,)) is True
-    if action.app_action:
-        return app.check_action(action.app_action.partition("(")[0], ()) is True
-    return app.check_action("in_view", (action.name,)) is True
-
-
 def _title(app: AdvisorApp, action: Action) -> str:
-    return f"Go to {action.label}" if action.id.startswith("view.") else app.view.palette_title(action.label)
+    return f"Go to {action.label}" if action.does.startswith("show_view") else app.view.palette_title(action.label)

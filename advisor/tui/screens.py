@@ -17,8 +17,9 @@ from textual.widget import Widget
 from textual.widgets import Button, Footer, OptionList, Static
 
 from advisor.experiment.events import SessionFailed
-from advisor.tui.actions import VIEWS, Action, actions_of, global_actions
+from advisor.tui.actions import Action, ViewInfo
 from advisor.tui.text import DIM
+from advisor.tui.widgets.choice_list import ChoiceList
 from advisor.tui.widgets.fact_list import FactList
 
 _QUIT = Binding(
@@ -28,7 +29,7 @@ _QUIT_AT_ONCE = Binding("ctrl+q,ctrl+c", "app.quit_at_once", show=False, priorit
 
 
 class HelpScreen(ModalScreen[None]):
-    """Keys, words, and how the numbers are made."""
+    """The keys that do something now, words, and how the numbers are made."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
@@ -37,11 +38,16 @@ class HelpScreen(ModalScreen[None]):
         _QUIT,
     ]
 
+    def __init__(self, view: ViewInfo, actions: Sequence[Action]) -> None:
+        super().__init__()
+        self._view = view
+        self._actions = actions
+
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog", id="help-dialog") as dialog:
             dialog.border_title = "Help"
             with VerticalScroll(id="help-text"):
-                for title, text in help_sections():
+                for title, text in help_sections(self._view, self._actions):
                     yield Static(title, classes="section")
                     yield text if isinstance(text, Widget) else Static(text)
         yield Footer(show_command_palette=False)
@@ -196,7 +202,7 @@ class GpusScreen(ModalScreen[int]):
             about = "The search on one goes on meanwhile. Several share each batch, and get half of the time."
             yield Static(Content.styled(about, DIM))
             names = {1: "One GPU", most: f"All {most} GPUs"}
-            yield OptionList(*(names.get(count, f"{count} GPUs") for count in self._counts), id="gpus", markup=False)
+            yield ChoiceList(*(names.get(count, f"{count} GPUs") for count in self._counts), id="gpus", markup=False)
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
@@ -227,7 +233,7 @@ class ValueScreen(ModalScreen[int]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog question") as dialog:
             dialog.border_title = Content(f"Accept one value: {self._subject}")
-            yield OptionList(*self._values, id="values", markup=False)
+            yield ChoiceList(*self._values, id="values", markup=False)
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
@@ -278,22 +284,23 @@ Energy is what the whole GPU took while the blocks were timed, by its own counte
 what this machine reached in products of large matrices and in large copies."""
 
 
-def help_sections() -> list[tuple[str, Content | FactList]]:
-    """The sections as (title, body)."""
-    others = (
+def help_sections(view: ViewInfo, actions: Sequence[Action]) -> list[tuple[str, Content | FactList]]:
+    """The sections as (title, body), of a view and the actions that do something in it now."""
+    of_view = [key_line(action) for action in actions if action.views]
+    of_session = [key_line(action) for action in actions if action.id.startswith("session.")]
+    others = [key_line(action) for action in actions if not action.views and not action.id.startswith("session.")]
+    others += [
         ("^p", "Command palette: every action by name, and the themes"),
         ("j k", "Down and up in lists; Enter opens the detail, Escape goes back"),
-    )
-    sections: list[tuple[str, Content | FactList]] = [
-        ("Everywhere", _list([*(key_line(action) for action in global_actions()), *others]))
     ]
-    for view in VIEWS:
-        actions = actions_of(view.id)
-        if actions:
-            sections.append((f"{view.key} {view.title}", _list([key_line(action) for action in actions])))
+    keys = (
+        (f"Keys of view {view.key}, {view.title}, now", of_view),
+        ("The session", of_session),
+        ("All views", others),
+    )
     marks = [Content.assemble((sign, style), f" {text}") for sign, style, text in MARKS_TEXT]
     return [
-        *sections,
+        *((title, _list(lines)) for title, lines in keys if lines),
         ("Words", _list(WORDS, 13)),
         ("Marks", Content("\n").join(marks)),
         ("How the numbers are made", Content(NUMBERS)),

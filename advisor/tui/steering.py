@@ -41,8 +41,8 @@ class Steering:
             "stop": self._stop,
         }
 
-    def can(self, name: str) -> bool | None:
-        """Whether an action makes sense now; None shows its key dimmed, False hides it."""
+    def can(self, name: str) -> bool:
+        """Whether an action does anything now."""
         state, busy = self._app.context.state, bool(self._app.jobs.busy_with)
         if self._app.context.recorded is not None:
             return self._can_go_on(name)
@@ -50,10 +50,10 @@ class Steering:
             return False
         live = state.finished is None
         measured = state.baseline is not None
-        offered: dict[str, bool | None] = {
-            "skip": (True if measured and state.running else None) if live else False,
+        offered = {
+            "skip": live and measured and bool(state.running),
             "pause": live,
-            "minute": True if measured else None,
+            "minute": measured,
             "untried": not live and not busy and count_untried(state) > 0,
             "finish": live and measured,
             "stop": not live and busy,

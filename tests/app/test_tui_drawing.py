@@ -26,9 +26,9 @@ INTERVAL_S = 0.5
 NAME = histories.BATCH.candidate.name
 
 
-def footer_keys(app) -> dict[str, bool]:
-    """What the keys in the footer do, and whether each can be pressed."""
-    return {key.action: key.enabled for key in app.base_screen.query_one(KeyFooter).keys}
+def footer_keys(app) -> list[str]:
+    """What the keys in the footer do."""
+    return [key.action for key in app.base_screen.query_one(KeyFooter).keys]
 
 
 @pytest.fixture
@@ -118,8 +118,8 @@ async def test_the_footer_is_built_again_only_when_its_keys_change(counted) -> N
         await pilot.press("4")
         await settle(pilot)
         assert counted["KeyFooter.render"] >= 1
-        assert "in_view('plot')" in footer_keys(app)
-        assert "in_view('log')" not in footer_keys(app)
+        assert "plot" in footer_keys(app)
+        assert "log" not in footer_keys(app)
         control.cancel()
 
 
@@ -130,13 +130,13 @@ async def test_the_footer_follows_what_can_be_done_also_without_focus(focused) -
         await settle(pilot)
         await pilot.press("5")
         await settle(pilot)
-        assert footer_keys(app)["in_view('save')"] is False
+        assert "save" not in footer_keys(app)
         app.app_focus = focused
         await settle(pilot)
         for event in histories.to_trials():
             app.post_event(event)
         await settle(pilot)
-        assert footer_keys(app)["in_view('save')"] is True
+        assert "save" in footer_keys(app)
         control.cancel()
 
 

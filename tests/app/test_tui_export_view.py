@@ -45,7 +45,8 @@ async def test_what_a_command_makes_is_shown_and_cannot_be_saved(monkeypatch) ->
         await settle(pilot)
         assert not app.query_one("#save-row").display
         assert "writes model.pt2" not in screen_text(app)
-        assert app.check_action("in_view", ("save",)) is None
+        assert app.view.check_action("save", ()) is False
+        assert "Save" not in screen_text(app).splitlines()[-1]
         await pilot.press("s")
         await settle(pilot)
         assert not app.context.exporter.saved

@@ -101,10 +101,10 @@ def test_what_follows_from_skipping_is_told() -> None:
 
 
 def test_every_steering_key_is_in_the_palette_and_the_help() -> None:
-    steering = [action for action in ACTIONS if action.steers]
-    assert {action.steers for action in steering} == {
-        "continue", "skip", "stop", "pause", "minute", "untried", "finish"
-    }  # fmt: skip
+    steering = [action for action in ACTIONS if action.does.startswith("steer")]
+    assert {action.does.removeprefix("steer") for action in steering} == {
+        f"('{name}')" for name in ("continue", "skip", "stop", "pause", "minute", "untried", "finish")
+    }
     assert all(action.palette and not action.views for action in steering)
 
 
@@ -168,8 +168,8 @@ def test_accepting_one_batch_size_leaves_the_others() -> None:
     assert "consent" in effects["batch_size=4096"] or "opt-in" in effects["batch_size=4096"]
     assert value_to_accept(state, histories.BATCH.candidate) == 256
     assert value_to_accept(state, histories.LAST.candidate) is None
-    assert can_decide(state, histories.BATCH.candidate, "accept")
-    assert not can_decide(state, histories.BATCH_DOUBLED.candidate, "accept")
+    assert can_decide(state, histories.BATCH.candidate, Decision.ACCEPTED)
+    assert not can_decide(state, histories.BATCH_DOUBLED.candidate, Decision.ACCEPTED)
 
 
 def test_a_decision_says_what_follows_from_it() -> None:

@@ -26,6 +26,7 @@ from advisor.report.charts import Part, Stacked
 from advisor.report.conclusions import sweep_of
 from advisor.report.evidence import sweep_sentence
 from advisor.report.figures import ceiling_figures, step_figures
+from advisor.tui.actions import actions_of
 from advisor.tui.exporting import copy_trace, free_path
 from advisor.tui.views.advice_text import sweep_text
 from advisor.tui.views.profile_text import habits_text, roof_facts
@@ -151,12 +152,12 @@ async def test_pictures_stand_in_place_of_the_panels_and_leave_again(size) -> No
     await drive(histories.timed(), check, size=size, toasts=False)
 
 
-async def test_keys_that_need_a_profile_are_dimmed_without_one() -> None:
+async def test_keys_that_need_a_profile_are_hidden_without_one() -> None:
     async def check(pilot, app, control) -> None:
         await pilot.press("2", "o", "g", "t", "m")
         await settle(pilot)
         view = app.view
-        assert [name for name in view.handlers() if view.can(name)] == ["panel"]
+        assert [action.action for action in actions_of("profile") if view.can(action.action)] == ["panel"]
 
     await drive(histories.start(), check, toasts=False, hold=True)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from typing import ClassVar
 
-from textual import events, on
+from textual import on
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
 from textual.widget import Widget
@@ -20,9 +22,10 @@ from advisor.records import Candidate, Recommendation
 from advisor.report.conclusions import sweep_of
 from advisor.report.evidence import sweep_caveats
 from advisor.report.pictures import batch_chart, front_chart
+from advisor.tui.actions import view_bindings
 from advisor.tui.context import Context
-from advisor.tui.deciding import DECISIONS, can_decide, handlers_of, values_of
-from advisor.tui.messages import Decided, RetryWanted
+from advisor.tui.deciding import can_decide, values_of
+from advisor.tui.messages import Decided
 from advisor.tui.text import DIM, waiting_text
 from advisor.tui.views.advice_text import (
     card_text,
@@ -35,20 +38,28 @@ from advisor.tui.views.advice_text import (
     title_text,
     value_lines,
 )
-from advisor.tui.views.base import View, highlighted
+from advisor.tui.views.base import highlighted
+from advisor.tui.views.deciding import DecidingView
 from advisor.tui.widgets.changes import look_same, show_text, show_titles
+from advisor.tui.widgets.choice_list import ChoiceList
 from advisor.tui.widgets.fact_list import FactList
 from advisor.tui.widgets.picture_panel import Picture, PicturePanel
+from advisor.tui.widgets.placeholder import Placeholder
 
 _EMPTY = "Recommendations appear here as soon as the first trials are ranked."
 _WIDE = 100
 _FRONT_LEGEND = "B baseline · S stack · 1-9 rank · ─ front"
 
 
-class AdviceView(View):
+class AdviceView(DecidingView):
     """The list on the left; on the right the detail, or the plot in its place."""
 
-    decides = True
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *view_bindings("advice"),
+        Binding("escape", "leave_detail", "Back", show=False),
+        Binding("j", "step(1)", "Next", show=False),
+        Binding("k", "step(-1)", "Previous", show=False),
+    ]
 
     def __init__(self, context: Context) -> None:
         super().__init__(context, id="advice")
@@ -57,9 +68,9 @@ class AdviceView(View):
         self._known_width = 0
 
     def compose(self) -> ComposeResult:
-        yield Static(Content.styled(_EMPTY, DIM), id="advice-empty")
+        yield Placeholder(Content.styled(_EMPTY, DIM), id="advice-empty")
         with Horizontal(id="advice-columns"):
-            yield OptionList(id="advice-list", classes="panel", markup=False)
+            yield ChoiceList(id="advice-list", classes="panel", markup=False)
             with VerticalScroll(id="detail", classes="panel"):
                 yield Static(id="advice-title")
                 yield FactList(id="advice-facts")
@@ -138,19 +149,22 @@ class AdviceView(View):
         """Enter goes into the detail; Escape comes back."""
         self.query_one("#detail").focus()
 
-    def on_key(self, event: events.Key) -> None:
-        if event.key == "escape" and self.query_one("#detail").has_focus:
-            self._list.focus()
-        elif event.key == "j":
+    def action_leave_detail(self) -> None:
+        """Go back to the list."""
+        self._list.focus()
+
+    def action_step(self, step: int) -> None:
+        """Choose a neighbour in the list while the detail is read."""
+        if step > 0:
             self._list.action_cursor_down()
-        elif event.key == "k":
+        else:
             self._list.action_cursor_up()
 
     @on(OptionList.OptionHighlighted)
     def _on_option_highlighted(self) -> None:
         self._show_detail()
         self.show_pictures()
-        self.app.refresh_bindings()
+        self.refresh_bindings()
 
     def _show_detail(self) -> None:
         item = self.chosen
@@ -202,27 +216,24 @@ class AdviceView(View):
     def text_to_copy(self) -> str:
         return self._code_of(self.chosen.record.candidate) if self.chosen else ""
 
-    def handlers(self) -> Mapping[str, Callable[[], None]]:
-        return {
-            **handlers_of(self._decide),
-            "retry": self.retry,
-            "toggle": self.toggle,
-            "plot": self.next_picture,
-            "copy": self.copy,
-        }
-
     def can(self, name: str) -> bool:
         """A decision that is taken already cannot be taken again."""
         item = self.chosen
         if name == "plot":
             return bool(self.pictures)
+        if name == "undo":
+            return self.context.can_undo
         if item is None or (name == "retry" and self.context.recorded):
             return False
-        if name in ("accept", "toggle"):  # another value than the one that is accepted may be wanted
+        if name in ("accept", "check"):  # another value than the one that is accepted may be wanted
             return self.context.state.can_decide(item.recipe)
-        return name not in DECISIONS or can_decide(self.context.state, item.record.candidate, name)
+        return name != "reject" or can_decide(self.context.state, item.record.candidate, Decision.REJECTED)
 
-    def _decide(self, decision: Decision) -> None:
+    @property
+    def trial(self) -> str:
+        return self.chosen.record.candidate.name if self.chosen else ""
+
+    def decide(self, decision: Decision) -> None:
         if self.chosen is None:
             return
         recipe = self.chosen.recipe
@@ -232,7 +243,7 @@ class AdviceView(View):
         else:
             self._send(Decided(recipe, decision))
 
-    def toggle(self) -> None:
+    def action_check(self) -> None:
         """Turn the check box round; a consent that has changed nothing yet is taken back."""
         item = self.chosen
         if item is None:
@@ -242,7 +253,7 @@ class AdviceView(View):
         if decision is Decision.ACCEPTED and not item.in_stack:
             self.post_message(Decided(recipe, None))
         else:
-            self._decide(Decision.REJECTED if is_checked(item, decision) else Decision.ACCEPTED)
+            self.decide(Decision.REJECTED if is_checked(item, decision) else Decision.ACCEPTED)
 
     def _send(self, message: Decided) -> None:
         """Ask for a decision, and go on to the next recommendation that has none."""
@@ -271,11 +282,6 @@ class AdviceView(View):
         if recipe in self._ids:
             self._list.highlighted = self._ids.index(recipe)
 
-    def retry(self) -> None:
-        """Ask for the recommendation's trial to run again."""
-        if self.chosen:
-            self.post_message(RetryWanted(self.chosen.record.candidate.name))
-
     def make_room(self, *, pictured: bool) -> None:
         self.query_one("#detail").display = not pictured
 
@@ -286,5 +292,5 @@ class AdviceView(View):
         drawn = [Picture(front, front_text(state), _FRONT_LEGEND)] if front else []
         return [*drawn, *([Picture(batch)] if batch else [])]
 
-    def first_focus(self) -> Widget | None:
-        return self._list if self._ids else None
+    def first_focus(self) -> Widget:
+        return self._list if self._ids else self.query_one(Placeholder)

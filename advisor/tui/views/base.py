@@ -1,8 +1,7 @@
-"""The base of every view: a container that can draw a session's state and answer its keys."""
+"""The base of every view: a container that can draw a session's state and owns its keys."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 from textual import events
@@ -12,6 +11,7 @@ from textual.geometry import Size
 from textual.widget import Widget
 
 from advisor.figures.formatting import counted
+from advisor.tui.actions import actions_of
 from advisor.tui.context import Context
 from advisor.tui.widgets.picture_panel import Picture, PicturePanel
 
@@ -22,14 +22,9 @@ class View(Container):
     def __init__(self, context: Context, *, id: str) -> None:  # noqa: A002 - as every widget calls it
         super().__init__(id=id, classes="view")
         self.context = context
+        self._listed = frozenset(action.action for action in actions_of(id))
         self._fitted: Size | None = None
         self._pictured: tuple[object, list[Picture]] = (None, [])
-
-    decides = False
-    """Whether recipes are accepted and rejected in it."""
-
-    def choose_recipe(self, recipe: str) -> None:
-        """Go to a recipe, where the view has a list of them."""
 
     def show(self) -> None:
         """Draw the present state."""
@@ -50,13 +45,13 @@ class View(Container):
         """Draw for the present size."""
         self.show()
 
-    def handlers(self) -> Mapping[str, Callable[[], None]]:
-        """The view's handlers, by action name of the registry."""
-        return {}
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Hide the keys that do nothing just now; an action that the registry does not list is always possible."""
+        return self.can(action) if action in self._listed else True
 
     def can(self, name: str) -> bool:
-        """Whether an action makes sense just now; if not, its key is dimmed."""
-        return name in self.handlers()
+        """Whether an action of the registry does anything just now."""
+        return True
 
     @property
     def pictures(self) -> list[Picture]:
@@ -70,12 +65,13 @@ class View(Container):
         """Make the pictures of the present state."""
         return []
 
-    def next_picture(self) -> None:
+    def action_plot(self) -> None:
         """Show the next picture in place of what the view shows else, and that again behind the last."""
         panel = self.query_one(PicturePanel)
         panel.show(self.pictures)
         panel.go_on()
         self.make_room(pictured=panel.is_open)
+        self.first_focus().focus()
 
     def show_pictures(self) -> None:
         """Draw the picture that is shown, if any, as it is now."""
@@ -87,7 +83,7 @@ class View(Container):
     def make_room(self, *, pictured: bool) -> None:
         """Hide what a picture stands in place of while there is one."""
 
-    def copy(self) -> None:
+    def action_copy(self) -> None:
         """Copy what is chosen to the terminal's clipboard (OSC 52), and say so."""
         text = self.text_to_copy()
         if text:
@@ -107,9 +103,9 @@ class View(Container):
         """An action's name in the palette, with what it is about."""
         return f"{label}: {self.subject}" if self.subject and label not in ("Plot", "Log") else label
 
-    def first_focus(self) -> Widget | None:
-        """The widget that takes the keys when the view comes on screen."""
-        return None
+    def first_focus(self) -> Widget:
+        """The widget that takes the keys when the view comes on screen: one inside the view, which owns its keys."""
+        raise NotImplementedError
 
 
 @lru_cache(maxsize=64)

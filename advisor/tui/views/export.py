@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.widget import Widget
@@ -19,6 +21,7 @@ from advisor.export.format import Offer
 from advisor.files.paths import is_file
 from advisor.records import Verification
 from advisor.report.figures import verified_words
+from advisor.tui.actions import view_bindings
 from advisor.tui.context import Context
 from advisor.tui.exporting import free_path
 from advisor.tui.messages import ExportSaved
@@ -26,12 +29,18 @@ from advisor.tui.screens import OverwriteScreen, Overwriting
 from advisor.tui.text import DIM, waiting_text
 from advisor.tui.views.base import View, highlighted
 from advisor.tui.widgets.changes import show_text
+from advisor.tui.widgets.choice_list import ChoiceList
 
 _EMPTY = "There is nothing to export before the baseline is measured."
 
 
 class ExportView(View):
     """Formats on the left; the preview on the right, with the path and the button under it; then the next steps."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *view_bindings("export"),
+        Binding("escape", "leave_path", "Back", show=False),
+    ]
 
     def __init__(self, context: Context) -> None:
         super().__init__(context, id="export")
@@ -42,7 +51,7 @@ class ExportView(View):
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="export-columns"):
-            yield OptionList(id="formats", classes="panel", markup=False)
+            yield ChoiceList(id="formats", classes="panel", markup=False)
             with Vertical(id="export-right"):
                 with VerticalScroll(id="preview-panel", classes="panel"):
                     yield Static(id="preview", markup=False)
@@ -129,6 +138,7 @@ class ExportView(View):
             self._path.value = self._paths[chosen.id]
             self.query_one("#preview-panel").scroll_home(animate=False)
             self.show()
+            self.refresh_bindings()
 
     @on(Input.Changed, "#path")
     def _on_path_changed(self, event: Input.Changed) -> None:
@@ -138,14 +148,14 @@ class ExportView(View):
 
     @on(Input.Submitted, "#path")
     @on(Button.Pressed, "#save")
-    def save(self) -> None:
+    def action_save(self) -> None:
         """Write the file, unless one of that name exists already: then ask first."""
         chosen, where = self.chosen, self._path.value.strip()
         if chosen is None or not self.can("save"):
             return
         if not where:
             self.notify("Give a path to write to.", severity="warning", markup=False)
-            self.edit_path()
+            self.action_path()
             return
         path = Path(where).expanduser()
         if is_file(path) and not self._is_own_config(path):
@@ -165,7 +175,7 @@ class ExportView(View):
         elif answer is Overwriting.RENAME:
             self._paths[chosen.id] = str(other)
             self._path.value = self._paths[self.chosen.id] if self.chosen else ""
-            self.edit_path()
+            self.action_path()
 
     def _write(self, chosen: Offer, path: Path) -> None:
         try:
@@ -180,16 +190,13 @@ class ExportView(View):
             self._drawn = self._previewed = None
             self.show()
 
-    def edit_path(self) -> None:
+    def action_path(self) -> None:
         """Put the cursor into the path."""
         self._path.focus()
 
-    def on_key(self, event: object) -> None:
-        if getattr(event, "key", "") == "escape" and self._path.has_focus:
-            self._list.focus()
-
-    def handlers(self) -> Mapping[str, Callable[[], None]]:
-        return {"save": self.save, "path": self.edit_path, "copy": self.copy}
+    def action_leave_path(self) -> None:
+        """Go back to the formats."""
+        self._list.focus()
 
     def text_to_copy(self) -> str:
         return self._preview(self.chosen)[0] if self.chosen and self.context.state.baseline else ""
@@ -201,7 +208,7 @@ class ExportView(View):
             return False
         return name == "copy" or not chosen.by_command
 
-    def first_focus(self) -> Widget | None:
+    def first_focus(self) -> Widget:
         return self._list
 
 

@@ -102,7 +102,7 @@ class OverviewView(View):
         _show_or_hide(self.query_one("#clocks", FactList), clock_facts(clock))
         show_text(self.query_one("#clock-words", Static), " ".join(clock_sentences(clock)) if clock else "")
 
-    def first_focus(self) -> Widget | None:
+    def first_focus(self) -> Widget:
         return self.query_one(Headline)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.widget import Widget
@@ -14,6 +15,7 @@ from textual.widgets import Static
 
 from advisor.records import Profile
 from advisor.report.pictures import phases_chart, roofline_chart, steps_chart
+from advisor.tui.actions import view_bindings
 from advisor.tui.context import Context
 from advisor.tui.exporting import copy_trace
 from advisor.tui.messages import TraceSaved
@@ -25,6 +27,7 @@ from advisor.tui.widgets.fact_list import FactList
 from advisor.tui.widgets.operator_table import OperatorTable
 from advisor.tui.widgets.phase_bar import PhaseBar
 from advisor.tui.widgets.picture_panel import Picture, PicturePanel
+from advisor.tui.widgets.placeholder import Placeholder
 
 _WAITING = "The profile is taken soon after the baseline."
 _HABITS = "What habits cost is measured with the profile."
@@ -35,6 +38,8 @@ _PANELS = ("operators", "roof", "habits")
 
 class ProfileView(View):
     """The phase bar over the operators, the roof and the habits."""
+
+    BINDINGS: ClassVar[list[BindingType]] = view_bindings("profile")
 
     def __init__(self, context: Context) -> None:
         super().__init__(context, id="profile")
@@ -47,7 +52,7 @@ class ProfileView(View):
         with Horizontal(id="profile-columns"):
             with Vertical(id="profile-main"):
                 with Vertical(classes="panel", id="operators-panel"):
-                    yield Static(id="operators-empty")
+                    yield Placeholder(id="operators-empty")
                     yield OperatorTable(id="operators")
                     yield Static(id="operator-row", markup=False)
                 with VerticalScroll(classes="panel", id="habits-panel"):
@@ -105,15 +110,6 @@ class ProfileView(View):
 
     # --- keys ------------------------------------------------------------------------------------------------
 
-    def handlers(self) -> Mapping[str, Callable[[], None]]:
-        return {
-            "sort": self.sort,
-            "shapes": self.toggle_shapes,
-            "panel": self.next_panel,
-            "plot": self.next_picture,
-            "trace": self.save_trace,
-        }
-
     def can(self, name: str) -> bool:
         """Whether an action is possible: the profile has to hold what is sorted or saved."""
         profile = self.context.state.profile
@@ -124,17 +120,17 @@ class ProfileView(View):
         needed = {"sort": bool(profile.operators), "shapes": bool(profile.by_shape), "trace": bool(profile.trace_path)}
         return needed.get(name, True)
 
-    def sort(self) -> None:
+    def action_sort(self) -> None:
         """Sort the operators by the next column."""
         self._go_to(_PANELS[0])
         self._table.sort_by_next()
 
-    def toggle_shapes(self) -> None:
+    def action_shapes(self) -> None:
         """Group the operators by the shapes of their inputs, or no longer."""
         self._go_to(_PANELS[0])
         self._table.toggle_shapes()
 
-    def next_panel(self) -> None:
+    def action_panel(self) -> None:
         """Go to the next of the panels under the phase bar."""
         self._go_to(_PANELS[(_PANELS.index(self._panel) + 1) % len(_PANELS)])
 
@@ -151,18 +147,19 @@ class ProfileView(View):
         if panel != self._panel:  # each change of a class has all styles in the view looked up
             self.set_classes(self.classes - {f"-{self._panel}"} | {f"-{panel}"})
             self._panel = panel
-        target = self.first_focus()
-        if target is not None:
-            self.call_after_refresh(target.focus)
+        self.call_after_refresh(self.first_focus().focus)
 
-    def first_focus(self) -> Widget | None:
+    def first_focus(self) -> Widget:
+        picture = self.query_one(PicturePanel)
+        if picture.is_open:
+            return picture
         if self._panel != _PANELS[0]:
             return self.query_one(f"#{self._panel}-panel")
-        return self._table if self._table.display else None
+        return self._table if self._table.display else self.query_one(Placeholder)
 
     # --- the trace -------------------------------------------------------------------------------------------
 
-    def save_trace(self) -> None:
+    def action_trace(self) -> None:
         """Copy the Chrome trace to where exports go."""
         if self.context.state.profile and self.context.state.profile.trace_path:
             self._copy_trace(Path(self.context.state.profile.trace_path))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import ClassVar
 
-from textual import events, on
+from textual import on
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widget import Widget
@@ -14,11 +16,12 @@ from textual.widgets import Input, Static
 
 from advisor.experiment.control import Decision
 from advisor.recipe.settings import Settings
+from advisor.tui.actions import view_bindings
 from advisor.tui.context import Context
-from advisor.tui.deciding import can_decide, can_measure_stack, handlers_of, value_to_accept
-from advisor.tui.messages import Decided, RetryWanted
+from advisor.tui.deciding import can_decide, can_measure_stack, value_to_accept
+from advisor.tui.messages import Decided
 from advisor.tui.text import DIM, waiting_text
-from advisor.tui.views.base import View
+from advisor.tui.views.deciding import DecidingView
 from advisor.tui.views.trial_rows import (
     SKIPPED_PREFIX,
     STACK,
@@ -33,15 +36,19 @@ from advisor.tui.views.trial_rows import (
 from advisor.tui.views.trial_text import selection_text
 from advisor.tui.widgets.changes import show_text, show_titles
 from advisor.tui.widgets.log_tail import LogTail
+from advisor.tui.widgets.placeholder import Placeholder
 from advisor.tui.widgets.row_table import Heading, RowTable
 
 _TALL = 30
 
 
-class TrialsView(View):
+class TrialsView(DecidingView):
     """The tally, the table, what is known of the selected row, and its log."""
 
-    decides = True
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *view_bindings("trials"),
+        Binding("escape", "clear_filter", "Show all", show=False),
+    ]
 
     def __init__(self, context: Context) -> None:
         super().__init__(context, id="trials")
@@ -53,7 +60,7 @@ class TrialsView(View):
     def compose(self) -> ComposeResult:
         with Horizontal(id="trials-head"):
             yield Static(id="tally")
-        yield Static(id="trials-empty")
+        yield Placeholder(id="trials-empty")
         yield Input(placeholder="words to look for; Enter goes to the table, Escape clears", id="filter", compact=True)
         yield RowTable(id="trials-table")
         yield Static(id="selection")
@@ -107,6 +114,7 @@ class TrialsView(View):
     def _on_moved(self) -> None:
         """The person picked a row: the log stays with it."""
         self._follows = self.selected_key == self.context.state.running
+        self.refresh_bindings()
 
     @on(RowTable.HeadingChosen)
     def _on_heading_chosen(self, message: RowTable.HeadingChosen) -> None:
@@ -115,7 +123,7 @@ class TrialsView(View):
     @on(RowTable.Highlighted)
     def _on_highlighted(self) -> None:
         self._show_selection()
-        self.app.refresh_bindings()
+        self.refresh_bindings()
 
     def _show_selection(self) -> None:
         key = self.selected_key
@@ -136,34 +144,38 @@ class TrialsView(View):
     def _log_shown(self) -> bool:
         return self.app.size.height >= _TALL if self._log_wanted is None else self._log_wanted
 
-    def handlers(self) -> Mapping[str, Callable[[], None]]:
-        return {
-            "log": self.toggle_log,
-            "retry": self.retry,
-            "sort": lambda: self._arrange(self._order.by_next([column for column, _ in fitting_columns(self.width)])),
-            "filter": self.edit_filter,
-            "hide": lambda: self._arrange(replace(self._order, show_skipped=not self._order.show_skipped)),
-            "follow": self.follow,
-            "copy": self.copy,
-            **handlers_of(self._decide),
-        }
-
     def can(self, name: str) -> bool:
-        """A trial that ran can be retried; a decision can be taken where it changes anything."""
-        state, key = self.context.state, self.selected_key
-        if name in ("log", "sort", "filter", "follow"):
-            return bool(self._rows) or bool(self._order.query)
-        if name == "copy":
-            return bool(self.text_to_copy())
-        if name == "hide":
-            return bool(state.skipped)
-        if name == "retry":
-            again = key in state.trials and key not in self.context.waiting
-            return self.context.recorded is None and (again or (key == STACK and can_measure_stack(state)))
-        candidate = state.candidate(key)
-        return candidate is not None and can_decide(state, candidate, name)
+        """Whether an action does anything just now: most are about the selected row."""
+        state, filtered = self.context.state, bool(self._order.query)
+        possible = {
+            "log": bool(self._rows),
+            "sort": bool(self._rows) or filtered,
+            "filter": bool(self._rows) or filtered,
+            "follow": state.running in self._rows and not self._follows,
+            "hide": bool(state.skipped),
+            "copy": bool(self.text_to_copy()),
+            "undo": self.context.can_undo,
+            "retry": self._can_retry(),
+            "accept": self._can_decide(Decision.ACCEPTED),
+            "reject": self._can_decide(Decision.REJECTED),
+        }
+        return possible[name]
 
-    def _decide(self, decision: Decision) -> None:
+    def _can_retry(self) -> bool:
+        """Whether the selected trial has ended, or is a stack that is left to be measured."""
+        state, key = self.context.state, self.selected_key
+        again = key in state.trials and key not in self.context.waiting
+        return self.context.recorded is None and (again or (key == STACK and can_measure_stack(state)))
+
+    def _can_decide(self, decision: Decision) -> bool:
+        candidate = self.context.state.candidate(self.selected_key)
+        return candidate is not None and can_decide(self.context.state, candidate, decision)
+
+    @property
+    def trial(self) -> str:
+        return self.selected_key
+
+    def decide(self, decision: Decision) -> None:
         candidate = self.context.state.candidate(self.selected_key)
         if candidate:
             accepted = decision is Decision.ACCEPTED
@@ -187,8 +199,17 @@ class TrialsView(View):
     def _arrange(self, order: Order) -> None:
         self._order = order
         self.show()
+        self.refresh_bindings()
 
-    def edit_filter(self) -> None:
+    def action_sort(self) -> None:
+        """Sort by the next column."""
+        self._arrange(self._order.by_next([column for column, _ in fitting_columns(self.width)]))
+
+    def action_hide(self) -> None:
+        """Hide what does not apply, or show it again."""
+        self._arrange(replace(self._order, show_skipped=not self._order.show_skipped))
+
+    def action_filter(self) -> None:
         """Put the cursor into the filter."""
         entry = self.query_one("#filter", Input)
         entry.display = True
@@ -204,20 +225,22 @@ class TrialsView(View):
         self.query_one("#filter").display = bool(self._order.query)
         self._table.focus()
 
-    def on_key(self, event: events.Key) -> None:
+    def action_clear_filter(self) -> None:
+        """Show all rows again."""
         entry = self.query_one("#filter", Input)
-        if event.key == "escape" and entry.display:
+        if entry.display:
             entry.value = ""
             self._arrange(replace(self._order, query=""))
             entry.display = False
             self._table.focus()
 
-    def follow(self) -> None:
+    def action_follow(self) -> None:
         """Have the cursor and the log follow the running trial."""
         self._follows = True
         self.show()
+        self.refresh_bindings()
 
-    def toggle_log(self) -> None:
+    def action_log(self) -> None:
         """Show or hide the log."""
         self._log_wanted = not self._log_shown
         self._show_selection()
@@ -229,10 +252,5 @@ class TrialsView(View):
         settings = state.stack_settings if key == STACK else candidate.settings if candidate else {}
         return Settings(settings).to_yaml() if settings else ""
 
-    def retry(self) -> None:
-        """Ask for the selected trial to run again."""
-        if self.can("retry"):
-            self.post_message(RetryWanted(self.selected_key))
-
-    def first_focus(self) -> Widget | None:
-        return self._table if self._table.display else None
+    def first_focus(self) -> Widget:
+        return self._table if self._table.display else self.query_one(Placeholder)

@@ -14,13 +14,16 @@ from textual.content import Content
 from textual.screen import Screen
 from textual.widget import Widget
 
+from advisor.tui.actions import ACTIONS
+
+_ORDER = {action.id: place for place, action in enumerate(ACTIONS)}
 _LAST = ("app.help", "app.quit")  # shown however narrow the screen is
 _PALETTE_EDGE = "▏"
 
 
 @dataclass(frozen=True, slots=True)
 class FooterKey:
-    """A key as it is shown, what it does, and whether it can be pressed now; ``key`` is Textual's name of it."""
+    """A key as it is shown, and what it does; ``key`` is Textual's name of it."""
 
     id: str
     key: str
@@ -28,14 +31,11 @@ class FooterKey:
     label: str
     action: str
     tooltip: str
-    enabled: bool
 
     @property
     def text(self) -> Content:
-        """The key and its label, dimmed where it cannot be pressed."""
-        style = "" if self.enabled else " dim"
-        parts = (f" {self.shown} ", f"bold $footer-key-foreground{style}"), (f"{self.label} ", style.strip())
-        return Content.assemble(*parts)
+        """The key and its label."""
+        return Content.assemble((f" {self.shown} ", "bold $footer-key-foreground"), f"{self.label} ")
 
 
 class KeyFooter(Widget):
@@ -73,17 +73,15 @@ class KeyFooter(Widget):
             self.refresh()
 
     def _active_keys(self, screen: Screen[object]) -> list[FooterKey]:
-        """The keys to show, one for each action, and the palette's."""
+        """The keys to show, one for each action and in the order of the registry, and the palette's."""
         found: dict[str, FooterKey] = {}
         for _, binding, enabled, tooltip in screen.active_bindings.values():
-            if binding.show or binding.key == self.app.COMMAND_PALETTE_BINDING:
+            if enabled and (binding.show or binding.key == self.app.COMMAND_PALETTE_BINDING):
                 shown = self.app.get_key_display(binding)
                 told = tooltip or binding.description
-                key = FooterKey(
-                    binding.id or "", binding.key, shown, binding.description, binding.action, told, enabled
-                )
+                key = FooterKey(binding.id or "", binding.key, shown, binding.description, binding.action, told)
                 found.setdefault(binding.action, key)
-        return list(found.values())
+        return sorted(found.values(), key=lambda key: _ORDER.get(key.id, len(_ORDER)))
 
     def render(self) -> Content:
         line = Content("").join([key.text for key, _, _ in self._places() if key is not self._palette])
@@ -111,10 +109,8 @@ class KeyFooter(Widget):
 
     def on_click(self, event: events.Click) -> None:
         key = self._key_at(event.x)
-        if key and key.enabled:
+        if key:
             self.app.simulate_key(key.key)
-        elif key:
-            self.app.bell()
 
 
 def fitting(keys: Sequence[FooterKey], width: int) -> list[FooterKey]:

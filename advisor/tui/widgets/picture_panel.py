@@ -24,8 +24,11 @@ class Picture:
     legend: str = ""
 
 
-class PicturePanel(Vertical):
-    """Hidden until :meth:`go_on` chooses the first picture; behind the last one it is hidden again."""
+class PicturePanel(Vertical, can_focus=True):
+    """Hidden until :meth:`go_on` chooses the first picture; behind the last one it is hidden again.
+
+    It takes the focus from what it stands in place of, so that the view's keys go on working.
+    """
 
     def __init__(self) -> None:
         super().__init__(classes="panel pictures")

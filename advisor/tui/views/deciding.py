@@ -1,0 +1,40 @@
+"""The base of the views in which recipes are accepted, rejected and tried again."""
+
+from __future__ import annotations
+
+from advisor.experiment.control import Decision
+from advisor.tui.messages import RetryWanted, UndoWanted
+from advisor.tui.views.base import View
+
+
+class DecidingView(View):
+    """A view with a chosen recipe or trial, about which the person decides."""
+
+    def choose_recipe(self, recipe: str) -> None:
+        """Go to a recipe."""
+        raise NotImplementedError
+
+    def decide(self, decision: Decision) -> None:
+        """Have the app decide about what is chosen."""
+        raise NotImplementedError
+
+    @property
+    def trial(self) -> str:
+        """The name of the chosen trial; empty where there is none."""
+        raise NotImplementedError
+
+    def action_accept(self) -> None:
+        """Accept what is chosen."""
+        self.decide(Decision.ACCEPTED)
+
+    def action_reject(self) -> None:
+        """Reject what is chosen."""
+        self.decide(Decision.REJECTED)
+
+    def action_undo(self) -> None:
+        """Ask for the last decision to be taken back."""
+        self.post_message(UndoWanted())
+
+    def action_retry(self) -> None:
+        """Ask for the chosen trial to run again."""
+        self.post_message(RetryWanted(self.trial))
