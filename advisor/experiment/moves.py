@@ -309,7 +309,8 @@ def _again(known: Known, settings: Settings, gain: float) -> Moves:
     """Run settings once more, unless they failed the last time: they would fail again for as long as time is left."""
     runs = known.judge.runs.get(settings)
     if not runs or runs[-1].measured:
-        yield Move(Kind.AGAIN, settings, gain, f"again: {settings or 'baseline'}")
+        alone = (candidate.name for candidate in known.plan.candidates if candidate.settings == settings)
+        yield Move(Kind.AGAIN, settings, gain, f"again: {next(alone, str(settings)) or 'baseline'}")
 
 
 def _less_measured(judge: Judge, *combinations: Settings) -> Settings:

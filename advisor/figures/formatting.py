@@ -102,8 +102,8 @@ def format_interval(comparison: Comparison | None) -> str:
     digits = _ratio_digits(comparison)
     either_way = math.sqrt(comparison.ci_high / max(comparison.ci_low, _SMALLEST_RATIO))
     if either_way > _WIDEST_SHOWN:
-        factor = f"{either_way:.0f}" if either_way < _LARGEST_FACTOR else f"more than {_LARGEST_FACTOR}"
-        return f"{comparison.speedup:.{digits}f}x (give or take a factor of {factor})"
+        factor = f"{either_way:.0f}x" if either_way < _LARGEST_FACTOR else f"over {_LARGEST_FACTOR}x"
+        return f"{comparison.speedup:.{digits}f}x (may be {factor} off)"
     low, high = f"{comparison.ci_low:.{digits}f}", f"{comparison.ci_high:.{digits}f}"
     return f"{comparison.speedup:.{digits}f}x ({low}–{high})"
 

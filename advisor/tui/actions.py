@@ -132,14 +132,6 @@ ACTIONS = (
         does="steer('pause')",
     ),
     Action(
-        "session.minute",
-        "plus",
-        "1 min more",
-        "Give the session one more minute; after its end, search on for a minute",
-        footer=False,
-        does="steer('minute')",
-    ),
-    Action(
         "session.untried",
         "R",
         "Try the rest",
@@ -152,14 +144,6 @@ ACTIONS = (
         "GPUs",
         "Choose on how many GPUs to train, after the search on one",
         does="choose_gpus",
-    ),
-    Action(
-        "session.finish",
-        "E",
-        "End and report",
-        "End the session now and report what it has measured",
-        footer=False,
-        does="steer('finish')",
     ),
     Action(
         "advice.accept",
@@ -238,6 +222,20 @@ ACTIONS = (
     ),
     Action("export.save", "s", "Save", "Write the selected format to the path shown", ("export",)),
     Action("export.path", "f", "File", "Edit the path to write to", ("export",)),
+    Action(
+        "session.minute",
+        "plus",
+        "1 min more",
+        "Give the session one more minute; after its end, search on for a minute",
+        does="steer('minute')",
+    ),
+    Action(
+        "session.finish",
+        "E",
+        "End and report",
+        "End the session now and report what it has measured",
+        does="steer('finish')",
+    ),
     *(
         Action(
             f"view.{view.id}",

@@ -14,6 +14,7 @@ from advisor.figures.formatting import counted
 from advisor.report.conclusions import count_untried
 from advisor.tui.jobs import Job
 from advisor.tui.result import Then
+from advisor.tui.text import trial_name
 
 if TYPE_CHECKING:
     from advisor.experiment.session import Session
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 
 MINUTE_S = 60.0
+_WIDEST_NAME = 60
 REWORK = "Measuring the stack again"
 MORE = "Trying more"
 # What a recorded session that is continued gets, by the key that continues it; as much as it had without an entry.
@@ -81,7 +83,9 @@ class Steering:
     def _skip(self, control: Session) -> None:
         name = self._app.context.state.running
         control.skip()
-        self._app.tell(f"{name} is skipped. {consequence_of_skipping(name, self._app.context.state)}")
+        self._app.tell(
+            f"{trial_name(name, _WIDEST_NAME)} is skipped. {consequence_of_skipping(name, self._app.context.state)}"
+        )
 
     def _pause(self, control: Session) -> None:
         self._app.context.paused = not self._app.context.paused

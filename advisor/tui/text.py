@@ -12,8 +12,23 @@ from textual.content import Content
 
 from advisor.experiment.objective import Yardstick
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import format_bytes, format_bytes_change, format_change, format_ratio
-from advisor.records import Comparison, Objective, StackRecord, TrialRecord, TrialResult, Verdict
+from advisor.figures.formatting import (
+    format_bytes,
+    format_bytes_change,
+    format_change,
+    format_numerics,
+    format_ratio,
+)
+from advisor.records import (
+    Comparison,
+    Numerics,
+    NumericsResult,
+    Objective,
+    StackRecord,
+    TrialRecord,
+    TrialResult,
+    Verdict,
+)
 from advisor.report.charts import Tone
 from advisor.report.figures import effect_words, own_figures, verdict_shown
 
@@ -72,6 +87,19 @@ def meter(share: float | None, width: int, style: str) -> Content:
     return Content.assemble(("━" * drawn, style), ("━" * (width - drawn), "$foreground 15%"))
 
 
+_MEANING = {
+    Numerics.EXACT: "the same results",
+    Numerics.CLOSE: "only rounding differs",
+    Numerics.CHANGED: "other results",
+}
+
+
+def numerics_words(numerics: NumericsResult) -> str:
+    """The class with its figure and its meaning: ``close (3.1e-03), only rounding differs``."""
+    told = format_numerics(numerics)
+    return f"{told}, {_MEANING[numerics.measured]}" if numerics.compared and not numerics.worse_than_declared else told
+
+
 def waiting_text(state: SessionState, waiting: str) -> str:
     """The placeholder for an unknown figure: ``waiting``, or that it will not come any more."""
     if state.failure:
@@ -87,6 +115,10 @@ def shortened(text: str, width: int) -> str:
     return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
 
 
+# The beginning of the name of a trial that repeats others' settings.
+_AGAIN = "again: "
+
+
 def trial_parts(name: str) -> tuple[str, str]:
     """What a trial was of and what its name says of that: ``("stack of 2", "compile.mode: default, step.…")``."""
     of, colon, rest = name.partition(": ")
@@ -94,15 +126,36 @@ def trial_parts(name: str) -> tuple[str, str]:
         count = rest.count(": ")
         if of == "stack":
             return (f"stack of {count}" if count else of), rest
-        return (f"stack of {count}, again", rest) if count else (f"{rest}, again", "")
+        return (f"stack of {count}, again", rest) if count > 1 else (f"{_one_setting(rest)}, again", "")
     subject = next((word for word in ("stack", "baseline") if name.startswith(word)), name)
     return subject, name.removeprefix(subject).lstrip(", ")
 
 
 def trial_name(name: str, width: int) -> str:
     """A trial's name in so many cells. A stack that is too long is told by the number of its settings."""
+    subject, told = trial_parts(name)
+    if not told and name.startswith(_AGAIN):
+        return shortened(subject, width)
     listed = len(name) > width and ": " in name
-    return shortened(trial_parts(name)[0] if listed else name, width)
+    return shortened(subject if listed else name, width)
+
+
+def trial_label(name: str, state: SessionState, width: int, *, most: int = 0) -> str:
+    """A trial's name in so many cells; of a candidate that is too long the recipe's, where it has no other candidates.
+
+    What is still too long gets as many cells as it needs, ``most`` at most, and is cut in its middle behind that.
+    """
+    candidate = state.candidate(name)
+    if candidate is None:
+        return trial_name(name, max(width, most))
+    alone = sum(other.recipe == candidate.recipe for other in state.candidates.values()) == 1
+    return shortened(candidate.recipe if alone and len(name) > width else name, max(width, most))
+
+
+def _one_setting(name: str) -> str:
+    """The name of one setting as candidates have it: ``num_workers=1`` for ``data.num_workers: 1``."""
+    key, colon, value = name.partition(": ")
+    return f"{key.rpartition('.')[2]}={value}" if colon else name
 
 
 def interval_bar(comparison: Comparison | None, widest: float, width: int) -> str:

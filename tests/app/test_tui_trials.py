@@ -14,7 +14,7 @@ from tui_pilot import SIZES, cells, drive, screen_text, settle
 from advisor.experiment import events
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
-from advisor.records import Comparison, OperatorRow, Outcome, TargetSpec
+from advisor.records import Candidate, Comparison, OperatorRow, Outcome, TargetSpec
 from advisor.report.pictures import waterfall
 from advisor.tui.context import Context
 from advisor.tui.text import interval_bar, shortened, widest_effect
@@ -22,7 +22,8 @@ from advisor.tui.views.advice_text import list_entry, nothing_helped
 from advisor.tui.views.headline import headline
 from advisor.tui.views.overview_facts import baseline_facts, waterfall_text
 from advisor.tui.views.readings import live_text
-from advisor.tui.views.trial_rows import COLUMNS, Order, build_rows, fitting_columns, rows_to_show, tally
+from advisor.tui.views.trial_order import Order, rows_to_show
+from advisor.tui.views.trial_rows import COLUMNS, EFFECT_WIDTH, build_rows, fitting_columns, name_width, tally
 from advisor.tui.views.trial_text import selection_text
 from advisor.tui.widgets.log_tail import LogTail, folded
 from advisor.tui.widgets.operator_table import OperatorTable, columns_of
@@ -96,6 +97,8 @@ def test_every_trial_has_a_row_also_one_that_is_no_candidates(state) -> None:
         ("stack, confirmed", "stack", "confirmed"),
         ("again: compile.mode: default, step.cuda_graph: true", "stack of 2, again", "compile.mode: default, step"),
         ("again: baseline", "baseline, again", "measured"),
+        ("again: num_workers=1", "num_workers=1, again", "measured"),
+        ("again: data.num_workers: 1", "num_workers=1, again", "measured"),
         ("stack: the rest", "stack", "the rest"),
         ("baseline, instrumented", "baseline", "instrumented"),
         ("the same step on the CPU", "the same step on the CPU", "measured"),
@@ -182,6 +185,47 @@ def test_reasons_get_the_width_and_names_do_not() -> None:
         if width >= 80:
             assert sum(widths.values()) + 2 * len(widths) <= width
     assert {column.key: cells for column, cells in fitting_columns(200)}["effect"] > 60
+
+
+def test_a_trial_of_no_candidate_that_runs_is_told_in_full_by_both_columns(state) -> None:
+    state.apply(events.TrialStarted("baseline, instrumented", ""))
+    state.apply(events.TrialActivity("baseline, instrumented", "warming up"))
+    (row,) = [row for row in build_rows(state) if row.key == "baseline, instrumented"]
+    assert row.cells["name"].plain == "baseline"
+    assert row.cells["effect"].plain == "running, instrumented: warming up"
+
+
+def test_a_long_name_is_told_by_its_recipe_where_that_has_no_other_value() -> None:
+    names = {row.key: row.cells["name"].plain for row in build_rows(SessionState.of(histories.whole()))}
+    assert names["channels_last=channels_last"] == "channels_last"
+    assert names["num_workers=4"] == "num_workers=4", "what fits is told in full"
+    assert all("…" not in name for name in names.values())
+
+
+def test_recipes_with_long_names_widen_their_column() -> None:
+    candidates = tuple(
+        Candidate(name, f"ddp.{name}", True) for name in ("gradient_as_bucket_view", "find_unused_parameters")
+    )
+    state = SessionState.of([*histories.start(), events.TrialsPlanned(candidates, {})])
+    names = [row.cells["name"].plain for row in build_rows(state)]
+    assert {"gradient_as_bucket_view", "find_unused_parameters"} <= set(names)
+    widths = {column.key: cells for column, cells in fitting_columns(80, name_width(state))}
+    assert widths["name"] == len("gradient_as_bucket_view")
+    assert sum(widths.values()) + 2 * len(widths) <= 80
+
+
+def test_a_huge_interval_fits_the_column_of_effects() -> None:
+    wide = replace(histories.AUTOCAST, comparison=Comparison(33.0, 2.0, 600.0, 0.006), contribution=None)
+    state = SessionState.of([*histories.whole(), events.TrialMeasured(wide)])
+    (row,) = [row for row in build_rows(state) if row.key == wide.candidate.name]
+    assert row.cells["effect"].plain == "33.0x (may be 17x off)"
+    assert row.cells["effect"].cell_length <= EFFECT_WIDTH
+
+
+def test_a_rejected_trial_says_so_before_its_effect() -> None:
+    state = SessionState.of([*histories.whole(), events.Decided("channels_last", histories.Decision.REJECTED)])
+    (row,) = [row for row in build_rows(state) if row.key == "channels_last=channels_last"]
+    assert row.cells["effect"].plain == "rejected, 1.39x (1.38–1.40)"
 
 
 # --- order ----------------------------------------------------------------------------------------------------
@@ -367,7 +411,17 @@ def test_the_first_line_is_the_result_then_its_cost_then_the_key(state) -> None:
     assert [
         text for text in ("2.35x (2.32–2.37)", "memory 5.20 GiB (-43 %)", "close", "44.0 s") if text not in lines[1]
     ] == []
-    assert lines[-1].startswith("5 exports it")
+    assert lines[-2].startswith("5 exports it")
+    assert lines[-1].startswith("All that applies was tried"), "what more time would bring"
+
+
+def test_the_end_says_what_more_time_would_bring(state) -> None:
+    skipped = histories.failed("tf32", "precision.float32_matmul", "medium", Outcome.SKIPPED, "it needs about 17 s")
+    state.apply(events.TrialMeasured(skipped))
+    told = headline(state).plain.splitlines()[-1]
+    assert told.startswith("1 candidate had no time: R tries them; 3 shows each trial")
+    running = SessionState.of(histories.to_trials())
+    assert "had no time" not in headline(running).plain
 
 
 def warned(state: SessionState) -> str:
@@ -397,9 +451,9 @@ def test_a_stack_within_the_noise_is_no_success(state) -> None:
 def test_a_stack_whose_interval_leaves_everything_open_is_not_called_as_good() -> None:
     unclear = events.StackMeasured(replace(histories.STACK, comparison=Comparison(1.24, 0.08, 19.66, 0.06)))
     told = warned(SessionState.of([*histories.whole(), unclear]))
-    assert told.startswith("Too noisy to tell: 1.24x (give or take a factor of 16)")
+    assert told.startswith("Too noisy to tell: 1.24x (may be 16x off)")
     assert told.count("1.24x") == 1, "an interval that says nothing is told once, in words"
-    assert told.endswith("End other programs and run again, or give it more time: key + adds a minute.")
+    assert "End other programs and run again, or give it more time: key + adds a minute." in told
     over = SessionState.of([*histories.whole(), unclear])
     assert stack_text(over, wide=True).plain == "stack too noisy to tell"
     assert "view 5 exports it" not in nothing_helped(over)

@@ -48,7 +48,6 @@ from advisor.tui.widgets.placeholder import Placeholder
 
 _EMPTY = "Recommendations appear here as soon as the first trials are ranked."
 _WIDE = 100
-_FRONT_LEGEND = "B baseline · S stack · 1-9 rank · ─ front"
 
 
 class AdviceView(DecidingView):
@@ -76,8 +75,6 @@ class AdviceView(DecidingView):
                 yield FactList(id="advice-facts")
                 yield Static("Batch sizes", classes="section", id="sweep-title")
                 yield Static(id="sweep", markup=False)
-                yield Static("Why here", classes="section")
-                yield Static(id="advice-why", markup=False)
                 yield Static("The code", classes="section")
                 yield Static(id="advice-code", markup=False)
                 yield Static("About this setting", classes="section")
@@ -185,7 +182,6 @@ class AdviceView(DecidingView):
         self.query_one("#advice-title", Static).update(title_text(item, decision, value))
         self.query_one("#advice-facts", FactList).show(effect_facts(item, self.context))
         self._show_sweep(points, caveats, width)
-        self.query_one("#advice-why", Static).update(Content(item.why))
         self.query_one("#advice-code", Static).update(self._code(item.record.candidate))
         self.query_one("#advice-card", Static).update(card_text(card(recipe)) if recipe else Content(""))
 
@@ -289,7 +285,7 @@ class AdviceView(DecidingView):
         state, record = self.context.state, self.chosen.record if self.chosen else None
         front = front_chart(state, record.settings if record and record.alone else None)
         batch = batch_chart(state)
-        drawn = [Picture(front, front_text(state), _FRONT_LEGEND)] if front else []
+        drawn = [Picture(front, front_text(state))] if front else []
         return [*drawn, *([Picture(batch)] if batch else [])]
 
     def first_focus(self) -> Widget:

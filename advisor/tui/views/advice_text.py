@@ -16,7 +16,6 @@ from advisor.figures.formatting import (
     format_interval,
     format_ms,
     format_noise,
-    format_numerics,
     format_percent,
     format_rate,
     format_repayment,
@@ -45,7 +44,7 @@ from advisor.report.figures import IN_TURN, own_figures, verdict_shown
 from advisor.report.pareto import front_of
 from advisor.report.verdict import Cause, no_result
 from advisor.tui.context import Context
-from advisor.tui.text import DIM, bar, mark, memory_against, on_the_stack, own_effect, ratio
+from advisor.tui.text import DIM, bar, mark, memory_against, numerics_words, on_the_stack, own_effect, ratio
 from advisor.tui.views.readings import energy_text, findings_of, remarks, trade_text, troubles_text
 from advisor.tui.widgets.fact_list import Fact
 
@@ -154,21 +153,23 @@ def title_text(item: Recommendation, decision: Decision | None, value: Value | N
 
 
 def effect_facts(item: Recommendation, context: Context) -> list[Fact]:
-    """Effect, memory, energy, numerics and cost of one recommendation, and what was found in the user's source."""
+    """All about one recommendation, what is asked first at the top: effect, reason, memory, cost and numerics.
+
+    Further figures follow, and what was found in the user's source.
+    """
     record, baseline = own_figures(item.record), context.state.baseline
-    rows: list[Fact] = [*_goal(record, context), ("Effect", _effect(record)), *_how(record)]
+    rows: list[Fact] = [*_goal(record, context), ("Effect", _effect(record)), *_how(record), ("Why", item.why)]
+    rows += [("Memory", _memory(record, context)), ("Cost", _cost(record))] if record.alone else []
+    rows += _numerics(record.numerics)
     rows += [*_bound(record, context), *(_step(record, context) if record.alone else [])]
     rows += [("Shown", text) for text in shown_by(item.record, context.state, context.catalog)]
     beside = (
-        ("Memory", _memory(record, context) if record.alone else None),
         ("Trade", trade_text(record, baseline)),
         ("Energy", energy_text(record.result, baseline)),
         ("GPU", troubles_text(record.result.gpu)),
     )
     rows += [(label, text) for label, text in beside if text is not None]
-    cost: list[Fact] = [("Cost", _cost(record))] if record.alone else []
-    rows += [*_numerics(record.numerics), *cost, *remarks(record.result)]
-    return [*rows, *findings_of(record.candidate.recipe, context.state.findings)]
+    return [*rows, *remarks(record.result), *findings_of(record.candidate.recipe, context.state.findings)]
 
 
 def _goal(record: TrialRecord, context: Context) -> list[Fact]:
@@ -237,9 +238,7 @@ def _numerics(numerics: NumericsResult | None) -> list[Fact]:
     if numerics is None:
         return [("Numerics", Content.styled("not compared", DIM))]
     style = "$error" if numerics.worse_than_declared else ""
-    head = Content.styled(format_numerics(numerics), style)
-    if not numerics.worse_than_declared:
-        head += Content.styled(f", declared {numerics.declared.value}", DIM)
+    head = Content.styled(numerics_words(numerics), style)
     if numerics.difference is None:
         head += Content.styled(f", {format_difference(None)}", DIM)
     rows: list[Fact] = [("Numerics", head)]

@@ -28,10 +28,11 @@ from advisor.tui.messages import ExportSaved
 from advisor.tui.screens import OverwriteScreen, Overwriting
 from advisor.tui.text import DIM, waiting_text
 from advisor.tui.views.base import View, highlighted
-from advisor.tui.widgets.changes import show_text
+from advisor.tui.widgets.changes import look_same, show_text, show_titles
 from advisor.tui.widgets.choice_list import ChoiceList
 
 _EMPTY = "There is nothing to export before the baseline is measured."
+_TALL = 30
 
 
 class ExportView(View):
@@ -67,7 +68,7 @@ class ExportView(View):
         self._formats = tuple(self.context.exporter.formats())
         self._paths = {item.id: item.default_name for item in self._formats}
         formats = self._list
-        formats.add_options(Option(_entry(item), id=item.id) for item in self._formats)
+        formats.add_options(Option(_entry(item, short=self._is_short), id=item.id) for item in self._formats)
         if self._formats:
             formats.highlighted = 0
 
@@ -90,6 +91,18 @@ class ExportView(View):
         ids = [item.id for item in self._formats]
         self._list.highlighted = ids.index(format_id)
 
+    @property
+    def _is_short(self) -> bool:
+        """Whether the list has a line only for each format; then the chosen one's description stands elsewhere."""
+        return self.app.size.height < _TALL
+
+    def fit(self) -> None:
+        for item in self._formats:
+            entry = _entry(item, short=self._is_short)
+            if not look_same(self._list.get_option(item.id).prompt, entry):
+                self._list.replace_option_prompt(item.id, entry)
+        self.show()
+
     def show(self) -> None:
         chosen = self.chosen
         ready = self.context.state.baseline is not None
@@ -101,10 +114,10 @@ class ExportView(View):
             self._drawn = None
             self.query_one("#preview", Static).update(Content.styled(waiting_text(self.context.state, _EMPTY), DIM))
             return
+        show_titles(self.query_one("#preview-panel"), chosen.title, chosen.description if self._is_short else "")
         text, language = self._preview(chosen)
         if self._drawn != (chosen.id, text):
             self._drawn = (chosen.id, text)
-            self.query_one("#preview-panel").border_title = Content(chosen.title)
             self.query_one("#preview", Static).update(_coloured(text, language))
 
     def _show_next_steps(self) -> None:
@@ -212,9 +225,9 @@ class ExportView(View):
         return self._list
 
 
-def _entry(item: Offer) -> Content:
+def _entry(item: Offer, *, short: bool) -> Content:
     entry = Content.styled(item.title, "bold")
-    return entry + Content.assemble("\n", (item.description, DIM)) if item.description else entry
+    return entry if short or not item.description else entry + Content.assemble("\n", (item.description, DIM))
 
 
 def _coloured(text: str, language: str) -> Content:

@@ -15,7 +15,6 @@ from advisor.figures.formatting import (
     format_interval,
     format_ms,
     format_noise,
-    format_numerics,
     format_rate,
     format_seconds,
 )
@@ -23,7 +22,7 @@ from advisor.records import Objective, StackRecord, Verdict
 from advisor.report.conclusions import candidates_tried, count_untried, stack_helps
 from advisor.report.figures import MEASURED_ONCE
 from advisor.report.verdict import Cause, no_result
-from advisor.tui.text import DIM, memory_against, own_effect
+from advisor.tui.text import DIM, memory_against, numerics_words, own_effect
 from advisor.tui.views.profile_text import roof_before_and_after
 
 _PROBLEM = "bold $warning"
@@ -73,7 +72,8 @@ def _of_the_stack(stack: StackRecord, state: SessionState) -> Content:
     sure = "confirmed" if stack.confirmed else f"{MEASURED_ONCE}{so_far}, not confirmed"
     helps = stack_helps(state)
     first = Content.assemble((_result(stack, state), "bold $success" if helps else _PROBLEM), f", {sure}")
-    return Content("\n").join([first, _cost(stack, state), *_roof(state), _how_to_use(state, helps=helps)])
+    lines = [first, _cost(stack, state), *_roof(state), _how_to_use(state, helps=helps), *_more_time(state)]
+    return Content("\n").join(lines)
 
 
 def _result(stack: StackRecord, state: SessionState) -> str:
@@ -107,16 +107,32 @@ def _cost(stack: StackRecord, state: SessionState) -> Content:
     count = len(stack.settings)
     told = stack.comparison is not None and not stack.comparison.is_open  # the first line has the open one in words
     parts = [
-        *([Content(format_interval(stack.comparison))] if told else []),
+        *([Content(format_interval(stack.comparison) + _noise(state))] if told else []),
         Content(f"{count} settings" if count > 1 else "one setting"),
         Content.assemble("memory ", memory_against(stack.result.peak_reserved_bytes, state.baseline_bytes)),
     ]
     if stack.numerics:
         style = "$error" if stack.numerics.worse_than_declared else ""
-        parts.append(Content.assemble("numerics ", (format_numerics(stack.numerics), style)))
+        parts.append(Content.assemble("numerics ", (numerics_words(stack.numerics), style)))
     if stack.result.warmup_s:
         parts.append(Content(f"start-up {format_seconds(stack.result.warmup_s)}"))
     return Content.styled(" · ", DIM).join(parts)
+
+
+def _noise(state: SessionState) -> str:
+    """The noise against which the interval is judged."""
+    return f", noise {format_noise(state.baseline.noise_floor)}" if state.baseline else ""
+
+
+def _more_time(state: SessionState) -> list[Content]:
+    """What more time would bring, and where the rest is explained; nothing before the end."""
+    if state.finished is None:
+        return []
+    missed = count_untried(state)
+    told = "All that applies was tried; 3 shows each trial, and why the rest was not"
+    if missed:
+        told = f"{counted(missed, 'candidate')} had no time: R tries them; 3 shows each trial, and why not"
+    return [Content.styled(told, DIM)]
 
 
 def _roof(state: SessionState) -> list[Content]:
@@ -134,7 +150,7 @@ def _how_to_use(state: SessionState, *, helps: bool) -> Content:
     if state.finished is None:
         return Content.styled("The search goes on. Key 4 shows what each setting does, 5 exports what is known.", DIM)
     export, advice = ("5", "bold $accent"), ("4", "bold $accent")
-    return Content.assemble(export, " exports it, ", advice, " shows what each setting does")
+    return Content.assemble(export, " exports it, ", advice, " shows what each setting does, and why")
 
 
 # --- no stack -------------------------------------------------------------------------------------------------

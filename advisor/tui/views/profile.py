@@ -32,7 +32,6 @@ from advisor.tui.widgets.placeholder import Placeholder
 _WAITING = "The profile is taken soon after the baseline."
 _HABITS = "What habits cost is measured with the profile."
 # The panels under the phase bar, in the order of the key; a narrow screen shows one of them at a time.
-_LEGEND = "B baseline · S stack"
 _PANELS = ("operators", "roof", "habits")
 
 
@@ -136,7 +135,7 @@ class ProfileView(View):
 
     def make_pictures(self) -> list[Picture]:
         drawn = (roofline_chart(self.context.state), steps_chart(self.context.state))
-        return [Picture(plot, legend=_LEGEND) for plot in drawn if plot is not None]
+        return [Picture(plot) for plot in drawn if plot is not None]
 
     def make_room(self, *, pictured: bool) -> None:
         """Hide the panels while a picture is shown, and on a short screen the phases too."""

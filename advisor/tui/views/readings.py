@@ -11,7 +11,7 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_bytes, format_change, format_ms
 from advisor.records import BaselineRecord, Finding, GpuReadings, TrialRecord, TrialResult
 from advisor.report.figures import energy_words, gpu_readings, on_cpu
-from advisor.tui.text import DIM, bracketed, sparkline, trial_name
+from advisor.tui.text import DIM, bracketed, sparkline, trial_label
 from advisor.tui.widgets.fact_list import Fact
 
 _SAME_SHARE = 0.005
@@ -121,5 +121,5 @@ def live_text(state: SessionState, width: int) -> Content:
         baseline_ms = _baseline_ms(state)
         beside = f", baseline {format_ms(baseline_ms)}" if baseline_ms else ""
         tail += Content.assemble(" ", (live_line(state), "$primary"), f" {format_ms(step_ms)}", (beside, DIM))
-    name = trial_name(state.running, max(_LEAST_NAME, width - 2 - tail.cell_length))
+    name = trial_label(state.running, state, max(_LEAST_NAME, width - 2 - tail.cell_length))
     return Content.assemble(("▶ ", "$accent"), (name, "bold"), tail)

@@ -1,12 +1,9 @@
-"""The rows of the trials table: what stands in each cell, and in what order. Pure functions.
-
-The baseline and the stack stay on top, whatever the order: everything is compared with them.
-"""
+"""The rows of the trials table: what stands in each cell. Pure functions."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import dataclass
 
 from textual.content import Content
 
@@ -25,7 +22,17 @@ from advisor.records import Comparison, NumericsResult, Outcome, TrialRecord, Tr
 from advisor.report.figures import effect_words, own_figures, verdict_shown
 from advisor.report.several_gpus import against_one_gpu
 from advisor.tui.deciding import decision_on
-from advisor.tui.text import DIM, MARKS, interval_bar, on_the_stack, own_mark, trial_name, trial_parts, widest_effect
+from advisor.tui.text import (
+    DIM,
+    MARKS,
+    interval_bar,
+    on_the_stack,
+    own_mark,
+    shortened,
+    trial_label,
+    trial_parts,
+    widest_effect,
+)
 from advisor.tui.views.readings import live_line, live_step_ms
 
 BASELINE = "baseline"
@@ -34,6 +41,8 @@ NAME, EFFECT = "name", "effect"
 BAR_WIDTH = 13
 NAME_WIDTH = 18
 EFFECT_WIDTH = 31  # of a screen of 80 cells
+# Names get this many cells where one needs them: effects have fewer then.
+_WIDEST_NAME = 24
 SKIPPED_PREFIX = "skipped:"
 
 
@@ -52,10 +61,10 @@ class Column:
     number: bool = False
 
 
-WIDE = 106
+WIDE = 120
 COLUMNS = (
     Column("state", "", 3, 3),
-    Column(NAME, "candidate", NAME_WIDTH, 22),
+    Column(NAME, "candidate", NAME_WIDTH, NAME_WIDTH),
     Column(EFFECT, "effect", 20, 20),
     Column("bar", "slower│faster", BAR_WIDTH, BAR_WIDTH, at_least=WIDE),
     Column("step", "step", 8, 8, number=True),
@@ -65,10 +74,11 @@ COLUMNS = (
 )
 
 
-def fitting_columns(width: int) -> list[tuple[Column, int]]:
-    """The columns on a screen of this width, each with its own width in cells."""
+def fitting_columns(width: int, names: int = NAME_WIDTH) -> list[tuple[Column, int]]:
+    """The columns on a screen of this width, each with its own width in cells; ``names`` is that of the names."""
     kept = [column for column in COLUMNS if width >= column.at_least]
     widths = {column.key: column.wide if width >= WIDE else column.width for column in kept}
+    widths[NAME] = max(widths[NAME], names)
     others = sum(widths[column.key] for column in kept if column.key != EFFECT)
     widths[EFFECT] = max(widths[EFFECT], width - others - 2 * len(kept) - 1)
     return [(column, widths[column.key]) for column in kept]
@@ -81,6 +91,18 @@ class Row:
     key: str
     cells: dict[str, Content]
     log_path: str = ""
+
+
+def name_width(state: SessionState) -> int:
+    """The cells for the names: as few as they are worth, up to what the longest needs."""
+    return max([NAME_WIDTH, *(len(_named(name, state)) for name in state.candidates)])
+
+
+def _named(name: str, state: SessionState) -> str:
+    """A trial's name, short enough for its column; of what is no candidate at least what the trial is of."""
+    if state.candidate(name) is None and len(name) > NAME_WIDTH:
+        return shortened(trial_parts(name)[0], NAME_WIDTH)
+    return trial_label(name, state, NAME_WIDTH, most=_WIDEST_NAME)
 
 
 def build_rows(state: SessionState, waiting: Collection[str] = ()) -> list[Row]:
@@ -140,7 +162,7 @@ def _other_row(name: str, state: SessionState) -> Row:
     log_path, ended = state.logs[name], state.ended.get(name)
     if state.running == name:
         return _row(name, _running_cells(name, state), log_path)
-    cells = {"state": Content.styled("·", "dim"), "name": _plain(trial_name(name, NAME_WIDTH), "dim")}
+    cells = {"state": Content.styled("·", "dim"), "name": _plain(_named(name, state), "dim")}
     if ended is None:
         return _row(name, cells, log_path)
     if ended.outcome is not Outcome.MEASURED:
@@ -168,13 +190,16 @@ def _candidate_row(name: str, state: SessionState, widest: float, *, waited_for:
         return _row(name, _running_cells(name, state), log_path)
     if waited_for:
         when = "tried next" if state.finished else "tried when the session is through"
-        cells = {"state": Content.styled("⧗", "$accent"), "name": _plain(name, ""), "effect": _plain(when, "")}
+        label = _plain(_named(name, state), "")
+        cells = {"state": Content.styled("⧗", "$accent"), "name": label, "effect": _plain(when, "")}
         return _row(name, cells, log_path)
     if record is None:
         return _row(name, _waiting_cells(name, state), log_path)
-    cells = _record_cells(record, widest)
-    if record.candidate.recipe in state.rejected:
-        cells["name"] = _plain(f"{name}, {Decision.REJECTED}", "dim")
+    cells = _record_cells(record, widest, EFFECT_WIDTH + NAME_WIDTH - name_width(state))
+    rejected = record.candidate.recipe in state.rejected
+    cells["name"] = _plain(_named(name, state), "dim" if rejected or record.verdict is Verdict.SKIPPED else "")
+    if rejected:
+        cells["effect"] = Content.styled(f"{Decision.REJECTED}, ", "dim") + cells["effect"]
     return _row(name, cells, log_path)
 
 
@@ -185,42 +210,44 @@ def _waiting_cells(name: str, state: SessionState) -> dict[str, Content]:
     if decision is not None:
         text = REJECTED if decision is Decision.REJECTED else "waiting, you accepted it"
     sign = "○" if decision is Decision.REJECTED else "·"
-    return {"state": Content.styled(sign, "dim"), "name": _plain(name, "dim"), "effect": _plain(text, "dim")}
+    label = _plain(_named(name, state), "dim")
+    return {"state": Content.styled(sign, "dim"), "name": label, "effect": _plain(text, "dim")}
 
 
 def _running_cells(name: str, state: SessionState) -> dict[str, Content]:
     """The running trial's state; once blocks are timed, their step times as a sparkline and the median so far."""
     activity, line = state.activity, live_line(state)
-    told = f"{activity} {line}" if line else f"running: {activity}" if activity else "running"
+    _, part = trial_parts(name) if state.candidate(name) is None and len(name) > NAME_WIDTH else ("", "")
+    running = f"running, {part}" if part and ": " not in part else "running"
+    told = f"{activity} {line}" if line else f"{running}: {activity}" if activity else running
     return {
         "state": Content.styled("▶", "$accent"),
-        "name": _plain(trial_name(name, NAME_WIDTH), "bold $accent"),
+        "name": _plain(_named(name, state), "bold $accent"),
         "effect": _plain(told, "$accent"),
         "step": Content.styled(format_ms(live_step_ms(state)) if line else "", "$accent"),
     }
 
 
-def _record_cells(record: TrialRecord, widest: float) -> dict[str, Content]:
+def _record_cells(record: TrialRecord, widest: float, room: int) -> dict[str, Content]:
     symbol, colour = own_mark(record)
     style = f"${colour}" if record.verdict is not Verdict.SKIPPED else "dim"
     record = own_figures(record)
     cells = {
         "state": _marked(Content.styled(symbol, style), record.result, record.numerics, in_turn=record.confirmed),
-        "name": _plain(record.candidate.name, "dim" if record.verdict is Verdict.SKIPPED else ""),
     }
     if not record.result.measured:
         return cells | {"effect": _plain(_reason(record.result), style)}
-    added = _added(record.contribution) if record.contribution is not None else ""
+    added = _added(record.contribution, room) if record.contribution is not None else ""
     effect = _effect_cells(record.contribution or record.comparison, widest, added)
     if record.contribution is None and not record.alone:
         effect["effect"] = _plain(effect_words(record), "dim")
     return cells | {**effect, **_measured_cells(record.step_ms, record.result, record.numerics)}
 
 
-def _added(contribution: Comparison) -> str:
+def _added(contribution: Comparison, room: int) -> str:
     """The contribution to the stack, that it is one only where a narrow screen has room for it."""
     told = on_the_stack(contribution).plain
-    return told if len(told) <= EFFECT_WIDTH else on_the_stack(contribution, short=True).plain
+    return told if len(told) <= room else on_the_stack(contribution, short=True).plain
 
 
 def _marked(
@@ -306,82 +333,3 @@ def tally(state: SessionState, *, wide: bool) -> Content:
             symbol, colour = MARKS[verdict]
             parts.append(Content.styled(f"{count} {word}" if wide else f"{symbol} {count}", f"${colour}"))
     return Content.styled("  ·  " if wide else "  ", DIM).join(parts)
-
-
-_PINNED = (BASELINE, STACK)
-_VERDICTS = (Verdict.FASTER, Verdict.NO_DIFFERENCE, Verdict.SLOWER, Verdict.FAILED, Verdict.SKIPPED)
-# Columns whose largest figure comes first; of all others the smallest does.
-_LARGEST_FIRST = (EFFECT, "bar")
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """The order of the rows: by a ``column`` (empty: as planned), with a ``query`` in them, skipped ones or not."""
-
-    column: str = ""
-    backwards: bool = False
-    query: str = ""
-    show_skipped: bool = False
-
-    def by(self, column: str) -> Order:
-        """Sorted by a column; the other way round when it is that one already; a third time as planned."""
-        if self.column != column:
-            return replace(self, column=column, backwards=False)
-        return replace(self, column="" if self.backwards else column, backwards=not self.backwards)
-
-    def by_next(self, columns: Sequence[Column]) -> Order:
-        """Sorted by the column behind the present one; behind the last one as planned."""
-        keys = ["", *(column.key for column in columns if column.label)]
-        place = keys.index(self.column) if self.column in keys else 0
-        return replace(self, column=keys[(place + 1) % len(keys)], backwards=False)
-
-    def label(self, column: Column) -> str:
-        """A heading, marked where the rows are sorted by it."""
-        return f"{column.label}{'▲' if self.backwards else '▼'}" if column.key == self.column else column.label
-
-
-def rows_to_show(rows: Sequence[Row], order: Order, state: SessionState) -> list[Row]:
-    """The rows to show, in their order."""
-    shown = [row for row in rows if order.show_skipped or order.query or not row.key.startswith(SKIPPED_PREFIX)]
-    words = order.query.lower().split()
-    shown = [row for row in shown if not words or all(word in _told_by(row, state) for word in words)]
-    if not order.column:
-        return shown
-    pinned = [row for row in shown if row.key in _PINNED]
-    others = [row for row in shown if row.key not in _PINNED]
-    figures = {row.key: _figure(row.key, order.column, state) for row in others}
-    known = [(figure, row) for row in others if (figure := figures[row.key]) is not None]
-    known.sort(key=lambda pair: pair[0], reverse=(order.column in _LARGEST_FIRST) is not order.backwards)
-    return [*pinned, *(row for _, row in known), *(row for row in others if figures[row.key] is None)]
-
-
-def _told_by(row: Row, state: SessionState) -> str:
-    """A row's name, verdict and reason, to look for words in."""
-    record = state.trials.get(row.key)
-    verdict = (record.contribution.verdict if record.contribution else verdict_shown(record)) if record else None
-    return " ".join([row.key, row.cells[EFFECT].plain, verdict or ""]).lower()
-
-
-def _figure(key: str, column: str, state: SessionState) -> tuple[float, str] | None:
-    """The sort key of a row in a column; None where it has nothing there."""
-    if column == NAME:
-        return (0.0, key.removeprefix(SKIPPED_PREFIX).lower())
-    record = state.trials.get(key)
-    if record is None or record.candidate.recipe == CONTROL:
-        ended = state.ended.get(key)
-        figure = {"step": ended.step_ms, "memory": ended.peak_reserved_bytes}.get(column) if ended else None
-    else:
-        figure = _figure_of(own_figures(record), column)
-    return None if figure is None else (float(figure), key)
-
-
-def _figure_of(record: TrialRecord, column: str) -> float | None:
-    effect = record.contribution or record.comparison
-    if column in (EFFECT, "bar"):
-        return effect.speedup if effect else None
-    if column == "state":
-        return _VERDICTS.index(record.verdict)
-    if column == "numerics":
-        return record.numerics.measured.severity if record.numerics else None
-    figures = {"step": record.step_ms, "memory": record.result.peak_reserved_bytes, "start": start_up_s(record.result)}
-    return figures[column]

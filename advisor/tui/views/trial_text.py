@@ -26,7 +26,7 @@ from advisor.report.conclusions import shown_by
 from advisor.report.figures import IN_TURN, MEASURED_ONCE, own_figures, verdict_shown
 from advisor.report.pictures import block_times
 from advisor.tui.deciding import decision_on
-from advisor.tui.text import DIM, memory_against, own_effect, ratio, sparkline
+from advisor.tui.text import DIM, memory_against, own_effect, ratio, sparkline, trial_name
 from advisor.tui.views.readings import energy_text, findings_of, live_text, readings_text, remarks, trade_text
 from advisor.tui.views.trial_rows import BASELINE, SKIPPED_PREFIX, STACK, start_up_s
 
@@ -49,14 +49,23 @@ def selection_text(key: str, state: SessionState, catalog: Catalog | None = None
         before = _steps(record.result, state.baseline, "last time") if record and record.alone else []
         if state.running == key:
             return _lines([*_running_lines(state), *before])
-        return _lines([Content.assemble((key, "bold")), Content.styled(_why_not_running(key, state), DIM), *before])
+        return _lines(
+            [
+                Content.assemble((trial_name(key, _WIDEST), "bold")),
+                Content.styled(_why_not_running(key, state), DIM),
+                *before,
+            ]
+        )
     return _record_text(record, state, catalog)
 
 
 def _running_lines(state: SessionState) -> list[Content]:
     if state.live_ms:
         return [live_text(state, _WIDEST)]
-    return [Content.assemble((state.running, "bold")), Content.styled(f"running: {state.activity}", DIM)]
+    return [
+        Content.assemble((trial_name(state.running, _WIDEST), "bold")),
+        Content.styled(f"running: {state.activity}", DIM),
+    ]
 
 
 def _why_not_running(name: str, state: SessionState) -> str:

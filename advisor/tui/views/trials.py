@@ -20,17 +20,17 @@ from advisor.tui.actions import view_bindings
 from advisor.tui.context import Context
 from advisor.tui.deciding import can_decide, can_measure_stack, value_to_accept
 from advisor.tui.messages import Decided
-from advisor.tui.text import DIM, waiting_text
+from advisor.tui.text import DIM, trial_name, waiting_text
 from advisor.tui.views.deciding import DecidingView
+from advisor.tui.views.trial_order import Order, rows_to_show
 from advisor.tui.views.trial_rows import (
     SKIPPED_PREFIX,
     STACK,
     WIDE,
-    Order,
     Row,
     build_rows,
     fitting_columns,
-    rows_to_show,
+    name_width,
     tally,
 )
 from advisor.tui.views.trial_text import selection_text
@@ -81,7 +81,7 @@ class TrialsView(DecidingView):
         self.query_one("#trials-empty").display = not rows
         self._table.display = bool(rows)
         self._rows = {row.key: row for row in rows}
-        columns = fitting_columns(self.width)
+        columns = fitting_columns(self.width, name_width(state))
         headings = [Heading(column.key, self._order.label(column), width, column.number) for column, width in columns]
         self._table.show(headings, {row.key: [row.cells[column.key] for column, _ in columns] for row in rows})
         if self._follows:
@@ -137,7 +137,7 @@ class TrialsView(DecidingView):
         panel.display = bool(key) and self._log_shown
         if panel.display:
             row = self._rows[key]
-            show_titles(panel, f"Log of {self.subject}")
+            show_titles(panel, f"Log of {trial_name(self.subject, self.width - 12)}")
             self.query_one(LogTail).follow(row.log_path)
 
     @property

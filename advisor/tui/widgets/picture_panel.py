@@ -10,18 +10,30 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
 
-from advisor.report.charts import Plot
+from advisor.report.charts import Plot, Tone
 from advisor.tui.text import DIM
 from advisor.tui.widgets.changes import show_text, show_titles
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A plot; ``under`` stands under it in place of its own words, ``legend`` in the panel's border."""
+    """A plot; ``under`` stands under it in place of its own words."""
 
     plot: Plot
     under: Content | None = None
-    legend: str = ""
+
+
+# What a mark or a line of this tone is, for the legend: its sign and its word.
+_SIGNS = {Tone.BASELINE: "B", Tone.STACK: "S"}
+
+
+def legend_of(plot: Plot) -> str:
+    """The signs that stand in a plot, with what they mean."""
+    drawn = {(mark.tone, mark.sign) for mark in plot.marks}
+    parts = [f"{sign} {tone.value}" for tone, sign in _SIGNS.items() if (tone, sign) in drawn]
+    parts += ["1-9 rank"] if any(sign.isdigit() for _, sign in drawn) else []
+    parts += ["─ front"] if any(line.tone is Tone.FRONT for line in plot.lines) else []
+    return " · ".join(parts)
 
 
 class PicturePanel(Vertical, can_focus=True):
@@ -62,7 +74,7 @@ class PicturePanel(Vertical, can_focus=True):
         if chosen is None:
             self._chosen = None
             return
-        show_titles(self, chosen.plot.title, chosen.legend)
+        show_titles(self, chosen.plot.title, legend_of(chosen.plot))
         under = self.query_one(".under", Static)
         under.set_class(chosen.under is not None, "listed")
         show_text(under, chosen.under or Content.styled(chosen.plot.words, DIM))

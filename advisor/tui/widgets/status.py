@@ -12,7 +12,7 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_seconds
 from advisor.report.figures import MEASURED_ONCE, STAGES
 from advisor.tui.context import Context
-from advisor.tui.text import DIM, by_objective, meter, shortened, trial_name
+from advisor.tui.text import DIM, by_objective, meter, shortened, trial_label, trial_name
 from advisor.tui.widgets.changes import show_text
 
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
@@ -22,6 +22,7 @@ SPIN_INTERVAL_S = 0.5
 _WIDE = 100
 # Fewer cells for the trial's name say nothing; the stack's figure makes room for it.
 _LEAST_NAME = 16
+_WIDEST_NAME = 200
 # A trial that takes this many times what was expected is told apart from one that is on its way. Unitless.
 _LATE = 1.5
 # From here on seconds are told as minutes.
@@ -117,10 +118,10 @@ def now_text(context: Context, room: int = 200) -> Content:
     elif state.activity:
         tail = Content.assemble("  ", (state.activity, "$accent"), tail)
     stage, left = _stage(context), room - len(tail)
-    both = stage if state.running in stage else f"{stage}: {state.running}"
+    both = stage if state.running in stage else f"{stage}: {trial_name(state.running, _WIDEST_NAME)}"
     fits = len(both) <= left or state.running in stage
     room = max(_LEAST_NAME, left)
-    return Content.assemble((shortened(both, room) if fits else trial_name(state.running, room), "bold"), tail)
+    return Content.assemble((shortened(both, room) if fits else trial_label(state.running, state, room), "bold"), tail)
 
 
 def _stage(context: Context) -> str:
