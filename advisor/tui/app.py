@@ -85,7 +85,7 @@ class AdvisorApp(App[AppResult]):
         self._load_catalog = load_catalog
         self._read_gauges = gauges
         self._session_id = recorded.past.session_id if recorded else ""
-        self.pace = Pace(self._draw, self.set_timer, draw_interval_s)
+        self.pace = Pace(self._draw_news, self.set_timer, draw_interval_s)
         self._inbox: SimpleQueue[Event] = SimpleQueue()
         self.jobs = Jobs(self._start_job, self.set_timer)
         self.steering = Steering(self)
@@ -179,11 +179,18 @@ class AdvisorApp(App[AppResult]):
             self.call_after_refresh(self.push_screen, FailureScreen(failure))
 
     def _draw(self) -> None:
-        if not self.alive:
-            return
-        self.context.busy_with = self.jobs.busy_with
-        self.context.waiting = self.jobs.waiting
-        self.base_screen.draw()
+        """Draw all that is on screen: the person has done something, or a job has begun or ended."""
+        if self.alive:
+            self.context.busy_with = self.jobs.busy_with
+            self.context.waiting = self.jobs.waiting
+            self._drawn_by(self.base_screen.draw)
+
+    def _draw_news(self) -> None:
+        if self.alive:
+            self._drawn_by(self.base_screen.draw_news)
+
+    def _drawn_by(self, draw: Callable[[], None]) -> None:
+        draw()
         if self.focused is None and len(self.screen_stack) == 1:  # the view may have got something to focus on
             self.base_screen.focus_view()
         self.pace.drawn()

@@ -92,13 +92,18 @@ class Countdown:
         return 1.0 - (1.0 - state.progress) * min(1.0, left_s / self._told_s), left_s
 
 
+# What the running trial and the clock tell many times a second; it changes nothing that was found.
+_LIVE = (events.TrialActivity, events.BlockTimed, events.ProgressMade)
+
+
 @dataclass
 class Context:
     """Shared by reference; only the app changes it, and only in the UI thread.
 
     ``waiting`` names the trials that the person asked for and that have not begun. ``can_undo``: there is a decision to
     take back. ``paused``: no further trial begins.
-    ``version`` grows with each event. ``recorded`` is the session that is shown again; None for one that measures.
+    ``version`` grows with each event but those that pour in while a trial runs: its activity, its blocks, the progress.
+    ``recorded`` is the session that is shown again; None for one that measures.
     """
 
     request: Request
@@ -136,7 +141,7 @@ class Context:
     def take(self, event: events.Event) -> None:
         """Have the state and the countdown follow an event."""
         self.state.apply(event)
-        self.version += 1
+        self.version += not isinstance(event, _LIVE)
         match event:
             case events.ProgressMade():
                 self.countdown.update(self.state)

@@ -43,6 +43,7 @@ class MainScreen(Screen[object]):
         self.context = context
         self._read_gauges = read_gauges
         self._wanted = ""
+        self._version = -1  # of the context, as it was drawn last
 
     def compose(self) -> ComposeResult:
         yield NavBar(self.context.request.target.target, self.context.recorded)
@@ -105,10 +106,19 @@ class MainScreen(Screen[object]):
 
     def draw(self) -> None:
         """Draw the view that is shown, and what stands around it."""
+        self._version = self.context.version
         self.view.show()
         self.query_one(StatusBar).show(self.context)
         self.query_one(GaugeStrip).device_uuid = self.context.device_uuid
         self.refresh_bindings()
+
+    def draw_news(self) -> None:
+        """Draw what events have changed: between two results that is what follows the running trial and the clock."""
+        if self.context.version != self._version:
+            self.draw()
+        else:
+            self.view.show_live()
+            self.query_one(StatusBar).show(self.context)
 
     def focus_view(self) -> None:
         """Let the view take the keys."""

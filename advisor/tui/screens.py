@@ -12,7 +12,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
+from textual.screen import ModalScreen, ScreenResultType
 from textual.widget import Widget
 from textual.widgets import Button, Footer, OptionList, Static
 
@@ -84,6 +84,13 @@ class FailureScreen(ModalScreen[None]):
             details.focus()
 
 
+class Question(ModalScreen[ScreenResultType]):
+    """A question: no notice covers it, and nothing behind it is done by a key."""
+
+    def on_mount(self) -> None:
+        self.app.clear_notifications()
+
+
 class Overwriting(StrEnum):
     """The choice when a file exists already."""
 
@@ -92,7 +99,7 @@ class Overwriting(StrEnum):
     CANCEL = "cancel"
 
 
-class OverwriteScreen(ModalScreen[Overwriting]):
+class OverwriteScreen(Question[Overwriting]):
     """A file exists already: overwrite it, write under another name, or leave it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -136,7 +143,7 @@ class Leaving(StrEnum):
     STAY = "stay"
 
 
-class QuitScreen(ModalScreen[Leaving]):
+class QuitScreen(Question[Leaving]):
     """Something is being measured: leave it, end it with a report, or stay."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -180,7 +187,7 @@ class QuitScreen(ModalScreen[Leaving]):
         self.dismiss(Leaving(event.button.id or Leaving.STAY))
 
 
-class GpusScreen(ModalScreen[int]):
+class GpusScreen(Question[int]):
     """The machine has several GPUs: on how many to train. Answers with their number; none when it is cancelled."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -216,7 +223,7 @@ class GpusScreen(ModalScreen[int]):
         self.dismiss(self._counts[event.option_index])
 
 
-class ValueScreen(ModalScreen[int]):
+class ValueScreen(Question[int]):
     """A recipe has several values: which of them is accepted. Answers with a position; none when it is cancelled."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -242,3 +242,16 @@ def test_one_trial_after_the_session_has_no_progress_to_show(context) -> None:
     context.countdown.begin_anew()  # as when more is asked for
     context.take(events.ProgressMade(0.25, 30.0))
     assert "0:30 left" in far_text(context, working=True, wide=True).plain
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_no_toast_covers_a_question(size) -> None:
+    async def check(pilot, app, control) -> None:
+        app.notify("a notice that is long enough to take several lines of a narrow screen " * 3)
+        await settle(pilot)
+        await pilot.press("q")
+        await settle(pilot)
+        assert "Keep measuring" in screen_text(app)
+        assert not list(app.screen.query(Toast))
+
+    await drive(histories.to_trials(), check, hold=True, size=size)

@@ -10,7 +10,7 @@ import tui_histories as histories
 from textual.content import Content
 from textual.widgets import Static
 from tui_fakes import make_app
-from tui_pilot import screen_text, settle
+from tui_pilot import drive, screen_text, settle
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
@@ -47,6 +47,7 @@ def counted(monkeypatch) -> Counter[str]:
 
     for view in VIEWS:
         count(view_class(view.id), "show")
+        count(view_class(view.id), "show_live")
     count(KeyFooter, "render")
     return counts
 
@@ -64,12 +65,33 @@ async def test_events_that_pour_in_are_drawn_together_and_the_last_of_them_alway
             app.post_event(events.TrialActivity(NAME, f"block {step}"))
             await pilot.pause(0.02)
         most = (clock.time() - begin) / INTERVAL_S + 2
-        assert 1 <= counted["TrialsView.show"] <= most
+        assert 1 <= counted["TrialsView.show_live"] <= most
         await settle(pilot)
-        assert counted["TrialsView.show"] <= most + 1
+        assert counted["TrialsView.show_live"] <= most + 1
+        assert not counted["TrialsView.show"], "nothing else of the view has changed"
         assert not app.pace.due
         assert screen_text(app).count("block 39") >= 2  # in the table and in the line of the status
         control.cancel()
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.id)
+async def test_the_clock_and_the_running_trial_redraw_no_whole_view(counted, view) -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press(view.key)
+        await settle(pilot)
+        counted.clear()
+        app.post_event(events.TrialActivity(NAME, "measuring"))
+        app.post_event(events.BlockTimed(NAME, 110.0, 256))
+        app.post_event(events.ProgressMade(0.7, 50.0))
+        await settle(pilot)
+        name = type(app.view).__name__
+        assert counted[f"{name}.show"] == 0
+        assert "measuring" in screen_text(app), "the line of the status has it in every view"
+        app.post_event(events.TrialMeasured(histories.ZERO_GRAD))
+        await settle(pilot)
+        assert counted[f"{name}.show"] == 1
+
+    await drive(histories.to_trials(), check, hold=True, toasts=False)
 
 
 async def test_a_key_draws_what_waits_at_once() -> None:
@@ -113,7 +135,7 @@ async def test_the_footer_is_built_again_only_when_its_keys_change(counted) -> N
         for step in range(10):
             app.post_event(events.TrialActivity(NAME, f"block {step}"))
             await settle(pilot)
-        assert counted["TrialsView.show"] >= 10
+        assert counted["TrialsView.show_live"] >= 10
         assert counted["KeyFooter.render"] == 0
         await pilot.press("4")
         await settle(pilot)
@@ -280,7 +302,7 @@ def test_nothing_runs_down_where_nobody_knows_what_is_left(left_s) -> None:
     assert countdown.now(state) == (0.25, left_s)
 
 
-async def test_the_preview_of_a_running_session_is_written_once_for_an_event(monkeypatch) -> None:
+async def test_the_preview_of_a_running_session_is_written_once_for_a_result(monkeypatch) -> None:
     app, control = make_app(histories.to_trials(), hold=True)
     written: list[str] = []
     preview = app.context.exporter.preview
@@ -296,6 +318,9 @@ async def test_the_preview_of_a_running_session_is_written_once_for_an_event(mon
         await settle(pilot)
         assert written == []
         app.post_event(events.ProgressMade(0.7, 60.0))
+        await settle(pilot)
+        assert written == [], "the clock changes nothing in a file"
+        app.post_event(events.TrialMeasured(histories.AUTOCAST))
         await settle(pilot)
         assert written == ["settings"]
         control.cancel()

@@ -30,6 +30,9 @@ class View(Container):
         """Draw the present state."""
         raise NotImplementedError
 
+    def show_live(self) -> None:
+        """Draw what follows the running trial and the clock, where the view shows any of it: nothing else is new."""
+
     @property
     def width(self) -> int:
         """The width in cells: the app's, since a view that comes on screen is drawn before it is laid out."""
@@ -55,7 +58,7 @@ class View(Container):
 
     @property
     def pictures(self) -> list[Picture]:
-        """The view's pictures. Whether there are any is asked after each key: they are made once for an event."""
+        """The view's pictures. Whether there are any is asked after each key: they are made once for a result."""
         wanted = (self.context.version, self.subject)
         if self._pictured[0] != wanted:
             self._pictured = wanted, self.make_pictures()

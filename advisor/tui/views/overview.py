@@ -67,11 +67,8 @@ class OverviewView(View):
 
     def show(self) -> None:
         state, request = self.context.state, self.context.request
+        self.show_live()
         show_text(self.query_one("#headline", Static), headline(state))
-        plan = plan_text(state, request.budget_s, self.context.expected_end)
-        self.query_one("#plan").display = self.query_one("#live").display = bool(plan)
-        show_text(self.query_one("#live", Static), live_text(state, self.width - 4), layout=False)
-        show_text(self.query_one("#plan", Static), plan)
         show_titles(self.query_one("#headline"), "Result", what_is_measured(state.facts))
         self._show_waterfall()
         self._show_panel("#baseline", baseline_facts(state.baseline, state.facts), "The baseline is being measured…")
@@ -82,6 +79,15 @@ class OverviewView(View):
         self.query_one("#notes", FactList).show(note_lines(state, request.goal, request.budget_s))
         self._show_clocks(clock_check(state.facts))
         _show_or_hide(self.query_one("#source", FactList), source_facts(state))
+
+    def show_live(self) -> None:
+        state = self.context.state
+        plan = plan_text(state, self.context.request.budget_s, self.context.expected_end)
+        self.query_one("#plan").display = self.query_one("#live").display = bool(plan)
+        show_text(self.query_one("#live", Static), live_text(state, self.width - 4), layout=False)
+        show_text(self.query_one("#plan", Static), plan)
+        if state.baseline is None:  # until then the headline says whether the model is being loaded
+            show_text(self.query_one("#headline", Static), headline(state))
 
     def _show_all_reduce(self) -> None:
         plot, panel = all_reduce_chart(self.context.state), self.query_one(PicturePanel)

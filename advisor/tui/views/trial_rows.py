@@ -127,6 +127,12 @@ def build_rows(state: SessionState, waiting: Collection[str] = ()) -> list[Row]:
     return rows + [_skipped_row(recipe, reason) for recipe, reason in state.skipped.items()]
 
 
+def running_row(state: SessionState) -> Row:
+    """The row of the running trial, whatever it is of."""
+    name = state.running
+    return _row(name, _running_cells(name, state), state.logs.get(name, ""))
+
+
 def _baseline_row(state: SessionState) -> Row:
     log_path = state.logs.get(BASELINE, "")
     baseline = state.baseline
@@ -161,7 +167,7 @@ def _other_row(name: str, state: SessionState) -> Row:
     """A trial that measured something else than a candidate: its step and its memory, or why it failed."""
     log_path, ended = state.logs[name], state.ended.get(name)
     if state.running == name:
-        return _row(name, _running_cells(name, state), log_path)
+        return running_row(state)
     cells = {"state": Content.styled("·", "dim"), "name": _plain(_named(name, state), "dim")}
     if ended is None:
         return _row(name, cells, log_path)
@@ -187,7 +193,7 @@ def _candidate_row(name: str, state: SessionState, widest: float, *, waited_for:
     record = state.trials.get(name)
     log_path = state.logs.get(name, "") or (record.result.log_path if record else "")
     if state.running == name:
-        return _row(name, _running_cells(name, state), log_path)
+        return running_row(state)
     if waited_for:
         when = "tried next" if state.finished else "tried when the session is through"
         label = _plain(_named(name, state), "")

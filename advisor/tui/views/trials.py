@@ -31,6 +31,7 @@ from advisor.tui.views.trial_rows import (
     build_rows,
     fitting_columns,
     name_width,
+    running_row,
     tally,
 )
 from advisor.tui.views.trial_text import selection_text
@@ -88,6 +89,15 @@ class TrialsView(DecidingView):
             self._table.go_to(state.running)
         self._show_selection()
 
+    def show_live(self) -> None:
+        """Draw the running trial's row, and what is told of it where it is selected."""
+        running = self.context.state.running
+        if running in self._rows:
+            row = running_row(self.context.state)
+            self._table.show_row(running, [row.cells[heading.key] for heading in self._table.headings])
+            if self.selected_key == running:
+                show_text(self.query_one("#selection", Static), self._selection_text(running))
+
     def _tally(self, every: Sequence[Row], shown: Sequence[Row]) -> Content:
         """The number of candidates tried, and of rows not shown, with the key that shows them."""
         parts = [tally(self.context.state, wide=self.width >= WIDE)]
@@ -129,8 +139,11 @@ class TrialsView(DecidingView):
         key = self.selected_key
         strip = self.query_one("#selection", Static)
         strip.display = bool(key)
-        show_text(strip, selection_text(key, self.context.state, self.context.catalog) if key else "")
+        show_text(strip, self._selection_text(key) if key else "")
         self._show_log(key)
+
+    def _selection_text(self, key: str) -> Content:
+        return selection_text(key, self.context.state, self.context.catalog)
 
     def _show_log(self, key: str) -> None:
         panel = self.query_one("#log-panel")

@@ -87,6 +87,11 @@ class RowTable(ScrollView, can_focus=True):
                 self._strips = {known: strip for known, strip in self._strips.items() if known[0] != place}
                 self.refresh_line(place + 1)
 
+    def show_row(self, key: str, cells: Sequence[Content]) -> None:
+        """Draw one row anew, if there is one of that key."""
+        if key in self.rows:
+            self.show(self.headings, {**self.rows, key: cells})
+
     @property
     def cursor_key(self) -> str:
         """The key of the row under the cursor; empty where there are no rows."""
