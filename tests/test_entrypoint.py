@@ -5,6 +5,7 @@ import textwrap
 
 import pytest
 import torch
+from torch import nn
 
 from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
@@ -298,6 +299,12 @@ def test_a_library_that_names_its_missing_package_is_told_with_the_command():
     )
     assert entrypoint.hint_for(error, "usual") == "Type `pip install scipy`, then run again."
     assert entrypoint.hint_for(ImportError("cannot import name 'a' from 'b'"), "usual") == "usual"
+
+
+def test_weights_of_another_model_are_told_how_to_fit():
+    with pytest.raises(RuntimeError) as caught:
+        nn.Linear(4, 4).load_state_dict({"weight": torch.ones(3, 4)})
+    assert "another version" in entrypoint.hint_for(caught.value, "usual")
 
 
 @pytest.mark.parametrize("said", entrypoint._NO_GPU)

@@ -40,6 +40,12 @@ def of_the_load(cores: int) -> str:
     return f"{load:.1f} programs at a time compete for its {cores} cores" if load > cores else ""
 
 
+def with_the_load(hint: str, cores: int) -> str:
+    """A hint for what took too long, with the load where that is above the number of cores."""
+    busy = of_the_load(cores)
+    return f"{hint} This machine is busy: {busy}." if busy else hint
+
+
 def of_the_budget(known: Known, spent_s: float, total_s: float) -> str:
     """A warning that the budget left no time to try anything, with a budget to give; empty when something was tried."""
     tried = any(known.judge.measured_runs(settings) for settings in known.judge.runs if settings)

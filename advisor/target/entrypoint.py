@@ -44,6 +44,8 @@ _OWN_RANKS = ("environment variable RANK expected", "Default process group has n
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit|Unsupported|Warning)\b")
 # First line of a traceback within an error's message: an error of another thread comes with one.
 _TRACEBACKS = ("Original Traceback", "Traceback (most recent call last)", "Traceback of TorchScript")
+# What PyTorch says of weights that do not fit a model.
+_OTHER_WEIGHTS = "Error(s) in loading state_dict"
 # The command that a library names for what it lacks.
 _INSTALL = re.compile(r"pip install [\w.\[\]-]+")
 # PyTorch's messages on tensors on two devices, and on indices on another.
@@ -147,6 +149,11 @@ def hint_for(error: BaseException, usual: str) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         top = error.name.partition(".")[0]
         return f"Install {top} beside perf-advisor, or set PYTHONPATH to the folder that {top} is in; then run again."
+    if _OTHER_WEIGHTS in str(error):
+        return (
+            "These weights are of another model, or of another version of it: make the model with the code and options "
+            "that they were saved with; or leave them out, since speed hardly depends on them."
+        )
     if isinstance(error, ImportError) and (told := _INSTALL.search(str(error))):
         return f"Type `{told.group()}`, then run again."
     if any(text in str(error) for text in _NO_GPU):

@@ -107,7 +107,10 @@ def _advice(model: nn.Module) -> str:
     required = _required(model)
     if len(required) > 1:
         names = ", ".join(required)
-        return f"It is called with {names}: return (model, ({names})) from a build() of your own."
+        return (
+            f"It is called with {names}: give --input SHAPE where one shape fits all of them, for example "
+            f"--input 8x3x224x224, or return (model, ({names})) from a build() of your own."
+        )
     return "Give --input SHAPE, for example --input 64x3x224x224, or return (model, data)."
 
 

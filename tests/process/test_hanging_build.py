@@ -18,6 +18,7 @@ GRACE_S = 15.0  # generous: the machine may be loaded
 def test_a_build_that_never_ends_fails_once(real_sessions, tmp_path, monkeypatch, body):
     monkeypatch.setattr("advisor.experiment.measuring.bench._LEAST_BUILD_PATIENCE_S", 1.0)
     monkeypatch.setattr("advisor.runner.builder._TRIES_FORKS_WITHIN_S", 0.5)
+    monkeypatch.setattr("advisor.experiment.caveats.os.getloadavg", lambda: (64.0, 64.0, 64.0))
     code = textwrap.indent(body, "    ")
     text = "import os, signal\n" + TINY_TARGET.replace("def build():\n", f"def build():\n{code}\n")
     Run(tmp_path, TINY_TARGET).runner.build_once(Run(tmp_path, TINY_TARGET).request.target, 0, "/dev/null", 60.0)
@@ -28,6 +29,7 @@ def test_a_build_that_never_ends_fails_once(real_sessions, tmp_path, monkeypatch
     assert run.session.exit_code is ExitCode.TARGET
     assert run.state.failure.message.startswith("building the model takes more than 1 s")
     assert "--budget" in run.state.failure.hint
+    assert "This machine is busy: 64.0 programs" in run.state.failure.hint
     assert ("in build" in run.state.failure.details) == (body == "while True: pass")
     assert not run.started
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from advisor.errors import TargetError, UsageError
-from advisor.experiment.caveats import of_the_load
+from advisor.experiment.caveats import with_the_load
 from advisor.experiment.judging.numerics import Spread, finite
 from advisor.experiment.judging.tolerance import DEFAULT_TOLERANCE
 from advisor.experiment.measuring.bench import ENERGY_S, Bench
@@ -111,8 +111,7 @@ def _free_bytes(facts: Facts) -> int:
 
 def _hint(result: TrialResult, cores: int) -> str:
     hint = result.hint or "Mend the target and try again."
-    busy = of_the_load(cores) if result.outcome is Outcome.TIMED_OUT else ""
-    return f"{hint} This machine is busy: {busy}." if busy else hint
+    return with_the_load(hint, cores) if result.outcome is Outcome.TIMED_OUT else hint
 
 
 def _problem(result: TrialResult) -> str:

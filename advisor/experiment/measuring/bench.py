@@ -11,6 +11,7 @@ from functools import partial
 from statistics import median
 
 from advisor.errors import TargetError
+from advisor.experiment.caveats import with_the_load
 from advisor.experiment.control import ENDED, SKIPPED, Steering
 from advisor.experiment.events import (
     BUILDING,
@@ -26,6 +27,7 @@ from advisor.experiment.events import (
 from advisor.experiment.measuring.budget import Budget
 from advisor.experiment.past.journal import Journal
 from advisor.experiment.request import Request
+from advisor.machine.host import usable_cores
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
 from advisor.records import (
@@ -175,9 +177,10 @@ class Bench:
         if self.builds_anew == TOO_LONG and self.budget.left_s < patience_s:
             minutes = _minutes(_BUDGET_PER_BUILD * patience_s)
             waited_s = min(patience_s, within_s)
+            hint = with_the_load(f"Mend what hangs, or give it time with --budget {minutes}m.", usable_cores())
             raise TargetError(
                 f"building the model takes more than {waited_s:.0f} s, and the budget leaves no time to try again.",
-                *advice(last_stack(log_path), f"Mend what hangs, or give it time with --budget {minutes}m."),
+                *advice(last_stack(log_path), hint),
             )
 
     def build_anew(self, reason: str) -> None:
