@@ -332,7 +332,7 @@ def test_no_library_is_imported_for_a_target_that_does_not_need_it():
 
 def test_a_model_of_several_inputs_is_told_both_ways_to_give_them(tmp_path):
     (tmp_path / "pairs.py").write_text(
-        "import torch\n\n\nclass Pair(torch.nn.Module):\n    def forward(self, left, right):\n        return left - right\n"
+        "import torch\n\nclass Pair(torch.nn.Module):\n    def forward(self, left, right):\n        return left\n"
     )
     hint = failure("pairs.py:Pair", directory=tmp_path).hint
     assert "give --input SHAPE where one shape fits all" in hint

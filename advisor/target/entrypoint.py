@@ -44,8 +44,6 @@ _OWN_RANKS = ("environment variable RANK expected", "Default process group has n
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit|Unsupported|Warning)\b")
 # First line of a traceback within an error's message: an error of another thread comes with one.
 _TRACEBACKS = ("Original Traceback", "Traceback (most recent call last)", "Traceback of TorchScript")
-# What PyTorch says of weights that do not fit a model.
-_OTHER_WEIGHTS = "Error(s) in loading state_dict"
 # The command that a library names for what it lacks.
 _INSTALL = re.compile(r"pip install [\w.\[\]-]+")
 # PyTorch's messages on tensors on two devices, and on indices on another.
@@ -56,6 +54,24 @@ _TWO_DEVICES = (
 )
 # PyTorch's messages where the driver or its own build for CUDA is missing.
 _NO_GPU = ("Found no NVIDIA driver", "Torch not compiled with CUDA enabled", "No CUDA GPUs are available")
+# Hints by what PyTorch says.
+_HINTS = (
+    (_NO_GPU, "There is no CUDA GPU here: leave .cuda() out, or write .to(device); model and batch are moved for you."),
+    (
+        _TWO_DEVICES,
+        "Write weight.to(output.device) where a tensor of your own is used, or keep it as a buffer of a module: "
+        "models, batches and the modules of a loss are moved for you.",
+    ),
+    (
+        _OWN_RANKS,
+        "Return the plain model and loader: with --gpus N perf-advisor starts the ranks and divides the batches.",
+    ),
+    (
+        ("Error(s) in loading state_dict",),
+        "These weights are of another model, or of another version of it: make the model with the code and options that "
+        "they were saved with; or leave them out, since speed hardly depends on them.",
+    ),
+)
 
 
 def load_target(spec: TargetSpec) -> Loop:
@@ -149,23 +165,10 @@ def hint_for(error: BaseException, usual: str) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         top = error.name.partition(".")[0]
         return f"Install {top} beside perf-advisor, or set PYTHONPATH to the folder that {top} is in; then run again."
-    if _OTHER_WEIGHTS in str(error):
-        return (
-            "These weights are of another model, or of another version of it: make the model with the code and options "
-            "that they were saved with; or leave them out, since speed hardly depends on them."
-        )
     if isinstance(error, ImportError) and (told := _INSTALL.search(str(error))):
         return f"Type `{told.group()}`, then run again."
-    if any(text in str(error) for text in _NO_GPU):
-        return "There is no CUDA GPU here: leave .cuda() out, or write .to(device); model and batch are moved for you."
-    if any(text in str(error) for text in _TWO_DEVICES):
-        return (
-            "Write weight.to(output.device) where a tensor of your own is used, or keep it as a buffer of a module: "
-            "models, batches and the modules of a loss are moved for you."
-        )
-    if any(text in str(error) for text in _OWN_RANKS):
-        return "Return the plain model and loader: with --gpus N perf-advisor starts the ranks and divides the batches."
-    return usual
+    said = str(error)
+    return next((hint for texts, hint in _HINTS if any(text in said for text in texts)), usual)
 
 
 def one_line(error: BaseException) -> str:
