@@ -68,8 +68,8 @@ _HINTS = (
     ),
     (
         ("Error(s) in loading state_dict",),
-        "These weights are of another model, or of another version of it: make the model with the code and options that "
-        "they were saved with; or leave them out, since speed hardly depends on them.",
+        "These weights are of another model, or of another version of it: make the model with the code and the options "
+        "that they were saved with; or leave them out, since speed hardly depends on them.",
     ),
 )
 
