@@ -90,7 +90,7 @@ class Checkpointing(Recipe):
     def code(self, value: Value) -> str:
         if value == "blocks":
             code = source("checkpointing")
-            return f"{code}\n\nif repeated_blocks(model):\n    checkpoint_blocks(model)\n"
+            return f"{code}\n\nif not checkpoints_itself(model):\n    checkpoint_blocks(model)\n"
         if value == "none":
             return "# activations are kept for the backward pass\n"
         return (

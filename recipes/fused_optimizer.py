@@ -38,12 +38,6 @@ from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
 # Parameter tensors from which updating them one kernel after another shows in a step. A count; ResNet-18 has 62.
 _MANY_TENSORS = 50
 _FUSED_ON_CPU_ONLY = frozenset({"Adagrad"})
-_FLAGS: dict[Value, dict[str, bool | None]] = {
-    "default": {"fused": None, "foreach": None},
-    "fused": {"fused": True, "foreach": False},
-    "foreach": {"fused": False, "foreach": True},
-    "for-loop": {"fused": False, "foreach": False},
-}
 
 
 class FusedOptimizer(Recipe):
@@ -53,7 +47,7 @@ class FusedOptimizer(Recipe):
     title = "Optimizer implementation"
     key = "optimizer.implementation"
     default = "default"
-    values = tuple(_FLAGS)
+    values = ("default", "fused", "foreach", "for-loop")
     modes = TRAINING
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
     partners = frozenset({"autocast", "compile", "step_graph"})
@@ -87,24 +81,14 @@ class FusedOptimizer(Recipe):
         return max(fewest, gain_from(profile.share(Phase.OPTIMIZER) / 2)) if profile else fewest
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.portable.optimizer_options import set_options
-        from advisor.recipe.rebuild import optimizer_implementations, refusing
+        from advisor.portable.optimizer_options import use_implementation
+        from advisor.recipe.rebuild import refusing
 
-        if workload.optimizer is None:
-            return
-        offered = optimizer_implementations(type(workload.optimizer))
-        with refusing():
-            if value != "default" and value not in offered:
-                name = type(workload.optimizer).__name__
-                raise ValueError(f"{name} has no {value} implementation; it has {', '.join(offered)}")
-            set_options(workload.optimizer, **{name: flag for name, flag in _FLAGS[value].items() if name in offered})
+        if workload.optimizer is not None:
+            with refusing():
+                use_implementation(workload.optimizer, str(value))
 
     def code(self, value: Value) -> str:
         from advisor.portable import source
 
-        flags = ", ".join(f'"{name}": {flag}' for name, flag in _FLAGS[value].items())
-        return (
-            f"{source('optimizer_options')}\n\n"
-            f"flags = {{{flags}}}\n"
-            "set_options(optimizer, **{name: flag for name, flag in flags.items() if name in optimizer.defaults})\n"
-        )
+        return f'{source("optimizer_options")}\n\nuse_implementation(optimizer, "{value}")\n'

@@ -23,6 +23,7 @@ from advisor.portable.plan import StepPlan
 from advisor.recipe import Components, Recipe, Stage
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.records import Mode
+from advisor.runtime.tuning import Tuning
 
 pytestmark = pytest.mark.usefixtures("flags_kept")
 ALL_TRAIN = {
@@ -190,6 +191,52 @@ def test_what_a_model_that_cannot_be_traced_does_not_allow_is_left_out_with_a_wa
     with pytest.warns(UserWarning, match=f"{key}: .* is left out: the model has a forward that torch.fx cannot follow"):
         model, _, _ = module.prepare(model)
     assert torch.equal(module.infer_step(model)(images)[0], before)
+
+
+class OwnStep(torch.optim.AdamW):
+    """An optimizer with a step of its own."""
+
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+def after_a_step(parameters):
+    optimizer = torch.optim.AdamW(parameters)
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    return optimizer
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "make", "reason"),
+    [
+        ("optimizer.implementation", "fused", torch.optim.RMSprop, "RMSprop has no fused implementation"),
+        ("optimizer.implementation", "foreach", OwnStep, "OwnStep has no foreach implementation"),
+        (
+            "optimizer.implementation",
+            "fused",
+            lambda parameters: torch.optim.AdamW(parameters, differentiable=True),
+            "AdamW cannot be changed",
+        ),
+        ("optimizer.class", "lars", torch.optim.RMSprop, "Lars takes the place of SGD"),
+        ("optimizer.state", "adafactor", torch.optim.SGD, "SGD is neither Adam nor AdamW"),
+        ("optimizer.state", "adafactor", after_a_step, "AdamW has made steps"),
+        ("memory.activation_checkpointing", "blocks", torch.optim.SGD, "Sequential repeats no block"),
+    ],
+)
+def test_what_an_optimizer_or_a_model_refuses_is_left_out_as_prepare_does(catalog, key, value, make, reason):
+    module, told = module_of(catalog, {key: value}, "train"), f"{key}: {value} is left out: {reason}"
+    for prepare in (module.prepare, Tuning({key: value}, catalog).prepare):
+        model = model_of()
+        optimizer = make(model.parameters())
+        before, kind = copy.deepcopy(optimizer.param_groups), type(optimizer)
+        with pytest.warns(UserWarning, match=told):
+            model, optimizer, *_ = prepare(model, optimizer)
+        assert type(optimizer) is kind
+        kept = [{name: group[name] for name in group if name != "params"} for group in optimizer.param_groups]
+        assert kept == [{name: group[name] for name in group if name != "params"} for group in before]
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,13 @@ from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
 
+from advisor.portable.optimizer_options import implementations_of_class
 from advisor.recipe.rebuild import (
     batch_size_of,
     implementations_of,
     loader_code,
     loader_with,
     optimizer_implementation,
-    optimizer_implementations,
     resize_batch,
 )
 
@@ -181,7 +181,7 @@ class OwnStep(torch.optim.SGD):
     ],
 )
 def test_implementations_are_what_the_constructor_accepts(optimizer_class, expected):
-    assert optimizer_implementations(optimizer_class) == expected
+    assert implementations_of_class(optimizer_class) == expected
 
 
 def complex_layer():

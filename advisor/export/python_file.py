@@ -200,22 +200,27 @@ def _prepared(recipe: Recipe, value: Value, parts: top_level.Parts | None) -> It
     if recipe.stage is Stage.ENVIRONMENT:
         return
     code = parts.rest if parts else _shown(recipe, value)
-    if "class CannotTraceError" in code:
-        code = _left_out_where_not_traced(code, format_setting(recipe.key, value))
+    if recipe.stage is Stage.OPTIMIZER or "raise ValueError" in code or "class CannotTraceError" in code:
+        code = _left_out_where_refused(code, format_setting(recipe.key, value))
     guard = _GUARDS.get(recipe.stage)
     if guard and not code.startswith(guard) and ast.parse(code).body:
         code = f"{guard}\n{textwrap.indent(code, '    ')}"
     yield f"{label}\n{code}" if code else label
 
 
-def _left_out_where_not_traced(code: str, setting: str) -> str:
-    """Code whose last statement traces the model, with a warning where the model cannot be traced."""
-    last = ast.parse(code).body[-1]
-    lines = code.splitlines()
+def _left_out_where_refused(code: str, setting: str) -> str:
+    """Code whose last statement changes a model or an optimizer, with a warning where these do not allow it."""
+    body = ast.parse(code).body
+    if not body or isinstance(body[-1], ast.FunctionDef | ast.ClassDef):
+        return code
+    traces = "class CannotTraceError" in code
+    lines, first = code.splitlines(), body[-1].lineno - 1
     warned = templates.LEFT_OUT.substitute(
-        call=textwrap.indent("\n".join(lines[last.lineno - 1 :]).strip(), "    "), setting=setting
+        call=textwrap.indent("\n".join(lines[first:]).strip(), "    "),
+        error="CannotTraceError" if traces else "ValueError",
+        reason=f"{setting} is left out: {'the model ' if traces else ''}",
     )
-    return "\n".join([*lines[: last.lineno - 1], warned.strip("\n")])
+    return "\n".join([*lines[:first], warned.strip("\n")])
 
 
 def _shown(recipe: Recipe, value: Value) -> str:

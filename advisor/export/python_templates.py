@@ -134,10 +134,10 @@ def own_step(step, model):
 LEFT_OUT = Template("""
 try:
 $call
-except CannotTraceError as error:
+except $error as error:
     import warnings
 
-    warnings.warn(f"$setting is left out: the model {error}", stacklevel=2)
+    warnings.warn(f"$reason{error}", stacklevel=2)
 """)
 
 LIBRARY = """

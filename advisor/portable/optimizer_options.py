@@ -12,6 +12,35 @@ from torch.optim.optimizer import _device_dtype_check_for_fused
 COUNTERS = frozenset({"step", "mu_product", "eta", "mu"})
 
 
+IMPLEMENTATIONS: dict[str, dict[str, bool | None]] = {
+    "default": {"fused": None, "foreach": None},
+    "fused": {"fused": True, "foreach": False},
+    "foreach": {"fused": False, "foreach": True},
+    "for-loop": {"fused": False, "foreach": False},
+}
+
+
+def use_implementation(optimizer: torch.optim.Optimizer, name: str) -> None:
+    """Have an optimizer update its parameters by one of ``IMPLEMENTATIONS``; ``default`` is PyTorch's own choice.
+
+    Raises ValueError, and changes nothing, where its class has no such implementation or refuses it.
+    """
+    offered = implementations_of_class(type(optimizer))
+    if name != "default" and name not in offered:
+        raise ValueError(f"{type(optimizer).__name__} has no {name} implementation; it has {', '.join(offered)}")
+    set_options(optimizer, **{flag: value for flag, value in IMPLEMENTATIONS[name].items() if flag in offered})
+
+
+def implementations_of_class(cls: type) -> tuple[str, ...]:
+    """The implementations that an optimizer class offers, out of ``for-loop``, ``foreach`` and ``fused``.
+
+    A class with a step of its own offers that one only, whatever arguments it takes.
+    """
+    base = class_of_step(cls)
+    accepted = inspect.signature(base).parameters if base is not None else ()
+    return ("for-loop", *(name for name in ("foreach", "fused") if name in accepted))
+
+
 def set_options(optimizer: torch.optim.Optimizer, **changes: typing.Any) -> None:
     """Change options such as ``fused``, ``foreach`` and ``capturable`` of an optimizer of PyTorch's, in every group.
 

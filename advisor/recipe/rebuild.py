@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import inspect
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, cast
@@ -115,26 +114,14 @@ def _without_contents(parameter: Tensor) -> Tensor:
     return empty
 
 
-def optimizer_implementations(cls: type) -> tuple[str, ...]:
-    """The implementations that an optimizer class offers, out of ``for-loop``, ``foreach`` and ``fused``.
-
-    A class with a step of its own offers that one only, whatever arguments it takes.
-    """
-    from advisor.portable.optimizer_options import class_of_step
-
-    base = class_of_step(cls)
-    accepted = inspect.signature(base).parameters if base is not None else ()
-    return ("for-loop", *(name for name in ("foreach", "fused") if name in accepted))
-
-
 def implementations_of(optimizer: Optimizer, sparse: Set[Tensor]) -> tuple[str, ...]:
     """The implementations of an optimizer's class that can update its parameters.
 
     ``sparse`` are those whose gradients are sparse: fused steps take none.
     """
-    from advisor.portable.optimizer_options import flags_of, torch_class
+    from advisor.portable.optimizer_options import flags_of, implementations_of_class, torch_class
 
-    offered, base = optimizer_implementations(type(optimizer)), torch_class(optimizer)
+    offered, base = implementations_of_class(type(optimizer)), torch_class(optimizer)
     if "fused" not in offered or base is None:
         return offered
     unfused = tuple(name for name in offered if name != "fused")
