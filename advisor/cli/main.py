@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from advisor.process.collector import collector_waits
-from advisor.process.importing import hidden_library
+from advisor.process.hiding import hidden_library
 from advisor.process.interrupts import INTERRUPTS
 from advisor.process.streams import Streams
 

@@ -6,13 +6,13 @@ import contextlib
 import importlib
 import sys
 import traceback
-from collections.abc import Iterable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
 
 from advisor.errors import refusal_of
 from advisor.process.channel import send_message
+from advisor.process.hiding import hidden_library
 from advisor.records import Finished, Outcome, TrialResult
 
 
@@ -44,27 +44,3 @@ def unable(error: BaseException, directory: str) -> TrialResult:
     elif hidden:
         reason, hint = f"{hidden}: {type(error).__name__}: {error}", "Rename it, and run again."
     return TrialResult(Outcome.FAILED, reason, hint, "".join(traceback.format_exception(error)))
-
-
-_LIBRARIES = {"torch": "PyTorch", "torchvision": "torchvision", "numpy": "NumPy"}
-
-
-def hidden_library(folders: Iterable[str | Path]) -> str:
-    """Name a file in these folders that hides a library: ``/x/torch.py hides PyTorch``; empty without one.
-
-    Ask when an import failed: most such files do no harm.
-    """
-    for folder in folders:
-        for name in (*_LIBRARIES, *sorted(sys.stdlib_module_names)):
-            for path in (Path(folder, f"{name}.py"), Path(folder, name, "__init__.py")):
-                if _is_users(path):
-                    return f"{path} hides {_LIBRARIES.get(name, f'the module {name} of Python')}"
-    return ""
-
-
-def _is_users(path: Path) -> bool:
-    """Whether the file is there, and is not the library itself."""
-    try:
-        return path.is_file() and not path.resolve().is_relative_to(Path(sys.prefix).resolve())
-    except (OSError, ValueError):
-        return False
