@@ -84,32 +84,46 @@ def trace(model: torch.nn.Module, limit_s: float = 10.0) -> torch.fx.GraphModule
 
     The graph calls PyTorch's own modules as they are, and shares them and all parameters with the model.
     """
+    refuse_options_and_hooks(model)
+    before = PythonState(model.modules(), with_hooks=True)
+    versions = written_versions(model)
+    with buffers_put_back(model):
+        try:
+            with random_streams_kept(model), own_functions_refused():
+                graph = LimitedTracer(limit_s).trace(model)
+            freezes = before.is_other_now or written_versions(model) != versions
+            traced = None if freezes else torch.fx.GraphModule(model, graph, type(model).__name__)
+        except CannotTraceError:
+            raise
+        except Exception as error:
+            raise not_followed("torch.fx", error) from error
+        finally:
+            before.put_back()
+    if traced is None:
+        raise CannotTraceError("makes tensors of its own or keeps values in its forward, which a trace would freeze")
+    return traced
+
+
+def refuse_options_and_hooks(model: torch.nn.Module) -> None:
+    """Raise CannotTraceError for optional arguments of a forward, and for forward hooks."""
     parameters = inputs_to_trace(model)
     if any(p.default is not p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
         raise CannotTraceError("has a forward with optional arguments, whose absence a trace does not notice")
     if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
         raise CannotTraceError("has forward hooks, which a trace would lose")
-    before = PythonState(model.modules(), with_hooks=True)
+
+
+@contextlib.contextmanager
+def buffers_put_back(model: torch.nn.Module) -> typing.Iterator[None]:
+    """Afterwards the model's buffers have the values from before."""
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    versions = written_versions(model)
     try:
-        with random_streams_kept(model), own_functions_refused():
-            graph = LimitedTracer(limit_s).trace(model)
-        kept = before.is_other_now or written_versions(model) != versions
-        traced = None if kept else torch.fx.GraphModule(model, graph, type(model).__name__)
-    except CannotTraceError:
-        raise
-    except Exception as error:
-        raise not_followed("torch.fx", error) from error
+        yield
     finally:
-        before.put_back()
         with torch.no_grad():
             for buffer, value in buffers:
                 if not have_equal_values(buffer, value):
                     buffer.copy_(value)
-    if traced is None:
-        raise CannotTraceError("makes tensors of its own or keeps values in its forward, which a trace would freeze")
-    return traced
 
 
 def trace_both(model: torch.nn.Module, limit_s: float = 10.0) -> list[torch.fx.GraphModule]:

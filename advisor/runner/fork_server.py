@@ -177,22 +177,11 @@ def _lost_its_folder(folder: str) -> bool:
 
 def _start(made: BaseProcess, give_up: Callable[[], bool], until: float, imports_slowly: Callable[[], None]) -> None:
     """Start the process in a thread: the fork server's answer has no time limit, and nothing here may wait for ever."""
-    failures: list[BaseException] = []
-    done = threading.Event()
-
-    def run() -> None:
-        try:
-            made.start()
-        except BaseException as error:  # for the thread that waits
-            failures.append(error)
-        finally:
-            done.set()
-
-    threading.Thread(target=run, name="process-start", daemon=True).start()
+    start = _Start(made)
     began, imports, told = time.monotonic(), _pid() != _SERVES.pid, False
     if not imports:
         until = began + _ANSWERS_WITHIN_S
-    while not done.wait(_LOOK_EVERY_S):
+    while not start.done.wait(_LOOK_EVERY_S):
         if give_up():
             raise StartError("given up")
         if stands_still(_pid()) or time.monotonic() > until:
@@ -200,14 +189,32 @@ def _start(made: BaseProcess, give_up: Callable[[], bool], until: float, imports
             _kill()  # then the thread's own wait ends
             if late:
                 raise ImportsTooLongError(f"PyTorch was not imported within {time.monotonic() - began:.0f} s")
-            if not done.wait(1.0):
+            if not start.done.wait(1.0):
                 raise StartError("it does not answer")
         if imports and not told and time.monotonic() - began > _IMPORTS_SLOWLY_S:
             told = True
             imports_slowly()
-    if failures:
-        raise failures[0]
+    if start.error is not None:
+        raise start.error
     _SERVES.pid = _pid()
+
+
+class _Start:
+    """The start of a process, in a thread of its own; ``done`` is set at its end, ``error`` is what it raised."""
+
+    def __init__(self, made: BaseProcess) -> None:
+        self.done = threading.Event()
+        self.error: BaseException | None = None
+        self._made = made
+        threading.Thread(target=self._run, name="process-start", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._made.start()
+        except BaseException as error:  # for the thread that waits
+            self.error = error
+        finally:
+            self.done.set()
 
 
 def _kill() -> None:

@@ -13,7 +13,7 @@ import pickle
 import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -289,21 +289,26 @@ def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
     takes_config = "config" in parameters
     if len(required) == 1 and not takes_config and spec.config is not None:
         return found(spec.config)  # under another name, such as cfg or args
-    unknown = [name for name in required if name != "config"]
-    module = spec.target.rpartition(":")[0]
-    if unknown and isinstance(found, type) and issubclass(found, nn.Module):
-        raise TargetError(
-            f"{attribute} needs the arguments {', '.join(unknown)}: it is a class.",
-            f"Write `model = {attribute}(...)` in the file, and name that instance: {module}:model.",
-        )
-    if unknown:
-        raise TargetError(
-            f"{attribute} needs the arguments {', '.join(unknown)}.",
-            "Give the target no required arguments, or one: config (the parsed --config FILE), or batch_size "
-            "(--batch-size N).",
-        )
+    if unknown := [name for name in required if name != "config"]:
+        raise _needs_arguments(found, spec, attribute, unknown)
     if takes_config and spec.config is not None:
         return found(config=spec.config)
     if "config" in required:
         raise TargetError(f"{attribute} needs a config.", "Give it with --config FILE.")
     return found()
+
+
+def _needs_arguments(found: Any, spec: TargetSpec, attribute: str, unknown: Sequence[str]) -> TargetError:
+    """The error for a target with required arguments that nothing gives."""
+    needs = f"{attribute} needs the arguments {', '.join(unknown)}"
+    if isinstance(found, type) and issubclass(found, nn.Module):
+        module = spec.target.rpartition(":")[0]
+        return TargetError(
+            f"{needs}: it is a class.",
+            f"Write `model = {attribute}(...)` in the file, and name that instance: {module}:model.",
+        )
+    return TargetError(
+        f"{needs}.",
+        "Give the target no required arguments, or one: config (the parsed --config FILE), or batch_size "
+        "(--batch-size N).",
+    )

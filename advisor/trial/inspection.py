@@ -63,6 +63,7 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any]) -> Wo
     fusable_chains, fusing_problem = _traced(pointwise.fusable_chains, loop.model)
     biased_pairs, folding_pairs, pairs_problem = _norm_pairs(loop)
     inplace_activations, tracing_problem = _traced(lambda *a: len(inplace.inplace_sites(*a)), loop.model)
+    in_place = bool(inplace.activations_in_place(loop.model))
     parameters = list(loop.model.parameters())
     trainable = [p for p in parameters if p.requires_grad]
     own = backend_of(device).identity()
@@ -85,9 +86,9 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any]) -> Wo
         batch_text=describe(target_batch),
         resizable_batch=_resizable(loop),
         resizing_problem="" if loop.loader is not None or loop.make_batch else resizing_problem(loop.data),
-        data_kind="loader" if loop.loader is not None else "callable" if loop.make_batch else "batch",
+        data_kind=_data_kind(loop),
         loss=loop.loss_text,
-        optimizer=_optimizer_facts(loop.optimizer, loop.model) if loop.optimizer is not None else None,
+        optimizer=None if loop.optimizer is None else _optimizer_facts(loop.optimizer, loop.model),
         loader=_loader_facts(loop, target_batch, on_device=backend_of(device).has_memory),
         threads=torch.get_num_threads(),
         usable_cores=usable_cores(),
@@ -104,11 +105,8 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any]) -> Wo
         conv_norm_pairs=folding_pairs,
         norm_pairs_problem=pairs_problem,
         paddable_outputs=_paddable_outputs(loop.model),
-        current={
-            # Where some could still be switched, the setting counts as off.
-            "model.inplace_activations": bool(inplace.activations_in_place(loop.model)) and not inplace_activations,
-            **current_settings(loop),
-        },
+        # Where some activations could still be switched, the setting counts as off.
+        current={"model.inplace_activations": in_place and not inplace_activations, **current_settings(loop)},
         notes=tuple(loop.notes),
         linear_shapes=_linear_shapes(loop.model),
         own_step=loop.step is not None,
@@ -118,6 +116,12 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any]) -> Wo
         generated_tokens=_generated_tokens(loop),
         casts_inside=str(getattr(loop.step, "casts", "none")),
     )
+
+
+def _data_kind(loop: Loop) -> str:
+    if loop.loader is not None:
+        return "loader"
+    return "callable" if loop.make_batch else "batch"
 
 
 def block_counts(model: nn.Module) -> tuple[tuple[str, int], ...]:

@@ -102,6 +102,21 @@ def measure_parser(about: str) -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"perf-advisor {__version__}")
     parser.add_argument("--headless", action="store_true", help="no app; the default when this is no terminal")
+    _add_outputs(parser)
+    _add_goal(parser)
+    _add_place(parser)
+    _add_recipes(parser)
+    parser.option("--resume", metavar="SESSION", nargs="?", const="", help="take up the latest session, or this one")
+    parser.add_argument(
+        "--anew",
+        action="store_true",
+        help="with --resume: measure anew if the code, the config or an option has changed",
+    )
+    return parser
+
+
+def _add_outputs(parser: Parser) -> None:
+    """Options for the files that a session writes, and for the user's config."""
     add_export(parser)
     parser.add_argument(
         "--events", action="store_true", help="with --json -: a line of JSON for each event; the report is the last"
@@ -120,6 +135,10 @@ def measure_parser(about: str) -> Parser:
     )
     add_config_kind(parser)
     add_reports(parser)
+
+
+def _add_goal(parser: Parser) -> None:
+    """Options for the time of a session and its goal."""
     parser.option("--budget", metavar="TIME", read=seconds_of, default=None, help="90s, 5m (the default), 1h")
     parser.option(
         "--objective",
@@ -141,6 +160,10 @@ def measure_parser(about: str) -> Parser:
         read=share_of,
         help="with --objective memory: the speed that less memory must keep, such as 90%% (the default)",
     )
+
+
+def _add_place(parser: Parser) -> None:
+    """Options for the mode, the devices and the inputs."""
     parser.option("--mode", metavar="MODE", read=choice_of(Mode), help="train or infer")
     parser.option("--device", metavar="DEVICE", read=device_of, default="auto", help="auto, cpu, cuda or cuda:N")
     parser.option(
@@ -156,6 +179,10 @@ def measure_parser(about: str) -> Parser:
     )
     parser.option("--batch-size", metavar="N", read=count_of, help="another batch size than the target's")
     parser.option("--input", metavar="SHAPE", read=shape_of, help="the input's shape, such as 64x3x224x224")
+
+
+def _add_recipes(parser: Parser) -> None:
+    """Options for the recipes to try, and those that need consent."""
     parser.option(
         "--only", metavar="ID,…", action="extend", read=names_of, default=[], help="try these recipes and no others"
     )
@@ -184,13 +211,6 @@ def measure_parser(about: str) -> Parser:
         default=[],
         help="accept these recipes from the start, as with a in the app; with a value only that one",
     )
-    parser.option("--resume", metavar="SESSION", nargs="?", const="", help="take up the latest session, or this one")
-    parser.add_argument(
-        "--anew",
-        action="store_true",
-        help="with --resume: measure anew if the code, the config or an option has changed",
-    )
-    return parser
 
 
 # Options that say how to measure; they are kept with the session.
