@@ -19,7 +19,7 @@ class RecordedGraph:
         self.eager += 1
         return call()
 
-    def capture(self, call):
+    def capture(self, call, generators=()):
         self.captures += 1
         recorder = _Recorder()
         try:

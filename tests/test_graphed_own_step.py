@@ -680,7 +680,7 @@ def test_a_tensor_that_no_variable_leads_to_is_refused():
 
 def test_a_capture_that_fails_leaves_everything_as_it_was():
     class Failing(RecordedGraph):
-        def capture(self, call):
+        def capture(self, call, generators=()):
             def fails():
                 call()
                 raise RuntimeError("operation not permitted when stream is capturing")

@@ -1,7 +1,7 @@
 """Calls captured in a CUDA graph, and the answers that other code gets meanwhile."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -71,40 +71,51 @@ class CudaGraph:
         current.wait_stream(self.stream)
         return result
 
-    def capture(self, call: Callable[[], Any]) -> None:
-        """Capture a call, without running its kernels. Where it fails, the stream and random numbers are as before."""
+    def capture(self, call: Callable[[], Any], generators: Sequence[torch.Generator] = ()) -> None:
+        """Capture a call, without running its kernels. Where it fails, the stream and random numbers are as before.
+
+        ``generators`` are those of the device that it draws from, beside the usual one.
+        """
         torch.cuda.synchronize(self.device)
         graph = torch.cuda.CUDAGraph()
         failures: list[Exception] = []
-        draws = torch.cuda.get_rng_state(self.device)
+        own = [(generator, generator.get_state()) for generator in generators]
+        usual = torch.cuda.get_rng_state(self.device)
         try:
-            with self._capturing(graph):
+            with self._capturing(graph, generators):
                 try:
                     self.result = call()
                 except Exception as failure:
                     failures.append(failure)
                     raise
         except Exception:
-            self._recover(draws)
+            self._recover(generators)
+            torch.cuda.set_rng_state(usual, self.device)
+            for generator, state in own:
+                generator.set_state(state)
             if failures:  # ending a capture that has failed raises again, and says less
                 raise failures[0] from None
             raise
         self.graph = graph
 
     @contextmanager
-    def _capturing(self, graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+    def _capturing(self, graph: torch.cuda.CUDAGraph, generators: Sequence[torch.Generator]) -> Iterator[None]:
         """Capture into a graph. PyTorch leaves its stream the current one where a capture cannot be ended."""
+        for generator in generators:
+            graph.register_generator_state(generator)
         current = torch.cuda.current_stream(self.device)
         # A loader's thread that pins memory calls CUDA meanwhile, which any other mode takes for a fault.
         captures = torch.cuda.graph(graph, stream=capture_stream(self.device), capture_error_mode="thread_local")
         with torch.cuda.stream(current), captures:
             yield
 
-    def _recover(self, draws: torch.Tensor) -> None:
-        """After a capture that failed: end the state of capturing in which some PyTorch leave the random generator."""
-        with suppress(RuntimeError), self._capturing(torch.cuda.CUDAGraph()):
+    def _recover(self, generators: Sequence[torch.Generator]) -> None:
+        """End the state of capturing in which PyTorch 2.11 leaves generators after a capture that failed.
+
+        The end of a capture that succeeds ends it too.
+        """
+        with suppress(RuntimeError), self._capturing(torch.cuda.CUDAGraph(), generators):
             torch.zeros(1, device=self.device)
-        torch.cuda.set_rng_state(draws, self.device)
 
     def replay(self) -> None:
         """Run the captured kernels."""

@@ -203,7 +203,7 @@ class GraphedOwnStep(GraphedStep):
         gradients = [(leaf, leaf.grad) for leaf in state.leaves]
         try:
             with self._rates_in_tensors():
-                self.graph.capture(lambda: self.own.forward(self._static_batch))
+                self.graph.capture(lambda: self.own.forward(self._static_batch), state.reached.device_generators)
             changed = state.changed_by_step()
             problem = f"the step changed {changed[0]} while it was captured" if changed else ""
         except Exception as error:

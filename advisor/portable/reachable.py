@@ -61,6 +61,7 @@ class Reachable:
         self.tensors: list[torch.Tensor] = []
         self.optimizers: list[torch.optim.Optimizer] = []
         self.modules: list[torch.nn.Module] = []
+        self.device_generators: list[torch.Generator] = []
         self.cannot_watch = ""
         self._generators: list[typing.Any] = []
         self._dicts: list[dict[typing.Any, typing.Any]] = []
@@ -189,6 +190,8 @@ class Reachable:
             self.cannot_watch = problem
         elif hasattr(thing, "__array_interface__"):
             self._arrays.append(thing)
+        elif isinstance(thing, torch.Generator) and thing.device.type != "cpu":
+            self.device_generators.append(thing)
         elif is_generator(thing):
             self._generators.append(thing)
         elif owned or isinstance(thing, NAMESPACES) or not is_of_libraries(kind):
@@ -355,9 +358,9 @@ def why_not_watched(label: str, thing: typing.Any, *, owned: bool) -> str:
 
 def is_generator(thing: typing.Any) -> bool:
     """Whether an object draws random numbers on the host."""
-    if isinstance(thing, torch.Generator):
-        return thing.device.type == "cpu"
-    return isinstance(thing, random.Random) or not {"bit_generator", "_bit_generator"}.isdisjoint(dir(type(thing)))
+    return isinstance(thing, (torch.Generator, random.Random)) or not {"bit_generator", "_bit_generator"}.isdisjoint(
+        dir(type(thing))
+    )
 
 
 def state_of_generator(generator: typing.Any) -> typing.Any:

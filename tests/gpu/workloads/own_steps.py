@@ -57,11 +57,11 @@ def of_gan(module):
     return module
 
 
-def dcgan(width=64, batch=64, noise=100):
+def dcgan(width=64, batch=64, noise=100, rate=2e-4):
     """The step of PyTorch's DCGAN tutorial, without the reading of its losses."""
     generator, critic = of_gan(Generator(noise, width)), of_gan(Critic(width))
-    of_generator = torch.optim.Adam(generator.parameters(), lr=2e-4, betas=(0.5, 0.999))
-    of_critic = torch.optim.Adam(critic.parameters(), lr=2e-4, betas=(0.5, 0.999))
+    of_generator = torch.optim.Adam(generator.parameters(), lr=rate, betas=(0.5, 0.999))
+    of_critic = torch.optim.Adam(critic.parameters(), lr=rate, betas=(0.5, 0.999))
     criterion = nn.BCEWithLogitsLoss()
 
     def step(real):
@@ -82,7 +82,7 @@ def dcgan(width=64, batch=64, noise=100):
     return workload(step, [generator, critic], [of_generator, of_critic], torch.randn(batch, 3, 64, 64).tanh())
 
 
-def dqn(width=256, batch=128, observations=8, actions=4, tau=0.005):
+def dqn(width=256, batch=128, observations=8, actions=4, rate=1e-4):
     """The step of PyTorch's DQN tutorial on transitions of one shape, with a target network that follows slowly."""
 
     def network():
@@ -91,7 +91,7 @@ def dqn(width=256, batch=128, observations=8, actions=4, tau=0.005):
 
     policy, target = network(), network()
     target.load_state_dict(policy.state_dict())
-    optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-4, amsgrad=True)
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=rate, amsgrad=True)
 
     def step(transitions):
         state, action, reward, following, goes_on = transitions
@@ -105,7 +105,7 @@ def dqn(width=256, batch=128, observations=8, actions=4, tau=0.005):
         optimizer.step()
         with torch.no_grad():
             for slow, now in zip(target.parameters(), policy.parameters(), strict=True):
-                slow.mul_(1 - tau).add_(now, alpha=tau)
+                slow.lerp_(now, 0.005)
         return loss
 
     state, following = torch.randn(2, batch, observations)
@@ -113,11 +113,11 @@ def dqn(width=256, batch=128, observations=8, actions=4, tau=0.005):
     return workload(step, [policy, target], [optimizer], (state, action, torch.randn(batch), following, goes_on))
 
 
-def wgan_gp(width=32, batch=64, noise=100, critic_steps=5):
+def wgan_gp(width=32, batch=64, noise=100, critic_steps=5, rate=1e-4):
     """WGAN-GP: some steps of the critic with a penalty on its gradients, then one of the generator."""
     generator, critic = of_gan(Generator(noise, width)), of_gan(Critic(width, norm=instance_norm))
-    of_generator = torch.optim.Adam(generator.parameters(), lr=1e-4, betas=(0.0, 0.9))
-    of_critic = torch.optim.Adam(critic.parameters(), lr=1e-4, betas=(0.0, 0.9))
+    of_generator = torch.optim.Adam(generator.parameters(), lr=rate, betas=(0.0, 0.9))
+    of_critic = torch.optim.Adam(critic.parameters(), lr=rate, betas=(0.0, 0.9))
 
     def made(real):
         return generator(torch.randn(len(real), noise, 1, 1, device=real.device))
