@@ -93,12 +93,7 @@ def patched(text: str, wanted: Wanted, *, name: str = "config.yaml", kind: Confi
     for phrase in _phrases(document, wanted, kind):
         if all(writer.is_open(key) for key in phrase.keys):
             writer.say(phrase)
-    # The settings first: what they bring with them depends on whether they were written.
-    for key, value in {**wanted.settings, **wanted.brought}.items():
-        if writer.is_open(key) and _is_alone(key, wanted.settings) and _goes_with_workers(writer, wanted, key):
-            entries = entries_for(key, value, document.tree, wanted.current, wanted.mode)
-            if entries:
-                writer.say(Phrase((key,), entries))
+    _write_by_name(writer, wanted)
     _drop_options_of_workers(writer, wanted)
     rest = _rest(writer, wanted)
     in_section = (kind in _FREE_FORM and not names_classes(document.tree)) or SECTION in document.tree
@@ -113,6 +108,18 @@ def patched(text: str, wanted: Wanted, *, name: str = "config.yaml", kind: Confi
         said=writer.said,
         remarks=tuple(writer.remarks),
     )
+
+
+def _write_by_name(writer: _Writer, wanted: Wanted) -> None:
+    """Write the open settings at places that are found by the usual names.
+
+    The settings go first: what they bring with them depends on whether they were written.
+    """
+    for key, value in {**wanted.settings, **wanted.brought}.items():
+        if writer.is_open(key) and _is_alone(key, wanted.settings) and _goes_with_workers(writer, wanted, key):
+            entries = entries_for(key, value, writer.document.tree, wanted.current, wanted.mode)
+            if entries:
+                writer.say(Phrase((key,), entries))
 
 
 def open_document(text: str, name: str) -> Document:

@@ -6,7 +6,7 @@ import ast
 import json
 import re
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from advisor.errors import UsageError
 from advisor.export import python_templates as templates
@@ -40,33 +40,41 @@ def python_source(catalog: Catalog, settings: Mapping[str, Value], mode: Mode | 
     recipe knows or that cannot be combined.
     """
     mode = Mode(mode)
+    chosen = _chosen(catalog, settings, mode)
+    plan = _plan(chosen, mode)
+    wrapper = _device_loader(chosen, plan)
+    step = [templates.STEP_PLAN, _own_step(plan) if own_step else _step(plan)]
+    codes = {recipe.key: _shown(recipe, value) for recipe, value in chosen if recipe.stage is Stage.DATA}
+    without_data = _prepare([pair for pair in chosen if pair[0].stage is not Stage.DATA], plan, wrapper, {})
+    library = library_for([without_data, *codes.values(), *step], _held_by(codes.values()))
+    imports = ["import torch", "from types import SimpleNamespace", *library.imports]
+    plan_data = _plan_data(plan, library.text)
+    file = "\n".join([*imports, plan_data, *step, templates.PREPARE, library.text])
+    data = _data_parts(codes, file, without_data)
+    imports += [text for parts in data.values() for text in parts.imports]
+    constants = dict.fromkeys(text for parts in data.values() for text in parts.constants)
+    definitions = dict.fromkeys(text for parts in data.values() for text in parts.definitions)
+    header = _header(chosen, _usage(mode, own_step=own_step), imports)
+    head = "\n\n".join(filter(None, [header, "\n".join(constants), plan_data]))
+    prepare = _prepare(chosen, plan, wrapper, data)
+    whole = [head, *definitions, prepare, *reversed(step), f"{templates.LIBRARY.strip()}\n\n\n{library.text}"]
+    return "\n\n\n".join(part.strip("\n") for part in whole) + "\n"
+
+
+def _chosen(catalog: Catalog, settings: Mapping[str, Value], mode: Mode) -> list[tuple[Recipe, Value]]:
+    """The settings of a mode with their recipes, in the order of their stages. Raises UsageError for bad ones."""
     catalog.check(settings)
     conflict = catalog.conflict(settings)
     if conflict:
         raise UsageError(f"these settings cannot be combined: {conflict}.", "Leave one of them out.")
-    chosen = [(recipe, value) for recipe, value in catalog.in_order(settings) if mode in recipe.modes]
-    plan = _plan(chosen, mode)
-    wrapper = _device_loader(chosen, plan)
-    step = [templates.STEP_PLAN, _own_step(plan) if own_step else _step(plan)]
-    others = [pair for pair in chosen if pair[0].stage is not Stage.DATA]
-    codes = {recipe.key: _shown(recipe, value) for recipe, value in chosen if recipe.stage is Stage.DATA}
+    return [(recipe, value) for recipe, value in catalog.in_order(settings) if mode in recipe.modes]
+
+
+def _held_by(codes: Iterable[str]) -> Collection[str]:
+    """The names of the module of loaders where one of these codes contains it as a whole; else none."""
     every = [one for module in modules_in_order(["loaders"]) for one in definitions_in(module) if not one.is_import]
     of_loaders = {name for one in every for name in one.names}
-    held = of_loaders if any(of_loaders <= top_level.bindings(code).keys() for code in codes.values()) else ()
-    library = library_for([_prepare(others, plan, wrapper, {}), *codes.values(), *step], held)
-    imports = ["import torch", "from types import SimpleNamespace", *library.imports]
-    plan_data = _plan_data(plan, library.text)
-    file = "\n".join([*imports, plan_data, *step, templates.PREPARE, library.text])
-    data = _data_parts(codes, file, _prepare(others, plan, wrapper, {}))
-    constants = dict.fromkeys(text for parts in data.values() for text in parts.constants)
-    definitions = dict.fromkeys(text for parts in data.values() for text in parts.definitions)
-    imports += [text for parts in data.values() for text in parts.imports]
-    head = "\n\n".join(
-        filter(None, [_header(chosen, _usage(mode, own_step=own_step), imports), "\n".join(constants), plan_data])
-    )
-    prepare = _prepare(chosen, plan, wrapper, data)
-    whole = [head, *definitions, prepare, *reversed(step), f"{templates.LIBRARY.strip()}\n\n\n{library.text}"]
-    return "\n\n\n".join(part.strip("\n") for part in whole) + "\n"
+    return of_loaders if any(of_loaders <= top_level.bindings(code).keys() for code in codes) else ()
 
 
 def _plan(chosen: list[tuple[Recipe, Value]], mode: Mode) -> StepPlan:
