@@ -237,3 +237,14 @@ def test_what_follows_from_an_option_is_made_anew(transformers, tmp_path):
     read = _config(transformers, str(tmp_path), TargetSpec("hf:t5", "/"))[0]
     changed = _with_options(read, options, "t5")
     assert (changed.num_layers, changed.num_decoder_layers) == (2, 3), "as the file says"
+
+
+@pytest.mark.usefixtures("transformers")
+def test_weights_of_other_shapes_are_left_out(transformers, tmp_path):
+    options = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    transformers.BertForMaskedLM(transformers.BertConfig(**options, vocab_size=30)).save_pretrained(tmp_path / "mine")
+    own = load("hf:./mine", directory=tmp_path)
+    assert any("with its weights" in note for note in own.notes)
+    larger = load("hf:./mine", "vocab_size=40", directory=tmp_path)
+    assert larger.model.config.vocab_size == 40
+    assert any("those of ./mine have other shapes" in note for note in larger.notes)

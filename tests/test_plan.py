@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from facts import adamw_facts, cpu_facts, gpu_facts, loader_facts, profile_facts
+from facts import adamw_facts, cpu_facts, gpu_facts, host, loader_facts, profile_facts
 from made_up import BF16, CATALOG, FUSED, GRAPH, LAST, WORKERS, failed, known_of, result_at
 
 from advisor.experiment.judging.judge import BASELINE
 from advisor.experiment.moves import adds, drops, repeats, singles
 from advisor.experiment.plan import facts_under
 from advisor.recipe.settings import Settings
-from advisor.records import Mode
+from advisor.records import Hardware, Mode
 
 PAIR = Settings({**BF16.settings, **GRAPH.settings})
 THREE = PAIR.merged(LAST.settings)
@@ -179,3 +179,9 @@ def test_gradients_that_are_off_stay_off_in_the_stack(present):
     off = next(candidate for candidate in plan.candidates if candidate.settings == {"infer.grad": "grad"})
     assert not plan.may_stack(off), "it is tried alone, to tell what not recording is worth"
     assert plan.usual_stack().get("infer.grad") in (None, "no_grad")
+
+
+@pytest.mark.parametrize(("load", "threads"), [(20.0, 8), (1.0, None)])
+def test_the_leap_has_fewer_threads_where_other_programs_want_all_cores(load, threads):
+    facts = cpu_facts(threads=16, hardware=Hardware(host=host(load=load)), profile=profile_facts(step_ms=10.0))
+    assert known_of(facts).plan.usual_stack().get("cpu.threads") == threads

@@ -210,6 +210,16 @@ def test_threads_other_than_the_present_number():
     assert "nothing else to try" in reason("threads", cpu_facts(threads=1, usable_cores=1, hardware=alone))
 
 
+def test_half_the_threads_are_tried_first_where_other_programs_want_all_cores():
+    recipe, crowded = CATALOG["threads"], cpu_facts(threads=16, hardware=Hardware(host=host(load=20.0)))
+    quiet = cpu_facts(threads=16, hardware=Hardware(host=host(load=15.0)))
+    assert recipe.suits(crowded, 8)
+    assert recipe.expected_gain(crowded, 8) > recipe.expected_gain(crowded, 12)
+    assert not recipe.suits(crowded, 12)
+    assert not recipe.suits(quiet, 8)
+    assert recipe.expected_gain(quiet, 8) == recipe.gain
+
+
 @pytest.mark.parametrize("name", FACTS)
 def test_the_control_runs_everywhere(name):
     assert proposed("control", FACTS[name]) == [True]

@@ -187,7 +187,8 @@ class Plan:
             return self._starves and candidate.value == self._enough_of(recipe, self._tuned_ms)
         if self.request.objective is Objective.MEMORY:
             return recipe.saves_memory or self.is_usual(candidate)
-        return self.is_usual(candidate) or self._is_hinted(candidate)
+        suits = recipe.suits(self.facts, candidate.value)
+        return suits or self.is_usual(candidate) or self._is_hinted(candidate)
 
     def _worth_a_place(self, recipe: Recipe, candidate: Candidate) -> bool:
         """Whether the phases that a candidate shortens take time at all, as far as anybody looked."""

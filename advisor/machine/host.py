@@ -32,6 +32,7 @@ def host_info(root: Path = Path("/")) -> HostInfo:
         numa_nodes=max(1, sum(1 for _ in (root / "sys/devices/system/node").glob("node[0-9]*"))),
         system=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
+        load=os.getloadavg()[0],
     )
 
 

@@ -197,6 +197,10 @@ class Recipe(ABC):
         """Whether ``value`` is one of the usual ones in this kind of loop."""
         return value in self.usual
 
+    def suits(self, facts: Facts, value: Value) -> bool:
+        """Whether an expert would write ``value`` on this machine, though it is no usual one."""
+        return False
+
     def expected_gain(self, facts: Facts, value: Value) -> float:
         """The speed-up factor that a value usually gives on such a workload when it joins a good stack.
 

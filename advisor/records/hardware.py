@@ -105,7 +105,10 @@ class HostSample:
 
 @dataclass(frozen=True, slots=True)
 class HostInfo:
-    """The host as psutil and the kernel describe it. ``usable_cores`` honours the process's CPU affinity."""
+    """The host as psutil and the kernel describe it. ``usable_cores`` honours the process's CPU affinity.
+
+    ``load`` is the number of programs that wanted a core at a time, over the minute before.
+    """
 
     cpu: str
     physical_cores: int
@@ -117,6 +120,12 @@ class HostInfo:
     numa_nodes: int
     system: str
     python: str
+    load: float = 0.0
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether other programs want more cores than there are."""
+        return self.load > self.usable_cores
 
 
 @dataclass(frozen=True, slots=True)

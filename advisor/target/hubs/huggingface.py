@@ -26,6 +26,8 @@ _FLOAT_BYTES = 4
 # Memory of training in float32: weights, gradients and AdamW's two states.
 _TRAIN_COPIES = 4
 _MOST_OF_MEMORY = 0.8
+# What transformers says of weights that do not fit a configuration: the option that would leave them out.
+_OTHER_SHAPES = "ignore_mismatched_sizes"
 _USUAL_VOCABULARY = 32  # of models of sounds and proteins
 
 
@@ -172,7 +174,13 @@ def _model(transformers: Any, config: Any, name: str, spec: TargetSpec) -> tuple
     path = Path(spec.directory, name).expanduser()
     with contextlib.suppress(OSError):
         weights = str(path) if path.exists() else name
-        model: nn.Module = kind.from_pretrained(weights, config=config, local_files_only=True)
+        try:
+            model: nn.Module = kind.from_pretrained(weights, config=config, local_files_only=True)
+        except RuntimeError as error:
+            if _OTHER_SHAPES not in str(error):
+                raise
+            told = f"{kind.__name__} with random weights: those of {name} have other shapes than this configuration"
+            return _random_weights(transformers, config, spec), told
         return model, f"{kind.__name__} with its weights"
     return _random_weights(transformers, config, spec), f"{kind.__name__} with random weights"
 
