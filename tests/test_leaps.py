@@ -34,7 +34,7 @@ from advisor.experiment.judging.judge import BASELINE
 from advisor.experiment.known import Kind
 from advisor.experiment.moves import why_not
 from advisor.experiment.search import search
-from advisor.portable.observed import COPIES_ACROSS
+from advisor.portable.observed_step import COPIES_ACROSS
 from advisor.records import Bottleneck, Numerics, Outcome
 
 IN_PARTS = {**WITH_LOSS.settings, "compile.mode": "reduce-overhead"}

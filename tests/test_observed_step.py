@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from advisor.portable.observed import ObservedStep
+from advisor.portable.observed_step import ObservedStep
 
 META = torch.device("meta")
 WEIGHT = torch.ones(4, device=META)

@@ -24,7 +24,7 @@ _OF_CAPTURE = ("captur", "cuda graph", "cudagraph", "graph replay", "stream is c
 _OF_THE_LOSS = "the loss cannot be captured"
 # A step that cannot be captured because it makes a tensor on the host and copies it to the GPU.
 _OF_HOST_COPIES = ("cannot copy between cpu and cuda tensors",)
-# The same of a step of the user's own, in the words of portable/observed.py.
+# The same of a step of the user's own, in the words of portable/observed_step.py.
 _OF_OWN_COPIES = ("copies between the host and the gpu",)
 _OF_COMPILING = ("dynamo", "inductor", "triton", "compil", "fake tensor", "faketensor", "backend=")
 

@@ -11,12 +11,12 @@ from advisor.portable.dependence import DRAWS, host_generators
 from advisor.portable.graphed import GraphedStep, writes_to
 from advisor.portable.left_behind import own_copy
 from advisor.portable.nested import copy_of_batch, map_tensors, signature_of, tensors_of
-from advisor.portable.observed import ObservedStep, address_of
+from advisor.portable.observed_step import ObservedStep, address_of
 from advisor.portable.optimizer_options import TensorRates, mark_stepped, on_device
 from advisor.portable.optimizer_steps import updates_without_host
 from advisor.portable.own_step import OwnStep
 from advisor.portable.places import Place, put_at, value_at
-from advisor.portable.reachable import Reachable
+from advisor.portable.reachable_state import ReachableState
 from advisor.portable.watching import REQUIRES_GRAD, flag_readers, foreign_hook, has_address
 
 # Steps in a row that each change something, or differ from the one before, until the step is refused. A count.
@@ -38,9 +38,9 @@ class GraphedOwnStep(GraphedStep):
     Tensors may be written to, or replaced in each step without having been read. Else the step is refused: ``refusal``
     says why in a sentence, ``refuse`` is called with it, and the step runs as the user wrote it from then on.
 
-    Before each replay the state that the step reaches is compared with that of the capture (``reachable.py``). Where
-    it changed, the step runs eagerly and is captured again once it has settled. Learning rates of optimizers that need
-    no host are copied in. A batch that differs once, such as a short last one, runs eagerly between replays. A capture
+    Before each replay the state that the step reaches is compared with that of the capture (``reachable_state.py``).
+    Where it changed, the step runs eagerly and is captured again once it has settled. Learning rates of optimizers that
+    need no host are copied in. A batch that differs once, such as a short last one, runs eagerly between replays. A capture
     that fails leaves parameters, states, variables and random numbers as they were.
     """
 
@@ -262,7 +262,7 @@ class StepState:
         self.numbers: list[tuple[torch.Tensor, typing.Any]] = []
         self.flags = flag_readers()
         self.flag_values = self._read_flags()
-        self.reached = Reachable(step.function, step.model)
+        self.reached = ReachableState(step.function, step.model)
         self.tensors = self.reached.tensors
         self.leaves = [one for one in self.tensors if one.is_leaf and (one.requires_grad or one.grad is not None)]
         self.placed = [tensor for tensor in self.tensors if has_address(tensor)]
@@ -299,7 +299,7 @@ class StepState:
         """The names of what was changed. Where equal objects took the place of others, these are taken for the same."""
         if self.reached.is_same_now():
             return []
-        now = Reachable(self.step.function, self.step.model)
+        now = ReachableState(self.step.function, self.step.model)
         names = [name for name in now.changed_since(self.reached) if name not in self.replaced]
         if not names:
             self.reached = now
@@ -325,7 +325,7 @@ class StepState:
 
     def unread_among(self, names: list[str], observed: ObservedStep) -> dict[str, Place]:
         """The places of these names, where all are tensors that a step replaced without having read them; else none."""
-        before, now = self.reached, Reachable(self.step.function, self.step.model)
+        before, now = self.reached, ReachableState(self.step.function, self.step.model)
         found = {}
         for name in names:
             place, new = before.places.get(name), now.places.get(name)

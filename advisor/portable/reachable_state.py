@@ -45,7 +45,7 @@ ANYTHING = frozenset({"globals", "eval", "exec"})
 ATTRIBUTE_BY_TEXT = frozenset({"getattr", "setattr", "hasattr", "delattr"})
 
 
-class Reachable:
+class ReachableState:
     """The state that functions and objects reach, as it is now.
 
     ``facts`` has a value for each name, such as ``trainer.steps``: of plain values themselves, of containers their
@@ -87,7 +87,7 @@ class Reachable:
             return False
         return all(map(operator.is_, self._read_values(), self._values))
 
-    def changed_since(self, before: "Reachable") -> list[str]:
+    def changed_since(self, before: "ReachableState") -> list[str]:
         """The names of what is another than before, came or went."""
         names = {**self.facts, **before.facts}
         return [name for name in names if self.facts.get(name, "none") != before.facts.get(name, "none")]
