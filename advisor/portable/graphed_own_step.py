@@ -40,8 +40,8 @@ class GraphedOwnStep(GraphedStep):
 
     Before each replay the state that the step reaches is compared with that of the capture (``reachable_state.py``).
     Where it changed, the step runs eagerly and is captured again once it has settled. Learning rates of optimizers that
-    need no host are copied in. A batch that differs once, such as a short last one, runs eagerly between replays. A capture
-    that fails leaves parameters, states, variables and random numbers as they were.
+    need no host are copied in. A batch that differs once, such as a short last one, runs eagerly between replays. A
+    capture that fails leaves parameters, states, variables and random numbers as they were.
     """
 
     def __init__(
