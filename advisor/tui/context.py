@@ -179,10 +179,14 @@ class Recorded:
         return date_text(self.past.started)
 
     def events(self) -> Iterator[Event]:
-        """All that happened; a session that was cut short ends as an interrupted one."""
+        """All that happened; a session that was cut short ends as an interrupted one.
+
+        One that was over, and was left while it went on, ends as it did before.
+        """
+        ends = [event for event in self.past.events if isinstance(event, SessionFinished | SessionFailed)]
         yield from self.past.events
-        if not any(isinstance(event, SessionFinished | SessionFailed) for event in self.past.events):
-            yield SessionFinished(True, 0.0)
+        if not ends or ends[-1] is not self.past.events[-1]:
+            yield ends[-1] if ends else SessionFinished(True, 0.0)
 
     def decide(self, recipe: str, decision: Decision | None, value: Value | None = None) -> Event:
         """Keep a decision with the session and return it as an event. Raises UsageError while another writes to it."""

@@ -133,10 +133,8 @@ def trial_parts(name: str) -> tuple[str, str]:
 
 def trial_name(name: str, width: int) -> str:
     """A trial's name in so many cells. A stack that is too long is told by the number of its settings."""
-    subject, told = trial_parts(name)
-    if not told and name.startswith(_AGAIN):
-        return shortened(subject, width)
-    listed = len(name) > width and ": " in name
+    subject, _ = trial_parts(name)
+    listed = name.startswith(_AGAIN) or (len(name) > width and ": " in name)
     return shortened(subject if listed else name, width)
 
 

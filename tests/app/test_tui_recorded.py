@@ -13,7 +13,7 @@ from tui_pilot import LARGE, SMALL, screen_text, settle
 
 from advisor.cli import main as cli
 from advisor.experiment.control import Decision
-from advisor.experiment.events import TrialMeasured
+from advisor.experiment.events import StageStarted, TrialMeasured, TrialStarted
 from advisor.experiment.past.journal import open_session
 from advisor.experiment.state import SessionState
 from advisor.records import Outcome, TrialResult
@@ -50,6 +50,18 @@ async def shown(session_id, *keys, size=LARGE):
 
 def told(app):
     return [notification.message for notification in app._notifications]
+
+
+async def test_a_finished_session_that_was_left_while_it_went_on_is_still_finished():
+    """``--resume`` and ``q``: what the second run had begun is not running any more."""
+    history = [*sample_history(), StageStarted("search"), TrialStarted("again: tf32=high", "/nowhere/x.log")]
+    app, text = await shown(journaled(history))
+    assert app.context.state.running == ""
+    assert app.context.state.finished is not None
+    assert not app.context.state.finished.cancelled
+    assert "interrupted" not in text
+    assert f"Recorded session {app.context.recorded.past.session_id}" in text
+    assert all(turn not in text for turn in "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏")
 
 
 @pytest.mark.parametrize("history", [sample_history, cancelled_history, failed_history, list])

@@ -92,10 +92,10 @@ def test_every_trial_has_a_row_also_one_that_is_no_candidates(state) -> None:
 @pytest.mark.parametrize(
     ("name", "subject", "told"),
     [
-        ("stack: compile.scope: with_loss, step.cuda_graph: true", "stack of 2", "compile.scope: with_loss, step"),
+        ("stack: compile.scope: with_loss, step.cuda_graph: true", "stack of 2", "compile.scope, step_graph"),
         ("stack without precision.autocast, not compiled", "stack", "without precision.autocast, not compiled"),
         ("stack, confirmed", "stack", "confirmed"),
-        ("again: compile.mode: default, step.cuda_graph: true", "stack of 2, again", "compile.mode: default, step"),
+        ("again: compile.mode: default, step.cuda_graph: true", "stack of 2, again", "compile, step_graph"),
         ("again: baseline", "baseline, again", "measured"),
         ("again: num_workers=1", "num_workers=1, again", "measured"),
         ("again: data.num_workers: 1", "num_workers=1, again", "measured"),
@@ -192,7 +192,10 @@ def test_a_trial_of_no_candidate_that_runs_is_told_in_full_by_both_columns(state
     state.apply(events.TrialActivity("baseline, instrumented", "warming up"))
     (row,) = [row for row in build_rows(state) if row.key == "baseline, instrumented"]
     assert row.cells["name"].plain == "baseline"
-    assert row.cells["effect"].plain == "running, instrumented: warming up"
+    assert row.cells["effect"].plain == "instrumented: warming up"
+    state.apply(events.TrialEnded("baseline, instrumented", Outcome.FAILED, "it was killed", None, None, 3.0))
+    (row,) = [row for row in build_rows(state) if row.key == "baseline, instrumented"]
+    assert row.cells["effect"].plain == "instrumented: it was killed"
 
 
 def test_a_long_name_is_told_by_its_recipe_where_that_has_no_other_value() -> None:

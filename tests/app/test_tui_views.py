@@ -157,7 +157,7 @@ async def test_keys_that_need_a_profile_are_hidden_without_one() -> None:
         await pilot.press("2", "o", "g", "t", "m")
         await settle(pilot)
         view = app.view
-        assert [action.action for action in actions_of("profile") if view.can(action.action)] == ["panel"]
+        assert [action.action for action in actions_of("profile") if view.can(action.action)] == []
 
     await drive(histories.start(), check, toasts=False, hold=True)
 

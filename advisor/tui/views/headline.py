@@ -26,12 +26,16 @@ from advisor.tui.text import DIM, memory_against, numerics_words, own_effect
 from advisor.tui.views.profile_text import roof_before_and_after
 
 _PROBLEM = "bold $warning"
+# The lines of a failure's details that are shown, the last ones. A count.
+_MOST_DETAILS = 6
 
 
 def headline(state: SessionState) -> Content:
     """The result so far in two to four lines, or what is being waited for."""
     if state.failure:
-        return Content.assemble((state.failure.message, "bold $error"), "\n", state.failure.hint)
+        details = [Content.styled(line, DIM) for line in state.failure.details.rstrip().splitlines()[-_MOST_DETAILS:]]
+        told = [Content.styled(state.failure.message, "bold $error"), Content(state.failure.hint)]
+        return Content("\n").join([*told, *details])
     if state.stack and state.stack.pending:
         return _pending(state.stack, state)
     if state.stack and state.stack.comparison and state.stack.settings:

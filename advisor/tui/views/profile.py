@@ -115,7 +115,7 @@ class ProfileView(View):
         if name == "plot":
             return bool(self.pictures)
         if profile is None:
-            return name == "panel"
+            return False
         needed = {"sort": bool(profile.operators), "shapes": bool(profile.by_shape), "trace": bool(profile.trace_path)}
         return needed.get(name, True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -44,6 +45,9 @@ EFFECT_WIDTH = 31  # of a screen of 80 cells
 # Names get this many cells where one needs them: effects have fewer then.
 _WIDEST_NAME = 24
 SKIPPED_PREFIX = "skipped:"
+
+
+_KEY = re.compile(r"([\w.]+): ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +103,23 @@ def name_width(state: SessionState) -> int:
 
 
 def _named(name: str, state: SessionState) -> str:
-    """A trial's name, short enough for its column; of what is no candidate at least what the trial is of."""
-    if state.candidate(name) is None and len(name) > NAME_WIDTH:
-        return shortened(trial_parts(name)[0], NAME_WIDTH)
-    return trial_label(name, state, NAME_WIDTH, most=_WIDEST_NAME)
+    """A trial's name, short enough for its column."""
+    return _name_and_part(name, state)[0]
+
+
+def _name_and_part(name: str, state: SessionState) -> tuple[str, str]:
+    """A trial's name in the cells of its column, and the part of it that has no room there."""
+    if state.candidate(name) is not None or len(name) <= NAME_WIDTH:
+        return trial_label(name, state, NAME_WIDTH, most=_WIDEST_NAME), ""
+    subject, part = trial_parts(name)
+    return shortened(subject, NAME_WIDTH), _by_recipe(part, state)
+
+
+def _by_recipe(part: str, state: SessionState) -> str:
+    """Settings by the names of their recipes, as far as these are known: there is no room for keys and values."""
+    recipes = {candidate.key: candidate.recipe for candidate in state.candidates.values()}
+    keys: list[str] = _KEY.findall(part)
+    return ", ".join(recipes.get(key, key) for key in keys) if keys else part
 
 
 def build_rows(state: SessionState, waiting: Collection[str] = ()) -> list[Row]:
@@ -168,16 +185,19 @@ def _other_row(name: str, state: SessionState) -> Row:
     log_path, ended = state.logs[name], state.ended.get(name)
     if state.running == name:
         return running_row(state)
-    cells = {"state": Content.styled("·", "dim"), "name": _plain(_named(name, state), "dim")}
+    named, part = _name_and_part(name, state)
+    cells = {"state": Content.styled("·", "dim"), "name": _plain(named, "dim")}
     if ended is None:
         return _row(name, cells, log_path)
     if ended.outcome is not Outcome.MEASURED:
         sign = Content.styled("○" if ended.outcome is Outcome.SKIPPED else "✗", "$warning")
-        reason = format_outcome(TrialResult(ended.outcome, ended.reason))
-        return _row(name, cells | {"state": sign, "effect": _plain(ended.reason or reason, "dim")}, log_path)
-    subject, told = trial_parts(name)
+        reason = ended.reason or format_outcome(TrialResult(ended.outcome, ended.reason))
+        told = f"{part}: {reason}" if part else reason
+        return _row(name, cells | {"state": sign, "effect": _plain(told, "dim")}, log_path)
+    subject, part = trial_parts(name)
     cells["name"] = _plain(subject, "dim")
-    cells["effect"] = _plain(_of_several_gpus(name, state) or told or "measured", "dim")
+    told = _of_several_gpus(name, state) or _by_recipe(part, state) or "measured"
+    cells["effect"] = _plain(told, "dim")
     cells["step"] = Content.styled(format_ms(ended.step_ms), "dim")
     cells["memory"] = Content.styled(format_bytes(ended.peak_reserved_bytes), "dim")
     return _row(name, cells, log_path)
@@ -223,12 +243,12 @@ def _waiting_cells(name: str, state: SessionState) -> dict[str, Content]:
 def _running_cells(name: str, state: SessionState) -> dict[str, Content]:
     """The running trial's state; once blocks are timed, their step times as a sparkline and the median so far."""
     activity, line = state.activity, live_line(state)
-    _, part = trial_parts(name) if state.candidate(name) is None and len(name) > NAME_WIDTH else ("", "")
-    running = f"running, {part}" if part and ": " not in part else "running"
-    told = f"{activity} {line}" if line else f"{running}: {activity}" if activity else running
+    named, part = _name_and_part(name, state)
+    running = f"{part}: " if part else "running: " if activity and not line else ""
+    told = f"{running}{activity or 'running'} {line}".rstrip()
     return {
         "state": Content.styled("▶", "$accent"),
-        "name": _plain(_named(name, state), "bold $accent"),
+        "name": _plain(named, "bold $accent"),
         "effect": _plain(told, "$accent"),
         "step": Content.styled(format_ms(live_step_ms(state)) if line else "", "$accent"),
     }
