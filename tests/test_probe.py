@@ -11,6 +11,7 @@ from graph_stand_in import RecordedGraph
 from torch import nn
 
 from advisor.portable.graphed import GraphedStep
+from advisor.portable.losses import undone
 from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
 from advisor.records import Mode
@@ -157,6 +158,22 @@ def test_the_probe_leaves_the_model_as_it_is_and_trains_it_as_a_plain_loop_would
     for one, other in zip(probed.model.parameters(), plain.model.parameters(), strict=True):
         assert torch.equal(one, other)
     assert not probed.model._forward_hooks
+
+
+def test_a_step_that_tries_its_forward_pass_first_keeps_no_hook_of_the_probe():
+    """One would keep a captured step from ever being captured."""
+
+    class TriesFirst(TrainStep):
+        def _run(self, batch):
+            with undone(self.model):
+                self.forward(batch)
+            return super()._run(batch)
+
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step = TriesFirst(model, optimizer, nn.CrossEntropyLoss(), StepPlan(mode=Mode.TRAIN, device="cpu"))
+    assert probe_training(step, [batch()] * 3, 0).outputs == probe_training(train_step(), [batch()] * 3, 0).outputs
+    assert not model._forward_hooks
 
 
 def test_a_compiled_model_shows_its_first_outputs():

@@ -296,8 +296,7 @@ class _FirstOutput:
     def close(self) -> None:
         """Look no more."""
         if self._handle is not None:
-            self._handle.remove()
-            self._handle = None
+            self._handle.remove()  # again after a forward pass that was undone, and the removal with it
 
     def _keep(self, module: nn.Module, inputs: Any, output: Any) -> None:
         if not self.sample:
