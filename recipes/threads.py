@@ -55,7 +55,7 @@ class Threads(Recipe):
     gain = 1.02
 
     def suits(self, facts: Facts, value: Value) -> bool:
-        return facts.hardware.host.is_crowded and value == max(1, facts.workload.usable_cores // 2)
+        return facts.hardware.host.crowding > 1 and value == max(1, facts.workload.usable_cores // 2)
 
     def expected_gain(self, facts: Facts, value: Value) -> float:
         return _GAIN_IN_A_CROWD if self.suits(facts, value) else super().expected_gain(facts, value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from facts import gpu_facts
+from facts import gpu_facts, host
 from made_up import BF16, CATALOG, COMPILED, CUDNN, FUSED, GRAPH, known_of, result_at
 
 from advisor.experiment.judging.judge import BASELINE
@@ -177,3 +177,14 @@ def test_lines_of_what_is_new_carry_the_share_of_now(lab):
     lab._emit = lambda event: order.append(type(event).__name__)
     lab.tell(known_of(gpu_facts()))
     assert order == ["ProgressMade", "report"]
+
+
+def test_a_compilation_beside_other_programs_gets_the_time_that_it_then_takes(lab):
+    lab.bench.budget.total_s = 1000.0
+    move = Move(Kind.SWAP, COMPILED.settings, 1.02, "compile")
+    limits = []
+    for load in (0.0, 48.0):
+        facts = gpu_facts()
+        crowded = replace(facts, hardware=replace(facts.hardware, host=host(load=load)))
+        limits.append(lab._spec(move, with_stack(FUSED.settings, known_of(crowded))).timeout_s)
+    assert limits[1] == pytest.approx(3 * limits[0])

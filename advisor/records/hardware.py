@@ -123,9 +123,9 @@ class HostInfo:
     load: float = 0.0
 
     @property
-    def is_crowded(self) -> bool:
-        """Whether other programs want more cores than there are."""
-        return self.load > self.usable_cores
+    def crowding(self) -> float:
+        """The factor by which what keeps a core busy takes longer than on a quiet machine; 1.0 where cores are free."""
+        return max(1.0, self.load / self.usable_cores)
 
 
 @dataclass(frozen=True, slots=True)

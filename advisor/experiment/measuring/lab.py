@@ -28,7 +28,8 @@ _CPU_MEASURE_S = 0.5
 # H200's host 4.4 s for a ResNet-50 of 178, 6.6 for a Whisper of 518, more than 8.7 for a T5-small of 1,256. Seconds.
 _INSTRUMENTS_S = 3.0
 _INSTRUMENTS_PER_OPERATION_S = 0.007
-# A compilation that is doubtful, or expected to gain little, is given up after this many times its expected duration.
+# A compilation that is doubtful, or expected to gain little, is given up after this many times its expected duration;
+# later where other programs want the cores. Unitless.
 _PATIENCE = 2.0
 # Trials before the turns take longer than expected as often as not. Unitless.
 _MARGIN = 1.2
@@ -171,7 +172,8 @@ class Lab:
         if not self.bench.catalog.cost(move.settings):
             return spec
         if move.is_doubtful or not move.is_bold:
-            limit_s = min(spec.timeout_s - self.reserve_s(known), _PATIENCE * self.cost_s(move, known))
+            patience = _PATIENCE * known.plan.facts.hardware.host.crowding
+            limit_s = min(spec.timeout_s - self.reserve_s(known), patience * self.cost_s(move, known))
         else:
             limit_s = spec.timeout_s - self._reserve_against_a_leap_s(known)
         return replace(spec, timeout_s=max(1.0, limit_s))
