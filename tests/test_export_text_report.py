@@ -277,9 +277,9 @@ def test_another_objective_says_how_it_ranks(catalog):
     state = SessionState.of([GoalSet(goal), *sample_history()[1:]])
     told = markdown_report(state, sample_request(), catalog)
     assert "## Recommendations, the smallest memory first" in told
-    assert "Of what takes as much memory, the faster comes first." in told
+    assert "At equal memory, the faster comes first." in told
     assert "is 80 % of the baseline's or more. Of two that take as much, the faster counts. A difference" in told
-    assert "What took more than the memory limit of 8.00 GiB is neither recommended nor in the combination." in told
+    assert "Settings above the memory limit of 8.00 GiB are neither recommended nor in the combination." in told
     assert "The objective is" not in markdown_report(SessionState.of(sample_history()), sample_request(), catalog)
 
 
@@ -347,7 +347,7 @@ def test_the_roof_with_its_ceilings_and_their_date(told):
     assert rows["Memory traffic, estimated"] == "45 % of 4.02 TB/s, 44.7 GiB a step"
     assert rows["Launch overhead, at least"] == "14 % of the step at least (1,204 operators)"
     assert rows["Host to device from pinned memory"] == "54.0 GB/s"
-    assert "measured on it on 2026-03-14" in told
+    assert "measured on 2026-03-14" in told
     assert "The tuned share refers to the higher peak of bfloat16" in told
 
 
@@ -394,7 +394,7 @@ def test_trials_that_ran_come_by_interest_and_the_others_with_the_reasons(told):
 
 
 def test_what_trials_have_shown_besides_their_speed(told):
-    shown = body_of(told, "Trials").partition("What they have shown besides their speed:")[2]
+    shown = body_of(told, "Trials").partition("Other findings of the trials:")[2]
     assert "- checkpointing=blocks: A step needs 3.00 GiB at its peak in place of 8.31 GiB, 64 % less" in shown
     assert "fit into the device" in shown
     assert (

@@ -272,7 +272,7 @@ def test_an_interval_of_a_damaged_journal_is_the_widest(interval):
     assert _width(Comparison(1.1, *interval, Verdict.FASTER)) == float("inf")
 
 
-@pytest.mark.parametrize(("speedup", "said"), [(1.5, "which of them is the fastest"), (0.9, "takes more memory")])
+@pytest.mark.parametrize(("speedup", "said"), [(1.5, "which of them is the fastest"), (0.9, "take more memory")])
 def test_the_sentence_says_no_more_than_the_noise_allows(speedup, said, monkeypatch):
     state = SessionState.of(sample_history())
     open_ended = ParetoPoint("smaller", {"a.b": 1}, Comparison(speedup, 0.02, 27.0, 0.3), GIB)

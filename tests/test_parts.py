@@ -105,8 +105,8 @@ def test_inputs_and_a_target_side_by_side_are_one_batch():
     ("value", "note"),
     [
         (RETURNED["a scheduler too"], "the StepLR is left out: the learning rate does not change in a trial"),
-        (RETURNED["a second loader"], "the second loader is left out: what is measured are training steps"),
-        (RETURNED["more names"], "val_loader is not used: what is measured are training steps"),
+        (RETURNED["a second loader"], "the second loader is left out: training steps are measured"),
+        (RETURNED["more names"], "val_loader is not used: training steps are measured"),
         (RETURNED["a pair of loaders"], "the first of the 2 loaders is measured"),
         (RETURNED["loaders by their names"], "the loader 'train' is measured, and no other of the dict"),
         (RETURNED["a trainer"], "taken from the Trainer: model, data, loss, optimizer"),

@@ -111,7 +111,7 @@ def test_progress_lines_tell_what_a_resumed_session_holds_to():
     reporter.handle(events.Decided("autocast", None))
     assert [line.partition("] ")[2] for line in file.getvalue().splitlines()] == [
         "you rejected autocast",
-        "you took back what you said of autocast",
+        "you took back your decision on autocast",
     ]
 
 

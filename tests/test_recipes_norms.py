@@ -439,7 +439,7 @@ def test_pairs_are_facts(monkeypatch):
     untraceable = inspected(DataDependent(), images)
     assert untraceable.biased_conv_norm_pairs == 0
     assert untraceable.norm_pairs_problem == (
-        "has a forward that torch.export cannot follow: what it does depends on the values of a tensor"
+        "has a forward that torch.export cannot follow: its operations depend on the values of a tensor"
     )
     exported_call = inspected(Optional(), images)
     assert (exported_call.biased_conv_norm_pairs, exported_call.norm_pairs_problem) == (1, "")

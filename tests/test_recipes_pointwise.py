@@ -190,7 +190,7 @@ def hooked():
         (TwoPaths, "takes other paths in training"),
         (Unused, "does not use"),
         (WritesSlices, "follow: it writes into part of a tensor, by item assignment$"),
-        (MapsOver, "follow: it does with a tensor what cannot be recorded$"),
+        (MapsOver, "follow: it uses a tensor in a way that cannot be recorded$"),
         (WritesShared, "that other operations may read"),
         (WritesBits, "writes into a tensor by iand"),
         (hooked, "forward hooks"),

@@ -137,7 +137,10 @@ def one_mean_per_batch(samples):
         (lambda: DataLoader(Hidden()), "do not end in one"),
         (lambda: DataLoader(Stream()), "iterable"),
         (lambda: DataLoader(DATASETS["torchvision's"](), batch_size=None), "whole batches"),
-        (lambda: DataLoader(DATASETS["torchvision's"](), collate_fn=one_mean_per_batch), "do not do to a batch"),
+        (
+            lambda: DataLoader(DATASETS["torchvision's"](), collate_fn=one_mean_per_batch),
+            "give other results for a batch",
+        ),
         (lambda: DataLoader(DATASETS["torchvision's"](), collate_fn=lambda samples: samples[0][1]), "not known"),
     ],
 )

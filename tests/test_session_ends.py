@@ -89,9 +89,9 @@ def test_nothing_at_all_to_try(tmp_path):
     assert run.session.exit_code == ExitCode.OK
     assert run.state.planned == ()
     assert run.state.stack_settings == {}
-    [told] = [said.text for said in run.posted(events.Said) if said.text.startswith("there is nothing to try")]
+    [told] = [said.text for said in run.posted(events.Said) if said.text.startswith("no recipe that --only names")]
     assert told == (
-        "there is nothing to try of what --only names (step_graph: needs a CUDA GPU; this session runs on the CPU): "
+        "no recipe that --only names can be tried (step_graph: needs a CUDA GPU; this session runs on the CPU): "
         "name others, or leave --only out"
     )
 

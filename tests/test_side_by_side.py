@@ -73,7 +73,7 @@ def test_other_gpus_end_a_session_earlier_with_the_same_verdicts(run):
     assert beside.trials.now_s < 0.8 * alone.trials.now_s
     assert alone.trials.devices == []
     assert set(beside.trials.devices) == {"auto", "cuda:1", "cuda:2", "cuda:3"}
-    assert "trials run side by side on 4 GPUs, which does not change what they measure" in said(beside)
+    assert "trials run side by side on 4 GPUs, which does not change their results" in said(beside)
     (saved,) = [text for text in said(beside) if "ran on other GPUs meanwhile" in text]
     seconds = float(saved.split()[-2])
     assert seconds == pytest.approx(alone.trials.now_s - beside.trials.now_s, abs=8.0)

@@ -123,7 +123,7 @@ def of_nothing_to_try(request: Request, plan: Plan) -> str:
     """The reason that no candidate is left; about the recipes that ``--only`` names, when it names some."""
     named = [f"{recipe}: {plan.skipped[recipe]}" for recipe in request.only if recipe in plan.skipped]
     if named:
-        told = f"there is nothing to try of what --only names ({'; '.join(named)})"
+        told = f"no recipe that --only names can be tried ({'; '.join(named)})"
         return f"{told}: name others, or leave --only out"
     fewer = "; leave --skip out to try more" if request.skip else ""
     return f"there is nothing to try here: every recipe is left out, each for a reason of its own{fewer}"

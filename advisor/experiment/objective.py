@@ -121,7 +121,7 @@ WORDS = {
         "the shortest step first",
         ("makes a step measurably shorter", "make a step measurably shorter"),
         ("does not make a step measurably shorter", "do not make a step measurably shorter"),
-        "The objective is latency: what makes a step shorter, so that a larger batch never counts.",
+        "The objective is latency, the time of a step: a larger batch never counts.",
         "a larger batch makes no step shorter, and short steps are the objective",
     ),
     Objective.MEMORY: Words(

@@ -267,7 +267,7 @@ class Session:
             self._outbox.warn(f"a recipe could not be loaded: {problem}")
         if self._damaged:
             lost = "1 line" if self._damaged == 1 else f"{self._damaged} lines"
-            self._outbox.warn(f"{lost} of the journal cannot be read; what was in it is measured again where needed")
+            self._outbox.warn(f"{lost} of the journal cannot be read; their measurements are repeated where needed")
         for recipe, decision in self.decisions().items():
             self._outbox.post(events.Decided(recipe, decision))  # in the journal already
         self._outbox.emit(events.GoalSet(self.request.goal, self._outbox.session_id))

@@ -113,11 +113,9 @@ def _unreadable(text: str, source: str, error: BaseException) -> UsageError:
     """The error for a text that is neither JSON nor YAML, in the words of the format that its name says."""
     suffix = Path(source).suffix.lower()
     if suffix == ".json":
-        return UsageError(f"{source} is not valid JSON: {_problem_of_json(text)}", "Mend the file and try again.")
+        return UsageError(f"{source} is not valid JSON: {_problem_of_json(text)}", "Fix the file and try again.")
     known = suffix in ("", ".yaml", ".yml")
-    hint = (
-        "Mend the file and try again." if known else "Give a file of YAML, JSON or TOML, with an ending that says so."
-    )
+    hint = "Fix the file and try again." if known else "Give a file of YAML, JSON or TOML, with an ending that says so."
     return UsageError(f"{source} is not valid YAML: {reason(error)}", hint)
 
 
@@ -184,7 +182,7 @@ def _toml(text: str, source: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{source} is not valid TOML: {reason(error)}", "Mend the file and try again.") from error
+        raise UsageError(f"{source} is not valid TOML: {reason(error)}", "Fix the file and try again.") from error
 
 
 def _values_in(value: Any) -> Sequence[Any]:

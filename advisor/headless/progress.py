@@ -192,7 +192,7 @@ class HeadlessReporter:
 
     @_lines.register
     def _(self, event: events.Decided) -> Iterable[str]:
-        return (f"you {event.decision or 'took back what you said of'} {event.recipe}",)
+        return (f"you {event.decision or 'took back your decision on'} {event.recipe}",)
 
     @_lines.register
     def _(self, event: events.Said) -> Iterable[str]:

@@ -111,7 +111,7 @@ def refuse_other_batches(loader: typing.Any) -> None:
     if loader.batch_sampler is None:
         raise ValueError("the loader does not form batches (batch_size=None)")
     if loader.collate_fn is not torch.utils.data.default_collate:
-        raise ValueError("the loader has a collate_fn of its own, which decides on what a batch is")
+        raise ValueError("the loader has a collate_fn of its own, which decides the form of a batch")
     if hasattr(within_subsets(loader.dataset), "__getitems__"):
         raise ValueError("the dataset reads batches at once itself (__getitems__)")
     others = [one for one in vars(loader).values() if isinstance(one, torch.utils.data.DataLoader)]

@@ -21,13 +21,13 @@ def not_followed(tracer: str, error: Exception) -> CannotTraceError:
     """Return the error for a forward that a tracer cannot follow, with the reason in plain words."""
     text = (str(error).strip() or type(error).__name__).splitlines()[0].partition(". ")[0]
     if type(error).__name__ == "GuardOnDataDependentSymNode":
-        text = "what it does depends on the values of a tensor"
+        text = "its operations depend on the values of a tensor"
     elif isinstance(error, torch.fx.proxy.TraceError) and "control flow" in text:
-        text = "what it does depends on its inputs"
+        text = "its operations depend on its inputs"
     elif "item assignment" in text:
         text = "it writes into part of a tensor, by item assignment"
     elif re.search(r"Proxy|<class|__\w+__", text):  # about the stand-ins, which a person has not written
-        text = "it does with a tensor what cannot be recorded"
+        text = "it uses a tensor in a way that cannot be recorded"
     return CannotTraceError(f"has a forward that {tracer} cannot follow: {text}")
 
 

@@ -75,7 +75,7 @@ def split_transforms(loader: typing.Any) -> tuple[typing.Any, DeviceTransform]:
     transform = DeviceTransform(transforms, places)
     for place, part in parts_of(transform(have)).items():
         if place in places and not alike(part, parts_of(expected)[place]):
-            raise ValueError("the last transforms do not do to a batch what they do to its samples")
+            raise ValueError("the last transforms give other results for a batch than for its samples")
     return dataset, transform
 
 

@@ -291,7 +291,7 @@ def _ceilings(ceilings: Ceilings) -> Iterator[Block]:
     rows: list[tuple[Inline, ...]] = [(figure.name, figure.words) for figure in ceiling_figures(ceilings)]
     if rows:
         when = f" on {ceilings.measured_on}" if ceilings.measured_on else ""
-        yield Paragraph(f"What this machine can do at most, measured on it{when}:")
+        yield Paragraph(f"Peak rates of this machine, measured{when}:")
         yield Table(("Ceiling", "Measured"), tuple(rows), frozenset({"Measured"}))
 
 

@@ -177,7 +177,7 @@ def pareto_sentence(state: SessionState) -> str:
     if any(smaller.speedup > larger.speedup for smaller, larger in pairwise(front)):
         return f"{measured} These are left; the noise does not allow to tell which of them is the fastest."
     if len(front) > 1:
-        return f"{measured} Nothing is both as fast and as small as one of these: what is faster takes more memory."
+        return f"{measured} Nothing measured is as fast and as small as one of these: faster settings take more memory."
     return f"{measured} One is both the fastest and the smallest, within the noise."
 
 

@@ -102,8 +102,8 @@ def method(state: SessionState, request: Request) -> Iterator[str]:
     )
     yield (
         "A speed-up is the ratio of samples per second to the baseline's, with the 95 % bootstrap interval of the "
-        f"ratio of medians. It counts only when the whole interval clears the noise floor, here {noise}: what "
-        "identical runs differ by."
+        f"ratio of medians. It counts only when the whole interval clears the noise floor, here {noise}: the "
+        "spread of identical runs."
     )
     yield from _ranking_rule(state)
     yield from _repeats(state)
@@ -113,7 +113,7 @@ def method(state: SessionState, request: Request) -> Iterator[str]:
         else "Memory is the peak resident set of the trial's process."
     )
     yield "In the tables of recommendations and trials, memory and energy a sample are changes against the baseline."
-    yield "Numerics compare the first losses, outputs and weights with the baseline's; close is what rounding explains."
+    yield "Numerics compare the first losses, outputs and weights with the baseline's; close means within rounding."
     if state.facts and state.facts.profile:
         yield "The phases come from a separate pass with waits between them; their sum can exceed the step."
     if state.finished:
@@ -131,7 +131,7 @@ def _ranking_rule(state: SessionState) -> Iterator[str]:
         yield f"{rule} A difference counts above {format_percent(floor, digits=1)}." if floor else rule
     if state.goal.memory_limit_bytes is not None:
         limit = format_bytes(state.goal.memory_limit_bytes)
-        yield f"What took more than the memory limit of {limit} is neither recommended nor in the combination."
+        yield f"Settings above the memory limit of {limit} are neither recommended nor in the combination."
     if state.goal.latency_limit_ms is not None:
         limit = format_ms(state.goal.latency_limit_ms)
         yield (
@@ -150,6 +150,6 @@ def _repeats(state: SessionState) -> Iterator[str]:
         )
     if any(record.candidate.already_on for record in tried(state)):
         yield (
-            "A setting that was on already was switched off for its trial; what it is worth is how much faster the "
-            "step is with it."
+            "A setting that was on already was switched off for its trial; its worth is how much faster the step is "
+            "with it."
         )

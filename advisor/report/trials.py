@@ -113,7 +113,7 @@ def recommendations(state: SessionState) -> Iterator[Block]:
     brief = ("Setting", "Speed-up", "Memory", *energy, "Numerics")
     yield Table(headings, rows, frozenset({"Rank", "Speed-up", "Memory", *energy}), brief, "Remark")
     if state.goal.objective is Objective.MEMORY:
-        yield Paragraph("Of what takes as much memory, the faster comes first.")
+        yield Paragraph("At equal memory, the faster comes first.")
     reasons: dict[str, list[str]] = {}
     for item in state.recommendations:
         reasons.setdefault(item.why, []).append(item.title)
@@ -172,7 +172,7 @@ def trials(records: Sequence[TrialRecord], state: SessionState, catalog: Catalog
     yield Table(headings, rows, frozenset({"Speed-up", "Step", "Memory", "Energy", "Warm-up"}), brief, "Remark")
     shown = tuple(_shown_besides(records, state, catalog))
     if shown:
-        yield Paragraph("What they have shown besides their speed:")
+        yield Paragraph("Other findings of the trials:")
         yield Bullets(shown)
 
 

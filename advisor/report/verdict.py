@@ -32,7 +32,7 @@ def verdict(state: SessionState) -> str:
     if state.baseline is None:
         return "Nothing has been measured."
     interrupted = state.finished is None or state.finished.cancelled
-    remark = " The session did not run to its end: this is what was measured until then." if interrupted else ""
+    remark = " The session did not run to its end: these are the measurements until then." if interrupted else ""
     return _result_sentence(state, state.baseline) + remark
 
 

@@ -47,7 +47,7 @@ _GRACE_S = 5.0
 # The system waits for 24 days at most in one call. Seconds.
 _LONGEST_WAIT_S = 3600.0
 _HINTS = {
-    Outcome.TIMED_OUT: "Give it more time with --budget, or mend what hangs.",
+    Outcome.TIMED_OUT: "Give it more time with --budget, or fix the hang.",
     Outcome.OUT_OF_MEMORY: "Try a smaller batch size.",
     Outcome.CANCELLED: "",
 }

@@ -135,7 +135,7 @@ def _with_loss_around(workload: Workload, notes: list[str]) -> Workload:
     model, loss = workload.model, workload.loss
     if not isinstance(loss, nn.Module) or loss is model or not any(part is model for part in loss.modules()):
         return workload
-    notes.append(f"{type(loss).__name__} holds the model and calls it: what it returns for a batch is the loss")
+    notes.append(f"{type(loss).__name__} holds the model and calls it: its output for a batch is the loss")
     return replace(workload, model=loss, loss=_as_returned)
 
 
@@ -271,7 +271,7 @@ def _data(workload: Workload, spec: TargetSpec) -> tuple[DataLoader[Any] | Any, 
         made = data(size)
         if isinstance(made, DataLoader):
             return _sized_loader(made, spec), None
-        return _checked_batch(made, "what the target's data function returned"), cast("Callable[[int], Any]", data)
+        return _checked_batch(made, "the result of the target's data function"), cast("Callable[[int], Any]", data)
     _checked_batch(data, "the target's data")
     if not spec.batch_size or spec.batch_size == batch_size_of(data):
         return data, None

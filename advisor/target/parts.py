@@ -32,7 +32,7 @@ BESIDE = {
     **dict.fromkeys(("scheduler", "lr_scheduler"), "the learning rate does not change in a trial"),
     **dict.fromkeys(
         ("val_loader", "valid_loader", "val_dataloader", "valid_dataloader", "test_loader", "test_dataloader"),
-        "what is measured are training steps",
+        "training steps are measured",
     ),
     **dict.fromkeys(("device", "epochs", "num_epochs"), "the command line sets the device and the time"),
 }

@@ -161,7 +161,9 @@ def _batches(data: Any, device: torch.device, *, of_size: int | None = None) -> 
 
 def _check_finite(result: Any) -> None:
     if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors_of(result) if tensor.is_floating_point()):
-        raise TargetError("the loss or the output is not finite.", "Reject what causes it, and export again.")
+        raise TargetError(
+            "the loss or the output is not finite.", "Reject the setting that causes it, and export again."
+        )
 
 
 # AOTInductor compiles in their place.

@@ -28,7 +28,7 @@ def test_a_target_that_cannot_be_loaded(trial):
     failure = next(message for message in messages if isinstance(message, TargetFailure))
     assert failure.message == "target.py ended without a training loop: no model was called."
     assert failure.hint.startswith(
-        "Name what makes your model, as in target.py:build; or `perf-advisor init target.py`"
+        "Name the function that makes your model, as in target.py:build; or `perf-advisor init target.py`"
     )
     assert (result.outcome, result.reason, result.hint) == (Outcome.FAILED, failure.message, failure.hint)
 

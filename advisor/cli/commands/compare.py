@@ -46,7 +46,7 @@ def parse(arguments: Sequence[str]) -> Compare:
     """The options of this command. Raises UsageError."""
     parser = Parser(
         "perf-advisor compare",
-        "Tell what changed between two recorded sessions: baseline, stack, settings, verdicts, machine, versions.",
+        "Show the changes between two recorded sessions: baseline, stack, settings, verdicts, machine, versions.",
     )
     parser.add_argument("before", metavar="A", help="the id of the earlier session, or its beginning")
     parser.add_argument("after", metavar="B", help="the id of the later one")

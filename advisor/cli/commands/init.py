@@ -68,7 +68,7 @@ class Init:
 def parse(arguments: Sequence[str]) -> Init:
     """The options of this command. Raises UsageError."""
     own, scripts = split_arguments(arguments)
-    about = "Write a build() to complete, filled in with what was seen of a script."
+    about = "Write a build() to complete, filled in from a script."
     parser = Parser("perf-advisor init", about, usage="perf-advisor init SCRIPT [options] [-- ARGUMENTS of the script]")
     parser.add_argument("script", metavar="SCRIPT", help="your training script, path/file.py; it is run up to its loop")
     parser.option("--output", metavar="FILE", help="the file to write (build_SCRIPT.py if left out)")

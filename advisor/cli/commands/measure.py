@@ -147,12 +147,12 @@ def _add_goal(parser: Parser) -> None:
         default=Objective.THROUGHPUT,
         help="throughput (the default), memory, latency or energy",
     )
-    parser.option("--memory-limit", metavar="SIZE", read=bytes_of, help="what the peak may not exceed, such as 16GiB")
+    parser.option("--memory-limit", metavar="SIZE", read=bytes_of, help="the largest permitted peak, such as 16GiB")
     parser.option(
         "--latency-limit",
         metavar="TIME",
         read=milliseconds_of,
-        help="in inference: what 95 of 100 calls may take at most, such as 20ms",
+        help="in inference: the largest permitted 95th percentile of calls, such as 20ms",
     )
     parser.option(
         "--keep-speed",

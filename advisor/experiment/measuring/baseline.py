@@ -110,7 +110,7 @@ def _free_bytes(facts: Facts) -> int:
 
 
 def _hint(result: TrialResult, cores: int) -> str:
-    hint = result.hint or "Mend the target and try again."
+    hint = result.hint or "Fix the target and try again."
     return with_the_load(hint, cores) if result.outcome is Outcome.TIMED_OUT else hint
 
 

@@ -135,7 +135,7 @@ class OtherGpuTrials:
         self._devices = found.devices
         if found.devices:
             count = 1 + len(found.devices)
-            self._emit(Said(f"trials run side by side on {count} GPUs, which does not change what they measure"))
+            self._emit(Said(f"trials run side by side on {count} GPUs, which does not change their results"))
         elif found.problem:
             self._emit(Said(f"trials run on one GPU only, one after the other: {found.problem}"))
 

@@ -64,7 +64,7 @@ def check_same_machine(before: Facts, now: Facts) -> None:
     told = [f"the {name} is {new}, and was {old}" for name, (old, new) in pairs.items() if old != new]
     if told:
         raise UsageError(
-            f"this is not what the session measured: {'; '.join(told)}.", "Measure anew: leave --resume out."
+            f"the session measured something else: {'; '.join(told)}.", "Measure anew: leave --resume out."
         )
 
 

@@ -49,7 +49,7 @@ def _yaml_root(text: str) -> Node | None:
     try:
         documents = list(yaml.compose_all(text, Loader=ConfigLoader))
     except YAML_FAILURES as error:
-        raise UsageError(f"the config is not valid YAML: {reason(error)}.", "Mend the file and try again.") from error
+        raise UsageError(f"the config is not valid YAML: {reason(error)}.", "Fix the file and try again.") from error
     if len(documents) > 1:
         raise UsageError(
             f"the config holds {len(documents)} YAML documents.",

@@ -59,7 +59,7 @@ def _script(path: Path, shown: str) -> Any:
     except Exception as error:
         if _holds(path, "/data.pkl") and not _holds(path, "/constants.pkl"):
             raise TargetError(
-                f"{shown} holds what torch.save wrote, such as a state dict, and no TorchScript.",
+                f"{shown} is a file of torch.save, such as a state dict, and no TorchScript.",
                 "Load it in a build() of your own that makes the model, and name that: mymodel:build.",
             ) from error
         raise _damaged(shown, "torch.jit.save", error) from error

@@ -214,7 +214,7 @@ def _check_room(kind: Any, config: Any, spec: TargetSpec) -> None:
 def of_trainer(trainer: Any) -> Adapted:
     """A Trainer's loop: its model, its loader, its loss and its optimizer."""
     if trainer.train_dataset is None:
-        raise TargetError("the Trainer has no train_dataset.", "Give it one: what is measured is its training loop.")
+        raise TargetError("the Trainer has no train_dataset.", "Give it one: its training loop is measured.")
     arguments = trainer.args
     with _as_it_is(trainer.accelerator):
         loader = trainer.get_train_dataloader()

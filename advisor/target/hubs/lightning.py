@@ -78,7 +78,7 @@ def _given(value: Any, pytorch: Any) -> _Given | None:
     trainers = [part for part in parts if isinstance(part, pytorch.Trainer)]
     if len(modules) != 1 or len(trainers) > 1 or len(modules) + len(loaders) + len(trainers) != len(parts):
         return None
-    notes = ["the second loader is left out: what is measured are training steps"] if len(loaders) > 1 else []
+    notes = ["the second loader is left out: training steps are measured"] if len(loaders) > 1 else []
     return _Given(modules[0], next(iter(loaders), None), next(iter(trainers), None), notes)
 
 

@@ -176,7 +176,7 @@ class Body:
                 break
         raise TargetError(
             f"the loop at {self.loop.place} made a round without a backward pass, as at its end.",
-            "Let it go on for longer, with arguments of the script after --, or take out what ends it.",
+            "Let it go on for longer, with arguments of the script after --, or take out the statement that ends it.",
         )
 
     def _has_another(self) -> bool:

@@ -106,7 +106,7 @@ def _in_loop(frames: list[Where]) -> bool:
 
 
 def _no_loop(script: str, seen: Seen, problem: str) -> TargetError:
-    type_this = f"`perf-advisor init {script}` writes a build() with what was seen of it: complete that."
+    type_this = f"`perf-advisor init {script}` writes a build() to complete, filled in from it."
     if seen.starts_processes and not seen.updates:
         return TargetError(
             f"{script} trains in processes of its own (fork, multiprocessing or spawn), which are not watched.",
@@ -115,11 +115,11 @@ def _no_loop(script: str, seen: Seen, problem: str) -> TargetError:
     if not seen.updates and not seen.calls and seen.calls_in_threads:
         return TargetError(
             f"{script} calls its model in a thread of its own, which is not watched.",
-            f"Name what makes your model, as in {script}:build; or {type_this}",
+            f"Name the function that makes your model, as in {script}:build; or {type_this}",
         )
     if not seen.updates and not seen.calls:
         return TargetError(
             f"{script} ended without a training loop: no model was called.",
-            f"Name what makes your model, as in {script}:build; or {type_this}",
+            f"Name the function that makes your model, as in {script}:build; or {type_this}",
         )
     return TargetError(f"the loop of {script} cannot be measured as it is: {problem}.", type_this)

@@ -73,7 +73,7 @@ def _recompile_note(count: int, reasons: Iterable[str]) -> list[str]:
 
 def _gave_up_note(reasons: Iterable[str]) -> str:
     often = f"the compiler gave up on a function that it had compiled too often{_listed(reasons)}"
-    return f"{often}; that runs eagerly: what changes from step to step belongs into tensors"
+    return f"{often}; that runs eagerly: values that change from step to step belong into tensors"
 
 
 def _listed(reasons: Iterable[str]) -> str:

@@ -90,7 +90,7 @@ def of_hang(silent: Sequence[tuple[int, int, str]], how: str, log_path: str) -> 
     rank, _, doing = culprit
     doing = f" ({doing})" if doing else ""
     where = stacks[culprit]
-    hint = "Give it more time with --budget, or mend what hangs."
+    hint = "Give it more time with --budget, or fix the hang."
     return TrialResult(Outcome.TIMED_OUT, f"rank {rank} hangs{doing}: {how}", hint, where)
 
 
