@@ -6,8 +6,8 @@ import os
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
 
 from advisor.errors import RefusedError
 from advisor.figures.formatting import format_setting
@@ -34,7 +36,6 @@ from advisor.recipe.settings import Settings
 from advisor.records import Mode, Value
 from advisor.runtime.apply import apply_recipe, apply_settings
 from advisor.runtime.compilation import accept_wrapped_names, as_written, compiled_as
-from advisor.runtime.given import Given
 from advisor.runtime.loop import loop_loader
 from advisor.runtime.optimizers import Together, optimizers_in
 from advisor.runtime.step import (
@@ -307,3 +308,44 @@ def _is_for_any_loader(recipe: Recipe) -> bool:
 def _device_of(model: nn.Module) -> torch.device:
     tensor = next(chain(model.parameters(), model.buffers()), None)
     return tensor.device if tensor is not None else torch.device("cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The objects that settings are about, in the order given and each once; the others stay as they are."""
+
+    models: tuple[nn.Module, ...]
+    optimizers: tuple[Optimizer, ...]
+    loaders: tuple[DataLoader[Any], ...]
+
+    @classmethod
+    def of(cls, objects: Iterable[Any]) -> Given:
+        """Sort objects by kind. Parts of other modules, and modules without tensors beside others, are no models."""
+        once = list({id(item): item for item in objects}.values())
+        modules = [item for item in once if isinstance(item, nn.Module)]
+        parts = {id(part) for module in modules for part in module.modules() if part is not module}
+        models = [module for module in modules if id(module) not in parts]
+        with_tensors = [model for model in models if next(chain(model.parameters(), model.buffers()), None) is not None]
+        return cls(
+            tuple(with_tensors or models),
+            tuple(dict.fromkeys(_unwrapped(item) for item in once if isinstance(item, Optimizer))),
+            tuple(item for item in once if isinstance(item, DataLoader)),
+        )
+
+    def optimizers_of(self, model: nn.Module) -> list[Optimizer]:
+        """The optimizers that train a model; those that train none of the models go with the first."""
+        found = [optimizer for optimizer in self.optimizers if _trains(optimizer, model)]
+        if model is self.models[0]:
+            found += [one for one in self.optimizers if not any(_trains(one, other) for other in self.models)]
+        return found
+
+
+def _unwrapped(optimizer: Optimizer) -> Optimizer:
+    """The optimizer inside one that hands everything on to it, such as Accelerate's."""
+    inner = getattr(optimizer, "optimizer", None)
+    return inner if isinstance(inner, Optimizer) else optimizer
+
+
+def _trains(optimizer: Optimizer, model: nn.Module) -> bool:
+    own = set(map(id, model.parameters()))
+    return any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"])

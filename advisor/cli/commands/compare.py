@@ -23,7 +23,7 @@ class Compare:
     after: str
 
     def run(self) -> int:
-        """Print it, and return the exit code. Raises UsageError where there is no such session."""
+        """Print the changes and return the exit code. Raises UsageError where there is no such session."""
         from rich.text import Text
 
         from advisor.headless.terminal import print_text, table
