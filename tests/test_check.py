@@ -12,7 +12,7 @@ from advisor.errors import ExitCode, TargetError, UsageError
 from advisor.experiment.measuring import check as checking
 from advisor.experiment.request import Request
 from advisor.recipe.catalog import load_catalog
-from advisor.records import Block, Outcome, TargetSpec, TrialKind, TrialResult
+from advisor.records import Block, Mode, Outcome, TargetSpec, TrialKind, TrialResult
 
 
 class FakeRunner:
@@ -150,3 +150,10 @@ def test_what_is_said(settings, tuned, said, monkeypatch, capsys):
     monkeypatch.setattr("advisor.runner.trials.Runner", type("R", (), {"prepare": int, "__new__": lambda _: runner}))
     parse(["check", settings, "t:build"]).run()
     assert said in capsys.readouterr().out
+
+
+def test_the_target_is_shaped_as_in_a_session(settings):
+    words = ["check", settings, "hf:gpt2", "--mode", "infer", "--batch-size", "4", "--input", "4x64", "--", "n_layer=2"]
+    target = parse(words).target
+    assert (target.mode, target.batch_size, target.input_shape) == (Mode.INFER, 4, (4, 64))
+    assert target.arguments == ("n_layer=2",)

@@ -14,7 +14,7 @@ from advisor.errors import UsageError
 from advisor.export.formats import formats_of
 from advisor.figures.options import alternatives, choice_of, count_of, named, names_of
 from advisor.files.paths import is_file, is_folder, no_file
-from advisor.records import ConfigKind, Value
+from advisor.records import ConfigKind, Mode, Value
 
 _BYTES = {"b": 1} | {
     letter + suffix: base**power
@@ -250,6 +250,13 @@ def add_export(parser: Parser, **kwargs: Any) -> None:
     """Add the option ``--export``."""
     briefs = alternatives([each.brief for each in formats_of("--export")])
     parser.option("--export", metavar="FILE", help=f"write the settings that won: {briefs}", **kwargs)
+
+
+def add_inputs(parser: Parser) -> None:
+    """Options for the mode of the target and for its batches."""
+    parser.option("--mode", metavar="MODE", read=choice_of(Mode), help="train or infer")
+    parser.option("--batch-size", metavar="N", read=count_of, help="another batch size than the target's")
+    parser.option("--input", metavar="SHAPE", read=shape_of, help="the input's shape, such as 64x3x224x224")
 
 
 def add_reports(parser: Parser) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from advisor.cli.parser import Parser, factor_of, split_arguments
+from advisor.cli.parser import Parser, add_inputs, factor_of, split_arguments
 from advisor.errors import ExitCode
 from advisor.figures.formatting import format_ms
 from advisor.figures.options import device_of, seconds_of
@@ -74,6 +74,7 @@ def parse(arguments: Sequence[str]) -> Check:
     )
     parser.option("--budget", metavar="TIME", read=seconds_of, default=_BUDGET_S, help="90s, 2m (the default)")
     parser.option("--device", metavar="DEVICE", read=device_of, default="auto", help="auto, cpu, cuda or cuda:N")
+    add_inputs(parser)
     parser.option("--config", metavar="FILE", help="your YAML, JSON or TOML config, given to build(config)")
     parser.add_argument("--json", action="store_true", help="the result as JSON")
     options = parser.parse(own)
@@ -82,5 +83,14 @@ def parse(arguments: Sequence[str]) -> Check:
 
     Settings.from_file(options.settings)  # a file that cannot be read is told before anything is measured
     config = read_config(options.config) if options.config else None
-    spec = TargetSpec(options.target, str(Path.cwd()), device=options.device, config=config, arguments=targets)
+    spec = TargetSpec(
+        options.target,
+        str(Path.cwd()),
+        mode=options.mode,
+        device=options.device,
+        batch_size=options.batch_size,
+        input_shape=options.input,
+        config=config,
+        arguments=targets,
+    )
     return Check(options.settings, spec, options.min_speedup, options.budget, options.json)

@@ -16,6 +16,7 @@ from advisor.cli.parser import (
     accepted_of,
     add_config_kind,
     add_export,
+    add_inputs,
     add_recipe_folders,
     add_rendezvous,
     add_reports,
@@ -26,7 +27,6 @@ from advisor.cli.parser import (
     merged_map,
     milliseconds_of,
     script_of,
-    shape_of,
     share_of,
     side_by_side_of,
     split_arguments,
@@ -34,7 +34,7 @@ from advisor.cli.parser import (
 from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED
 from advisor.experiment.request import DEFAULT_BUDGET_S, Request
-from advisor.figures.options import choice_of, count_of, device_of, names_of, seconds_of
+from advisor.figures.options import choice_of, device_of, names_of, seconds_of
 from advisor.files.paths import check_target
 from advisor.process.collector import collector_waits
 from advisor.process.interrupts import INTERRUPTS
@@ -164,7 +164,7 @@ def _add_goal(parser: Parser) -> None:
 
 def _add_place(parser: Parser) -> None:
     """Options for the mode, the devices and the inputs."""
-    parser.option("--mode", metavar="MODE", read=choice_of(Mode), help="train or infer")
+    add_inputs(parser)
     parser.option("--device", metavar="DEVICE", read=device_of, default="auto", help="auto, cpu, cuda or cuda:N")
     parser.option(
         "--gpus", metavar="N", read=gpus_of, default=1, help="GPUs to train on, or all: DDP, sharding and others"
@@ -177,8 +177,6 @@ def _add_place(parser: Parser) -> None:
         default=False,
         help="auto: trials also run on the machine's other GPUs when they do not disturb each other; off by default",
     )
-    parser.option("--batch-size", metavar="N", read=count_of, help="another batch size than the target's")
-    parser.option("--input", metavar="SHAPE", read=shape_of, help="the input's shape, such as 64x3x224x224")
 
 
 def _add_recipes(parser: Parser) -> None:

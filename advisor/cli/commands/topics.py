@@ -50,7 +50,7 @@ TOPICS = {
         ("perf-advisor mymodel:build --export tuned.yaml --report report.html",),
     ),
     "ci": Topic(
-        "In a continuous integration and from programs",
+        "In continuous integration and from programs",
         "Without a terminal there is no app. The exit code is 0 when done, 2 for a mistake on the command line, 3 when "
         "the target cannot be measured, 4 when `check` finds settings no longer worth it, 130 when interrupted.",
         "--headless --json --events",
