@@ -128,9 +128,10 @@ ACTIONS = (
         "session.pause",
         "space",
         "Pause",
-        "Pause before the next trial, and go on; the time left stands still meanwhile",
+        "Pause before the next trial; the time left stands still meanwhile",
         does="steer('pause')",
     ),
+    Action("session.go_on", "space", "Go on", "End the pause", does="steer('go_on')"),
     Action(
         "session.untried",
         "R",

@@ -34,7 +34,7 @@ from advisor.tui.messages import Decided, EventsWaiting, ExportSaved, RetryWante
 from advisor.tui.result import AppResult, Then, bug_of, result_of, result_of_recorded
 from advisor.tui.sessions import ComparisonScreen, SessionsScreen
 from advisor.tui.steering import GpusQuestion, Steering
-from advisor.tui.theme import ADVISOR_THEME, THEMES
+from advisor.tui.theme import ADVISOR_THEME, BREAKPOINTS, THEMES
 from advisor.tui.toasts import Toast, toast_for
 from advisor.tui.views.base import View
 from advisor.tui.views.deciding import DecidingView
@@ -62,7 +62,7 @@ class AdvisorApp(App[AppResult]):
     CSS_PATH = "app.tcss"
     TITLE = "perf-advisor"
     BINDINGS: ClassVar[list[BindingType]] = app_bindings()
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-broad")]  # noqa: RUF012 - as Textual declares it
+    HORIZONTAL_BREAKPOINTS = BREAKPOINTS
     VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012
 
     def __init__(

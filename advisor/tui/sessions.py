@@ -19,12 +19,16 @@ from advisor.experiment.state import SessionState
 from advisor.report.comparison import Changes, Measured, compare, summary
 from advisor.report.verdict import result_line
 from advisor.tui.text import DIM, shortened
-from advisor.tui.theme import ADVISOR_THEME
+from advisor.tui.theme import ADVISOR_THEME, BREAKPOINTS
 
 _NONE = "There is no recorded session yet: `perf-advisor demo` makes one."
 _NAME, _TARGET = 17, 32
 # Width from which on the whole target is shown; below it the target makes room for the result. Cells.
 _BROAD, _NARROW_TARGET = 100, 20
+
+
+# The widest columns of a comparison, and the narrowest of its last column, in cells.
+_WHAT, _SIDE, _LEAST_TOLD = 24, 20, 12
 
 
 class SessionsScreen(ModalScreen[str | None]):
@@ -53,6 +57,7 @@ class SessionsScreen(ModalScreen[str | None]):
             yield Input(placeholder="words to look for; Enter goes to the list", id="sessions-filter", compact=True)
             yield DataTable[Text](id="sessions-table", cursor_type="row")
             yield Static(Content.styled("Reading the sessions…", DIM), id="sessions-empty")
+            yield Static(id="sessions-told", markup=False)
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
@@ -109,6 +114,12 @@ class SessionsScreen(ModalScreen[str | None]):
     def _on_filter_submitted(self) -> None:
         self._table.focus()
 
+    @on(DataTable.RowHighlighted)
+    def _on_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
+        """Tell the target and the result in full: a narrow screen cuts them in the table."""
+        _, target, result = self._rows.get(event.row_key.value or "", ("", "", ""))
+        self.query_one("#sessions-told", Static).update(Content(f"{target}: {result}" if result else target))
+
     @on(DataTable.RowSelected)
     def _on_row_selected(self, event: DataTable.RowSelected) -> None:
         self.dismiss(event.row_key.value)
@@ -159,14 +170,20 @@ class ComparisonScreen(ModalScreen[None]):
 
 
 def _kind(kind: Changes, width: int) -> Content:
-    what = min(28, max((len(change.what) for change in kind.changes), default=0))
-    side = max(8, (width - what - 9) // 3)
+    """A table of what changed: each column as wide as its longest entry, the last one wrapped to what is left."""
+    what = min(_WHAT, max((len(change.what) for change in kind.changes), default=0))
+    before = min(_SIDE, max((len(change.before) for change in kind.changes), default=0))
+    after = min(_SIDE, max((len(change.after) for change in kind.changes), default=0))
+    indent = what + before + after + 7
     lines = [Content.styled(kind.title, "bold $accent")]
     for change in kind.changes:
-        cells = (shortened(change.what, what).ljust(what), shortened(change.before, side).ljust(side))
-        told = Content.styled(change.told, "" if change.matters else DIM)
-        figures = Content.assemble(f"{cells[1]} ", ("→ ", DIM), f"{shortened(change.after, side):<{side}} ")
-        lines.append(Content.assemble((f"  {cells[0]} ", DIM), figures, told))
+        names = (shortened(change.what, what).ljust(what), shortened(change.before, before).ljust(before))
+        figures = Content.assemble(f"{names[1]} ", ("→ ", DIM), f"{shortened(change.after, after):<{after}} ")
+        head = Content.assemble((f"  {names[0]} ", DIM), figures)
+        told = Content.styled(change.told, "" if change.matters else DIM).wrap(max(_LEAST_TOLD, width - indent))
+        for part in told or [Content("")]:
+            lines.append(head + part)
+            head = Content(" " * indent)
     return Content("\n").join(lines)
 
 
@@ -175,6 +192,7 @@ class SessionPicker(App[str]):
 
     CSS_PATH = "app.tcss"
     TITLE = "perf-advisor"
+    HORIZONTAL_BREAKPOINTS = BREAKPOINTS
 
     def on_mount(self) -> None:
         self.register_theme(ADVISOR_THEME)

@@ -37,6 +37,7 @@ class Steering:
         self._does: dict[str, Callable[[Session], None]] = {
             "skip": self._skip,
             "pause": self._pause,
+            "go_on": self._go_on,
             "minute": self._minute,
             "untried": self._untried,
             "finish": self._finish,
@@ -54,7 +55,8 @@ class Steering:
         measured = state.baseline is not None
         offered = {
             "skip": live and measured and bool(state.running),
-            "pause": live,
+            "pause": live and not self._app.context.paused,
+            "go_on": live and self._app.context.paused,
             "minute": measured,
             "untried": not live and not busy and count_untried(state) > 0,
             "finish": live and measured,
@@ -88,14 +90,15 @@ class Steering:
         )
 
     def _pause(self, control: Session) -> None:
-        self._app.context.paused = not self._app.context.paused
-        if not self._app.context.paused:
-            control.go_on()
-            self._app.tell("The session goes on.")
-            return
+        self._app.context.paused = True
         control.pause()
         after = " after the running trial" if self._app.context.state.running else ""
         self._app.tell(f"The session pauses{after}. Space goes on; the time left stands still meanwhile.")
+
+    def _go_on(self, control: Session) -> None:
+        self._app.context.paused = False
+        control.go_on()
+        self._app.tell("The session goes on.")
 
     def _minute(self, control: Session) -> None:
         self._app.context.countdown.begin_anew()

@@ -55,4 +55,6 @@ ADVISOR_LIGHT_THEME = Theme(
         "input-selection-background": "#1f5fbf 25%",
     },
 )
+# The narrowest screens of each class of styles, as Textual declares them.
+BREAKPOINTS = [(0, "-narrow"), (100, "-broad")]
 THEMES = (ADVISOR_THEME, ADVISOR_LIGHT_THEME)

@@ -24,10 +24,11 @@ BEFORE = {
     "advice.undo": ["a"],
     "trials.follow": ["home"],
     "session.untried": [],
+    "session.go_on": ["space"],
     "advice.accept": ["down", "down", "down"],
 }
 # In a running session; all others after it.
-WHILE_RUNNING = {"session.skip", "session.pause", "session.finish", "trials.follow"}
+WHILE_RUNNING = {"session.skip", "session.pause", "session.go_on", "session.finish", "trials.follow"}
 
 
 def after_it() -> list[events.Event]:

@@ -17,13 +17,14 @@ from advisor.experiment.events import StageStarted, TrialMeasured, TrialStarted
 from advisor.experiment.past.journal import open_session
 from advisor.experiment.state import SessionState
 from advisor.records import Outcome, TrialResult
+from advisor.report.comparison import Change, Changes
 from advisor.report.verdict import result_line
 from advisor.tui import launch
 from advisor.tui.actions import VIEWS
 from advisor.tui.app import AdvisorApp
 from advisor.tui.context import Recorded
 from advisor.tui.result import Then
-from advisor.tui.sessions import SessionPicker
+from advisor.tui.sessions import SessionPicker, _kind
 
 
 @pytest.fixture(autouse=True)
@@ -304,3 +305,23 @@ def test_a_session_that_kept_no_secrets_is_not_continued_without_them(monkeypatc
     monkeypatch.setattr(launch, "run_app", lambda *_: pytest.fail("it was run"))
     with pytest.raises(UsageError, match="held secrets"):
         launch._go_on_with(Then(session_id, measures=True))
+
+
+async def test_a_narrow_list_of_sessions_tells_the_chosen_one_in_full():
+    session_id = journaled(sample_history())
+    picker = SessionPicker()
+    async with picker.run_test(size=SMALL) as pilot:
+        await picker.workers.wait_for_complete()
+        await pilot.pause(0.1)
+        told = str(picker.screen.query_one("#sessions-told").content)
+        past = open_session(session_id)
+        assert told == f"{past.request.target.command}: {result_line(SessionState.of(past.events))}"
+        assert picker.screen.query_one("#sessions-dialog").size.width >= SMALL[0] - 4
+
+
+def test_a_comparison_wraps_its_last_column_under_itself():
+    changes = Changes("Stack", (Change("Speed-up", "too noisy to tell", "too noisy to tell", "within the intervals"),))
+    lines = _kind(changes, 66).plain.splitlines()
+    assert "too noisy to tell → too noisy to tell within the" in lines[1]
+    assert lines[2].strip() == "intervals"
+    assert lines[2].index("intervals") == lines[1].index("within")

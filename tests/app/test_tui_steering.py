@@ -103,7 +103,7 @@ def test_what_follows_from_skipping_is_told() -> None:
 def test_every_steering_key_is_in_the_palette_and_the_help() -> None:
     steering = [action for action in ACTIONS if action.does.startswith("steer")]
     assert {action.does.removeprefix("steer") for action in steering} == {
-        f"('{name}')" for name in ("continue", "skip", "stop", "pause", "minute", "untried", "finish")
+        f"('{name}')" for name in ("continue", "skip", "stop", "pause", "go_on", "minute", "untried", "finish")
     }
     assert all(action.palette and not action.views for action in steering)
 
@@ -265,3 +265,18 @@ def test_a_trial_that_the_person_skipped_says_so_in_its_row() -> None:
     (row,) = [row for row in build_rows(state) if row.key == record.candidate.name]
     assert row.cells["effect"].plain == "you skipped it"
     assert TrialResult(Outcome.SKIPPED, "you skipped it") == record.result
+
+
+async def test_the_key_that_pauses_says_that_it_goes_on() -> None:
+    async def check(pilot, app, control) -> None:
+        assert "space Pause" in screen_text(app)
+        await pilot.press("space")
+        await settle(pilot)
+        assert "space Go on" in screen_text(app)
+        assert "space Pause" not in screen_text(app)
+        await pilot.press("space")
+        await settle(pilot)
+        assert "space Pause" in screen_text(app)
+        assert [call[0] for call in control.calls][1:] == ["pause", "go_on"]
+
+    await drive(histories.to_trials(), check, hold=True, toasts=False)

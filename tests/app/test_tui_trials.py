@@ -198,6 +198,12 @@ def test_a_trial_of_no_candidate_that_runs_is_told_in_full_by_both_columns(state
     assert row.cells["effect"].plain == "instrumented: it was killed"
 
 
+def test_the_baseline_that_runs_says_what_it_does() -> None:
+    state = SessionState.of([*histories.start(), events.TrialStarted("baseline", "")])
+    state.apply(events.TrialActivity("baseline", "warming up"))
+    assert selection_text("baseline", state).plain.endswith("▶ baseline  warming up")
+
+
 def test_a_long_name_is_told_by_its_recipe_where_that_has_no_other_value() -> None:
     names = {row.key: row.cells["name"].plain for row in build_rows(SessionState.of(histories.whole()))}
     assert names["channels_last=channels_last"] == "channels_last"

@@ -41,7 +41,7 @@ def selection_text(key: str, state: SessionState, catalog: Catalog | None = None
     if key.startswith(SKIPPED_PREFIX):
         return _skipped_text(key.removeprefix(SKIPPED_PREFIX), state)
     if key == BASELINE:
-        return _baseline_text(state.baseline)
+        return _baseline_text(state)
     if key == STACK and state.stack:
         return _stack_text(state.stack, state.baseline)
     record = state.trials.get(key)
@@ -94,8 +94,11 @@ def _skipped_text(recipe: str, state: SessionState) -> Content:
     return _lines([*lines, *(Content(str(text)) for _, text in findings_of(recipe, state.findings))])
 
 
-def _baseline_text(baseline: BaselineRecord | None) -> Content:
+def _baseline_text(state: SessionState) -> Content:
+    baseline = state.baseline
     head = Content.assemble((BASELINE, "bold"), ("  your present settings; everything is compared with it", DIM))
+    if state.running == BASELINE:
+        return _lines([head, live_text(state, _WIDEST)])
     return _lines([head, *([*_steps(baseline.result, None), *_beside(baseline.result, None)] if baseline else [])])
 
 
