@@ -332,7 +332,7 @@ def test_a_mapping_with_labels_gives_a_plain_model_its_target():
         ((Net(), "images"), "data is a str and holds no tensor", "DataLoader"),
         ((Net(), TensorDataset(torch.ones(2))), "data is a TensorDataset, a dataset without", "DataLoader(dataset"),
         ((nn.Sequential(nn.LazyLinear(3)), batch()), "without a size yet: LazyLinear", "Call the model on a batch"),
-        ((Net(), lambda size: None), "returned is nothing (None) and holds no tensor", "batch_size -> batch"),
+        ((Net(), lambda size: None), "data function is nothing (None) and holds no tensor", "batch_size -> batch"),
         ((Net(), batch(), None, 3), "optimizer is an int", "torch.optim.Optimizer"),
         ((Net(), batch(), None, lambda parameters: 3), "optimizer is an int", "torch.optim.Optimizer"),
         ((Net(), batch(), of_output, torch.optim.LBFGS), "LBFGS calls the loss itself", "step=step"),

@@ -60,7 +60,14 @@ def _header(state: SessionState, settings: Settings, target: str, date: datetime
     if beside and stack and stack.comparison:
         yield f"the settings that {beside} has no place for"
         yield f"speed-up together with those in {beside}: {stack_line(stack)}"
-    elif state.scaling and settings and settings == state.scaling.all_settings:
+    else:
+        yield from _effect(state, settings)
+
+
+def _effect(state: SessionState, settings: Settings) -> Iterator[str]:
+    """The measured effect of the settings, or the reason for none."""
+    stack = state.stack
+    if state.scaling and settings and settings == state.scaling.all_settings:
         yield from _on_several_gpus(state.scaling, gpus_to_start(state, settings))
     elif stack and stack.pending and settings == stack.settings:
         yield f"speed-up: not known: {format_pending(stack)}"

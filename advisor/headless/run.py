@@ -79,11 +79,15 @@ def run_headless(
                 reporter.say(line)
     if not ended:
         raise KeyboardInterrupt
-    error = _failure(reporter.state) or next(iter(written.errors), None)
+    return _exit_code(reporter.state, written)
+
+
+def _exit_code(state: SessionState, written: Written) -> int:
+    """The exit code of a session that has ended. Raises the error of one that failed, or of an output."""
+    error = _failure(state) or next(iter(written.errors), None)
     if error:
         raise error
-    finished = reporter.state.finished
-    return ExitCode.INTERRUPTED if finished and finished.cancelled else ExitCode.OK
+    return ExitCode.INTERRUPTED if state.finished and state.finished.cancelled else ExitCode.OK
 
 
 def _run_in_thread(session: Session, part: Callable[[], None], say: Callable[[str], None]) -> bool:

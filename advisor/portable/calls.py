@@ -154,15 +154,20 @@ def split_mapping(
     if accepted is None:
         return SplitBatch((), others if with_target and name not in required else dict(batch), target)
     if len(required) == 1 and not accepted & others.keys():
-        tensors = [value for value in others.values() if isinstance(value, torch.Tensor)]
-        alone = list(others.values()) if len(others) == 1 else tensors
-        if required <= BATCH_NAMES:
-            return SplitBatch((batch,), {}, target)
-        return SplitBatch(tuple(alone), {}, target) if len(alone) == 1 else SplitBatch((), others, target)
+        alone = [batch] if required <= BATCH_NAMES else input_among(others)
+        return SplitBatch(tuple(alone), {}, target) if alone else SplitBatch((), others, target)
     inputs = {key: value for key, value in others.items() if key in accepted or not with_target}
     if name in (required if with_target else accepted):
         inputs[name] = batch[name]
     return SplitBatch((), inputs, target)
+
+
+def input_among(others: Mapping[str, Any]) -> list[Any]:
+    """The one input among the values beside a target, in a list: the only value, or the only tensor; else empty."""
+    values = list(others.values())
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    alone = values if len(values) == 1 else tensors
+    return alone if len(alone) == 1 else []
 
 
 def split_sequence(batch: tuple[Any, ...], accepted: int | None, most: int | None, *, with_target: bool) -> SplitBatch:

@@ -48,18 +48,10 @@ def set_options(optimizer: torch.optim.Optimizer, **changes: typing.Any) -> None
     and loading does not undo the change. Raises ValueError, and changes nothing, where the class takes no such
     option, where its constructor refuses it, or where the optimizer runs a step of its own.
     """
-    base, name = torch_class(optimizer), type(optimizer).__name__
     if not changes:
         return
-    if base is None:
-        raise ValueError(f"{name} has a step of its own, which may not know the options of PyTorch's optimizers")
-    unknown = [option for option in changes if option not in optimizer.defaults]
-    if unknown:
-        raise ValueError(f"{name} takes no option {', '.join(unknown)}")
-    try:
-        flags = [flags_of(base, {**group, **changes}) for group in optimizer.param_groups]
-    except (RuntimeError, TypeError) as error:
-        raise ValueError(f"{name} cannot be changed: {error}") from error
+    base = torch_class(optimizer)
+    flags = flags_with(base, optimizer, changes)
     kept = PlainState.of(optimizer)
     kept.remember(optimizer, changes)
     for options in (optimizer.defaults, *optimizer.param_groups):
@@ -72,6 +64,22 @@ def set_options(optimizer: torch.optim.Optimizer, **changes: typing.Any) -> None
             settle_state(optimizer.state.get(parameter, {}), parameter, on_device(group))
     if base is torch.optim.SGD and "_init_group" not in vars(optimizer):
         begin_momenta(optimizer)
+
+
+def flags_with(
+    base: type[torch.optim.Optimizer] | None, optimizer: torch.optim.Optimizer, changes: dict[str, typing.Any]
+) -> list[set[str]]:
+    """The flags of each group of an optimizer that is constructed with changed options. Raises ValueError."""
+    name = type(optimizer).__name__
+    if base is None:
+        raise ValueError(f"{name} has a step of its own, which may not know the options of PyTorch's optimizers")
+    unknown = [option for option in changes if option not in optimizer.defaults]
+    if unknown:
+        raise ValueError(f"{name} takes no option {', '.join(unknown)}")
+    try:
+        return [flags_of(base, {**group, **changes}) for group in optimizer.param_groups]
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"{name} cannot be changed: {error}") from error
 
 
 def begin_momenta(optimizer: torch.optim.Optimizer) -> None:

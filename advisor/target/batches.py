@@ -58,11 +58,7 @@ def batches_in_data(
         taken_apart = own_step or (own_call and isinstance(data, tuple))
         most_parts = _PARTS_FOR_A_STEP if taken_apart else _most_parts(model)
         samples = model is not None and not own_step and takes_list(model) and lists_tensors(data)
-        if samples or not _is_sequence_of_batches(data, most_parts):
-            return data
-        if isinstance(data[0], torch.Tensor):
-            notes.append(f"the {_name(data)} is taken for {len(data)} batches, each one tensor")
-        return GivenBatches(_Source(lambda: data), f"a {_name(data)}")
+        return data if samples or not _is_sequence_of_batches(data, most_parts) else _given_sequence(data, notes)
     if isinstance(data, Iterator):
         kept = _read_ahead(data)
         notes.append(f"the {_name(data)} can be read only once: its first {len(kept)} batches are repeated")
@@ -70,6 +66,13 @@ def batches_in_data(
     is_array = hasattr(data, "__array__")  # its rows, or a table's columns, are no batches
     of_batches = isinstance(data, Iterable) and not is_array and next(tensors_of(data), None) is None
     return GivenBatches(_Source(lambda: data), _name(data)) if of_batches else data
+
+
+def _given_sequence(data: list[Any] | tuple[Any, ...], notes: list[str]) -> GivenBatches:
+    """The batches of a list or a tuple, with a note where each is one tensor."""
+    if isinstance(data[0], torch.Tensor):
+        notes.append(f"the {_name(data)} is taken for {len(data)} batches, each one tensor")
+    return GivenBatches(_Source(lambda: data), f"a {_name(data)}")
 
 
 def _batches_of(function: Callable[..., Any], notes: list[str]) -> Any:

@@ -32,6 +32,10 @@ _ENDING_S, _LEAST_S = 0.5, 1.0
 _PRIOR_SPREAD = 0.04
 
 
+# The results of the plain loop (False) and of the tuned one (True).
+_Pair = dict[bool, TrialResult]
+
+
 @dataclass(frozen=True, slots=True)
 class Checked:
     """The result of a check: the ratio of samples per second with its 95 % interval, and ms per step of both loops."""
@@ -67,23 +71,34 @@ def check(
     settings = Settings.from_file(path)
     catalog.check(settings)
     specs = {tuned: _spec(request, settings, path, catalog, tuned=tuned) for tuned in (False, True)}
-    pairs: list[dict[bool, TrialResult]] = []
+    until = started + request.budget_s
+    pairs: list[_Pair] = []
     longest_s = 0.0
     while len(pairs) < _MOST_PAIRS:
         begun = time.monotonic()
-        if pairs and request.budget_s - (begun - started) < _LIKE_BEFORE * longest_s:
+        if pairs and until - begun < _LIKE_BEFORE * longest_s:
             break
-        pair: dict[bool, TrialResult] = {}
-        for tuned in (False, True) if len(pairs) % 2 == 0 else (True, False):
-            say(f"pair {len(pairs) + 1}: {specs[tuned].trial_id}")
-            left_s = request.budget_s - (time.monotonic() - started) - _ENDING_S
-            result = runner.run(replace(specs[tuned], timeout_s=max(_LEAST_S, left_s)), lambda message: None)
-            if pairs and result.outcome is Outcome.TIMED_OUT:
-                return _judged(pairs, time.monotonic() - started)
-            pair[tuned] = _checked(result, specs[tuned])
+        pair = _pair(runner, specs, len(pairs), say, until)
+        if pair is None:
+            break
         pairs.append(pair)
         longest_s = max(longest_s, time.monotonic() - begun)
     return _judged(pairs, time.monotonic() - started)
+
+
+def _pair(
+    runner: Runner, specs: dict[bool, TrialSpec], number: int, say: Callable[[str], None], until: float
+) -> _Pair | None:
+    """A process of each, plain first in every other pair; None where a further pair ran out of time."""
+    pair: _Pair = {}
+    for tuned in (False, True) if number % 2 == 0 else (True, False):
+        say(f"pair {number + 1}: {specs[tuned].trial_id}")
+        left_s = until - time.monotonic() - _ENDING_S
+        result = runner.run(replace(specs[tuned], timeout_s=max(_LEAST_S, left_s)), lambda message: None)
+        if number and result.outcome is Outcome.TIMED_OUT:
+            return None
+        pair[tuned] = _checked(result, specs[tuned])
+    return pair
 
 
 def _spec(request: Request, settings: Settings, path: str, catalog: Catalog, *, tuned: bool) -> TrialSpec:
@@ -115,7 +130,7 @@ def _checked(result: TrialResult, spec: TrialSpec) -> TrialResult:
     )
 
 
-def _judged(pairs: list[dict[bool, TrialResult]], seconds: float) -> Checked:
+def _judged(pairs: list[_Pair], seconds: float) -> Checked:
     runs = {tuned: [pair[tuned] for pair in pairs] for tuned in (False, True)}
     plain, tuned = ([rates(result.blocks) for result in runs[which]] for which in (False, True))
     groups = [[median(run) for run in side] for side in (plain, tuned)]
