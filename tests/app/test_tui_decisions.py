@@ -323,3 +323,20 @@ def test_of_jobs_that_are_wanted_later_the_last_is_run_once() -> None:
     assert jobs.busy_with == "c"
     jobs.clear()
     assert (jobs.busy_with, clock.timers[-1].stopped) == ("", True)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_the_signs_of_a_narrow_list_are_explained_beside_it(size) -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press("4")
+        await settle(pilot)
+        narrow = size[0] < 100
+        assert ("★ in stack · ! opt-in" in screen_text(app)) is narrow
+        assert ("needs consent" in screen_text(app)) is not narrow, "a wide list has the words themselves"
+        await pilot.press("r")
+        await settle(pilot)
+        app.clear_notifications()
+        await settle(pilot)
+        assert ("✗ rejected" in screen_text(app).splitlines()[-3]) is narrow
+
+    await drive(histories.whole(), check, size=size, toasts=False)

@@ -8,9 +8,11 @@ import pytest
 import tui_histories as histories
 from textual.widgets import Button, Input, OptionList
 from tui_fakes import CANNOT_WRITE, FakeExporter
-from tui_pilot import SMALL, drive, screen_text, settle
+from tui_pilot import SIZES, SMALL, drive, screen_text, settle
 
 from advisor.export.format import Offer
+from advisor.export.formats import FORMATS
+from advisor.records.outputs import Outputs
 from advisor.tui.screens import OverwriteScreen
 from advisor.tui.views.export import ExportView
 
@@ -173,3 +175,22 @@ async def test_nothing_to_export_before_the_baseline() -> None:
         assert app.context.exporter.saved == []
 
     await drive(histories.start(), check, hold=True)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_every_format_is_seen_and_the_list_is_walked_by_j_and_k(size, monkeypatch) -> None:
+    offers = tuple(offer for each in FORMATS if (offer := each.offer(Outputs(config_path="train.yaml"))))
+    monkeypatch.setattr(FakeExporter, "formats", lambda self: offers)
+
+    async def check(pilot, app, control) -> None:
+        await pilot.press("5")
+        await settle(pilot)
+        shown = screen_text(app)
+        assert [offer.title for offer in offers if offer.title not in shown] == []
+        await pilot.press("j", "j", "k")
+        await settle(pilot)
+        assert app.view.chosen == offers[1]
+        words = offers[1].description.split()
+        assert [word for word in words if word not in screen_text(app)] == [], "what it is for is told too"
+
+    await drive(histories.whole(), check, size=size, toasts=False)

@@ -26,6 +26,7 @@ from advisor.report.charts import Part, Stacked
 from advisor.report.conclusions import sweep_of
 from advisor.report.evidence import sweep_sentence
 from advisor.report.figures import ceiling_figures, step_figures
+from advisor.report.pictures import front_chart, steps_chart
 from advisor.tui.actions import actions_of
 from advisor.tui.exporting import copy_trace, free_path
 from advisor.tui.views.advice_text import sweep_text
@@ -35,6 +36,7 @@ from advisor.tui.views.trial_rows import build_rows
 from advisor.tui.views.trial_text import selection_text
 from advisor.tui.widgets.operator_table import OperatorTable
 from advisor.tui.widgets.phase_bar import legend
+from advisor.tui.widgets.picture_panel import legend_of
 
 
 def whole_with(profile: Profile) -> list[events.Event]:
@@ -150,6 +152,18 @@ async def test_pictures_stand_in_place_of_the_panels_and_leave_again(size) -> No
         assert "F forward" in screen_text(app)
 
     await drive(histories.timed(), check, size=size, toasts=False)
+
+
+def test_a_legend_names_only_what_stands_in_the_picture() -> None:
+    both = SessionState.of(histories.timed())
+    alone = SessionState.of([event for event in histories.timed() if not isinstance(event, events.StackMeasured)])
+    assert [legend_of(plot) for plot in (steps_chart(both), steps_chart(alone)) if plot] == [
+        "B baseline · S stack",
+        "B baseline",
+    ]
+    front = front_chart(both)
+    assert front is not None
+    assert legend_of(front) == "B baseline · S stack · 1-9 rank · ─ front"
 
 
 async def test_keys_that_need_a_profile_are_hidden_without_one() -> None:

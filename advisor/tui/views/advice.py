@@ -34,6 +34,7 @@ from advisor.tui.views.advice_text import (
     is_checked,
     list_entry,
     nothing_helped,
+    signs_text,
     sweep_text,
     title_text,
     value_lines,
@@ -93,8 +94,6 @@ class AdviceView(DecidingView):
         self.query_one("#advice-empty").display = not items
         self.query_one("#advice-columns").display = bool(items)
         self._show_list(items)
-        decided = sum(item.recipe in self.context.state.decisions for item in items)
-        show_titles(self._list, f"Ranked · {decided} of {len(items)} decided")
         self._show_detail()
         self.show_pictures()
 
@@ -114,6 +113,9 @@ class AdviceView(DecidingView):
             )
             for item in items
         ]
+        decided = sum(item.recipe in decisions for item in items)
+        signs = "" if self.width >= _WIDE else signs_text(prompts)
+        show_titles(self._list, f"Ranked · {decided} of {len(items)} decided", signs)
         ids = [item.recipe for item in items]
         if ids == self._ids:
             for recipe_id, prompt in zip(ids, prompts, strict=True):

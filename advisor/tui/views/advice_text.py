@@ -126,6 +126,15 @@ def _badge(item: Recommendation, decision: Decision | None, value: Value | None 
     return Content.styled(_IN_STACK, "$accent") if item.in_stack and not told else Content("")
 
 
+_SIGNS = {"★": "in stack", "!": "opt-in", "✓": "accepted", "✗": "rejected"}
+
+
+def signs_text(entries: Iterable[Content]) -> str:
+    """The meaning of the signs at the ends of a narrow list's entries, of those that are there."""
+    there = {entry.plain.rstrip()[-1:] for entry in entries}
+    return " · ".join(f"{sign} {word}" for sign, word in _SIGNS.items() if sign in there)
+
+
 def value_lines(values: Sequence[Candidate], state: SessionState) -> list[Content]:
     """The values of a recipe, each with its measured effect, to choose from."""
     width = max((len(text_of(candidate.value)) for candidate in values), default=0)
