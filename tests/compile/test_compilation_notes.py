@@ -100,7 +100,7 @@ def test_a_function_that_was_compiled_too_often():
     (gave_up,) = [note for note in notes if "gave up" in note]
     assert "compiled too often: " in gave_up
     assert "self.calls == " in gave_up
-    assert gave_up.endswith("belongs into tensors")
+    assert gave_up.endswith("belong into tensors")
     assert not any("graph break" in note for note in notes), notes
 
 
