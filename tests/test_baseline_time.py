@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from fake_trials import FakeRun
 from made_up import failed
 
@@ -22,4 +24,5 @@ def test_steps_too_slow_for_the_budget_end_the_session_with_that_reason(monkeypa
     run = FakeRun(tmp_path, too_slow).run()
     assert run.state.failure.message == f"the baseline could not be measured: {SLOW}"
     assert "64.0 programs at a time compete for its" in run.state.failure.hint
+    assert re.search(r"with OMP_NUM_THREADS=\d+ before the command", run.state.failure.hint)
     assert len(asked) == 1

@@ -43,7 +43,10 @@ def of_the_load(cores: int) -> str:
 def with_the_load(hint: str, cores: int) -> str:
     """A hint for what took too long, with the load where that is above the number of cores."""
     busy = of_the_load(cores)
-    return f"{hint} This machine is busy: {busy}." if busy else hint
+    if not busy:
+        return hint
+    threads = f"OMP_NUM_THREADS={max(1, cores // 2)}"
+    return f"{hint} This machine is busy: {busy}; with {threads} before the command, steps often take less time on it."
 
 
 def of_the_budget(known: Known, spent_s: float, total_s: float) -> str:
