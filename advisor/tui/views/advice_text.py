@@ -126,7 +126,7 @@ def _badge(item: Recommendation, decision: Decision | None, value: Value | None 
     return Content.styled(_IN_STACK, "$accent") if item.in_stack and not told else Content("")
 
 
-_SIGNS = {"★": "in stack", "!": "opt-in", "✓": "accepted", "✗": "rejected"}
+_SIGNS = {"★": "in stack", "!": "opt-in"}  # the others follow from the person's own keys
 
 
 def signs_text(entries: Iterable[Content]) -> str:
