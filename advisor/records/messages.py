@@ -73,9 +73,14 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class BuilderReady:
-    """The builder has built the target. ``problem``: why no trial can be forked from it; empty when they can."""
+    """The builder has built the target, or imported what it needs.
+
+    ``problem``: why no trial can be forked from it; empty when they can. ``imported``: the modules of installed
+    packages that building imported, where no trial can be forked.
+    """
 
     problem: str = ""
+    imported: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

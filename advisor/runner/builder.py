@@ -8,7 +8,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -72,11 +72,14 @@ class ForkedTrial:
 class Builder:
     """One builder process for one target. It forks one trial after another, and ends with the process that made it.
 
-    ``helpers`` are processes that building started outside its group, such as a data server; None before a look.
+    With ``imports`` it imports these modules in place of building, and each trial builds the target. ``imported`` are
+    the modules of installed packages that building imported, where no trial can be forked. ``helpers`` are processes
+    that building started outside its group, such as a data server; None before a look.
     """
 
-    def __init__(self, target: TargetSpec, seed: int, log_path: str) -> None:
+    def __init__(self, target: TargetSpec, seed: int, log_path: str, imports: Sequence[str] = ()) -> None:
         self.target = target
+        self.imported: tuple[str, ...] = ()
         self.seed = seed
         self.usable = False
         self._log_path = log_path
@@ -84,7 +87,7 @@ class Builder:
         Path(log_path).parent.mkdir(parents=True, exist_ok=True)
         self._connection, self._theirs = CONTEXT.Pipe()
         self._inbox = Inbox(self._connection)
-        arguments = (target, seed, self._theirs, log_path)
+        arguments = (target, seed, self._theirs, log_path, imports)
         self._process = CONTEXT.Process(target=_enter, args=arguments, daemon=False)
         self.helpers: set[int] | None = None
 
@@ -128,6 +131,7 @@ class Builder:
                 ready = self._inbox.next(_LOOK_EVERY_S)
                 if isinstance(ready, BuilderReady):
                     self.usable = not ready.problem
+                    self.imported = ready.imported
                     return ready.problem
             if self.pid is not None and not cancelled():
                 process_stack.innermost_calls(self.pid, self._log_path)  # for who reads the log
@@ -184,7 +188,7 @@ class Builder:
             self._process.join(1.0)
 
 
-def _enter(target: TargetSpec, seed: int, connection: Connection, log_path: str) -> None:
+def _enter(target: TargetSpec, seed: int, connection: Connection, log_path: str, imports: Sequence[str]) -> None:
     """The builder's first function: preloaded with the fork server, and imported here alone because of torch."""
     try:
         from advisor.trial.builder import builder_main
@@ -192,4 +196,4 @@ def _enter(target: TargetSpec, seed: int, connection: Connection, log_path: str)
         with contextlib.suppress(OSError):
             send_message(connection, BuilderReady(f"PyTorch cannot be imported ({type(error).__name__})"))
         return
-    builder_main(target, seed, connection, log_path)
+    builder_main(target, seed, connection, log_path, imports)

@@ -86,16 +86,22 @@ class Runner:
 
         ``timeout_s`` is for building alone, ``within_s`` for the process's start too, in which torch is imported;
         ``imports_slowly`` is called when that takes long.
-        Returns why that cannot be done, or an empty text; then each trial builds the target for itself.
+        Returns why that cannot be done, or an empty text; then each trial builds the target for itself, in a fork of a
+        process that has imported the libraries for it where that can be.
         """
         self.forget_build()
+        until = time.monotonic() + within_s
         builder = Builder(target, seed, log_path)
         with log_files.bounded(log_path):
             problem = builder.build(timeout_s, lambda: self.cancelled, within_s, imports_slowly=imports_slowly)
-        if problem:
-            builder.close()
-        else:
+            if problem and builder.imported:
+                builder.close()
+                builder = Builder(target, seed, log_path, builder.imported)
+                builder.build(timeout_s, lambda: self.cancelled, until - time.monotonic())
+        if builder.usable:
             self._builder = builder
+        else:
+            builder.close()
         self._end_strays()
         return problem
 

@@ -3,7 +3,8 @@
 Building can cost more than measuring: weights are drawn or read, datasets are opened. A fork is as good as a new build
 while the process has not touched CUDA, and no thread is at work in it or needed by a fork. Threads that are idle,
 such as a memory allocator's, are no hindrance where a fork that is tried first does all that a trial does. Where
-forks are no use, the builder says why.
+forks are no use, the builder says why. Then a second one imports the libraries that the target needed, and no more:
+each trial, forked from that, builds anew.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import math
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection, wait
@@ -29,6 +31,7 @@ import torch
 
 from advisor.machine.host import usable_cores
 from advisor.portable.forked import read_independently
+from advisor.portable.places import is_of_package
 from advisor.process.channel import send_message
 from advisor.process.household import lead_own_group
 from advisor.process.replaced import replaced
@@ -58,20 +61,30 @@ _ENDING_S = 5.0
 _LOOK_EVERY_S = 0.02
 
 
-def builder_main(target: TargetSpec, seed: int, connection: Connection, log_path: str) -> None:
-    """Build the target, say whether trials can be forked from it, and fork one for each spec that comes."""
+def builder_main(
+    target: TargetSpec, seed: int, connection: Connection, log_path: str, imports: Sequence[str] = ()
+) -> None:
+    """Build the target, say whether trials can be forked from it, and fork one for each spec that comes.
+
+    With ``imports`` these modules are imported instead, and each trial builds the target.
+    """
     lead_own_group()
     multiprocessing.set_start_method(None, force=True)
     redirect_output(log_path)
     threads = _Threads(torch.get_num_threads())
     loop: Loop | None = None
+    known = set(sys.modules)
     try:
-        loop = _build(target, seed, threads)
-        problem = _problem_of_forks(loop, threads)
+        if imports:
+            problem = import_libraries(imports, threads.wanted)
+        else:
+            loop = _build(target, seed, threads)
+            problem = _problem_of_forks(loop, threads)
     except BaseException as error:  # the trials will meet and report it
         problem = one_line(error)
-    send_message(connection, BuilderReady(problem))
-    if loop is None or problem:
+    imported = _installed(sys.modules.keys() - known) if problem and loop is not None else ()
+    send_message(connection, BuilderReady(problem, imported))
+    if problem:
         return
     _spare_forks_the_garbage()
     meanwhile = _import_compiler if target.device != "cpu" and _has_cores() else None
@@ -113,6 +126,26 @@ def _build(target: TargetSpec, seed: int, threads: _Threads) -> Loop:
         seed_all(seed)
         with _one_thread(threads):
             return load_target(target)
+
+
+def import_libraries(names: Sequence[str], threads: int) -> str:
+    """Import modules; return the reason against forking this process afterwards. ``threads``: those of PyTorch."""
+    with _asking_nvml(), config_shown_by_a_fork():
+        torch.cuda.is_available()  # what NVML starts when it is asked for the first time is not the libraries'
+        before = thread_ids()
+        with _one_thread(_Threads(threads)):
+            for name in names:
+                with contextlib.suppress(Exception):  # what a trial needs it imports, and reports
+                    importlib.import_module(name)
+    if _forks_cannot_use_cuda():
+        return "importing these libraries uses CUDA"
+    return "" if not started_since(before) and sees_all_threads() else "importing these libraries starts threads"
+
+
+def _installed(names: Iterable[str]) -> tuple[str, ...]:
+    """The modules among these that belong to an installed package, in the order in which they were imported."""
+    wanted = set(names)
+    return tuple(name for name, one in sys.modules.items() if name in wanted and one is not None and is_of_package(one))
 
 
 def _problem_of_forks(loop: Loop, threads: _Threads) -> str:
@@ -262,7 +295,9 @@ def _spare_forks_the_garbage() -> None:
     gc.freeze()
 
 
-def _serve(connection: Connection, loop: Loop, threads: int, *, meanwhile: Callable[[], bool] | None = None) -> None:
+def _serve(
+    connection: Connection, loop: Loop | None, threads: int, *, meanwhile: Callable[[], bool] | None = None
+) -> None:
     """Fork a trial for each spec and report its end, until the other end of the channel closes.
 
     The next trial may be asked for while one is still ending, which is then not told any more: it starts at once, and
@@ -326,7 +361,7 @@ def _look_now_and_then(trial: BaseProcess, connections: tuple[Connection, ...], 
     return bool(connections and wait(connections, 0))
 
 
-def _fork(connection: Connection, loop: Loop, threads: int) -> tuple[BaseProcess, Connection]:
+def _fork(connection: Connection, loop: Loop | None, threads: int) -> tuple[BaseProcess, Connection]:
     """Fork the next trial; return it and its gate. It takes no device memory until the gate is closed."""
     spec, asked_at = connection.recv()
     handle = recv_handle(connection)
@@ -347,7 +382,7 @@ def _enter_fork(
     handle: int,
     asked_at: float,
     *,
-    loop: Loop,
+    loop: Loop | None,
     threads: int,
     closed: Connection,
     builders_ends: tuple[Connection, Connection],

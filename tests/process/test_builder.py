@@ -20,6 +20,7 @@ from trial_processes import SOON_S, building, gone, spec_of
 
 from advisor.records import Outcome, TrialKind
 from advisor.runner.trials import Runner
+from advisor.trial.builder import import_libraries
 
 BUILDS = building("open(os.path.join(os.path.dirname(__file__), 'builds'), 'a').write(f'{os.getpid()}\\n')")
 
@@ -131,6 +132,39 @@ def test_what_cannot_be_forked_is_built_by_each_trial(built, body, problem):
     assert problem in told
     result = run(runner, spec)
     assert result.measured is ("Thread" in body)
+
+
+THREAD = "import threading; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+NOTED = "print('imported before' if 'wsgiref.handlers' in sys.modules else 'not imported'); import wsgiref.handlers\n"
+
+
+def test_trials_that_build_anew_are_forked_from_a_process_that_has_imported_the_libraries(built, tmp_path):
+    runner, problem, spec = built(BUILDS.replace("def build():\n", f"def build():\n    {NOTED}    {THREAD}"))
+    assert "starts threads" in problem
+    results = [run(runner, spec) for _ in range(2)]
+    assert [result.outcome for result in results] == [Outcome.MEASURED] * 2
+    assert len((tmp_path / "builds").read_text().split()) == 3, "once to see that it starts a thread"
+    assert (tmp_path / "logs" / "trial.log").read_text().count("imported before") == 2
+    alone = Runner().run(dataclasses.replace(spec, log_path=str(tmp_path / "alone.log")), lambda message: None)
+    assert "not imported" in (tmp_path / "alone.log").read_text()
+    assert alone.losses == results[0].losses == results[1].losses
+
+
+def test_libraries_that_start_threads_are_imported_by_each_trial(monkeypatch, tmp_path):
+    (tmp_path / "busy_library.py").write_text(f"import time\n{THREAD.replace('60', '1')}")
+    monkeypatch.syspath_prepend(tmp_path)
+    names, threads = ("no_such_library", "busy_library"), torch.get_num_threads()
+    try:
+        assert import_libraries(names, threads) == "importing these libraries starts threads"
+        assert not import_libraries(names, threads), "they are imported already"
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_nothing_is_imported_for_a_target_that_cannot_be_built(built):
+    runner, problem, _ = built(building("import wsgiref.handlers; raise ValueError('no data')"))
+    assert "no data" in problem
+    assert runner._builder is None
 
 
 COMPILE = "torch._inductor.config.compile_threads = 2; torch.compile(nn.Linear(4, 2), backend={!r})(torch.ones(3, 4))"
