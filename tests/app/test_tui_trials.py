@@ -9,25 +9,22 @@ from dataclasses import replace
 import pytest
 import tui_histories as histories
 from tui_fakes import FakeExporter
-from tui_pilot import SIZES, cells, drive, screen_text, settle
+from tui_pilot import cells, drive, screen_text, settle
 
 from advisor.experiment import events
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.records import Candidate, Comparison, OperatorRow, Outcome, TargetSpec
-from advisor.report.pictures import waterfall
 from advisor.tui.context import Context
-from advisor.tui.text import interval_bar, shortened, widest_effect
-from advisor.tui.views.advice_text import list_entry, nothing_helped
-from advisor.tui.views.headline import headline
-from advisor.tui.views.overview_facts import baseline_facts, waterfall_text
+from advisor.tui.text import interval_bar, shortened
+from advisor.tui.views.advice_text import list_entry
 from advisor.tui.views.readings import live_text
 from advisor.tui.views.trial_order import Order, rows_to_show
 from advisor.tui.views.trial_rows import COLUMNS, EFFECT_WIDTH, build_rows, fitting_columns, name_width, tally
 from advisor.tui.views.trial_text import selection_text
 from advisor.tui.widgets.log_tail import LogTail, folded
 from advisor.tui.widgets.operator_table import OperatorTable, columns_of
-from advisor.tui.widgets.status import now_text, stack_text
+from advisor.tui.widgets.status import now_text
 
 PART = "stack without precision.autocast"
 
@@ -365,149 +362,6 @@ def test_pytorchs_own_warnings_are_folded() -> None:
     )
     assert folded(log) == "loading\n(3 lines of PyTorch's own warnings)\nmy own line"
     assert folded("a\n  b") == "a\n  b"
-
-
-# --- the waterfall --------------------------------------------------------------------------------------------
-
-
-def test_the_waterfall_leads_from_the_baseline_to_the_stack(state) -> None:
-    steps = waterfall(state)
-    assert steps[0].start == 1.0
-    assert [step.start for step in steps[1:]] == [step.end for step in steps[:-1]]
-    assert steps[-1].end == pytest.approx(state.stack.comparison.speedup)
-    assert (steps[-1].name, steps[-1].key) == ("together", "")
-    assert [step.name for step in steps[:2]] == ["autocast", "channels_last"], "as they were added"
-    assert steps[0].alone == histories.AUTOCAST.comparison
-
-
-@pytest.mark.parametrize("width", [40, 74, 114, 200])
-def test_each_contribution_is_told_with_its_interval(state, width) -> None:
-    text = waterfall_text(state, width).plain
-    for told in ("+1.41x (1.39–1.43)", "no measurable difference", "2.35x (2.32–2.37)", "+1.03x together"):
-        assert told in text
-    assert ("alone 1.12x" in text) is (width >= 114)
-    if width >= 74:
-        assert max(map(len, text.splitlines())) <= width
-
-
-def test_a_stack_that_is_too_noisy_to_tell_has_no_interval_in_the_waterfall(state) -> None:
-    state.apply(events.StackMeasured(replace(state.stack, comparison=Comparison(1.21, 0.06, 23.94, 0.3))))
-    last = waterfall_text(state, 114).plain.splitlines()[-1]
-    assert "too noisy to tell" in last
-    assert "23.94" not in last
-
-
-def test_there_is_no_waterfall_without_a_contribution_or_a_stack() -> None:
-    state = SessionState.of(histories.whole())
-    assert waterfall_text(state, 100).plain == ""
-    assert waterfall(SessionState()) == []
-    state.apply(events.Decided("compile", histories.Decision.REJECTED))
-    assert waterfall(state) == []
-
-
-def test_what_is_added_to_the_stack_stands_before_what_is_done_alone(state) -> None:
-    (row,) = [row for row in build_rows(state) if row.key == histories.AUTOCAST.candidate.name]
-    assert row.cells["effect"].plain == "+1.41x (1.39–1.43) on the stack"
-    assert widest_effect(state.trials.values(), state.stack) > widest_effect(state.trials.values())
-
-
-# --- never falsely calm ---------------------------------------------------------------------------------------
-
-
-def test_the_first_line_is_the_result_then_its_cost_then_the_key(state) -> None:
-    lines = headline(state).plain.splitlines()
-    assert lines[0] == "2.35x faster: 32.6 ms → 13.9 ms a step, confirmed"
-    assert [
-        text for text in ("2.35x (2.32–2.37)", "memory 5.20 GiB (-43 %)", "close", "44.0 s") if text not in lines[1]
-    ] == []
-    assert lines[-2].startswith("5 exports it")
-    assert lines[-1].startswith("All that applies was tried"), "what more time would bring"
-
-
-def test_the_end_says_what_more_time_would_bring(state) -> None:
-    skipped = histories.failed("tf32", "precision.float32_matmul", "medium", Outcome.SKIPPED, "it needs about 17 s")
-    state.apply(events.TrialMeasured(skipped))
-    told = headline(state).plain.splitlines()[-1]
-    assert told.startswith("1 candidate had no time: R tries them; 3 shows each trial")
-    running = SessionState.of(histories.to_trials())
-    assert "had no time" not in headline(running).plain
-
-
-def warned(state: SessionState) -> str:
-    text = headline(state)
-    assert any("$warning" in str(span.style) for span in text.spans), text.plain
-    return text.plain
-
-
-def test_where_nothing_could_be_judged_the_first_line_says_so_and_what_to_do() -> None:
-    failed = SessionState.of(histories.judged_nothing())
-    assert warned(failed).startswith("Nothing could be judged: its only trial failed.\n")
-    noisy = replace(histories.BASELINE, noise_floor=0.31)
-    told = [*histories.judged_nothing(), events.BaselineMeasured(noisy), events.TrialMeasured(histories.ZERO_GRAD)]
-    assert warned(SessionState.of(told)).startswith("Nothing could be judged: identical runs differ by 31 %")
-    assert warned(SessionState.of([events.SessionFinished(True, 1.0)])).startswith("Nothing was measured")
-    calm = [*histories.judged_nothing(), events.TrialMeasured(histories.ZERO_GRAD)]
-    assert headline(SessionState.of(calm)).plain.startswith("Nothing that was tried is measurably faster.")
-
-
-def test_a_stack_within_the_noise_is_no_success(state) -> None:
-    unclear = replace(state.stack, comparison=Comparison(1.01, 0.98, 1.04, 0.03))
-    state.apply(events.StackMeasured(unclear))
-    assert warned(state).startswith("No measurable difference: 1.01x (0.98–1.04), noise ±3.0 %")
-    assert "exports it" not in headline(state).plain
-
-
-def test_a_stack_whose_interval_leaves_everything_open_is_not_called_as_good() -> None:
-    unclear = events.StackMeasured(replace(histories.STACK, comparison=Comparison(1.24, 0.08, 19.66, 0.06)))
-    told = warned(SessionState.of([*histories.whole(), unclear]))
-    assert told.startswith("Too noisy to tell: 1.24x (may be 16x off)")
-    assert told.count("1.24x") == 1, "an interval that says nothing is told once, in words"
-    assert "End other programs and run again, or give it more time: key + adds a minute." in told
-    over = SessionState.of([*histories.whole(), unclear])
-    assert stack_text(over, wide=True).plain == "stack too noisy to tell"
-    assert "view 5 exports it" not in nothing_helped(over)
-    told = warned(SessionState.of([*histories.to_trials(), unclear]))
-    assert told.endswith("The search goes on. Key 3 shows each trial."), "nothing is concluded before the end"
-
-
-def test_another_batch_size_is_told_in_samples() -> None:
-    state = SessionState.of(histories.whole())
-    bigger = replace(state.stack, result=replace(state.stack.result, batch_size=256), step_ms=55.6)
-    state.apply(events.StackMeasured(bigger))
-    assert headline(state).plain.startswith("2.35x faster: 1,963 → 4,604 samples/s, confirmed")
-
-
-def test_all_rejected_does_not_promise_what_else_helps() -> None:
-    recipes = [item.record.candidate.recipe for item in histories.recommendations()]
-    told = [*histories.whole(), *(events.Decided(recipe, histories.Decision.REJECTED) for recipe in recipes)]
-    shown = headline(SessionState.of(told)).plain
-    assert shown.startswith("The stack is empty")
-    assert "what else helps" not in shown
-    assert "u takes a decision back" in shown
-
-
-def test_figures_of_two_runs_are_not_mixed() -> None:
-    rows = dict(baseline_facts(histories.BASELINE, None))
-    assert str(rows["Spread"]).startswith("32.3 ms to 33.3 ms")
-    other = replace(histories.BASELINE, step_ms=5.52)
-    rows = dict(baseline_facts(other, None))
-    assert "Spread" not in rows
-    assert str(rows["First run"]) == "32.6 ms when its steps were timed singly (32.3 ms to 33.3 ms)"
-
-
-@pytest.mark.parametrize("size", SIZES)
-async def test_after_a_failed_build_nothing_is_waited_for(size) -> None:
-    async def check(pilot, app, control) -> None:
-        await pilot.press("escape")
-        for view in "12345":
-            await pilot.press(view)
-            await settle(pilot)
-            shown = " ".join(screen_text(app).split())
-            assert "Not known" in shown, shown
-            for word in ("being loaded", "being measured", "are chosen once", "appear here", "No operators yet"):
-                assert word not in shown
-
-    await drive(histories.failure(), check, size=size, toasts=False)
 
 
 # --- operators ------------------------------------------------------------------------------------------------

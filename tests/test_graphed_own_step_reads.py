@@ -1,0 +1,174 @@
+"""Numbers that a captured step of the user's own reads, wherever they are kept: a change is followed."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import sys
+import types
+
+import numpy as np
+import pytest
+import torch
+from own_step_loops import Loop, agree, batches, net, sgd
+
+FACTOR = 1.0
+OPTIONS = types.SimpleNamespace(factor=1.0)
+TABLE = {"factor": [1.0, (1.0, 2.0)]}
+OTHERS = types.ModuleType("others_of_this_test")
+OTHERS.FACTOR = 1.0
+
+
+def factor_of_global():
+    return FACTOR
+
+
+class Slotted:
+    __slots__ = ("factor",)
+
+    def __init__(self):
+        self.factor = 1.0
+
+    @property
+    def doubled(self):
+        return 2 * self.factor
+
+
+class OfPackage(collections.UserDict):
+    """Its base reads an attribute that no code here names."""
+
+
+class Holder:
+    factor = 1.0
+
+    def __init__(self):
+        self.of_object = 1.0
+        self.inner = Slotted()
+        self.calls = [lambda: self.of_object]
+
+    def first_call(self):
+        return self.calls[0]()
+
+    def __call__(self):
+        return self.of_object
+
+    def by_text(self):
+        return getattr(self, "of_" + "object") if hasattr(self, "of_object") else 0.0
+
+
+class ByText:
+    def __init__(self):
+        self.factor_of_loss = 1.0
+
+    def read(self, end="loss"):
+        return getattr(self, f"factor_of_{end}")
+
+
+HOLDER, BY_TEXT = Holder(), ByText()
+
+
+def with_default(values={"factor": 1.0}):  # noqa: B006 - a default that is changed
+    return values["factor"]
+
+
+def with_attribute():
+    return with_attribute.factor
+
+
+with_attribute.factor = 1.0
+
+
+@torch.no_grad()
+def decorated():
+    return OPTIONS.factor
+
+
+@functools.lru_cache
+def cached():
+    return OPTIONS
+
+
+partial = functools.partial(lambda factor: factor["value"], factor={"value": 1.0})
+
+
+def imported_inside():
+    import others_of_this_test
+
+    return others_of_this_test.FACTOR
+
+
+def set_global(value):
+    globals()["FACTOR"] = value
+
+
+def set_class(value):
+    Holder.factor = value
+
+
+READINGS = {
+    "global": (factor_of_global, set_global),
+    "namespace": (lambda: OPTIONS.factor, lambda value: setattr(OPTIONS, "factor", value)),
+    "list in a dictionary": (lambda: TABLE["factor"][0], lambda value: TABLE["factor"].__setitem__(0, value)),
+    "tuple": (lambda: TABLE["factor"][1][0], lambda value: TABLE["factor"].__setitem__(1, (value, 2.0))),
+    "attribute": (lambda: HOLDER.of_object, lambda value: setattr(HOLDER, "of_object", value)),
+    "called object": (HOLDER, lambda value: setattr(HOLDER, "of_object", value)),
+    "by its text": (HOLDER.by_text, lambda value: setattr(HOLDER, "of_object", value)),
+    "by a text that is computed": (BY_TEXT.read, lambda value: setattr(BY_TEXT, "factor_of_loss", value)),
+    "function in a list": (HOLDER.first_call, lambda value: setattr(HOLDER, "of_object", value)),
+    "class": (lambda: HOLDER.factor, set_class),
+    "slot": (lambda: HOLDER.inner.factor, lambda value: setattr(HOLDER.inner, "factor", value)),
+    "property": (lambda: HOLDER.inner.doubled, lambda value: setattr(HOLDER.inner, "factor", value)),
+    "default": (with_default, lambda value: with_default.__defaults__[0].update(factor=value)),
+    "attribute of a function": (with_attribute, lambda value: setattr(with_attribute, "factor", value)),
+    "decorated": (decorated, lambda value: setattr(OPTIONS, "factor", value)),
+    "cached": (lambda: cached().factor, lambda value: setattr(OPTIONS, "factor", value)),
+    "partial": (partial, lambda value: partial.keywords["factor"].update(value=value)),
+    "import in a function": (imported_inside, lambda value: setattr(OTHERS, "FACTOR", value)),
+    "module": (lambda: OTHERS.FACTOR, lambda value: setattr(OTHERS, "FACTOR", value)),
+}
+
+
+@pytest.mark.parametrize("reading", list(READINGS))
+def test_a_number_that_changes_is_followed_wherever_it_is(reading, monkeypatch):
+    monkeypatch.setitem(sys.modules, OTHERS.__name__, OTHERS)
+    read, write = READINGS[reading]
+
+    def make():
+        write(1.0)
+        model = net()
+        optimizer = sgd(model)
+
+        def step(batch):
+            loss = read() * model(batch).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return Loop(step, [model], [optimizer])
+
+    step = agree(make, change=lambda at, loop: write(1.0 if at < 6 else 2.0), data=batches(16))
+    assert step.graph.captures == 2, step.refusal or step.patience.reason
+
+
+def test_an_array_of_numpy_is_followed():
+    weights = np.ones(3)
+
+    def make():
+        weights[:] = 1.0
+        model = net()
+        optimizer = sgd(model)
+
+        def step(batch):
+            loss = float(weights[1]) * model(batch).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return Loop(step, [model], [optimizer])
+
+    def change(at, loop):
+        weights[1] = 1.0 if at < 6 else 2.0
+
+    assert agree(make, change=change, data=batches(16)).graph.captures == 2
