@@ -134,7 +134,10 @@ def build_rows(state: SessionState, waiting: Collection[str] = ()) -> list[Row]:
         rows.append(_baseline_row(state))
     if state.stack and (state.stack.settings or state.stack.pending):
         rows.append(_stack_row(state, widest))
-    candidates = {name: _candidate_row(name, state, widest, waited_for=name in waiting) for name in state.candidates}
+    room = EFFECT_WIDTH + NAME_WIDTH - name_width(state)
+    candidates = {
+        name: _candidate_row(name, state, widest, room, waited_for=name in waiting) for name in state.candidates
+    }
     ran = {name for name in candidates if state.running == name or state.has_run(name)}
     # Trials of no candidate: stacks, parts of stacks, repeats of the baseline, instruments.
     others = [name for name in state.logs if name != BASELINE and state.candidate(name) is None]
@@ -209,7 +212,7 @@ def _of_several_gpus(name: str, state: SessionState) -> str:
     return next((against_one_gpu(row) for row in rows if row.trial == name), "")
 
 
-def _candidate_row(name: str, state: SessionState, widest: float, *, waited_for: bool = False) -> Row:
+def _candidate_row(name: str, state: SessionState, widest: float, room: int, *, waited_for: bool = False) -> Row:
     record = state.trials.get(name)
     log_path = state.logs.get(name, "") or (record.result.log_path if record else "")
     if state.running == name:
@@ -221,7 +224,7 @@ def _candidate_row(name: str, state: SessionState, widest: float, *, waited_for:
         return _row(name, cells, log_path)
     if record is None:
         return _row(name, _waiting_cells(name, state), log_path)
-    cells = _record_cells(record, widest, EFFECT_WIDTH + NAME_WIDTH - name_width(state))
+    cells = _record_cells(record, widest, room)
     rejected = record.candidate.recipe in state.rejected
     cells["name"] = _plain(_named(name, state), "dim" if rejected or record.verdict is Verdict.SKIPPED else "")
     if rejected:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 from textual import on
@@ -159,20 +160,19 @@ class TrialsView(DecidingView):
 
     def can(self, name: str) -> bool:
         """Whether an action does anything just now: most are about the selected row."""
-        state, filtered = self.context.state, bool(self._order.query)
-        possible = {
-            "log": bool(self._rows),
-            "sort": bool(self._rows) or filtered,
-            "filter": bool(self._rows) or filtered,
-            "follow": state.running in self._rows and not self._follows,
-            "hide": bool(state.skipped),
-            "copy": bool(self.text_to_copy()),
-            "undo": self.context.can_undo,
-            "retry": self._can_retry(),
-            "accept": self._can_decide(Decision.ACCEPTED),
-            "reject": self._can_decide(Decision.REJECTED),
+        checks: dict[str, Callable[[], object]] = {
+            "log": lambda: self._rows,
+            "sort": lambda: self._rows or self._order.query,
+            "filter": lambda: self._rows or self._order.query,
+            "follow": lambda: self.context.state.running in self._rows and not self._follows,
+            "hide": lambda: self.context.state.skipped,
+            "copy": self.text_to_copy,
+            "undo": lambda: self.context.can_undo,
+            "retry": self._can_retry,
+            "accept": partial(self._can_decide, Decision.ACCEPTED),
+            "reject": partial(self._can_decide, Decision.REJECTED),
         }
-        return possible[name]
+        return bool(checks[name]())
 
     def _can_retry(self) -> bool:
         """Whether the selected trial has ended, or is a stack that is left to be measured."""
