@@ -188,3 +188,16 @@ def test_a_compilation_beside_other_programs_gets_the_time_that_it_then_takes(la
         crowded = replace(facts, hardware=replace(facts.hardware, host=host(load=load)))
         limits.append(lab._spec(move, with_stack(FUSED.settings, known_of(crowded))).timeout_s)
     assert limits[1] == pytest.approx(3 * limits[0])
+
+
+def test_an_instrumented_pass_takes_longer_beside_other_programs_and_leaves_the_turns_their_time(lab, monkeypatch):
+    profile = Move(Kind.PROFILE, BASELINE, 1.08, "baseline, instrumented")
+    facts = gpu_facts(operations=200)
+    crowded = replace(facts, hardware=replace(facts.hardware, host=host(load=48.0)))
+    quiet_s, crowded_s = (lab.cost_s(profile, known_of(each)) for each in (facts, crowded))
+    assert crowded_s - 3.0 == pytest.approx(3 * (quiet_s - 3.0))
+    specs = []
+    monkeypatch.setattr(lab.bench, "run", lambda spec: specs.append(spec) or result_at(1.0))
+    known = with_stack(STACK, known_of(facts))
+    lab.measure(profile, known)
+    assert specs[0].timeout_s == pytest.approx(lab.bench.budget.timeout_s - lab.reserve_s(known))

@@ -74,9 +74,14 @@ def first_run(bench: Bench, hardware: Hardware, findings: tuple[Finding, ...]) -
     return replace(facts, findings=relevant(findings, facts)), result
 
 
-def instrumented_run(bench: Bench, facts: Facts) -> tuple[Facts, TrialResult]:
-    """Run the baseline with the instrumented pass behind it: the facts with its profile, and one more run."""
-    result = bench.run(bench.spec("baseline, instrumented", {}, kind=TrialKind.PROFILE))
+def instrumented_run(bench: Bench, facts: Facts, *, reserve_s: float) -> tuple[Facts, TrialResult]:
+    """Run the baseline with the instrumented pass behind it: the facts with its profile, and one more run.
+
+    It is given up where it would take the seconds that are reserved for the turns.
+    """
+    spec = bench.spec("baseline, instrumented", {}, kind=TrialKind.PROFILE)
+    within_s = max(1.0, spec.timeout_s - reserve_s)
+    result = bench.run(replace(spec, timeout_s=within_s))
     profile = bench.profiled.profile if bench.profiled and result.measured else facts.profile
     return replace(facts, profile=profile), result
 

@@ -74,7 +74,9 @@ class Lab:
             case Kind.TURNS:
                 return turns_s(self.bench, move.settings, side_by_side=self._may_run_side_by_side(known, move.settings))
             case Kind.PROFILE:
-                return once_s + _INSTRUMENTS_S + _INSTRUMENTS_PER_OPERATION_S * known.plan.facts.operations
+                facts = known.plan.facts
+                beside_s = _INSTRUMENTS_S + _INSTRUMENTS_PER_OPERATION_S * facts.operations
+                return once_s + facts.hardware.host.crowding * beside_s
             case Kind.HOST:
                 return _CPU_TRIAL_S
         return max(once_s, 0.1)
@@ -184,7 +186,7 @@ class Lab:
 
     def _profile(self, known: Known) -> Evidence:
         facts = known.plan.facts
-        found, result = instrumented_run(self.bench, facts)
+        found, result = instrumented_run(self.bench, facts, reserve_s=self.reserve_s(known))
         if found != facts:
             self._emit(events.FactsFound(found))
         return Evidence(runs=((BASELINE, result),), facts=found)
