@@ -84,11 +84,11 @@ class Lab:
     def affords(self, move: Move, known: Known) -> bool:
         """Whether there is time for a move, and for the stack's turns behind it.
 
-        Where time is reserved for the turns, a move has to leave it also when it takes as long as the longest of late.
-        Nothing is reserved against a bold leap: it is what the turns would measure. A compilation that may end too late
-        is started all the same, for it is given all the time that is left; but the turns of a stack that nobody could
-        recommend before them, as on a noisy machine, have theirs. Before it the noise is looked at where that
-        takes a small part of the budget and leaves the compilation its time.
+        Time that is reserved for the turns has to remain, even if the move takes as long as the longest of the latest
+        trials. Exception: a bold leap may use the reserve, since the turns would measure that leap. A bold leap that
+        compiles starts even if it may end too late, and gets all the time that is left; only the turns of a stack that
+        nothing else could recommend, as on a noisy machine, keep theirs. The noise is measured before it where that
+        takes a small part of the budget.
         """
         budget, cost_s = self.bench.budget, self.cost_s(move, known)
         if self.bench.steering.ending:

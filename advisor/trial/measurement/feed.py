@@ -55,7 +55,7 @@ def compared_with(first: Form, batch: Any, turn: int) -> Iterator[None]:
 
 
 def form_problem(error: Exception, first: Form, batch: Any, turn: int) -> TargetError | None:
-    """The error that says in what batch ``turn``, on which a step failed, differs from the first; None for one alike.
+    """The error for a step that failed on batch ``turn`` because its form differs from the first batch's; else None.
 
     None as well where ``error`` says what to do already.
     """
