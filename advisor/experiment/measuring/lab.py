@@ -85,28 +85,38 @@ class Lab:
         """Whether there is time for a move, and for the stack's turns behind it.
 
         Time that is reserved for the turns has to remain, even if the move takes as long as the longest of the latest
-        trials. Exception: a bold leap may use the reserve, since the turns would measure that leap. A bold leap that
-        compiles starts even if it may end too late, and gets all the time that is left; only the turns of a stack that
-        nothing else could recommend, as on a noisy machine, keep theirs. The noise is measured before it where that
-        takes a small part of the budget.
+        trials.
         """
         budget, cost_s = self.bench.budget, self.cost_s(move, known)
         if self.bench.steering.ending:
             return False
-        if move.is_bold and move.kind is Kind.CONTROL:
-            leaps_s = [self.cost_s(other, known) for other in moves(known) if other.kind is Kind.LEAP]
-            small = cost_s <= POLICY.before_leap * budget.total_s
-            return (small or not leaps_s) and budget.allows(cost_s + sum(leaps_s))
         if move.is_bold:
-            compiling = self.bench.catalog.cost(move.settings)
-            if move.in_place_of and budget.allows(POLICY.safe * self.cost_s(move.in_place_of, known)):
-                return False
-            shortest_s = POLICY.gamble * cost_s if compiling else cost_s
-            return budget.allows(shortest_s, reserve_s=self._reserve_against_a_leap_s(known))
+            return self._affords_noise(move, known) if move.kind is Kind.CONTROL else self._affords_leap(move, known)
         if move.kind is Kind.TURNS:
             return budget.allows(cost_s)
         reserve_s = self.reserve_s(known)
         return budget.allows(cost_s + (budget.overrun_s if reserve_s else 0.0), reserve_s=reserve_s)
+
+    def _affords_noise(self, control: Move, known: Known) -> bool:
+        """Whether the control before a bold leap takes a small part of the budget, and leaves the leap its time."""
+        cost_s = self.cost_s(control, known)
+        leaps_s = [self.cost_s(other, known) for other in moves(known) if other.kind is Kind.LEAP]
+        small = cost_s <= POLICY.before_leap * self.bench.budget.total_s
+        return (small or not leaps_s) and self.bench.budget.allows(cost_s + sum(leaps_s))
+
+    def _affords_leap(self, leap: Move, known: Known) -> bool:
+        """Whether there is time for a bold leap. It may use the turns' reserve, since the turns would measure it.
+
+        One that compiles starts even if it may end too late, and gets all the time that is left; only the turns of a
+        stack that nothing else could recommend, as on a noisy machine, keep theirs. A shorter one is not affordable
+        where there is time for the longer.
+        """
+        budget, cost_s = self.bench.budget, self.cost_s(leap, known)
+        if leap.in_place_of and budget.allows(POLICY.safe * self.cost_s(leap.in_place_of, known)):
+            return False
+        compiles = self.bench.catalog.cost(leap.settings) > 0
+        shortest_s = POLICY.gamble * cost_s if compiles else cost_s
+        return budget.allows(shortest_s, reserve_s=self._reserve_against_a_leap_s(known))
 
     def reserve_s(self, known: Known) -> float:
         """The seconds that are reserved for measuring the stack in turn with the baseline: a fifth at most.
