@@ -14,6 +14,7 @@ from advisor.errors import UsageError
 from advisor.experiment.state import SessionState
 from advisor.export.settings_file import settings_yaml
 from advisor.recipe.settings import Settings
+from advisor.report.verdict import verdict
 
 DATE = datetime.date(2025, 11, 3)
 
@@ -36,6 +37,13 @@ def test_the_whole_file(state):
         "optimizer.implementation: fused  # alone: 1.019x (1.014–1.023)\n"
         "precision.autocast: bfloat16  # alone: 1.12x (1.11–1.13)\n"
     )
+
+
+def test_a_session_that_used_one_gpu_of_several_says_one():
+    state = SessionState.of(sample_history())
+    state.hardware = replace(state.hardware, gpus=2 * state.hardware.gpus)
+    assert "# hardware: 1 x NVIDIA H200\n" in settings_yaml(state, state.stack_settings, date=DATE)
+    assert " on 1 x NVIDIA H200, confirmed" in verdict(state)
 
 
 def test_settings_other_than_the_stack_do_not_claim_its_speedup(state):

@@ -10,7 +10,7 @@ from advisor.figures.formatting import format_interval, format_ms, format_pendin
 from advisor.files.config_file import dumped
 from advisor.recipe.settings import Settings
 from advisor.records import Comparison, ScalingRecord, StackRecord, TrialRecord, Value
-from advisor.report.figures import effect_words, hardware_line, how_confirmed
+from advisor.report.figures import effect_words, how_confirmed, measured_on
 from advisor.report.several_gpus import gpus_to_start, launch_command
 from advisor.report.verdict import why_no_stack
 from advisor.version import __version__
@@ -42,7 +42,7 @@ def provenance(state: SessionState, target: str) -> Iterator[str]:
     if target:
         yield f"target: {target}"
     if state.hardware:
-        yield f"hardware: {hardware_line(state.hardware)}"
+        yield f"hardware: {measured_on(state)}"
     versions = state.facts.versions if state.facts else {}
     if versions:
         yield "versions: " + ", ".join(f"{name} {version}" for name, version in versions.items())

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
     format_bytes,
     format_count,
@@ -311,3 +312,13 @@ def hardware_line(hardware: Hardware) -> str:
     if not names:
         return f"{hardware.host.cpu}, {hardware.host.usable_cores} cores"
     return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
+
+
+def measured_on(state: SessionState) -> str:
+    """The device that a session measured on; all GPUs of the machine where it used several, or the processor."""
+    workload = state.facts.workload if state.facts else None
+    if state.hardware is None:
+        return ""
+    if state.scaling is not None or workload is None or workload.device_type == "cpu":
+        return hardware_line(state.hardware)
+    return f"1 x {workload.device_name}"

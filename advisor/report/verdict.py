@@ -21,7 +21,7 @@ from advisor.figures.formatting import (
 )
 from advisor.records import BaselineRecord, Mode, Objective, StackRecord, TrialRecord
 from advisor.report.conclusions import candidates_tried, count_untried, settings_to_export, stack_helps
-from advisor.report.figures import IN_TURN, MEASURED_ONCE, format_tokens, hardware_line, own_figures, tokens_per_s
+from advisor.report.figures import IN_TURN, MEASURED_ONCE, format_tokens, measured_on, own_figures, tokens_per_s
 
 
 def verdict(state: SessionState) -> str:
@@ -37,7 +37,7 @@ def verdict(state: SessionState) -> str:
 
 
 def _result_sentence(state: SessionState, baseline: BaselineRecord) -> str:
-    where = f" on {hardware_line(state.hardware)}" if state.hardware else ""
+    where = f" on {measured_on(state)}" if state.hardware else ""
     stack, by = state.stack, Yardstick(state.goal, baseline)
     if stack is not None and stack.pending:
         return _pending_sentence(state, stack, where)
