@@ -192,7 +192,7 @@ def test_a_compilation_beside_other_programs_gets_the_time_that_it_then_takes(la
 
 def test_an_instrumented_pass_takes_longer_beside_other_programs_and_leaves_the_turns_their_time(lab, monkeypatch):
     profile = Move(Kind.PROFILE, BASELINE, 1.08, "baseline, instrumented")
-    facts = gpu_facts(operations=200)
+    facts = replace(gpu_facts(), operations=200)
     crowded = replace(facts, hardware=replace(facts.hardware, host=host(load=48.0)))
     quiet_s, crowded_s = (lab.cost_s(profile, known_of(each)) for each in (facts, crowded))
     assert crowded_s - 3.0 == pytest.approx(3 * (quiet_s - 3.0))
