@@ -22,13 +22,14 @@ memory, so a dataset that only slices tensors can become slower.
 
 Numerics
 --------
-exact: the sampler still decides the order. Augmentation draws its random numbers in the workers, so the single
-samples differ as they do between two seeds. Each worker has a copy of a random generator that the dataset or a
-transform holds, so several draw the same numbers, which is measured as changed. An iterable dataset has to divide its
-samples by `get_worker_info()`, or every worker yields all of them: then no more than one is tried. Several of one that
-does hand out its samples in another order, which is measured as changed. A sampler with a `state_dict()` gets no
-workers: they read it ahead, and a run that goes on from a checkpoint would leave samples out. Nor do samples that
-depend on a count of those that were read, which each worker would keep for itself.
+exact: the sampler still decides the order. Before a loader gets workers, a fork of the process tries out whether they
+read the same samples. Where these depend on what was read before (a count, a buffer, a random generator that the
+dataset holds), where the dataset reads others in a worker, or where `worker_init_fn` seeds all workers alike, it gets
+none. Augmentation draws its random numbers in the workers, so the single samples differ as they do between two seeds:
+`prepare` warns of that. An iterable dataset has to divide its samples by `get_worker_info()`, or every worker yields
+all of them: then no more than one is tried. Several of one that does hand out its samples in another order, which is
+measured as changed. A sampler with a `state_dict()` gets no workers: they read it ahead, and a run that goes on from a
+checkpoint would leave samples out.
 
 References
 ----------

@@ -23,6 +23,8 @@ from advisor.portable.reached import (
     seen_by_workers,
     watched_of,
 )
+from advisor.portable.unread import UnreadKept, samplers_of
+from advisor.portable.worker_samples import DRAWN_IN_WORKERS, ORDER_OF_STREAM, SAMPLES, difference_in_workers
 
 WITHOUT_WORKERS = {"prefetch_factor": None, "persistent_workers": False, "multiprocessing_context": None, "timeout": 0}
 # The options under which an iterator reads its samples in this process.
@@ -58,8 +60,11 @@ def with_workers(loader: typing.Any, num_workers: int) -> typing.Any:
     """A loader with this many workers, which live on between epochs unless the dataset has to hear of each epoch.
 
     Workers that live on already do so whatever their number. Where Accelerate rebuilds the loader they start anew in
-    each epoch, with a warning.
+    each epoch, with a warning. Raises ValueError where workers, if there were none, would read other samples; that they
+    draw other random numbers is a warning.
     """
+    if num_workers and not loader.num_workers:
+        refuse_other_samples(loader, num_workers)
     stay = num_workers > 0 and (loader.persistent_workers or not hears_of_epochs(loader.dataset))
     if stay and not loader.persistent_workers and is_rebuilt_later(loader):
         stay = False
@@ -230,46 +235,6 @@ class IteratorsOf:
         return Epoch(self, before.iterator, None)
 
 
-class UnreadKept:
-    """A sampler that is asked for another iterator only when the last one has been read from.
-
-    It gives nothing before it is ``open``. What it gave stays in ``given`` until the batch is handed out. ``decided``:
-    all indices were there as the epoch began, so what becomes of their sampler makes no difference to them.
-    """
-
-    def __init__(self, loader: typing.Any) -> None:
-        self.sampler = loader._index_sampler
-        self.samplers = samplers_of(loader)  # the loader itself may be gone before its batches have been read
-        self.open = False
-        self.unread: typing.Iterator[typing.Any] | None = None
-        self.given: collections.deque[typing.Any] = collections.deque()
-        self.decided = False
-
-    def __len__(self) -> int:
-        return len(self.sampler)
-
-    def __iter__(self) -> typing.Iterator[typing.Any]:
-        if self.unread is None:
-            self.unread = iter(self.sampler)
-            self.decided = is_told_at_once(self.unread)
-        return self
-
-    def __next__(self) -> typing.Any:
-        if not self.open or self.unread is None:
-            raise StopIteration
-        self.given.append(next(self.unread))
-        frame = getattr(self.unread, "gi_frame", None)
-        if frame is not None and isinstance(self.sampler, torch.utils.data.BatchSampler):
-            self.decided = is_told_at_once(frame.f_locals.get("sampler_iter"))
-        return self.given[-1]
-
-    def read_on(self) -> list[typing.Any]:
-        """The samplers that are read as the epoch goes on: where the order is decided, the one that forms batches."""
-        if not self.decided:
-            return self.samplers
-        return [self.sampler] if hasattr(self.unread, "gi_frame") else []
-
-
 class Epoch:
     """The batches of one epoch of a loader with workers. ``iterator`` is PyTorch's, which several epochs may share.
 
@@ -383,17 +348,6 @@ class Epoch:
         loader._iterator = self.maker.in_turn(lambda: self.maker.after(self, loader))
 
 
-def samplers_of(loader: typing.Any) -> list[typing.Any]:
-    """A loader's samplers, also the one within its batch sampler."""
-    samplers = (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
-    return [sampler for sampler in samplers if sampler is not None]
-
-
-def is_told_at_once(iterator: typing.Any) -> bool:
-    """Whether an iterator goes through a list, a tuple or a range, whose elements were decided when it was made."""
-    return isinstance(iterator, (type(iter([])), type(iter(())), type(iter(range(0)))))
-
-
 def draw_seed(loader: typing.Any) -> None:
     """Draw the random number that a new iterator draws."""
     torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
@@ -456,6 +410,35 @@ def resized_batches(loader: typing.Any, size: int) -> typing.Any:
     if length_of(resized) != length_of(plain):
         raise ValueError(f"{type(resized).__name__} forms its batches in its own way: change the batch size there")
     return resized
+
+
+def refuse_other_samples(loader: typing.Any, num_workers: int) -> None:
+    """Raise ValueError where workers would read other samples of a dataset than this process does.
+
+    What forks would read is tried out in one; a stream's workers have samples of their own.
+    """
+    if "dataset" not in vars(loader) or not forks(loader):
+        return
+    if isinstance(loader.dataset, torch.utils.data.IterableDataset):
+        if num_workers > 1 and divides_samples(loader):
+            warnings.warn(f"data.num_workers: {ORDER_OF_STREAM}", stacklevel=4)
+        return
+    difference = difference_in_workers(lambda in_worker: first_samples(loader, int(in_worker)))
+    if difference == DRAWN_IN_WORKERS:
+        warnings.warn(f"data.num_workers: {difference}", stacklevel=4)
+    elif difference:
+        raise ValueError(difference)
+
+
+def first_samples(loader: typing.Any, num_workers: int) -> typing.Any:
+    """A batch of a loader's first samples, whatever its sampler draws."""
+    indices = list(itertools.islice(range(len(loader.dataset)), SAMPLES))
+    copied = copy_with(loader, num_workers=num_workers, persistent_workers=False)
+    if loader.batch_sampler is None:
+        give_options(copied, {"sampler": indices[:1]})
+    else:
+        give_options(copied, {"batch_sampler": [indices]})
+    return next(iter(copied))
 
 
 def refuse_repeated_samples(loader: typing.Any, changes: dict[str, typing.Any]) -> None:
