@@ -96,7 +96,7 @@ def _plan_data(plan: StepPlan, code: str) -> str:
 
 
 def _data_parts(codes: Mapping[str, str], file: str, prepare: str) -> dict[str, top_level.Parts]:
-    """By key, the code of what concerns the loader: worker processes import what can stand at the top of the file.
+    """The code of the loader's recipes by key, split for the top of the file, which worker processes import.
 
     ``file`` is the rest of the file, and ``prepare`` the function as it is without these recipes.
     """

@@ -248,7 +248,7 @@ class GraphedOwnStep(GraphedStep):
 
 
 class StepState:
-    """What a step reaches, as it was when this was made, and what a graph needs to find the same.
+    """A snapshot of the objects that a step reaches, of which a graph needs some to stay the same.
 
     ``replaced`` are the names of tensors that each step replaces without having read them: these may be others.
     ``leaves`` are the tensors with gradients. Of a captured step, ``fixed`` has those gradients that must be the same,
@@ -282,13 +282,13 @@ class StepState:
         return self.reached.cannot_watch
 
     def changed(self) -> str:
-        """What is another than when this was made, in words; empty where nothing is."""
+        """The changes since the snapshot, in words; empty for none."""
         if names := self._names_changed():
             return f"{names[0]} changed"
         return self._changed_beside()
 
     def changed_by_step(self) -> list[str]:
-        """What the step since left in another state, in words."""
+        """The changes that the step since has left behind, in words."""
         return self._names_changed() or list(filter(None, [self._changed_beside()]))
 
     def draws(self) -> list[typing.Any]:

@@ -1,4 +1,4 @@
-"""What a captured step leaves in names for the loop to read, such as a dictionary of figures to log."""
+"""Values that a captured step leaves in names for the loop to read, such as a dictionary of figures to log."""
 
 import collections
 import itertools

@@ -65,7 +65,7 @@ class ObservedStep(TorchDispatchMode):
         return result
 
     def differs_from(self, other: "ObservedStep") -> str:
-        """How this step differs from another, in words; empty where both run the same operators on the same tensors."""
+        """The difference between two steps, in words; empty where both run the same operators on the same tensors."""
         if self.operators == other.operators:
             return ""
         pairs = zip(self.operators, other.operators, strict=False)
@@ -78,7 +78,7 @@ class ObservedStep(TorchDispatchMode):
         return address in self.read or any(address == address_of(number) for number, _ in self.numbers)
 
     def address_of_gradient(self, leaf: torch.Tensor) -> int | None:
-        """Where the gradient lay that a leaf had before the step; None where it had none."""
+        """The address of the gradient that a leaf had before the step; None where it had none."""
         return self._gradients.get(id(leaf))
 
     def has_read_gradient(self, leaf: torch.Tensor) -> bool:

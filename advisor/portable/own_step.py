@@ -46,7 +46,7 @@ class OwnStep(InferStep):
 
 
 def as_tensors(result: typing.Any) -> typing.Any:
-    """What a step returned, with tensors in place of the Python numbers that may be its loss."""
+    """The result of a step, with tensors in place of the Python numbers that may be its loss."""
     if isinstance(result, (int, float)) and not isinstance(result, bool):
         return torch.tensor(float(result))
     if isinstance(result, collections.abc.Mapping):

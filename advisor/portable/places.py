@@ -137,7 +137,7 @@ def is_options(value: typing.Any) -> bool:
 
 
 def inner_state(value: typing.Any) -> typing.Any:
-    """What tells an object from what it was before it was written to; None for one that is told by its place alone.
+    """A value that changes when an object is written to; None for an object that is compared by its place alone.
 
     These are arrays, random generators, and the environment.
     """

@@ -332,7 +332,7 @@ def names_by_text(code: types.CodeType) -> set[str]:
 
 
 def fact_of(value: typing.Any) -> typing.Any:
-    """What a value is compared by: itself, its class and size where it is a container, or which object it is."""
+    """The key by which a value is compared: itself, the class and size of a container, or the object's identity."""
     if is_plain(value):
         return type(value), value
     if isinstance(value, (dict, tuple, frozenset, *SEQUENCES)):

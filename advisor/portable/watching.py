@@ -160,7 +160,7 @@ class Watch:
         return self.read_states() != self.states
 
     def read_states(self) -> list[Any]:
-        """What is in the arrays, the random generators and the environment."""
+        """The contents of the arrays, the random generators and the environment."""
         return [inner_state(value_at(*place)) for place in self.written_in]
 
     def has_other_flags(self) -> bool:

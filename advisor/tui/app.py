@@ -280,7 +280,7 @@ class AdvisorApp(App[AppResult]):
         return action != "steer" or (self.alive and self.steering.can(str(parameters[0])))
 
     def action_steer(self, name: str) -> None:
-        """Do what a key that steers the session says."""
+        """Carry out a key that steers the session."""
         self.steering.do(name)
         self._draw()
 
@@ -309,7 +309,7 @@ class AdvisorApp(App[AppResult]):
         self._pick_session("Open a session", lambda picked: self.go_on_with(Then(picked)))
 
     def action_compare(self) -> None:
-        """Pick a recorded session and tell what changed from it to this one."""
+        """Pick a recorded session and show the changes from it to this one."""
         now = Measured(self._session_id, self.context.request, self.context.state)
         title = "Compare with an earlier session"
         self._pick_session(title, lambda picked: self.push_screen(ComparisonScreen(picked, now)))
@@ -360,7 +360,7 @@ class AdvisorApp(App[AppResult]):
         self.exit(replace(result, then=self._then), return_code=result.exit_code)
 
     def result(self) -> AppResult:
-        """Return what to say after the app has closed, or where it never opened."""
+        """Return the app's result, also where it never opened."""
         recorded = self.context.recorded
         return result_of_recorded(self._session_id) if recorded else result_of(self.context.state, self._session_id)
 

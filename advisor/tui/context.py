@@ -31,7 +31,7 @@ _TOLERANCE_S = 2.0
 
 
 class Countdown:
-    """Counts down from what the session told last. ``clock`` gives seconds, from anywhere.
+    """Counts down from the session's last estimate. ``clock`` gives seconds, from anywhere.
 
     What is shown never rises, unless the session has found more to do: ``rise_s`` says then by how much.
     """
@@ -45,7 +45,7 @@ class Countdown:
         self.rise_s = 0.0
 
     def update(self, state: SessionState) -> None:
-        """The session has told just now how far it is."""
+        """Take over a new estimate of the session."""
         told_s, now = state.left_s, self._clock()
         if told_s is None:
             return

@@ -31,14 +31,14 @@ class Decider:
         self._replaced: list[tuple[str, Decision | None, Value | None]] = []
 
     def decide(self, recipe: str, decision: Decision | None, value: Value | None = None) -> None:
-        """Take a decision, or take it back (None), and say what follows from it."""
+        """Take a decision, or take it back (None), and tell the consequences."""
         state = self._context.state
         self._replaced.append((recipe, state.decisions.get(recipe), state.accepted_values.get(recipe)))
         self._take(recipe, decision, value)
         self._context.can_undo = bool(self._replaced)
 
     def undo(self) -> str:
-        """Go back to what was decided before the last decision; the recipe that it was about."""
+        """Undo the last decision, and return the recipe that it was about."""
         recipe, decision, value = self._replaced.pop()
         self._take(recipe, decision, value)
         self._context.can_undo = bool(self._replaced)
@@ -56,7 +56,7 @@ class Decider:
         self.rework_soon()
 
     def _keep(self, recorded: Recorded, recipe: str, decision: Decision | None, value: Value | None) -> None:
-        """Decide about a recorded session: what is measured follows once it goes on."""
+        """Keep a decision with a recorded session: it is followed once the session goes on."""
         told = consequence(self._context.state, recipe, decision, value, measures=False)
         try:
             event = recorded.decide(recipe, decision, value)
@@ -68,7 +68,7 @@ class Decider:
         self._app.tell(told)
 
     def session_finished(self) -> None:
-        """Have the stack follow what the session had no time to follow."""
+        """Have the stack follow decisions for which the session had no time."""
         if self._meanwhile:
             self.rework_soon()
 

@@ -22,7 +22,7 @@ from advisor.records.outputs import Outputs
 
 
 class FileExporter:
-    """Writes what a session found: the same files that the command line's options write.
+    """Writes a session's files, the same as the command line's options.
 
     Every method may raise ``AdvisorError`` with a message and a hint.
     """

@@ -12,7 +12,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A blocking call and what the status bar says while it lasts; the ``trial`` that it runs, if it is one."""
+    """A blocking call and its text in the status bar; the ``trial`` that it runs, if it is one."""
 
     name: str
     call: Callable[[], None]
@@ -57,7 +57,7 @@ class Jobs:
         self._later = job, self._after(delay_s, self._add_now)
 
     def forget_later(self) -> None:
-        """Do not add what :meth:`add_later` was given."""
+        """Drop the job that :meth:`add_later` was given."""
         if self._later:
             self._later[1].stop()
             self._later = None

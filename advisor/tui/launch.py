@@ -58,7 +58,7 @@ def show_session(session_id: str = "", recipe_folders: tuple[str, ...] = ()) -> 
 
 
 def _run(app: AdvisorApp, request: Request, outputs: Outputs) -> int:
-    """Run the app, write what was asked for, and go on with the session that the person chose to see next.
+    """Run the app, write the outputs, and go on with the session that the person chose to see next.
 
     After a signal that came before the app could open there is nothing to show: it stays closed.
     """

@@ -105,7 +105,7 @@ class MainScreen(Screen[object]):
         self.action_show_view(ids[(ids.index(self.view.id or ids[0]) + step) % len(ids)])
 
     def draw(self) -> None:
-        """Draw the view that is shown, and what stands around it."""
+        """Draw the visible view, and the bars around it."""
         self._version = self.context.version
         self.view.show()
         self.query_one(StatusBar).show(self.context)

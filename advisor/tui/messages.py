@@ -1,4 +1,4 @@
-"""Messages inside the app: what threads post to it, and what views ask of it."""
+"""Messages inside the app: those that threads post, and requests of views."""
 
 from __future__ import annotations
 

@@ -38,12 +38,12 @@ class AppResult:
 
 
 def result_of_recorded(session_id: str) -> AppResult:
-    """Return what to say after a recorded session was shown."""
+    """Return the app's result after a recorded session."""
     return AppResult(ExitCode.OK, (_open_again(session_id),))
 
 
 def result_of(state: SessionState, session_id: str) -> AppResult:
-    """Return what to say after a session that measured."""
+    """Return the app's result after a session that measured."""
     lines = _kept(state, session_id)
     if state.failure:
         failure = state.failure

@@ -1,4 +1,4 @@
-"""The screens that lie over the views: help, what went wrong, and questions before something is done."""
+"""The screens over the views: help, failures, and questions before an action."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class HelpScreen(ModalScreen[None]):
 
 
 class FailureScreen(ModalScreen[None]):
-    """The session cannot go on: what happened, what to do, and the details."""
+    """The screen for a session that cannot go on: the error, what to do, and the details."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss", "Look around", tooltip="Close this panel; the views stay", id="failure.close"),
@@ -213,7 +213,7 @@ class GpusScreen(Question[int]):
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        """Highlight what the session does now: Enter changes nothing."""
+        """Highlight the present choice: Enter changes nothing."""
         counts = self.query_one("#gpus", OptionList)
         counts.highlighted = self._counts.index(self._chosen) if self._chosen in self._counts else 0
         counts.focus()

@@ -1,4 +1,4 @@
-"""Recorded sessions: a list to pick one from, and what changed from one to another."""
+"""Recorded sessions: a list to pick one from, and the changes from one to another."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ class Steering:
         self._app.jobs.add(Job(MORE, partial(control.try_more, seconds)))
 
     def _stop(self, control: Session) -> None:
-        """End what is measured after the session; the session stays, with all that was measured."""
+        """End measurements after the session; the session stays with all its results."""
         stack = self._app.jobs.busy_with == REWORK
         self._app.jobs.forget_later()
         if self._app.jobs.running:

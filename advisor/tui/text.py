@@ -120,7 +120,7 @@ _AGAIN = "again: "
 
 
 def trial_parts(name: str) -> tuple[str, str]:
-    """What a trial was of and what its name says of that: ``("stack of 2", "compile.mode: default, step.…")``."""
+    """The subject of a trial and the details in its name: ``("stack of 2", "compile.mode: default, step.…")``."""
     of, colon, rest = name.partition(": ")
     if colon and of in ("stack", "again"):
         count = rest.count(": ")
@@ -189,13 +189,13 @@ def widest_effect(records: Iterable[TrialRecord], stack: StackRecord | None = No
 
 
 def own_mark(record: TrialRecord) -> tuple[str, str]:
-    """The sign and the colour of what a candidate itself does; a neutral one where it ran with others only."""
+    """The sign and the colour of a candidate's own effect; a neutral one where it ran with others only."""
     shown = record.contribution.verdict if record.contribution else verdict_shown(record)
     return MARKS[shown] if shown else ("★", "secondary")
 
 
 def mark(record: TrialRecord) -> Content:
-    """That sign in its colour."""
+    """The sign of a verdict in its colour."""
     symbol, colour = own_mark(record)
     return Content.styled(symbol, f"${colour}")
 

@@ -263,7 +263,7 @@ class AdviceView(DecidingView):
             self.choose_recipe(undecided)
 
     def _ask_for_value(self, item: Recommendation, values: Sequence[Candidate]) -> None:
-        """Of a recipe with several values the person accepts one."""
+        """Ask which value of a recipe to accept."""
         from advisor.tui.screens import ValueScreen
 
         names = [candidate.name for candidate in values]

@@ -91,7 +91,7 @@ def _word(name: str, value: Value) -> str:
 def list_entry(
     item: Recommendation, decision: Decision | None, by: Yardstick | None, *, wide: bool, value: Value | None = None
 ) -> Content:
-    """Two lines of the list: rank, mark, title; then a check box, the effect and what was decided.
+    """Two lines of the list: rank, mark, title; then a check box, the effect and the decision.
 
     That is a mark when not ``wide``. ``value`` is the one that was accepted, where it was one of several.
     """
@@ -162,7 +162,7 @@ def title_text(item: Recommendation, decision: Decision | None, value: Value | N
 
 
 def effect_facts(item: Recommendation, context: Context) -> list[Fact]:
-    """All about one recommendation, what is asked first at the top: effect, reason, memory, cost and numerics.
+    """The facts of one recommendation, the most important first: effect, reason, memory, cost and numerics.
 
     Further figures follow, and what was found in the user's source.
     """

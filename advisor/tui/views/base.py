@@ -31,7 +31,7 @@ class View(Container):
         raise NotImplementedError
 
     def show_live(self) -> None:
-        """Draw what follows the running trial and the clock, where the view shows any of it: nothing else is new."""
+        """Draw the parts of the view that follow the running trial and the clock."""
 
     @property
     def width(self) -> int:
@@ -84,10 +84,10 @@ class View(Container):
             self.make_room(pictured=panel.is_open)
 
     def make_room(self, *, pictured: bool) -> None:
-        """Hide what a picture stands in place of while there is one."""
+        """Hide the parts that a picture replaces while there is one."""
 
     def action_copy(self) -> None:
-        """Copy what is chosen to the terminal's clipboard (OSC 52), and say so."""
+        """Copy the selection to the terminal's clipboard (OSC 52), and say so."""
         text = self.text_to_copy()
         if text:
             self.app.copy_to_clipboard(text)

@@ -15,7 +15,7 @@ class DecidingView(View):
         raise NotImplementedError
 
     def decide(self, decision: Decision) -> None:
-        """Have the app decide about what is chosen."""
+        """Have the app decide about the selection."""
         raise NotImplementedError
 
     @property
@@ -24,11 +24,11 @@ class DecidingView(View):
         raise NotImplementedError
 
     def action_accept(self) -> None:
-        """Accept what is chosen."""
+        """Accept the selection."""
         self.decide(Decision.ACCEPTED)
 
     def action_reject(self) -> None:
-        """Reject what is chosen."""
+        """Reject the selection."""
         self.decide(Decision.REJECTED)
 
     def action_undo(self) -> None:

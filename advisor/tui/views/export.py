@@ -243,7 +243,7 @@ def _diff_line(line: str) -> Content:
 
 
 def next_steps(name: str, after: Sequence[str], verification: Verification | None) -> Content:
-    """Return the lines for a file: what writes it or what verifying it found, and the format's own lines after that."""
+    """Return the lines for a file: its command or its verification, and then the format's own lines."""
     lines = (Content(f"{number}  {line}") for number, line in enumerate(after, start=2))
     return Content("\n").join([_written(name, verification), *lines])
 

@@ -1,4 +1,4 @@
-"""The first lines of the overview: the result, its cost and how to use it; or that there is none, and what to do.
+"""The first lines of the overview: the result, its cost and its use; or the reason for none, and what to do.
 
 Pure functions of the state.
 """
@@ -31,7 +31,7 @@ _MOST_DETAILS = 6
 
 
 def headline(state: SessionState) -> Content:
-    """The result so far in two to four lines, or what is being waited for."""
+    """The result so far in two to four lines, or the present activity."""
     if state.failure:
         details = [Content.styled(line, DIM) for line in state.failure.details.rstrip().splitlines()[-_MOST_DETAILS:]]
         told = [Content.styled(state.failure.message, "bold $error"), Content(state.failure.hint)]
@@ -71,7 +71,7 @@ def _pending(stack: StackRecord, state: SessionState) -> Content:
 
 
 def _of_the_stack(stack: StackRecord, state: SessionState) -> Content:
-    """The result first, then what it costs, then how to use it."""
+    """The result first, then its cost, then its use."""
     so_far = "" if state.finished else " so far"
     sure = "confirmed" if stack.confirmed else f"{MEASURED_ONCE}{so_far}, not confirmed"
     helps = stack_helps(state)
@@ -129,7 +129,7 @@ def _noise(state: SessionState) -> str:
 
 
 def _more_time(state: SessionState) -> list[Content]:
-    """What more time would bring, and where the rest is explained; nothing before the end."""
+    """A line on the use of more time, and on where the rest is explained; nothing before the end."""
     if state.finished is None:
         return []
     missed = count_untried(state)

@@ -152,7 +152,7 @@ def _data(workload: WorkloadFacts) -> str:
 
 
 def baseline_facts(baseline: BaselineRecord | None, facts: Facts | None) -> list[Fact]:
-    """The baseline and what limits the step."""
+    """The baseline and the step's bottleneck."""
     if baseline is None:
         return []
     result = baseline.result

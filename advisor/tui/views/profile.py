@@ -110,7 +110,7 @@ class ProfileView(View):
     # --- keys ------------------------------------------------------------------------------------------------
 
     def can(self, name: str) -> bool:
-        """Whether an action is possible: the profile has to hold what is sorted or saved."""
+        """Whether an action is possible: the profile has to hold the data to sort or save."""
         profile = self.context.state.profile
         if name == "plot":
             return bool(self.pictures)

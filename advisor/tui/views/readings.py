@@ -50,7 +50,7 @@ def cpu_text(baseline: BaselineRecord) -> Content | None:
 
 
 def trade_text(record: TrialRecord, baseline: BaselineRecord | None) -> Content | None:
-    """Memory saved against time lost, for what is smaller and slower than the baseline; None for anything else."""
+    """Memory saved against time lost, for settings smaller and slower than the baseline; None for others."""
     if baseline is None or record.samples_per_s is None:
         return None
     old, new = baseline.result.peak_reserved_bytes, record.result.peak_reserved_bytes

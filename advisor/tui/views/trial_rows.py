@@ -1,4 +1,4 @@
-"""The rows of the trials table: what stands in each cell. Pure functions."""
+"""The rows of the trials table: the text of each cell. Pure functions."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _by_recipe(part: str, state: SessionState) -> str:
 
 
 def build_rows(state: SessionState, waiting: Collection[str] = ()) -> list[Row]:
-    """All rows: the baseline, the stack, the candidates that ran, what else ran, the other candidates, skipped recipes.
+    """All rows: the baseline, the stack, candidates that ran, other trials, the other candidates, skipped recipes.
 
     Candidates are in the order of the plan. ``waiting`` names the trials that the person asked for and that have not
     begun.

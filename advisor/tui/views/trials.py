@@ -91,7 +91,7 @@ class TrialsView(DecidingView):
         self._show_selection()
 
     def show_live(self) -> None:
-        """Draw the running trial's row, and what is told of it where it is selected."""
+        """Draw the running trial's row, and its details where it is selected."""
         running = self.context.state.running
         if running in self._rows:
             row = running_row(self.context.state)
@@ -219,7 +219,7 @@ class TrialsView(DecidingView):
         self._arrange(self._order.by_next([column for column, _ in fitting_columns(self.width)]))
 
     def action_hide(self) -> None:
-        """Hide what does not apply, or show it again."""
+        """Hide rows that do not apply, or show them again."""
         self._arrange(replace(self._order, show_skipped=not self._order.show_skipped))
 
     def action_filter(self) -> None:

@@ -34,7 +34,7 @@ class Chart(PlotextPlot):
         self._draw()
 
     def show(self, plot: Plot) -> None:
-        """Draw this one from now on."""
+        """Draw this plot from now on."""
         if plot != self._drawn:
             self._drawn = plot
             self._draw()

@@ -28,7 +28,7 @@ _SIGNS = {Tone.BASELINE: "B", Tone.STACK: "S"}
 
 
 def legend_of(plot: Plot) -> str:
-    """The signs that stand in a plot, with what they mean."""
+    """The signs of a plot, with their meaning."""
     drawn = {(mark.tone, mark.sign) for mark in plot.marks}
     parts = [f"{sign} {tone.value}" for tone, sign in _SIGNS.items() if (tone, sign) in drawn]
     parts += ["1-9 rank"] if any(sign.isdigit() for _, sign in drawn) else []
