@@ -120,3 +120,19 @@ async def test_the_list_of_the_advice_is_walked_and_opened_by_keys() -> None:
         assert app.focused is app.view.query_one("#advice-list")
 
     await drive(histories.whole(), check, toasts=False)
+
+
+@pytest.mark.parametrize("view", "12345")
+async def test_escape_is_left_to_the_terminal_app_where_a_view_has_nothing_to_leave(view) -> None:
+    """Textual takes a selection of text back with it."""
+
+    async def check(pilot, app, control) -> None:
+        await pilot.press(view)
+        await settle(pilot)
+        assert "escape" not in app.screen.active_bindings
+        if view == "3":
+            await pilot.press("slash", *"batch")
+            await settle(pilot)
+            assert app.screen.active_bindings["escape"].node is app.view
+
+    await drive(histories.whole(), check, toasts=False)

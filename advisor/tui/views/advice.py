@@ -221,6 +221,8 @@ class AdviceView(DecidingView):
             return bool(self.pictures)
         if name == "undo":
             return self.context.can_undo
+        if name in ("step", "leave_detail"):
+            return self.query_one("#detail").has_focus
         if item is None or (name == "retry" and self.context.recorded):
             return False
         if name in ("accept", "check"):  # another value than the one that is accepted may be wanted

@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import lru_cache
 
 from textual import events
+from textual.binding import Binding
 from textual.containers import Container
 from textual.content import Content
 from textual.geometry import Size
 from textual.widget import Widget
 
 from advisor.figures.formatting import counted
-from advisor.tui.actions import actions_of
 from advisor.tui.context import Context
 from advisor.tui.widgets.picture_panel import Picture, PicturePanel
 
@@ -22,7 +22,8 @@ class View(Container):
     def __init__(self, context: Context, *, id: str) -> None:  # noqa: A002 - as every widget calls it
         super().__init__(id=id, classes="view")
         self.context = context
-        self._listed = frozenset(action.action for action in actions_of(id))
+        bound = (binding.action.partition("(")[0] for binding in self.BINDINGS if isinstance(binding, Binding))
+        self._own = frozenset(bound)
         self._fitted: Size | None = None
         self._pictured: tuple[object, list[Picture]] = (None, [])
 
@@ -49,11 +50,11 @@ class View(Container):
         self.show()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Hide the keys that do nothing just now; an action that the registry does not list is always possible."""
-        return self.can(action) if action in self._listed else True
+        """Hide the view's own keys that do nothing just now."""
+        return self.can(action) if action in self._own else True
 
     def can(self, name: str) -> bool:
-        """Whether an action of the registry does anything just now."""
+        """Whether an action that the view has a key for does anything just now."""
         return True
 
     @property

@@ -168,6 +168,7 @@ class TrialsView(DecidingView):
             "hide": lambda: self.context.state.skipped,
             "copy": self.text_to_copy,
             "undo": lambda: self.context.can_undo,
+            "clear_filter": lambda: self.query_one("#filter").display,
             "retry": self._can_retry,
             "accept": partial(self._can_decide, Decision.ACCEPTED),
             "reject": partial(self._can_decide, Decision.REJECTED),
