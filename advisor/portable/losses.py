@@ -339,16 +339,9 @@ def default_loss(output: Any, target: Any) -> torch.Tensor:
     one anywhere where the model took the whole batch; cross-entropy for whole-number targets; mean squared error for
     targets of the output's shape; else the mean square of the outputs, which exercises the same backward pass.
     """
-    own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
-    if isinstance(own, torch.Tensor):
+    own = loss_of_its_own(output, whole_batch=isinstance(target, tuple | list))
+    if own is not None:
         return own
-    numbers = list(output.values()) if isinstance(output, Mapping) else [output]
-    if all(is_number(number) and number.dim() == 0 for number in numbers) and any(n.requires_grad for n in numbers):
-        return own_loss_in(output)
-    number = number_in(output) if isinstance(output, tuple | list) else None
-    is_own = number is not None and (number is output[0] or isinstance(target, tuple | list))
-    if is_own and number is not None and number.requires_grad and number.dim() == 0:
-        return number
     prediction = main_output(output)
     if isinstance(target, torch.Tensor) and not target.is_floating_point() and prediction.dim() > target.dim():
         classes_last = prediction.dim() == target.dim() + 1 and prediction.shape[:-1] == target.shape
@@ -357,6 +350,23 @@ def default_loss(output: Any, target: Any) -> torch.Tensor:
     if isinstance(target, torch.Tensor) and target.shape == prediction.shape:
         return torch.nn.functional.mse_loss(prediction, target)
     return prediction.float().square().mean()
+
+
+def loss_of_its_own(output: Any, *, whole_batch: bool) -> torch.Tensor | None:
+    """The loss that a model has made itself, in its output; None where there is none.
+
+    A number anywhere in a tuple counts where the model took the ``whole_batch``, else only its first part.
+    """
+    named = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if isinstance(named, torch.Tensor):
+        return named
+    numbers = list(output.values()) if isinstance(output, Mapping) else [output]
+    if all(is_number(number) and number.dim() == 0 for number in numbers) and any(n.requires_grad for n in numbers):
+        return own_loss_in(output)
+    number = number_in(output) if isinstance(output, tuple | list) else None
+    if number is None or not (whole_batch or number is output[0]):
+        return None
+    return number if number.requires_grad and number.dim() == 0 else None
 
 
 def main_output(output: Any) -> torch.Tensor:

@@ -181,10 +181,9 @@ def measure(
     """Time blocks until the median's interval is narrower than 1 %, for ``at_least_s`` to ``measure_s`` seconds.
 
     At least five blocks are timed while they fit in twice ``measure_s``; at least one always. Single steps are timed
-    after them, or, where a step takes long, taken from the blocks. Blocks are waited for one by one where a step leaves
-    work in streams that the marks do not see. ``cycle_of`` is given where batches come from a
-    loader; then blocks hold whole cycles of its. ``watching`` is entered around the blocks alone.
-    ``tell`` is given the blocks so far, between two blocks.
+    after them. Blocks are waited for one by one where a step leaves work in streams that the marks do not see.
+    ``cycle_of`` is given where batches come from a loader; blocks then hold whole cycles. ``watching`` is entered
+    around the blocks alone. ``tell`` is given the blocks so far, between two blocks.
     """
     longest_s = 2 * measure_s / FEWEST_BLOCKS
     steps = block_steps(measure_s / BLOCKS_PER_TRIAL, step_s, cycle_of or (lambda most: 1), longest_s=longest_s)
@@ -205,12 +204,19 @@ def measure(
         if hidden:
             start = time.perf_counter()
             blocks = clock.back_to_back(steps, enough)
+    _time_single_steps(clock, blocks, step_s, measure_s, waiting=hidden)
+    return merge_uneven(blocks)
+
+
+def _time_single_steps(
+    clock: StepClock, blocks: Sequence[Block], step_s: float, measure_s: float, *, waiting: bool
+) -> None:
+    """Time single steps, or take them from the blocks where steps are too long for more of them."""
     if _FEWEST_SINGLE_STEPS * step_s > measure_s:
         clock.step_ms += [block.step_ms for block in blocks]
     else:
         wanted = steps_in(_SINGLE_STEPS_S, step_s)
-        clock.time_single_steps(min(_MOST_SINGLE_STEPS, max(_FEWEST_SINGLE_STEPS, wanted)), waiting=hidden)
-    return merge_uneven(blocks)
+        clock.time_single_steps(min(_MOST_SINGLE_STEPS, max(_FEWEST_SINGLE_STEPS, wanted)), waiting=waiting)
 
 
 def merge_uneven(blocks: Sequence[Block]) -> list[Block]:
