@@ -69,6 +69,11 @@ def tune(
         only=tuple(catalog[name].id for name in _names("only", only)),
         skip=tuple(catalog[name].id for name in _names("skip", skip)),
     )
+    return Tuned(_run(request, progress=progress), request)
+
+
+def _run(request: Request, *, progress: bool) -> SessionState:
+    """Run a session to its end; its state. Raises AdvisorError where it failed."""
     reporter = BarReporter(sys.stderr) if progress else None
     state = SessionState() if reporter is None else reporter.state
     session = open_session(request, None, state.apply if reporter is None else reporter.handle)
@@ -78,7 +83,7 @@ def tune(
         reporter.done()
     if state.failure is not None:
         raise AdvisorError(state.failure.message, state.failure.hint, state.failure.details)
-    return Tuned(state, request)
+    return state
 
 
 def _read(name: str, read: Callable[[str], T], value: object) -> T:
