@@ -19,12 +19,12 @@ def enter_trial(spec: TrialSpec, connection: Connection, asked_at: float) -> Non
     """As the runner's function of this name, in the trial's process."""
     import torch.distributed.run
 
-    from advisor.runner import trials
+    from advisor.runner import trial_process
     from advisor.trial.ranks import communication
 
     torch.distributed.run.main = _torchrun
     communication._SIZES = communication._SIZES[:3]
-    trials._enter_trial(spec, connection, asked_at)
+    trial_process._enter_trial(spec, connection, asked_at)
 
 
 def _torchrun(arguments: Sequence[str]) -> None:

@@ -119,7 +119,7 @@ def run(tmp_path):
 @pytest.fixture
 def ranks_are_forked(monkeypatch):
     """For what ranks compute and what their launcher says: that torchrun starts them is shown by other tests."""
-    monkeypatch.setattr("advisor.runner.trials._enter_trial", forked_ranks.enter_trial)
+    monkeypatch.setattr("advisor.runner.trial_process._enter_trial", forked_ranks.enter_trial)
 
 
 def _others(before, beside):

@@ -25,7 +25,8 @@ from advisor.experiment.request import Request
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
 from advisor.records import BlockDone, Outcome, TargetSpec, TrialKind, TrialResult
-from advisor.runner.trials import Runner, Trial
+from advisor.runner.trial_process import Trial
+from advisor.runner.trials import Runner
 
 pytestmark = pytest.mark.usefixtures("real_sessions")
 SETTINGS = Settings({"control.noop": True})

@@ -16,7 +16,7 @@ from advisor.experiment.known import Evidence
 from advisor.experiment.measuring.bench import Bench
 from advisor.recipe.settings import Settings
 from advisor.records import Block, BlockDone, Facts, Outcome, TrialKind, TrialResult, TrialSpec, Value
-from advisor.runner.trials import Trial
+from advisor.runner.trial_process import Trial
 
 MOST_PAIRS = 12
 # Pairs of blocks that time is planned for, and those that are enough where the time runs out before.

@@ -1,0 +1,337 @@
+"""The process of one trial, seen from its parent: started, listened to, timed out and killed."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import cast
+
+from advisor.process.channel import GarbageError, Inbox
+from advisor.records import (
+    Activity,
+    BlockDone,
+    Compiled,
+    Finished,
+    GoOn,
+    MeasureBlock,
+    Outcome,
+    Ready,
+    Stop,
+    TrialCommand,
+    TrialMessage,
+    TrialResult,
+    TrialSpec,
+)
+from advisor.runner import fork_server, process_stack
+from advisor.runner.builder import Builder, ForkedTrial
+from advisor.runner.fork_server import CONTEXT
+from advisor.runner.interpreter import Interpreter, Interpreters
+
+# Time for a process to end by itself before it is killed. Seconds.
+GRACE_S = 5.0
+# The system waits for 24 days at most in one call. Seconds.
+_LONGEST_WAIT_S = 3600.0
+_HINTS = {
+    Outcome.TIMED_OUT: "Give it more time with --budget, or fix the hang.",
+    Outcome.OUT_OF_MEMORY: "Try a smaller batch size.",
+    Outcome.CANCELLED: "",
+}
+
+Listener = Callable[[TrialMessage], None]
+
+
+class Trial:
+    """One trial process, seen from its parent."""
+
+    def __init__(
+        self,
+        spec: TrialSpec,
+        listen: Listener,
+        builder: Builder | None = None,
+        interpreters: Interpreters | None = None,
+    ) -> None:
+        self.spec = spec
+        self._listen = listen
+        self._builder = builder
+        self._interpreters = interpreters
+        self._process: BaseProcess | ForkedTrial | None = None
+        self._connection: Connection | None = None
+        self._inbox: Inbox | None = None
+        self._wake_reader, self._wake_writer = multiprocessing.Pipe(duplex=False)
+        self._cancelled = False
+        self._result: TrialResult | None = None
+        self._deadline = 0.0
+        self._activity = ""
+        self._kills_before = process_stack.out_of_memory_kills()
+
+    @property
+    def pid(self) -> int | None:
+        """The id of its process, once it has one."""
+        return self._process.pid if self._process is not None else None
+
+    def start(self) -> None:
+        """Ask for the process: the builder, an interpreter that waits for this environment, or the fork server."""
+        asked_at = time.monotonic()
+        Path(self.spec.log_path).parent.mkdir(parents=True, exist_ok=True)
+        if self.spec.environment and self.spec.world is None:
+            self._start_fresh(asked_at)
+            return
+        self._connection, theirs = CONTEXT.Pipe()
+        if self._builder is not None and self._forked(self._builder, theirs, asked_at):
+            return
+        # Preloaded with the fork server; imported by name so that this process never imports torch.
+        process = CONTEXT.Process(target=_enter_trial, args=(self.spec, theirs, asked_at), daemon=False)
+        self._process = process
+        self._start(lambda: fork_server.start(process, lambda: self._cancelled, within_s=self.spec.timeout_s))
+        theirs.close()
+
+    def _start_fresh(self, asked_at: float) -> None:
+        waiting = self._interpreters.take(self.spec, asked_at) if self._interpreters is not None else None
+        interpreter = waiting or Interpreter(self.spec.environment, self.spec.log_path)
+        self._process, self._connection = interpreter.process, interpreter.connection
+        if waiting is not None:
+            self._has_begun()
+            return
+        self._start(lambda: interpreter.start(lambda: self._cancelled, within_s=self.spec.timeout_s))
+        if self._result is None:
+            interpreter.run(self.spec, asked_at)
+
+    def _forked(self, builder: Builder, theirs: Connection, asked_at: float) -> bool:
+        """Whether the builder forked this trial; False when it has died meanwhile."""
+        try:
+            self._process = builder.fork(self.spec, theirs, asked_at)
+        except (EOFError, OSError):
+            return False
+        theirs.close()
+        self._has_begun()
+        return True
+
+    def _start(self, start: Callable[[], None]) -> None:
+        """The first trial waits for the fork server to have imported torch; a cancellation does not wait with it."""
+        try:
+            start()
+        except (EOFError, OSError) as error:
+            reason = f"a trial could not be started: {error}"
+            cancelled = self._ended(Outcome.CANCELLED, "cancelled")
+            self._result = cancelled if self._cancelled else self._ended(Outcome.CRASHED, reason)
+        self._has_begun()
+
+    def _has_begun(self) -> None:
+        self._deadline = time.monotonic() + self.spec.timeout_s
+
+    def result(self) -> TrialResult:
+        """Wait for the trial's end. Never raises for what happens in the trial."""
+        while self._result is None:
+            self._receive()
+        return self._result
+
+    def result_by_now(self) -> TrialResult | None:
+        """The trial's result, if it has one already."""
+        while self._result is None and self._connection is not None and self._connection.poll():
+            self._receive()
+        return self._result
+
+    @property
+    def watched(self) -> list[Connection | int]:
+        """The handles to wait on for news of the trial; empty where it did not start."""
+        if self._connection is None or self._process is None:
+            return []
+        return [self._connection, self._wake_reader, self._process.sentinel]
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the trial is given up; none for one that has a result."""
+        return 0.0 if self._result else min(max(0.0, self._deadline - time.monotonic()), _LONGEST_WAIT_S)
+
+    def take_news(self, ready: Collection[object]) -> TrialResult | None:
+        """Read the messages that are there, without waiting; return the trial's result once it has one."""
+        watched = self.watched
+        if self._result is None and (not watched or not self.left_s or any(one in ready for one in watched)):
+            self._receive()
+        return self._result
+
+    def wait_ready(self) -> TrialResult | None:
+        """Wait until an interactive trial has warmed up: None then, or its result when it ended before."""
+        return self._wait_for(Ready)
+
+    def wait_compiled(self) -> TrialResult | None:
+        """Wait until a trial that pauses has run its first steps: None then, or its result when it ended before."""
+        return self._wait_for(Compiled)
+
+    def go_on(self) -> TrialResult:
+        """Have a trial that pauses go on to its end."""
+        self._send(GoOn())
+        return self.result()
+
+    def _wait_for(self, kind: type[TrialMessage]) -> TrialResult | None:
+        while self._result is None:
+            if isinstance(self._receive(), kind):
+                return None
+        return self._result
+
+    def measure_block(self, seconds: float) -> BlockDone | TrialResult:
+        """Have an interactive trial time one block; its result instead when it ended."""
+        self._send(MeasureBlock(seconds))
+        while self._result is None:
+            message = self._receive()
+            if isinstance(message, BlockDone):
+                return message
+        return self._result
+
+    def finish(self) -> TrialResult:
+        """Tell an interactive trial to report, and wait for it."""
+        self._send(Stop())
+        return self.result()
+
+    def cancel(self) -> None:
+        """End the trial at once, from any thread; its result says so."""
+        self._cancelled = True
+        with contextlib.suppress(OSError):
+            self._wake_writer.send(None)
+        self._kill_group()
+
+    def kill(self) -> None:
+        """Kill the trial's processes and free its resources.
+
+        Its end is waited for, but for one that was forked and has reported: the next trial waits for that.
+        """
+        self._kill_group()
+        builder_waits = isinstance(self._process, ForkedTrial) and self._process.reported
+        if self._process is not None and self._process.pid is not None and not builder_waits:
+            self._process.join(GRACE_S)
+        for connection in (self._connection, self._wake_reader, self._wake_writer):
+            if connection is not None:
+                connection.close()
+
+    def _send(self, command: TrialCommand) -> None:
+        # A trial that has died is noticed by the next receive.
+        if self._connection is not None:
+            with contextlib.suppress(OSError):
+                self._connection.send(command)
+
+    def _receive(self) -> TrialMessage | None:
+        """The next message, after telling the listener; None when the trial ended without one."""
+        if self._cancelled or self._connection is None or self._process is None:
+            self._result = self._ended(Outcome.CANCELLED, "cancelled")
+            return None
+        ready = wait(self.watched, timeout=self.left_s)
+        if self._connection in ready:
+            return self._read()
+        if self._wake_reader in ready:
+            self._result = self._ended(Outcome.CANCELLED, "cancelled")
+        elif ready:
+            self._result = self._death()
+        elif time.monotonic() >= self._deadline:
+            self._result = self._time_out()
+        return None
+
+    def _read(self) -> TrialMessage | None:
+        assert self._connection is not None
+        if self._inbox is None:
+            self._inbox = Inbox(self._connection)
+        try:
+            message = cast("TrialMessage | None", self._inbox.read())
+        except GarbageError as error:
+            self._result = self._ended(Outcome.CRASHED, str(error))
+            return None
+        except (EOFError, OSError):
+            self._result = self._death()
+            return None
+        if message is None:
+            return None
+        if isinstance(message, Finished):
+            self._result = message.result
+            if isinstance(self._process, ForkedTrial):
+                self._process.reported = True
+        elif isinstance(message, Activity):
+            self._activity = message.text
+        self._listen(message)
+        return message
+
+    def _death(self) -> TrialResult:
+        """The process ended without a last word: a signal, most often."""
+        assert self._process is not None
+        if self._cancelled:
+            return self._ended(Outcome.CANCELLED, "cancelled")
+        self._process.join(GRACE_S)
+        code = self._process.exitcode
+        if code is not None and code < 0:
+            return self._killed(signal.Signals(-code))
+        return self._ended(Outcome.CRASHED, f"the trial process ended with exit code {code}")
+
+    def _killed(self, number: signal.Signals) -> TrialResult:
+        """The process ended by a signal. The system sends SIGKILL for want of memory, and counts how often."""
+        ended = f"the trial process was ended by {number.name}"
+        if number is not signal.SIGKILL:
+            return self._ended(Outcome.CRASHED, ended)
+        if self._kills_before is not None and process_stack.out_of_memory_kills() == self._kills_before:
+            return self._ended(Outcome.CRASHED, f"{ended} (by a person or another program: there was memory left)")
+        return self._ended(Outcome.OUT_OF_MEMORY, f"{ended} (the system kills a process that takes too much memory)")
+
+    def _time_out(self) -> TrialResult:
+        where, stopped = self._innermost_calls(), process_stack.stands_still(self.pid)
+        self._kill_group()
+        doing = f" ({self._activity})" if self._activity else ""
+        stopped_text = "; the process was stopped (SIGSTOP)" if stopped else ""
+        result = self._ended(Outcome.TIMED_OUT, f"no result after {self.spec.timeout_s:.0f} s{doing}{stopped_text}")
+        if not where:
+            return result
+        hint, calls = process_stack.advice(where, result.hint)
+        return replace(result, hint=hint, details=calls)
+
+    def _innermost_calls(self) -> str:
+        """The innermost calls that the trial is in; empty for one that cannot tell."""
+        if not self._activity or self.pid is None:
+            return ""  # it has not come to the user's code, and may not know the signal yet
+        return process_stack.innermost_calls(self.pid, self.spec.log_path)
+
+    def _ended(self, outcome: Outcome, reason: str) -> TrialResult:
+        return TrialResult(
+            outcome=outcome,
+            reason=reason,
+            hint=_HINTS.get(outcome, "The trial's log may say more."),
+            details=process_stack.tail(self.spec.log_path) if outcome is not Outcome.CANCELLED else "",
+            log_path=self.spec.log_path,
+        )
+
+    def _kill_group(self) -> None:
+        process = self._process
+        if process is None or process.pid is None:
+            return
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            # The group does not exist before the child's first instruction, nor after its last.
+            if process.is_alive():
+                process.kill()
+
+
+def wait_for_any(trials: Collection[Trial]) -> list[tuple[Trial, TrialResult]]:
+    """Listen to live trials until some have ended; return those with their results."""
+    while True:
+        watched = [one for trial in trials for one in trial.watched]
+        ready = wait(watched, timeout=min(trial.left_s for trial in trials))
+        ended = [(trial, result) for trial in trials if (result := trial.take_news(ready)) is not None]
+        if ended:
+            return ended
+
+
+def _enter_trial(spec: TrialSpec, connection: Connection, asked_at: float) -> None:
+    from advisor.process import importing
+
+    main = importing.import_main(connection, spec.target.directory, spec.log_path)
+    if main is None:
+        return
+    if spec.world is not None:
+        from advisor.trial.ranks.launcher import launch_main
+
+        launch_main(spec, connection, asked_at)
+    main.trial_main(spec, connection, asked_at)
