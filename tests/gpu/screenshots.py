@@ -129,6 +129,7 @@ def _blocks_after(events: Sequence[Event]) -> Sequence[Block]:
 
 def app_over(past: PastSession) -> tuple[AdvisorApp, Replay]:
     """The app over a session that is replayed, and the replay."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = "0"  # or the app asks on how many of the recorded machine's GPUs to train
     app = AdvisorApp(past.request, FileExporter(past.request, Outputs()), load_catalog=load_catalog)
     app.animation_level = "none"
     replay = Replay(past, app.post_event)
