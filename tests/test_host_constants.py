@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from advisor.portable.finder import Finder
 from advisor.portable.host_constants import find_host_constants, places_on_host
-from advisor.portable.places import Finder, value_at
+from advisor.portable.places import value_at
 
 META = torch.device("meta")
 TABLE = torch.linspace(0.0, 1.0, 8)

@@ -424,9 +424,9 @@ def test_a_config_that_is_no_text_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "message", "hint"),
     [
-        ("config.json", '{\n  // old\n  "a": 1\n}', "is not valid JSON: Expecting property name", "Mend"),
+        ("config.json", '{\n  // old\n  "a": 1\n}', "is not valid JSON: Expecting property name", "Fix"),
         ("config.ini", "[train]\na = 1\n", "is not valid YAML", "YAML, JSON or TOML"),
-        ("config.yaml", "a: [1\n", "is not valid YAML", "Mend"),
+        ("config.yaml", "a: [1\n", "is not valid YAML", "Fix"),
     ],
 )
 def test_a_config_that_cannot_be_read_is_told_in_the_words_of_its_format(name, text, message, hint, tmp_path):
