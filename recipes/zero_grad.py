@@ -21,7 +21,7 @@ Numerics
 --------
 exact where every trained parameter gets a gradient in every step. One that gets none in some step is another matter:
 dropped, the optimizer passes over it; zeroed, weight decay and momentum still move it. Where the first steps show such
-a parameter, neither way is tried. They cannot show one that a loop freezes later.
+a parameter, neither way is tried. The gradient of one that a loop freezes is dropped either way.
 
 References
 ----------

@@ -78,6 +78,18 @@ def test_gradients_are_cleared_as_the_plan_says(zero_grad, kept):
     assert not any(gradient.any() for gradient in gradients if gradient is not None)
 
 
+@pytest.mark.parametrize("zero_grad", ["none", "zeros", "manual"])
+def test_layers_that_a_loop_freezes_stay_as_they_are(zero_grad):
+    model = net()
+    step = train_step(model, sgd(model.parameters(), weight_decay=0.1), zero_grad=zero_grad)
+    for at, batch in enumerate(batches(5)):
+        if at == 3:
+            model[0].requires_grad_(False)
+            frozen = model[0].weight.detach().clone()
+        step(batch)
+    assert torch.equal(model[0].weight, frozen)
+
+
 def test_the_result_is_a_loss_that_holds_no_graph():
     model = net()
     loss = train_step(model, sgd(model.parameters()))(batches(1)[0])

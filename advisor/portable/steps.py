@@ -89,6 +89,10 @@ class TrainStep(LossCall):
         else:
             # Memory of a graph may not be added to once the next step has begun.
             self.optimizer.zero_grad(set_to_none=self.plan.zero_grad == "none" or self._marks_steps)
+            # With zeros for a gradient, weight decay and momentum would go on moving what the loop has frozen.
+            for parameter in self.parameters:
+                if not parameter.requires_grad:
+                    parameter.grad = None
 
     def backward(self, loss: torch.Tensor) -> None:
         """Gradients of the (scaled) loss, or of its part in the update."""
