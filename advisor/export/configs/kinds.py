@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from advisor.export.configs.document import walk
@@ -79,6 +79,8 @@ _TRAINER = _TRAINER_OWN | _TRAINER_SHARED
 _OF_TRAINER = 3
 # Values of `precision` that Lightning alone has.
 _PRECISIONS = frozenset({"16-mixed", "bf16-mixed", "16-true", "bf16-true", "32-true", "64-true", "transformer-engine"})
+# Deepest mapping of a program's arguments, as in `trainer: args:`. Levels.
+_DEEPEST_HOME = 2
 # A mapping of these names is not a mapping of some other program's arguments.
 _NESTED = ("training_args", "training_arguments", "training", "train", "trainer", "args", "train_args")
 
@@ -103,9 +105,16 @@ def home_of(kind: ConfigKind, tree: Mapping[str, Any]) -> tuple[str, ...]:
         trainer = tree.get("trainer")
         return ("trainer",) if isinstance(trainer, dict) or (trainer is None and "trainer" in tree) else _without(tree)
     if kind in _CLUES:
-        places = [(), *((name,) for name in _NESTED if isinstance(tree.get(name), dict))]
-        return max(places, key=lambda path: _points(kind, tree[path[0]] if path else tree))
+        return max(_places(tree), key=lambda place: _points(kind, place[1]))[0]
     return ()
+
+
+def _places(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
+    """The mappings that may be a program's arguments, with their paths: a tree, and those of certain names in it."""
+    yield path, tree
+    for name in _NESTED if len(path) < _DEEPEST_HOME else ():
+        if isinstance(tree.get(name), dict):
+            yield from _places(tree[name], (*path, name))
 
 
 def _without(tree: Mapping[str, Any]) -> tuple[str, ...]:
@@ -114,7 +123,7 @@ def _without(tree: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _score(kind: ConfigKind, tree: Mapping[str, Any]) -> int:
-    return max(_points(kind, tree), *(_points(kind, tree[name]) for name in _NESTED if name in tree), 0)
+    return max(_points(kind, mapping) for _, mapping in _places(tree))
 
 
 def _points(kind: ConfigKind, mapping: Any) -> int:
