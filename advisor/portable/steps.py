@@ -88,9 +88,10 @@ class TrainStep(LossCall):
                 parameter.grad = None
         else:
             # Memory of a graph may not be added to once the next step has begun.
-            self.optimizer.zero_grad(set_to_none=self.plan.zero_grad == "none" or self._marks_steps)
+            drops = self.plan.zero_grad == "none" or self._marks_steps
+            self.optimizer.zero_grad(set_to_none=drops)
             # With zeros for a gradient, weight decay and momentum would go on moving what the loop has frozen.
-            for parameter in self.parameters:
+            for parameter in () if drops else self.parameters:
                 if not parameter.requires_grad:
                     parameter.grad = None
 
