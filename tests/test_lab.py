@@ -183,7 +183,7 @@ def test_a_compilation_beside_other_programs_gets_the_time_that_it_then_takes(la
     lab.bench.budget.total_s = 1000.0
     move = Move(Kind.SWAP, COMPILED.settings, 1.02, "compile")
     limits = []
-    for load in (0.0, 48.0):
+    for load in (0.0, 96.0):
         facts = gpu_facts()
         crowded = replace(facts, hardware=replace(facts.hardware, host=host(load=load)))
         limits.append(lab._spec(move, with_stack(FUSED.settings, known_of(crowded))).timeout_s)
@@ -193,7 +193,7 @@ def test_a_compilation_beside_other_programs_gets_the_time_that_it_then_takes(la
 def test_an_instrumented_pass_takes_longer_beside_other_programs_and_leaves_the_turns_their_time(lab, monkeypatch):
     profile = Move(Kind.PROFILE, BASELINE, 1.08, "baseline, instrumented")
     facts = replace(gpu_facts(), operations=200)
-    crowded = replace(facts, hardware=replace(facts.hardware, host=host(load=48.0)))
+    crowded = replace(facts, hardware=replace(facts.hardware, host=host(load=96.0)))
     quiet_s, crowded_s = (lab.cost_s(profile, known_of(each)) for each in (facts, crowded))
     assert crowded_s - 3.0 == pytest.approx(3 * (quiet_s - 3.0))
     specs = []

@@ -211,8 +211,8 @@ def test_threads_other_than_the_present_number():
 
 
 def test_half_the_threads_are_tried_first_where_other_programs_want_all_cores():
-    recipe, crowded = CATALOG["threads"], cpu_facts(threads=16, hardware=Hardware(host=host(load=20.0)))
-    quiet = cpu_facts(threads=16, hardware=Hardware(host=host(load=15.0)))
+    recipe, crowded = CATALOG["threads"], cpu_facts(threads=16, hardware=Hardware(host=host(load=40.0)))
+    quiet = cpu_facts(threads=16, hardware=Hardware(host=host(load=20.0)))  # of 32 cores, of which it may use 16
     assert recipe.suits(crowded, 8)
     assert recipe.expected_gain(crowded, 8) > recipe.expected_gain(crowded, 12)
     assert not recipe.suits(crowded, 12)

@@ -124,8 +124,11 @@ class HostInfo:
 
     @property
     def crowding(self) -> float:
-        """The factor by which what keeps a core busy takes longer than on a quiet machine; 1.0 where cores are free."""
-        return max(1.0, self.load / self.usable_cores)
+        """The factor by which what keeps a core busy takes longer than on a quiet machine; 1.0 where cores are free.
+
+        The load is that of all the machine's cores, also of those that a container may not use.
+        """
+        return max(1.0, self.load / self.logical_cores)
 
 
 @dataclass(frozen=True, slots=True)
