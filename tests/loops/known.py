@@ -57,13 +57,6 @@ BY_DESIGN: tuple[Expected, ...] = (
         what="instead of 10",
     ),
     Expected(
-        "gradients of zeros move what is frozen later; AdamW passes over those that are None",
-        ("unfrozen_later", "step.zero_grad: zeros"),
-        loop="unfrozen_later",
-        case="zero_grad: zeros$",
-        what="differ by",
-    ),
-    Expected(
         "each worker ends its share of a stream with a smaller batch",
         ("streaming", "data.num_workers: 2"),
         loop="streaming$",
