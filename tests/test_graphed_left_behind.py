@@ -1,4 +1,4 @@
-"""What a captured step leaves for the loop to read is the loop's own, as after a plain step."""
+"""A captured step gives the loop copies of the tensors that it keeps, which no later replay overwrites."""
 
 from __future__ import annotations
 

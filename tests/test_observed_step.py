@@ -1,4 +1,4 @@
-"""What is seen of a step on a device of its own: the meta device stands in for a GPU."""
+"""Watching the operators of a step. The device "meta" stands in for a GPU."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def test_the_floor_is_what_one_run_against_four_has_to_clear_from_95_to_99_per_c
 
 
 def share_called_faster(gain, new_sigma):
-    """How often a program is called faster by this much where four processes of the old one differ by 15 %."""
+    """The share of sessions that tell a speed-up of ``gain`` where processes of the old program differ by 15 %."""
     draw, called = random.Random(3), 0
     for _ in range(SESSIONS):
         old = processes(draw, 0.15, 4)

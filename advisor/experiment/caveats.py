@@ -26,7 +26,7 @@ def of_noise(known: Known) -> str:
     if floor <= POLICY.noisy:
         return ""
     much = "more than" if floor >= LARGEST_NOISE_FLOOR else "about"
-    wanted = of_the_load(known.plan.facts.hardware.host.usable_cores)
+    wanted = of_the_load()
     busy = f"; {wanted}" if wanted else ""
     return (
         f"this machine is noisy: processes that run the same steps differ by {much} {format_percent(floor)}{busy}. "
@@ -34,15 +34,15 @@ def of_noise(known: Known) -> str:
     )
 
 
-def of_the_load(cores: int) -> str:
-    """A phrase on a load above the number of cores; empty where the load is lower."""
-    load = os.getloadavg()[0]
+def of_the_load() -> str:
+    """A phrase on a load above the number of the machine's cores; empty where the load is lower."""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
     return f"{load:.1f} programs at a time compete for its {cores} cores" if load > cores else ""
 
 
 def with_the_load(hint: str, cores: int) -> str:
-    """A hint for what took too long, with the load where that is above the number of cores."""
-    busy = of_the_load(cores)
+    """A hint for what took too long, with the load where all cores are wanted. ``cores``: those it may use."""
+    busy = of_the_load()
     if not busy:
         return hint
     threads = f"OMP_NUM_THREADS={max(1, cores // 2)}"

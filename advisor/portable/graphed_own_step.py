@@ -169,7 +169,7 @@ class GraphedOwnStep(GraphedStep):
             self._refuse(reason)
 
     def _changes(self, before: "StepState", observed: ObservedStep | None) -> str:
-        """What a step changed, in words. Tensors that it replaced and had not read are noted, and are no change."""
+        """Name the changes that a step made; empty for none. A tensor replaced before it was read does not count."""
         changed = before.changed_by_step()
         if changed and observed is not None and (unread := before.unread_among(changed, observed)):
             self._replaced |= unread

@@ -27,7 +27,7 @@ NAME = histories.BATCH.candidate.name
 
 
 def footer_keys(app) -> list[str]:
-    """What the keys in the footer do."""
+    """The actions of the keys that the footer lists."""
     return [key.action for key in app.base_screen.query_one(KeyFooter).keys]
 
 
