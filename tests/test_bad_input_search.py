@@ -86,6 +86,7 @@ def test_when_every_part_of_the_leap_fails_alone_too_that_is_said_plainly(tmp_pa
     assert run.state.stack.settings == {}
     assert verdict(run.state).startswith("Nothing could be judged for Net training")
     assert "all 2 trials failed" in verdict(run.state)
+    assert not any("left no time" in text for text in warnings(run)), warnings(run)
 
 
 def test_a_first_step_that_is_ten_times_slower_is_a_cost_and_no_fault(tmp_path):

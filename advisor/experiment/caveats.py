@@ -18,6 +18,8 @@ from advisor.records import Mode, Outcome
 
 # Smallest budget that is enough, as a multiple of the time before the first candidate. Unitless.
 _BUDGET_PER_START = 4
+# The outcomes of trials that tell nothing of their settings: there was no time for them.
+_CUT_SHORT = (Outcome.TIMED_OUT, Outcome.CANCELLED, Outcome.SKIPPED)
 
 
 def of_noise(known: Known) -> str:
@@ -51,7 +53,8 @@ def with_the_load(hint: str, cores: int) -> str:
 
 def of_the_budget(known: Known, spent_s: float, total_s: float) -> str:
     """A warning that the budget left no time to try anything, with a budget to give; empty when something was tried."""
-    tried = any(known.judge.measured_runs(settings) for settings in known.judge.runs if settings)
+    of_candidates = (run for settings, runs in known.judge.runs.items() if settings for run in runs)
+    tried = any(run.outcome not in _CUT_SHORT for run in of_candidates)
     if tried or not known.plan.candidates:
         return ""
     minutes = math.ceil(_BUDGET_PER_START * spent_s / 60)

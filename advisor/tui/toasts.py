@@ -11,7 +11,8 @@ from advisor.experiment import events
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_ms, format_outcome, format_ratio, format_seconds
 from advisor.records import Outcome, TrialRecord, Verdict
-from advisor.report.figures import noise_words, verified_words
+from advisor.report.conclusions import stack_helps
+from advisor.report.figures import IN_TURN, noise_words, verified_words
 
 _QUIET = {Outcome.CANCELLED, Outcome.SKIPPED}
 
@@ -38,13 +39,18 @@ def toast_for(event: events.Event, before: SessionState) -> Toast | None:
         case events.StackMeasured(record) if record.confirmed and record.comparison and record.settings:
             by = before.yardstick
             told = by.effect(record.result, record.comparison) if by else format_ratio(record.comparison)
-            return Toast("Stack confirmed", told)
+            return Toast("Stack confirmed" if not record.comparison.is_open else f"Stack measured {IN_TURN}", told)
         case events.TrialMeasured(record):
             return _trial_toast(record, before)
         case events.Said() | events.ExportVerified():
             return _told_toast(event, before)
         case events.SessionFinished(cancelled, session_s) if not cancelled and before.failure is None:
-            return Toast("Done", f"Measured for {format_seconds(session_s)}. Key 4 shows the advice, 5 exports it.")
+            use = (
+                "Key 4 shows the advice, 5 exports it."
+                if before.recommendations or stack_helps(before)
+                else "Key 1 shows the result."
+            )
+            return Toast("Done", f"Measured for {format_seconds(session_s)}. {use}")
         case _:
             return None
 
@@ -57,9 +63,11 @@ def _told_toast(event: events.Said | events.ExportVerified, before: SessionState
 
 
 def _trial_toast(record: TrialRecord, before: SessionState) -> Toast | None:
-    known = before.trials.get(record.candidate.name)
-    if record.verdict is not Verdict.FAILED or record.result.outcome in _QUIET or known == record:
+    if record.verdict is not Verdict.FAILED or record.result.outcome in _QUIET:
         return None
+    failure = (record.result.outcome, record.result.reason)
+    if any((known.result.outcome, known.result.reason) == failure for known in before.trials.values()):
+        return None  # a model that stands nothing else than its own loop would have a toast for every trial
     return Toast(record.candidate.name, format_outcome(record.result), "warning")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -99,6 +100,42 @@ async def test_a_flood_of_events_is_not_a_flood_of_toasts() -> None:
         assert [note.message for note in app._notifications] == ["remark 47", "remark 48", "remark 49"]
 
     await drive(histories.whole(), check)
+
+
+async def test_toasts_that_come_one_by_one_leave_room_for_the_result() -> None:
+    """Where more came than fit on the screen, parts of them stayed on its first lines for good."""
+
+    async def check(pilot, app, control) -> None:
+        for count in range(20):
+            app.tell(f"remark {count} with words that take two lines of a toast at the least")
+            await settle(pilot)
+        lines = screen_text(app).split("\n")
+        assert re.findall(r"remark \d+", "".join(lines)) == ["remark 17", "remark 18", "remark 19"]
+        assert "faster" in lines[3]
+        assert not any("remark" in line for line in lines[:18])
+
+    await drive(histories.whole(), check, toasts=False)
+
+
+def test_trials_that_fail_for_one_reason_have_one_toast() -> None:
+    state, told = SessionState(), []
+    for event in histories.start():
+        state.apply(event)
+    for name in ("one", "two"):
+        candidate = replace(histories.GRAPH.candidate, recipe=name)
+        event = events.TrialMeasured(replace(histories.GRAPH, candidate=candidate))
+        told.append(toast_for(event, state))
+        state.apply(event)
+    assert told[0] is not None
+    assert told[1] is None
+
+
+def test_done_promises_advice_only_where_there_is_some() -> None:
+    finished = events.SessionFinished(cancelled=False, session_s=3.0)
+    for history, key in ((histories.whole(), "Key 4"), (histories.judged_nothing(), "Key 1")):
+        toast = toast_for(finished, SessionState.of(history))
+        assert toast is not None
+        assert key in toast.text
 
 
 async def test_gauges_that_fail_are_read_no_more() -> None:
