@@ -15,9 +15,8 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on, work
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.binding import BindingType
-from textual.notifications import Notification, SeverityLevel
 from textual.screen import Screen
 from textual.worker import Worker, WorkerState
 
@@ -36,7 +35,7 @@ from advisor.tui.result import AppResult, Then, bug_of, result_of, result_of_rec
 from advisor.tui.sessions import ComparisonScreen, SessionsScreen
 from advisor.tui.steering import GpusQuestion, Steering
 from advisor.tui.theme import ADVISOR_THEME, BREAKPOINTS, THEMES
-from advisor.tui.toasts import Toast, toast_for
+from advisor.tui.toasts import MOST_TOASTS, Toast, ToastingApp, toast_for
 from advisor.tui.views.base import View
 from advisor.tui.views.deciding import DecidingView
 from advisor.tui.widgets.gauges import GaugeReader
@@ -50,11 +49,9 @@ MEASURING = "Measuring"
 STOP_WAIT_S = 2.0
 BEGINS_WITHIN_S = 5.0
 DRAW_INTERVAL_S = 0.1  # nobody reads faster, and drawing takes time from the trial
-# Toasts on screen at a time: Textual leaves parts of those that do not fit on it. A count.
-MOST_TOASTS = 3
 
 
-class AdvisorApp(App[AppResult]):
+class AdvisorApp(ToastingApp):
     """Five views of one session.
 
     Construct it, give its ``post_event`` to the session as the receiver of events, ``attach`` the session, ``run``.
@@ -93,7 +90,6 @@ class AdvisorApp(App[AppResult]):
         self.steering = Steering(self)
         self.decider = Decider(self, rework_delay_s)
         self.gpus_question = GpusQuestion(self)
-        self._notices: list[Notification] = []
         self._stopping = False
         self._then: Then | None = None
         for theme in THEMES:
@@ -197,33 +193,6 @@ class AdvisorApp(App[AppResult]):
         if self.focused is None and len(self.screen_stack) == 1:  # the view may have got something to focus on
             self.base_screen.focus_view()
         self.pace.drawn()
-
-    def notify(
-        self,
-        message: str,
-        *,
-        title: str = "",
-        severity: SeverityLevel = "information",
-        timeout: float | None = None,
-        markup: bool = True,
-    ) -> None:
-        """Show a toast. The oldest make room where there are too many."""
-        newest = Notification(message, title, severity, timeout or self.NOTIFICATION_TIMEOUT, markup)
-        shown = [notice for notice in self._notices if not notice.has_expired]
-        added = [newest]
-        if len(shown) >= MOST_TOASTS:
-            self.clear_notifications()
-            shown, added = [], [*shown[1 - MOST_TOASTS :], newest]
-        self._notices = shown + added
-        for each in added:
-            super().notify(
-                each.message, title=each.title, severity=each.severity, timeout=each.time_left, markup=each.markup
-            )
-
-    def clear_notifications(self) -> None:
-        """Take all toasts from the screen."""
-        self._notices = []
-        super().clear_notifications()
 
     def tell(self, text: str) -> None:
         """Tell the person something in a notice."""

@@ -1,11 +1,12 @@
-"""The toasts: the events that are worth one, and the texts."""
+"""The toasts: the events that are worth one, the texts, and as many as the screen has room for."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from textual.notifications import SeverityLevel
+from textual.app import App
+from textual.notifications import Notification, SeverityLevel
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
@@ -13,10 +14,11 @@ from advisor.figures.formatting import format_ms, format_outcome, format_ratio, 
 from advisor.records import Outcome, TrialRecord, Verdict
 from advisor.report.conclusions import stack_helps
 from advisor.report.figures import IN_TURN, noise_words, verified_words
+from advisor.tui.result import AppResult
 
+# Toasts on screen at a time: Textual leaves parts of those that do not fit on it. A count.
+MOST_TOASTS = 3
 _QUIET = {Outcome.CANCELLED, Outcome.SKIPPED}
-
-
 _AGAIN = " is measured again: "
 
 
@@ -77,3 +79,36 @@ def _said_toast(said: events.Said, before: SessionState) -> Toast | None:
     severity = said.severity
     level: SeverityLevel = "error" if severity == "error" else "warning" if severity == "warning" else "information"
     return Toast("", said.text, level, 8.0)
+
+
+class ToastingApp(App[AppResult]):
+    """An app in which older toasts make room for newer ones."""
+
+    _notices: tuple[Notification, ...] = ()
+
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: SeverityLevel = "information",
+        timeout: float | None = None,
+        markup: bool = True,
+    ) -> None:
+        """Show a toast. The oldest make room where there are too many."""
+        newest = Notification(message, title, severity, timeout or self.NOTIFICATION_TIMEOUT, markup)
+        shown = [notice for notice in self._notices if not notice.has_expired]
+        added = [newest]
+        if len(shown) >= MOST_TOASTS:
+            self.clear_notifications()
+            shown, added = [], [*shown[1 - MOST_TOASTS :], newest]
+        self._notices = (*shown, *added)
+        for each in added:
+            super().notify(
+                each.message, title=each.title, severity=each.severity, timeout=each.time_left, markup=each.markup
+            )
+
+    def clear_notifications(self) -> None:
+        """Take all toasts from the screen."""
+        self._notices = ()
+        super().clear_notifications()
