@@ -144,8 +144,20 @@ def test_a_compilation_that_hangs_does_not_take_the_time_of_all_others(tmp_path)
     compiled = Settings({**BEST, "compile.mode": "default"})
     assert run.started.index(f"stack: {Settings(BEST)}") < run.started.index(f"stack: {compiled}")
     told = [text for text in warnings(run) if text.startswith("there was too little time for these together: ")]
-    assert told[0] == f"there was too little time for these together: {compiled}: no result (compiling)"
+    assert told[0] == f"there was too little time for these together: {compiled}: no result (compiling); raise --budget"
     assert not run.state.trials["compile=default"].result.measured
+
+
+def test_time_that_runs_out_for_a_part_of_a_measured_stack_is_no_warning(tmp_path):
+    """Such a trial tells only what the setting that it leaves out contributes."""
+    late = failed("no result after 2 s (measuring)", Outcome.TIMED_OUT)
+
+    def speed(settings):
+        return late if len(settings) == 2 else pauses_removed(settings)
+
+    run = planted(tmp_path, "third", speed, usual=True, budget_s=60.0).run()
+    assert any(name.startswith("stack without") for name in run.started)
+    assert not warnings(run)
 
 
 def test_memory_that_runs_out_in_the_stack_leaves_the_best_so_far(tmp_path):

@@ -107,8 +107,10 @@ def of_the_limit(known: Known) -> str:
 def of_failures(known: Known) -> Iterator[tuple[str, str]]:
     """Warnings of stacks that failed and of a baseline that failed when repeated; each with a key to give it once.
 
-    The search goes on with a weaker stack.
+    The search goes on with a weaker stack. No warning is due where time ran out for a part of a measured stack: that
+    trial would only have told what the other settings contribute.
     """
+    measured = [settings.items() for settings, runs in known.judge.runs.items() if runs[-1].measured]
     for settings, runs in known.judge.runs.items():
         reason, late = runs[-1].reason, runs[-1].outcome is Outcome.TIMED_OUT
         if not settings and not runs[-1].measured:
@@ -118,9 +120,12 @@ def of_failures(known: Known) -> Iterator[tuple[str, str]]:
             yield f"{too_late if late else failed}: {reason.rstrip('.')}; {advice}", "baseline"
         if len(settings) < 2 or reason in (SKIPPED, ENDED):
             continue
-        if not runs[-1].measured:
-            said = "there was too little time for these together" if late else "together these fail"
-            yield f"{said}: {settings}: {reason}", str(settings)
+        if late:
+            if not any(settings.items() < stack for stack in measured):
+                said = f"there was too little time for these together: {settings}: {reason.rstrip('.')}"
+                yield f"{said}; raise --budget", str(settings)
+        elif not runs[-1].measured:
+            yield f"together these fail: {settings}: {reason}", str(settings)
         elif Kind.CONTROL in known.done and (why := known.why_unusable(settings)) and why != REJECTED:
             yield f"together these cannot be used: {settings}: {why}", str(settings)
 
