@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import enum
 import functools
+import importlib
 import os
 import random
 import sys
@@ -40,6 +41,22 @@ class Slots:
 
     def __init__(self):
         self.weight = 1.0
+
+
+class Weighing:
+    """An object that is called by operators; a later weight of its own hides that of its class."""
+
+    weight = 1.0
+
+    def __float__(self):
+        return self.weight
+
+    def __rmul__(self, other):
+        return other * self.weight
+
+    @property
+    def same(self):
+        return self.weight
 
 
 class Stage(enum.Enum):
@@ -269,7 +286,84 @@ def in_a_config_of_a_package(monkeypatch):
     return loss, lambda to: setattr(config.loss, "weight", to)
 
 
+def in_an_attribute_that_hides_the_class_s(monkeypatch):
+    options = Weighing()
+
+    def loss(model, batch):
+        return options.same * of_model(model, batch)
+
+    def change(to):
+        vars(options).clear()
+        vars(options).update({"weight": to} if to != 1.0 else {})
+
+    return loss, change
+
+
+def as_a_float(monkeypatch):
+    options = Weighing()
+
+    def loss(model, batch):
+        return float(options) * of_model(model, batch)
+
+    return loss, lambda to: setattr(options, "weight", to)
+
+
+def by_an_operator(monkeypatch):
+    options = Weighing()
+
+    def loss(model, batch):
+        return of_model(model, batch) * options
+
+    return loss, lambda to: setattr(options, "weight", to)
+
+
+def by_a_name_that_is_made(monkeypatch):
+    options, part = Weighing(), "main"
+    options.weight_main = 1.0
+
+    def loss(model, batch):
+        return getattr(options, f"weight_{part}") * of_model(model, batch)
+
+    return loss, lambda to: setattr(options, "weight_main", to)
+
+
+def by_a_method_of_pythons(monkeypatch):
+    weight = contextvars.ContextVar("weight", default=1.0)
+    weight_now = weight.get
+
+    def loss(model, batch):
+        return weight_now() * of_model(model, batch)
+
+    return loss, weight.set
+
+
+def in_a_config_that_is_no_mapping(monkeypatch):
+    config = pytest.importorskip("mmengine").Config({"loss": {"weight": 1.0}})
+
+    def loss(model, batch):
+        return config.loss.weight * of_model(model, batch)
+
+    return loss, lambda to: setattr(config.loss, "weight", to)
+
+
+def installed(monkeypatch, folder):
+    """A package that has a weight, and functions that give and set it."""
+    text = "WEIGHT = 1.0\n\n\ndef weight():\n    return WEIGHT\n\n\ndef give(to):\n    global WEIGHT\n    WEIGHT = to\n"
+    package = folder / "site-packages" / "weights_of_a_test.py"
+    package.parent.mkdir()
+    package.write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(package.parent)
+    monkeypatch.delitem(sys.modules, "weights_of_a_test", raising=False)
+    return importlib.import_module("weights_of_a_test")
+
+
 PLACES = (
+    in_an_attribute_that_hides_the_class_s,
+    as_a_float,
+    by_an_operator,
+    by_a_name_that_is_made,
+    by_a_method_of_pythons,
+    in_a_config_that_is_no_mapping,
     in_a_module,
     in_a_name_from_a_module,
     in_the_environment,
@@ -300,6 +394,19 @@ PLACES = (
 def test_a_weight_is_noticed_wherever_it_stands(place, monkeypatch):
     loss, set_weight = place(monkeypatch)
     found, step = both(lambda at, model, optimizer: set_weight(1.0 if at < 6 else 0.25), loss=loss)
+    agree(found)
+    assert step.graph.captures == 2
+
+
+@pytest.mark.parametrize("by_module", [False, True])
+def test_a_weight_that_a_function_of_a_package_reads_is_noticed(by_module, monkeypatch, tmp_path):
+    package = installed(monkeypatch, tmp_path)
+    weight = package.weight
+
+    def loss(model, batch):
+        return (package.weight() if by_module else weight()) * of_model(model, batch)
+
+    found, step = both(lambda at, model, optimizer: package.give(1.0 if at < 6 else 0.25), loss=loss)
     agree(found)
     assert step.graph.captures == 2
 

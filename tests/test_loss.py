@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import random
 from types import SimpleNamespace
 
@@ -187,6 +188,32 @@ def test_a_try_undoes_what_a_model_remembers():
     assert (model.hidden, model.calls) == (None, 0)
     assert torch.equal(model.memory, torch.zeros(3))
     assert (numpy.random.get_state()[1] == before).all()
+
+
+def drawn_from(values):
+    def told(m, b):
+        return next(values) * nn.functional.mse_loss(m(b[0]), b[1])
+
+    return told
+
+
+@pytest.mark.parametrize("kind", [itertools.count, lambda start: (value for value in range(start, 9))])
+def test_a_loss_that_takes_values_from_an_iterator_is_not_tried(kind):
+    values, model = kind(1), nn.Linear(3, 2)
+    batch = torch.ones(4, 3), torch.zeros(4, 2)
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), 0.0), drawn_from(values), StepPlan("train", "cpu"))
+    expected = nn.functional.mse_loss(model(batch[0]), batch[1]).item()
+    assert [step(batch).item() for _ in range(3)] == pytest.approx([expected, 2 * expected, 3 * expected])
+
+
+def test_where_only_a_try_could_tell_the_form_names_are_asked_for():
+    values, model = itertools.count(1), nn.Linear(3, 2)
+    weighted = drawn_from(values)
+    optimizer, plan = torch.optim.SGD(model.parameters(), 0.0), StepPlan("train", "cpu")
+    step = TrainStep(model, optimizer, lambda a, b: 1.0 * weighted(a, b), plan)
+    with pytest.raises(LossError, match="takes values from a count, and a try would use one up"):
+        step((torch.ones(4, 3), torch.zeros(4, 2)))
+    assert next(values) == 1
 
 
 def test_steps_are_the_same_whether_names_or_a_try_told_the_form():

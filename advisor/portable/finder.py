@@ -30,7 +30,15 @@ from advisor.portable.places import (
     value_of_cell,
 )
 from advisor.portable.python_state import CONTAINERS, MOST_LOOKED_INTO, OF_TORCH, holder_of
-from advisor.portable.read_code import codes_of, global_names, methods_called, modules_imported, names_in, names_read
+from advisor.portable.read_code import (
+    asks_by_any_name,
+    codes_of,
+    global_names,
+    methods_called,
+    modules_imported,
+    names_in,
+    names_read,
+)
 
 # Functions, containers and objects inside one another that are looked into, and things in each of them. Counts: more
 # are data.
@@ -39,6 +47,16 @@ DEEPEST_READ = 12
 MOST_PLACES = 10_000
 # Methods that read a file.
 FILE_READERS = frozenset({"read_text", "read_bytes"})
+# Methods of Python's own containers that read what they hold, as in ``weight_of = options.get``.
+READERS = frozenset({"get", "__getitem__"})
+# Special methods that are called when an object is made, copied or shown, or that all classes of options have.
+NO_OPERATORS = frozenset(
+    f"__{name}__"
+    for name in (
+        *("init", "new", "del", "post_init", "init_subclass", "class_getitem", "repr", "str", "format", "dir"),
+        *("eq", "hash", "setattr", "delattr", "reduce", "reduce_ex", "getstate", "setstate", "copy", "deepcopy"),
+    )
+)
 # The names that count where all of an object's attributes do.
 Names = frozenset[str] | None
 
@@ -47,7 +65,8 @@ class Finder:
     """Collects ``places``, by what they can be found by, and the ``modules`` and ``functions`` whose code is run.
 
     ``spaces`` are the namespaces, containers and cells that code which is run can write to. ``unfollowed`` says what
-    it reads that no comparison can follow; empty where there is nothing.
+    it reads that no comparison can follow; empty where there is nothing. ``taken_from`` is the kind of an iterator that
+    it takes values from.
     """
 
     def __init__(self) -> None:
@@ -55,7 +74,7 @@ class Finder:
         self.modules: dict[torch.nn.Module, None] = {}
         self.functions: dict[types.FunctionType, None] = {}
         self.spaces: dict[int, typing.Any] = {}
-        self.unfollowed = ""
+        self.unfollowed = self.taken_from = ""
         self.seen: set[tuple[int, Names]] = set()
 
     def look_at_call(self, call: typing.Any, depth: int = DEEPEST_READ) -> None:
@@ -85,6 +104,7 @@ class Finder:
             of_torch = kind.__module__.startswith("torch.")
             read = names_read(kind, "forward")
             self.spaces[id(vars(module))] = vars(module)
+            self.add_hidden(kind, vars(module), read)
             for name in read & vars(module).keys() - OF_TORCH:
                 value = vars(module)[name]
                 if type(value) is float or not of_torch:
@@ -100,6 +120,7 @@ class Finder:
         read = names_read(kind, method)
         own = {} if isinstance(owner, type) else getattr(owner, "__dict__", {})
         self.spaces[id(own)] = own
+        self.add_hidden(kind, own, read)
         self.look_at_names(own, own.keys() - OF_TORCH, read, depth)
         self.look_at_class(kind, read, depth)
         for function in methods_called(kind, method):
@@ -114,11 +135,14 @@ class Finder:
         read = frozenset(name for code in codes for name in names_in(code))
         for cell in function.__closure__ or ():
             self.look_at(cell, "", value_of_cell(cell), read, depth)
+        for held in map(value_of_cell, function.__closure__ or ()):
+            self.look_at_any_attribute(held, codes)
         globally = {name for code in codes for name in global_names(code)}
         if "globals" in globally:
             globally |= {name for code in codes for name in code.co_consts if isinstance(name, str)}
         for name in globally & function.__globals__.keys():
             self.look_at(function.__globals__, name, function.__globals__[name], read, depth)
+            self.look_at_any_attribute(function.__globals__[name], codes)
         if not is_installed(function):
             self.look_at_own(function, codes, read, depth)
             self.note_files(globally - function.__globals__.keys(), read)
@@ -132,6 +156,20 @@ class Finder:
         self.look_at_names(vars(function), vars(function), read, depth)
         for module in modules_imported(function, codes):
             self.look_inside(module, read, depth)
+
+    def look_at_globals_of(self, function: types.FunctionType) -> None:
+        """Look at the plain values and containers that a function of a package reads among its module's names."""
+        own = function.__globals__
+        for name in {name for code in codes_of(function.__code__) for name in global_names(code)} & own.keys():
+            if is_plain(own[name]) or isinstance(own[name], CONTAINERS):
+                self.look_at(own, name, own[name], None, 1)
+
+    def look_at_any_attribute(self, value: typing.Any, codes: list[types.CodeType]) -> None:
+        """Look at all plain values of an object where code asks for attributes whose names it makes itself."""
+        if not isinstance(value, (types.ModuleType, type, torch.nn.Module)) and any(map(asks_by_any_name, codes)):
+            own = namespace_of(value)
+            for name in [name for name, held in own.items() if is_plain(held)]:
+                self.add(own, name)
 
     def note_files(self, builtin: set[str], read: frozenset[str]) -> None:
         """Note that code reads a file: each time it may hold something else."""
@@ -171,9 +209,10 @@ class Finder:
         if not isinstance(value, (types.ModuleType, type)):
             self.add(holder, name)
             if isinstance(value, Iterator) and not isinstance(value, io.IOBase):
-                kind = type(value).__name__
+                self.taken_from = type(value).__name__
                 self.unfollowed = (
-                    f"the model or the loss takes values from a {kind}, and a graph would repeat the last one"
+                    f"the model or the loss takes values from a {self.taken_from}, "
+                    "and a graph would repeat the last one"
                 )
         self.look_into(value, read, depth)
 
@@ -183,6 +222,10 @@ class Finder:
             self.look_at_modules(value)
         elif depth and isinstance(value, FUNCTIONS) and not is_installed(value):
             self.look_at_call(value, depth - 1)
+        elif depth and isinstance(value, types.FunctionType) and is_of_other_package(value):
+            self.look_at_globals_of(value)
+        elif depth and isinstance(value, types.BuiltinMethodType) and value.__name__ in READERS:
+            self.look_into(value.__self__, None, depth - 1)
         if isinstance(value, CONTAINERS):
             self.add(value, CONTENTS)
         if depth and not is_plain(value) and (id(value), read) not in self.seen:
@@ -196,7 +239,7 @@ class Finder:
             return
         if isinstance(value, type):
             self.look_at_class(value, with_methods(value, read), depth)
-            for name in read or ():
+            for name in (*(read or ()), *operators_of(value)):
                 for function in () if is_of_package(value) else methods_called(value, name):
                     self.look_at_function(function, depth)
             return
@@ -206,7 +249,16 @@ class Finder:
         for holder, name, part in inside:
             self.look_at(holder, name, part, within, depth)
         if not isinstance(value, (*CONTAINERS, types.ModuleType, torch.Tensor)) and not is_of_package(type(value)):
+            self.add_hidden(type(value), own, with_methods(type(value), read))
             self.look_inside(type(value), read, depth)
+
+    def add_hidden(self, kind: type, own: dict[str, typing.Any], read: Names) -> None:
+        """Note the places in an object where a value would hide the one that its class holds by the same name."""
+        for base in kind.__mro__:
+            if not is_of_package(base):
+                for name, value in vars(base).items():
+                    if name not in own and (read is None or name in read) and is_held_by_class(name, value):
+                        self.add(own, name)
 
     def add(self, holder: typing.Any, name: typing.Any) -> None:
         """Note a place."""
@@ -216,10 +268,32 @@ class Finder:
 
 
 def with_methods(kind: typing.Any, read: Names) -> Names:
-    """These names, and those that the methods of a class which are among them read."""
+    """These names, and those that the methods of a class which are among them, and its operators, read."""
     if read is None:
         return read
-    return read.union(*(names_read(kind, name) for name in read if hasattr(kind, name)))
+    called = [name for name in read if hasattr(kind, name)]
+    return read.union(*(names_read(kind, name) for name in (*called, *operators_of(kind))))
+
+
+@functools.cache
+def operators_of(kind: type) -> tuple[str, ...]:
+    """The methods of a class of the user's own that code calls without their names, such as ``__float__``."""
+    own = [name for base in kind.__mro__ if not is_of_package(base) for name in vars(base)]
+    special = [name for name in own if name.startswith("__") and isinstance(getattr(kind, name), types.FunctionType)]
+    return tuple(name for name in dict.fromkeys(special) if name not in NO_OPERATORS)
+
+
+def is_of_other_package(value: typing.Any) -> bool:
+    """Whether a value is a function of an installed package that is neither PyTorch nor NumPy."""
+    package = str(getattr(value, "__module__", "")).partition(".")[0]
+    return isinstance(value, types.FunctionType) and is_installed(value) and package not in ("torch", "numpy")
+
+
+def is_config(value: typing.Any) -> bool:
+    """Whether an object of a package gives what it holds by keys, or as attributes of the same names."""
+    kind = type(value)
+    by_name = hasattr(kind, "__getattr__") and hasattr(kind, "__getitem__")
+    return (isinstance(value, Mapping) or by_name) and is_of_package(kind) and not isinstance(value, os._Environ)
 
 
 def is_held_by_class(name: str, value: typing.Any) -> bool:
@@ -242,8 +316,8 @@ def parts_inside(value: typing.Any, read: Names) -> tuple[Names, list[tuple[typi
     own = namespace_of(value)
     if isinstance(value, (types.SimpleNamespace, threading.local)) or is_options(value):
         return read, [(own, name, part) for name, part in list(own.items())[:MOST_LOOKED_INTO]]
-    if isinstance(value, Mapping) and is_of_package(type(value)) and not isinstance(value, os._Environ):
-        read = None  # a config of a package: what its keys stand for lies in attributes of any names
+    if is_config(value):
+        read = None  # what its keys stand for lies in attributes of any names
     names = with_methods(type(value), read)
     found = [(own, name, part) for name, part in list(own.items()) if names is None or name in names]
     slots = [name for kind in type(value).__mro__ if not is_of_package(kind) for name in slots_of(kind)]
@@ -258,7 +332,8 @@ def namespace_of(value: typing.Any) -> dict[str, typing.Any]:
     if isinstance(value, (threading.local, Mapping, torch.optim.lr_scheduler.LRScheduler)):
         own = getattr(value, "__dict__", {})
         return own if type(own) is dict and not isinstance(value, CONTAINERS) else {}
-    return holder_of(value) or {} if not isinstance(value, CONTAINERS) else {}
+    own = None if isinstance(value, CONTAINERS) else holder_of(value)
+    return {} if own is None else typing.cast("dict[str, typing.Any]", own)  # an empty one may be filled later
 
 
 def parts_of_module_file(module: types.ModuleType, read: Names) -> list[tuple[typing.Any, typing.Any, typing.Any]]:
@@ -268,5 +343,9 @@ def parts_of_module_file(module: types.ModuleType, read: Names) -> list[tuple[ty
     if module is os and "getenv" in names:
         names.add("environ")
     if is_of_package(module):
-        names = {name for name in names if is_plain(own[name]) or isinstance(own[name], (list, os._Environ))}
+        names = {
+            name
+            for name in names
+            if is_plain(own[name]) or isinstance(own[name], (list, os._Environ)) or is_of_other_package(own[name])
+        }
     return [(own, name, own[name]) for name in names]

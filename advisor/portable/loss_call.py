@@ -17,6 +17,7 @@ from advisor.portable.losses import (
     failure_of,
     form_that_works,
     in_float32,
+    iterator_of,
     loss_in,
     loss_of_part,
     may_refuse_autocast,
@@ -53,9 +54,9 @@ class LossCall(Planned):
         self._split_mapping = splitter(model, with_target=apart and loss is not None, target_name=name)
         of_batch = loss is not None and takes_output_and_batch(loss)
         self._target_of: Callable[[Any], Any] = whole_batch if of_batch else self._target_in
-        self._target_is_open = apart and loss is not None and unwrapped(model) is model
-        lower = plan.autocast != "none" and unwrapped(model) is model
-        self._precision_is_open = lower and loss is not None and may_refuse_autocast(loss)
+        may_try = loss is not None and unwrapped(model) is model and not iterator_of(loss)  # a try would use a value up
+        self._target_is_open = apart and may_try
+        self._precision_is_open = plan.autocast != "none" and may_try and may_refuse_autocast(self.loss_function)
         takes_labels = positional_count(model) != positional_count(model, with_labels=True)
         self._own_loss_is_open = loss is None and takes_labels and unwrapped(model) is model
 

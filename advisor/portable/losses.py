@@ -14,7 +14,7 @@ from advisor.portable.finder import Finder
 from advisor.portable.nested import map_tensors, tensors_of
 from advisor.portable.places import Values, is_installed, value_of_cell
 from advisor.portable.python_state import HostDraws, PythonState
-from advisor.portable.read_code import codes_of, global_names
+from advisor.portable.read_code import calls, codes_of, global_names
 
 MODEL_NAMES = frozenset({"model", "net", "network", "module"})
 OUTPUT_NAMES = frozenset(
@@ -133,6 +133,13 @@ def form_that_works(
     gradient. What a try changes is undone: gradients, buffers (the statistics of batch normalisation), random numbers.
     Raises LossError when neither form works.
     """
+    if taken_from := iterator_of(loss):
+        if calls_first(loss):
+            return True, f"the loss is called as {form_text(True)}: it calls what it is given first"
+        raise LossError(
+            f"the loss {describe_loss(loss)} takes values from a {taken_from}, and a try would use one up.",
+            "Write it as `def loss(output, target)` or `def loss(model, batch)`, with these names.",
+        )
     failures = []
     for form, call in ((False, of_output), (True, lambda: loss(model, batch))):
         with undone(model, loss):
@@ -144,6 +151,19 @@ def form_that_works(
         f"the loss {describe_loss(loss)} works in neither form: {'; '.join(failures)}.",
         "Write it as `def loss(output, target)` or `def loss(model, batch)`, with these names, returning a scalar.",
     )
+
+
+def iterator_of(loss: Callable[..., Any]) -> str:
+    """The kind of an iterator that a loss takes values from, such as a generator; empty for none."""
+    finder = Finder()
+    finder.look_at_call(loss)
+    return finder.taken_from
+
+
+def calls_first(loss: Callable[..., Any]) -> bool:
+    """Whether the code of a loss calls its first argument, which is the model then."""
+    code = getattr(getattr(loss, "__func__", loss), "__code__", None)
+    return code is not None and any(calls(code, one.name) for one in parameters_of_loss(loss)[:1])
 
 
 def form_text(of_model: bool) -> str:

@@ -2,6 +2,7 @@
 
 import dis
 import functools
+import itertools
 import sys
 import types
 import typing
@@ -28,6 +29,23 @@ def names_in(code: types.CodeType) -> set[str]:
     used = [one.argval for one in dis.get_instructions(code) if one.opname not in ("STORE_ATTR", "DELETE_ATTR")]
     asked = [one for one in code.co_consts if isinstance(one, str)] if "getattr" in code.co_names else []
     return {name for name in used if isinstance(name, str)} & set(code.co_names) | set(asked)
+
+
+def asks_by_any_name(code: types.CodeType) -> bool:
+    """Whether code asks for an attribute whose name is no text in it: ``getattr(options, f"weight_{part}")``."""
+    if "getattr" not in code.co_names:
+        return False
+    made = any(one.opname.startswith("FORMAT_") for one in dis.get_instructions(code))
+    return made or not names_in(code) - set(code.co_names)
+
+
+def calls(code: types.CodeType, name: str) -> bool:
+    """Whether code calls what stands in a variable of its own, as in ``model(inputs)``."""
+    read = [(one.opname, one.argval) for one in dis.get_instructions(code)]
+    if sys.version_info < (3, 13):  # there the empty slot that a call needs is pushed in front of the function
+        read.reverse()
+    pairs = itertools.pairwise(read)
+    return any(load.startswith("LOAD_") and value == name and slot[0] == "PUSH_NULL" for (load, value), slot in pairs)
 
 
 @functools.cache

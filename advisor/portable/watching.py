@@ -2,9 +2,9 @@
 
 A CUDA graph repeats kernels on the same memory. It follows what happens in that memory; it does not see a tensor that
 takes the place of another, a layer that is frozen, a changed mode, hook or Python number. Numbers, tensors and objects
-are looked for where the code of the loss, of the layers' ``forward`` and of the user's own functions that they call
-reads them (``finder.py``). One that is reached in another way, such as through a function of a package, is not noticed:
-keep such a number in a tensor and change that in place.
+are looked for where the code of the loss, of the layers' ``forward``, of the user's own functions that they call and of
+the functions of packages that those call reads them (``finder.py``). One that is reached in another way, such as deeper
+in a package, is not noticed: keep such a number in a tensor and change that in place.
 """
 
 import functools

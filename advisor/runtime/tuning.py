@@ -175,8 +175,8 @@ class Tuning:
         The step's ``scaler`` is the gradient scaler of float16 training, None without one. Its ``state_dict()`` and
         ``load_state_dict()`` hold what a checkpoint needs beside the model and the optimizer: the scaler's state, and
         how many batches of an update are in. A step in a CUDA graph notices what changes between calls and runs eagerly
-        or captures anew (:class:`~advisor.portable.graphed.GraphedStep`); Python numbers that the loss reaches only
-        through functions of installed packages are not seen: keep such a number in a tensor and change it in place. It
+        or captures anew (:class:`~advisor.portable.graphed.GraphedStep`); Python numbers that lie deeper in installed
+        packages than the functions called are not seen: keep such a number in a tensor and change it in place. It
         copies a batch in pinned memory while the host goes on: do not fill that memory anew before the device is done.
         """
         plan = self._plan_of(model)
