@@ -134,6 +134,15 @@ def test_next_steps_follow_the_mode(state):
     assert format_of("json").next_steps("r.json", found)[0] == "read r.json, or pass it on"
 
 
+@pytest.mark.parametrize("kind", ["settings", "python", "config", "compiled"])
+def test_a_file_without_settings_is_said_to_change_nothing(state, kind):
+    found = Found(replace(state, stack=None, scaling=None), sample_request(), Outputs(), Catalog({}))
+    told, instead = format_of(kind).usage("tuned.yaml", found)
+    assert told.startswith("it would change nothing: ")
+    assert "reports" in instead
+    assert format_of("json").usage("r.json", found)[0] == "read r.json, or pass it on"
+
+
 def test_what_was_written_before_an_error_is_said(state, tmp_path, monkeypatch):
     """The first of two files is written, the second cannot be."""
     real = outputs._write_file

@@ -12,6 +12,8 @@ from advisor.records import Value
 REJECTED = "you rejected it"
 SKIPPED = "you skipped it"
 ENDED = "you ended the session before its turn"
+# The end of the reasons that a larger budget takes away.
+RAISE_BUDGET = "raise --budget to try it"
 
 
 class Decision(StrEnum):

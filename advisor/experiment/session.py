@@ -11,7 +11,7 @@ from dataclasses import replace
 from advisor.errors import AdvisorError, ExitCode, UsageError, refusal_of
 from advisor.experiment import caveats, events
 from advisor.experiment.consent import Consent
-from advisor.experiment.control import ENDED, Decision, Decisions, Steering
+from advisor.experiment.control import ENDED, RAISE_BUDGET, Decision, Decisions, Steering
 from advisor.experiment.judging.judge import Judge, prior_spread
 from advisor.experiment.judging.numerics import finite
 from advisor.experiment.judging.tolerance import own_rounding
@@ -351,14 +351,14 @@ class Session:
         if together:
             failed = f"which failed: {together[-1].reason}"
             came_to = "which were no better together" if any(run.measured for run in together) else failed
-            return f"it was tried with others only, {came_to}; raise --budget to try it alone"
+            return f"it was tried with others only, {came_to}; {RAISE_BUDGET} alone"
         needed_s = self._bench.expected_s(candidate.settings)
         if not self._bench.budget.allows(needed_s):
-            return f"it needs about {needed_s:.0f} s, more than the budget has left; raise --budget to try it"
+            return f"it needs about {needed_s:.0f} s, more than the budget has left; {RAISE_BUDGET}"
         conflict = self.catalog.conflict({**known.stack, **candidate.settings})
         if conflict:
             return f"it cannot be combined with the stack: {conflict}"
-        return "the remaining time is reserved for confirming the stack; raise --budget to try it"
+        return f"the remaining time is reserved for confirming the stack; {RAISE_BUDGET}"
 
     def _keep_hints(self, known: Known) -> None:
         """Leave hints for the next session of this workload; a session of a few recipes says too little."""

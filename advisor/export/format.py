@@ -95,6 +95,8 @@ class Format(ABC):
     # Its place in the app's list, from low to high.
     order: ClassVar[int]
     needs_baseline: ClassVar[bool] = True
+    # Whether the file is about the settings that won: without any it changes nothing.
+    applies_settings: ClassVar[bool] = False
     # Its entry in the app's list, where it has one in every session.
     offered: ClassVar[Offer | None] = None
 
@@ -129,6 +131,14 @@ class Format(ABC):
     def to_verify(self, found: Found, path: str) -> Exported | None:
         """The written file, where it holds settings that can be applied to the target and timed."""
         return None
+
+    def usage(self, name: str, found: Found) -> tuple[str, str]:
+        """Two lines that say what to do with the file, or why it does nothing."""
+        if self.applies_settings and not found.settings:
+            from advisor.report.verdict import why_no_stack
+
+            return f"it would change nothing: {why_no_stack(found.state)}", "the reports have all that was measured"
+        return self.next_steps(name, found)
 
     def next_steps(self, name: str, found: Found) -> tuple[str, str]:
         """Two lines that say what to do with the file."""

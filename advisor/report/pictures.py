@@ -12,6 +12,7 @@ from statistics import median
 
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
+    TOO_NOISY,
     all_reduce_sentence,
     format_bytes,
     format_bytes_change,
@@ -55,7 +56,8 @@ class Step:
     """One bar: from ``start`` to ``end``, both speed-ups over the baseline.
 
     ``contribution`` is None where the setting was not measured apart; ``alone`` is what it does by itself, where that
-    is known. ``peak_bytes`` is the peak of the setting's own trial. A step without a ``key`` is the settings together.
+    is known. ``peak_bytes`` are the peaks without the setting and with it. A step without a ``key`` is the settings
+    together.
     """
 
     name: str
@@ -64,7 +66,7 @@ class Step:
     key: str = ""
     contribution: Comparison | None = None
     alone: Comparison | None = None
-    peak_bytes: int | None = None
+    peak_bytes: tuple[int, int] | None = None
 
 
 def waterfall(state: SessionState) -> list[Step]:
@@ -72,28 +74,48 @@ def waterfall(state: SessionState) -> list[Step]:
     stack = state.stack
     if stack is None or not stack.settings or stack.comparison is None:
         return []
-    steps, reached = list[Step](), 1.0
+    steps, reached, peaks = list[Step](), 1.0, _peaks(stack, state)
     for key in _in_order(stack, state):
-        step = _step(key, stack.settings[key], state, reached)
+        step = _step(key, stack, state, reached, peaks)
         steps.append(step)
         reached = step.end
     rest = stack.comparison.speedup / reached
-    if max(rest, 1 / rest) > _NEGLIGIBLE:
+    if max(rest, 1 / rest) > _NEGLIGIBLE and not stack.comparison.is_open:
         known = all(step.contribution for step in steps)
-        steps.append(Step("together" if known else "not measured apart", reached, stack.comparison.speedup))
+        steps.append(Step("together" if known else "not attributed", reached, stack.comparison.speedup))
     return steps
 
 
-def _step(key: str, value: Value, state: SessionState, start: float) -> Step:
-    record = _record_of(key, value, state)
+def _peaks(stack: StackRecord, state: SessionState) -> dict[Settings, int]:
+    """The peak of all settings of which the stack consists, in bytes: of parts of it, the baseline and itself."""
+    alone = {Settings(record.settings): record.result for record in state.trials.values() if record.alone}
+    baseline = {Settings(): state.baseline.result} if state.baseline else {}
+    results = {**baseline, **alone, Settings(stack.settings): stack.result}
+    parts = {settings: point.peak_reserved_bytes for settings, point in state.combinations.items()}
+    parts |= {settings: peak for settings, result in results.items() if (peak := result.peak_reserved_bytes)}
+    return {settings: peak for settings, peak in parts.items() if settings.items() <= stack.settings.items()}
+
+
+def _added_bytes(key: str, peaks: Mapping[Settings, int]) -> tuple[int, int] | None:
+    """The peaks without a setting and with it, on as much of the stack as was measured both ways."""
+    known = [
+        (rest, peaks[settings])
+        for settings in sorted(peaks, key=len, reverse=True)
+        if key in settings and (rest := peaks.get(Settings({k: v for k, v in settings.items() if k != key})))
+    ]
+    return known[0] if known else None
+
+
+def _step(key: str, stack: StackRecord, state: SessionState, start: float, peaks: Mapping[Settings, int]) -> Step:
+    record, peak = _record_of(key, stack.settings[key], state), _added_bytes(key, peaks)
     if record is None:
-        return Step(key.rpartition(".")[2], start, start, key)
+        return Step(key.rpartition(".")[2], start, start, key, peak_bytes=peak)
     own = record.contribution
-    if own is None and record.alone and state.stack is not None and len(state.stack.settings) == 1:
-        own = state.stack.comparison
+    if own is None and record.alone and len(stack.settings) == 1:
+        own = stack.comparison
     alone = record.comparison if record.alone else None
-    peak = record.result.peak_reserved_bytes if record.alone else None
-    return Step(record.candidate.recipe, start, start * (own.speedup if own else 1.0), key, own, alone, peak)
+    factor = own.speedup if own and not own.is_open else 1.0
+    return Step(record.candidate.recipe, start, start * factor, key, own, alone, peak)
 
 
 def _record_of(key: str, value: Value, state: SessionState) -> TrialRecord | None:
@@ -154,11 +176,10 @@ def waterfall_chart(state: SessionState) -> Bars | None:
     if not any(step.contribution for step in steps) or stack is None or stack.comparison is None or baseline is None:
         return None
     before = format_ms(stack.baseline_step_ms or baseline.step_ms)
-    reached = stack.comparison.speedup
     bars = [
         Bar("baseline", 1.0, 1.0, before, Tone.BASELINE, is_mark=True),
-        *(_bar(step, baseline.result.peak_reserved_bytes) for step in steps),
-        Bar("stack", 1.0, reached, interval_or_words(stack.comparison), Tone.STACK, (format_ms(stack.step_ms),)),
+        *(_bar(step) for step in steps),
+        _stack_bar(stack, stack.comparison, baseline.result.peak_reserved_bytes),
     ]
     ends = [end for bar in bars for end in (bar.start, bar.end)]
     axis = log_axis("speed-up over the baseline", ends, lambda tick: f"{tick:g}x", _SPEED_UPS)
@@ -166,10 +187,17 @@ def waterfall_chart(state: SessionState) -> Bars | None:
     return Bars("What each setting adds", words, axis, tuple(bars))
 
 
-def _bar(step: Step, baseline_bytes: int | None) -> Bar:
+def _stack_bar(stack: StackRecord, comparison: Comparison, baseline_bytes: int | None) -> Bar:
+    memory = f"memory {format_bytes_change(stack.result.peak_reserved_bytes, baseline_bytes)}"
+    end = 1.0 if comparison.is_open else comparison.speedup
+    told = (format_ms(stack.step_ms), memory)
+    return Bar("stack", 1.0, end, interval_or_words(comparison), Tone.STACK, told, is_mark=comparison.is_open)
+
+
+def _bar(step: Step) -> Bar:
     tone = _tone_of(step)
     is_mark = tone is Tone.OTHER and bool(step.key)
-    details = tuple(_details(step, baseline_bytes))
+    details = tuple(_details(step))
     return Bar(step.name, step.start, step.end, step_words(step), tone, details, is_mark)
 
 
@@ -180,14 +208,17 @@ def step_words(step: Step) -> str:
         return f"+{rest:.2f}x together" if rest > 1 else f"{rest:.2f}x: they overlap"
     if step.contribution is None:
         return "not measured apart"
+    if step.contribution.is_open:
+        return TOO_NOISY
     if step.contribution.verdict is Verdict.NO_DIFFERENCE:
         return "no measurable difference"
-    return f"+{format_interval(step.contribution)}"
+    return f"{'+' * (step.contribution.verdict is Verdict.FASTER)}{format_interval(step.contribution)}"
 
 
-def _details(step: Step, baseline_bytes: int | None) -> Iterator[str]:
-    if step.peak_bytes and baseline_bytes:
-        yield f"memory {format_bytes_change(step.peak_bytes, baseline_bytes)}"
+def _details(step: Step) -> Iterator[str]:
+    if step.peak_bytes:
+        without, with_it = step.peak_bytes
+        yield f"memory {format_bytes_change(with_it, without)}"
     if step.alone:
         yield f"alone {format_ratio(step.alone)}"
 

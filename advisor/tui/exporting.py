@@ -50,7 +50,7 @@ class FileExporter:
 
     def next_steps(self, format_id: str, name: str, state: SessionState) -> Sequence[str]:
         """The next steps for a file of this name, a line each."""
-        return format_of(format_id).next_steps(name, self._found(state))
+        return format_of(format_id).usage(name, self._found(state))
 
     def to_verify(self, format_id: str, path: Path, state: SessionState) -> Exported | None:
         """The file as the format wants it verified; None with --no-verify."""

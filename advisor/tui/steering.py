@@ -54,7 +54,7 @@ class Steering:
         live = state.finished is None
         measured = state.baseline is not None
         offered = {
-            "skip": live and measured and bool(state.running),
+            "skip": live and measured and not state.held,  # also between two trials: the keys would jump
             "pause": live and not self._app.context.paused,
             "go_on": live and self._app.context.paused,
             "minute": measured,
@@ -84,6 +84,9 @@ class Steering:
 
     def _skip(self, control: Session) -> None:
         name = self._app.context.state.running
+        if not name:
+            self._app.tell("No trial runs just now: there is nothing to skip.")
+            return
         control.skip()
         self._app.tell(
             f"{trial_name(name, _WIDEST_NAME)} is skipped. {consequence_of_skipping(name, self._app.context.state)}"

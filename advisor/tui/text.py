@@ -226,7 +226,8 @@ def on_the_stack(contribution: Comparison, *, short: bool = False) -> Content:
     if contribution.verdict is Verdict.NO_DIFFERENCE:
         return Content.styled(f"{format_ratio(contribution)}{where}", DIM)
     colour = MARKS[contribution.verdict][1]
-    return Content.styled(f"+{format_ratio(contribution)}{where}", f"bold ${colour}")
+    sign = "+" if contribution.verdict is Verdict.FASTER else ""
+    return Content.styled(f"{sign}{format_ratio(contribution)}{where}", f"bold ${colour}")
 
 
 def ratio(comparison: Comparison | None) -> Content:

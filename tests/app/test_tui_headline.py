@@ -12,7 +12,7 @@ from tui_pilot import SIZES, drive, screen_text, settle
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
-from advisor.records import Comparison, Outcome
+from advisor.records import Comparison, Outcome, ParetoPoint
 from advisor.report.pictures import waterfall
 from advisor.tui.text import widest_effect
 from advisor.tui.views.advice_text import nothing_helped
@@ -25,6 +25,18 @@ from advisor.tui.widgets.status import stack_text
 @pytest.fixture
 def state() -> SessionState:
     return SessionState.of(histories.contributed())
+
+
+def test_the_best_setting_that_changes_results_says_so_and_how_it_is_allowed() -> None:
+    state = SessionState.of(histories.start())
+    state.apply(events.BaselineMeasured(histories.BASELINE))
+    state.apply(events.TrialMeasured(histories.BATCH))
+    state.apply(events.Ranked(histories.recommendations((histories.BATCH,))))
+    first, then = headline(state).plain.splitlines()
+    assert f"the best opt-in setting so far: {histories.BATCH.candidate.name}" in first
+    assert "changes results" in then
+    state.apply(events.SessionFinished(False, 12.0))
+    assert "All that applies was tried" in headline(state).plain.splitlines()[-1]
 
 
 # --- the waterfall --------------------------------------------------------------------------------------------
@@ -52,9 +64,30 @@ def test_each_contribution_is_told_with_its_interval(state, width) -> None:
 
 def test_a_stack_that_is_too_noisy_to_tell_has_no_interval_in_the_waterfall(state) -> None:
     state.apply(events.StackMeasured(replace(state.stack, comparison=Comparison(1.21, 0.06, 23.94, 0.3))))
-    last = waterfall_text(state, 114).plain.splitlines()[-1]
+    *_, before, last = waterfall_text(state, 114).plain.splitlines()
     assert "too noisy to tell" in last
     assert "23.94" not in last
+    assert "█" not in last, "its length would say something"
+    assert "together" not in before
+
+
+def test_a_contribution_that_is_too_noisy_to_tell_moves_no_bar(state) -> None:
+    record = state.trials[histories.COMPILE.candidate.name]
+    state.apply(events.TrialMeasured(replace(record, contribution=Comparison(0.9, 0.1, 9.0, 0.3))))
+    [step] = [step for step in waterfall(state) if step.name == "compile"]
+    assert step.end == step.start
+    [line] = [line for line in waterfall_text(state, 114).plain.splitlines() if line.startswith("compile")]
+    assert "too noisy to tell" in line
+
+
+def test_the_waterfall_has_the_memory_of_each_setting_on_the_others(state) -> None:
+    rest = {key: value for key, value in state.stack.settings.items() if key != "compile.mode"}
+    peak = state.stack.result.peak_reserved_bytes
+    state.apply(events.CombinationMeasured(ParetoPoint("rest", rest, None, peak * 4 // 5)))
+    lines = waterfall_text(state, 114).plain.splitlines()
+    [compiled] = [line for line in lines if line.startswith("compile")]
+    assert "memory +25 %" in compiled
+    assert "memory -43 %" in lines[-1], "the stack against the baseline"
 
 
 def test_there_is_no_waterfall_without_a_contribution_or_a_stack() -> None:

@@ -66,6 +66,20 @@ async def test_a_running_session_is_steered_by_keys() -> None:
     await drive(histories.to_trials(), check, hold=True, toasts=False)
 
 
+async def test_between_two_trials_the_keys_stay_where_they_are() -> None:
+    async def check(pilot, app, control) -> None:
+        before = screen_text(app).splitlines()[-1]
+        app.post_event(events.TrialEnded(RUNNING, Outcome.MEASURED, "", 40.0, 2**30))
+        await settle(pilot)
+        assert screen_text(app).splitlines()[-1] == before
+        await pilot.press("x")
+        await settle(pilot)
+        assert ("skip",) not in control.calls
+        assert "No trial runs just now" in screen_text(app)
+
+    await drive(histories.to_trials(), check, hold=True, toasts=False)
+
+
 async def test_before_the_baseline_nothing_is_skipped() -> None:
     async def check(pilot, app, control) -> None:
         await pilot.press("x", "plus", "E")

@@ -12,6 +12,7 @@ from tui_fakes import FakeExporter
 from tui_pilot import cells, drive, screen_text, settle
 
 from advisor.experiment import events
+from advisor.experiment.control import RAISE_BUDGET
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.records import Candidate, Comparison, OperatorRow, Outcome, TargetSpec
@@ -27,6 +28,7 @@ from advisor.tui.widgets.operator_table import OperatorTable, columns_of
 from advisor.tui.widgets.status import now_text
 
 PART = "stack without precision.autocast"
+SKIPPED = histories.failed("tf32", "precision.float32_matmul", "medium", Outcome.SKIPPED, "it needs about 17 s")
 
 
 @pytest.fixture
@@ -226,6 +228,36 @@ def test_a_huge_interval_fits_the_column_of_effects() -> None:
     (row,) = [row for row in build_rows(state) if row.key == wide.candidate.name]
     assert row.cells["effect"].plain == "33.0x (may be 17x off)"
     assert row.cells["effect"].cell_length <= EFFECT_WIDTH
+
+
+def test_a_reason_that_more_time_takes_away_names_the_key() -> None:
+    state = SessionState.of(histories.whole())
+    reason = f"it needs about 17 s, more than the budget has left; {RAISE_BUDGET}"
+    late = histories.failed("tf32", "precision.float32_matmul", "medium", Outcome.SKIPPED, reason)
+    state.apply(events.TrialMeasured(late))
+    row = next(row for row in build_rows(state) if row.key == late.candidate.name)
+    assert row.cells["effect"].plain == "it needs about 17 s, more than the budget has left; R tries it"
+
+
+def test_a_setting_that_slows_the_stack_adds_nothing() -> None:
+    state = SessionState.of(histories.contributed())
+    record = state.trials[histories.COMPILE.candidate.name]
+    state.apply(events.TrialMeasured(replace(record, contribution=Comparison(0.84, 0.78, 0.91, 0.006))))
+    row = next(row for row in build_rows(state) if row.key == record.candidate.name)
+    assert row.cells["effect"].plain.startswith("0.84x (0.78–")
+
+
+def test_a_session_that_failed_before_its_trials_expects_none() -> None:
+    assert tally(SessionState.of(histories.start()), wide=True).plain == "Nothing has been tried yet."
+    assert tally(SessionState.of(histories.failure()), wide=True).plain == "Nothing was tried."
+
+
+def test_a_recorded_trial_is_not_said_to_be_tried_again_by_a_key(state) -> None:
+    state.apply(events.TrialMeasured(SKIPPED))
+    for name in (histories.BATCH_BIG.candidate.name, SKIPPED.candidate.name):
+        assert "t tries it" in selection_text(name, state).plain
+        assert "t tries it" not in selection_text(name, state, recorded=True).plain
+    assert "R tries all that was left out" in selection_text(SKIPPED.candidate.name, state, recorded=True).plain
 
 
 def test_a_rejected_trial_says_so_before_its_effect() -> None:

@@ -208,7 +208,7 @@ class FakeExporter:
     def next_steps(self, format_id: str, name: str, state: SessionState) -> Sequence[str]:
         real = "markdown" if format_id == "report" else format_id
         request = Request(TargetSpec("torchvision.models:resnet50", "/home/me/project"))
-        return format_of(real).next_steps(name, Found(state, request, Outputs(), catalog()))
+        return format_of(real).usage(name, Found(state, request, Outputs(), catalog()))
 
     def to_verify(self, format_id: str, path: Path, state: SessionState) -> Exported | None:
         return Exported(str(path)) if format_id in ("settings", "python") and self.verifies else None

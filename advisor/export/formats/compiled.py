@@ -17,6 +17,7 @@ class CompiledModel(Format):
     brief = ".pt2 (the compiled model, for inference)"
     suffixes = (".pt2",)
     order = 35
+    applies_settings = True
     # To be typed: compiling takes a minute or more.
     offered = Offer(
         "compiled",

@@ -21,6 +21,7 @@ class PatchedConfig(Format):
     option = "--export"
     brief = "your --config file patched"
     order = 10
+    applies_settings = True
 
     def offer(self, outputs: Outputs) -> Offer | None:
         if outputs.config_path is None:

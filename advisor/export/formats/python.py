@@ -17,6 +17,7 @@ class PythonFile(Format):
     brief = ".py"
     suffixes = (".py",)
     order = 30
+    applies_settings = True
     offered = Offer("python", "Python file", "tuned.py", "python", "The same in plain PyTorch, without perf-advisor")
 
     def files(self, found: Found, path: str) -> Iterable[File]:

@@ -19,6 +19,7 @@ class SettingsFile(Format):
     option = "--export"
     brief = "YAML"
     order = 20
+    applies_settings = True
     offered = Offer("settings", "Settings (YAML)", "tuned.yaml", "yaml", "What advisor.load() applies")
 
     def takes(self, path: str) -> bool:

@@ -204,8 +204,8 @@ def _how(record: TrialRecord) -> list[Fact]:
     comparison = record.comparison
     if not record.alone:
         others = len(record.settings) - 1
-        told = "with it and without it" if comparison else "not measured without it yet"
-        return [("", Content.styled(f"together with {counted(others, 'other setting')}, {told}", DIM))]
+        told = "measured with it and without it" if comparison else "not measured without it yet"
+        return [("", Content.styled(f"on {counted(others, 'other setting')}: {told}", DIM))]
     if comparison is None:
         return []
     alone: list[Fact] = [("Alone", ratio(comparison))] if record.contribution else []

@@ -20,7 +20,7 @@ from advisor.figures.formatting import (
 )
 from advisor.records import Objective, StackRecord, Verdict
 from advisor.report.conclusions import candidates_tried, count_untried, stack_helps
-from advisor.report.figures import MEASURED_ONCE
+from advisor.report.figures import IN_TURN, MEASURED_ONCE
 from advisor.report.verdict import Cause, no_result
 from advisor.tui.text import DIM, memory_against, numerics_words, own_effect
 from advisor.tui.views.profile_text import roof_before_and_after
@@ -73,7 +73,8 @@ def _pending(stack: StackRecord, state: SessionState) -> Content:
 def _of_the_stack(stack: StackRecord, state: SessionState) -> Content:
     """The result first, then its cost, then its use."""
     so_far = "" if state.finished else " so far"
-    sure = "confirmed" if stack.confirmed else f"{MEASURED_ONCE}{so_far}, not confirmed"
+    turns = IN_TURN if stack.comparison and stack.comparison.is_open else "confirmed"
+    sure = turns if stack.confirmed else f"{MEASURED_ONCE}{so_far}, not confirmed"
     helps = stack_helps(state)
     first = Content.assemble((_result(stack, state), "bold $success" if helps else _PROBLEM), f", {sure}")
     lines = [first, _cost(stack, state), *_roof(state), _how_to_use(state, helps=helps), *_more_time(state)]
@@ -167,14 +168,20 @@ def _best_so_far(state: SessionState) -> Content:
     if not ranked:
         return _at_the_end(state) if over else _in_the_middle(state)
     best = ranked[0]
-    then = "Key 4 shows what it costs and the code." if over else "What helps is measured together afterwards."
-    return Content.assemble(
-        own_effect(best, by),
-        "  the best single setting: " if over else "  the best single setting so far: ",
-        (best.candidate.name, "bold"),
-        "\n",
-        (then, DIM),
+    opt_in = any(item.needs_consent and item.recipe == best.candidate.recipe for item in state.recommendations)
+    which = "opt-in setting" if opt_in else "single setting"
+    first = Content.assemble(
+        own_effect(best, by), f"  the best {which}{'' if over else ' so far'}: ", (best.candidate.name, "bold")
     )
+    return Content("\n").join([first, _use_of_one(opt_in=opt_in, over=over), *_more_time(state)])
+
+
+def _use_of_one(*, opt_in: bool, over: bool) -> Content:
+    """What to do with a setting that helps, and that no stack has in it."""
+    if opt_in:
+        return Content.styled("It changes results, so it is left out: key 4, then a, allows it.", "$warning")
+    told = "Key 4 shows what it costs and the code." if over else "What helps is measured together afterwards."
+    return Content.styled(told, DIM)
 
 
 def _in_the_middle(state: SessionState) -> Content:
@@ -186,7 +193,7 @@ def _in_the_middle(state: SessionState) -> Content:
 # What to do where nothing could be judged; the cause is told first.
 _NEXT = {
     Cause.NOT_TRIED: "R tries the candidates, for as long again; a larger --budget does the same. Key 3 says why.",
-    Cause.ALL_FAILED: "Key 3 shows the reason of each, l its log; t tries one again.",
+    Cause.ALL_FAILED: "Key 3 shows the reason of each, and l there its log.",
     Cause.TOO_NOISY: "End other programs and run again, or give it more time: key + adds a minute.",
 }
 

@@ -136,7 +136,8 @@ def _current(current: Mapping[str, Value], defaults: Mapping[str, Value]) -> lis
 
 def _size(workload: WorkloadFacts) -> str:
     dtypes = "/".join(workload.parameter_dtypes)
-    return f"{format_count(workload.parameters)} parameters, {format_bytes(workload.parameter_bytes)} {dtypes}"
+    count = "1 parameter" if workload.parameters == 1 else f"{format_count(workload.parameters)} parameters"
+    return f"{count}, {format_bytes(workload.parameter_bytes)} {dtypes}"
 
 
 def _loop(workload: WorkloadFacts) -> str:
@@ -335,5 +336,5 @@ def _drawn(bar: Bar, axis: Axis, room: int) -> Content:
 
 def _figure(bar: Bar, *, wide: bool) -> Content:
     styles = {Tone.STACK: "bold", Tone.FASTER: f"bold {TONES[bar.tone]}", Tone.SLOWER: f"bold {TONES[bar.tone]}"}
-    details = [part for part in bar.details if wide or bar.tone is Tone.STACK]
+    details = bar.details if wide else bar.details[:1] if bar.tone is Tone.STACK else ()
     return Content.assemble((bar.text, styles.get(bar.tone, DIM)), *((f"  {part}", DIM) for part in details))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from textual.content import Content
 
-from advisor.experiment.control import REJECTED, Decision
+from advisor.experiment.control import RAISE_BUDGET, REJECTED, Decision
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
@@ -293,7 +293,7 @@ def _marked(
 
 def _reason(result: TrialResult) -> str:
     if result.outcome is Outcome.SKIPPED and result.reason:
-        return result.reason
+        return result.reason.replace(RAISE_BUDGET, "R tries it")
     return format_outcome(result)
 
 
@@ -354,7 +354,8 @@ def tally(state: SessionState, *, wide: bool) -> Content:
     verdicts = [verdict_shown(record) for record in records]
     total = sum(candidate.recipe != CONTROL for candidate in state.candidates.values())
     if not total:
-        return Content.styled("Nothing has been tried yet.", DIM)
+        over = state.finished or state.failure
+        return Content.styled("Nothing was tried." if over else "Nothing has been tried yet.", DIM)
     parts = [Content.assemble((f"{done} of {total}", "bold"), " tried")]
     for verdict, word in ((Verdict.FASTER, "faster"), (Verdict.SLOWER, "slower"), (Verdict.FAILED, "failed")):
         count = verdicts.count(verdict)

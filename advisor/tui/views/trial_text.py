@@ -36,8 +36,11 @@ _SPARK = 24
 _WIDEST = 200
 
 
-def selection_text(key: str, state: SessionState, catalog: Catalog | None = None) -> Content:
-    """The text on a row, most important first; for a trial also its findings, in the words of ``catalog``'s recipes."""
+def selection_text(key: str, state: SessionState, catalog: Catalog | None = None, *, recorded: bool = False) -> Content:
+    """The text on a row, most important first; for a trial also its findings, in the words of ``catalog``'s recipes.
+
+    Nothing is tried again in a session that was ``recorded``, until it is continued.
+    """
     if key.startswith(SKIPPED_PREFIX):
         return _skipped_text(key.removeprefix(SKIPPED_PREFIX), state)
     if key == BASELINE:
@@ -56,7 +59,7 @@ def selection_text(key: str, state: SessionState, catalog: Catalog | None = None
                 *before,
             ]
         )
-    return _record_text(record, state, catalog)
+    return _record_text(record, state, catalog, recorded=recorded)
 
 
 def _running_lines(state: SessionState) -> list[Content]:
@@ -112,12 +115,12 @@ def _stack_text(stack: StackRecord, baseline: BaselineRecord | None) -> Content:
     return _lines([head, Content(listed), *beside])
 
 
-def _record_text(record: TrialRecord, state: SessionState, catalog: Catalog | None) -> Content:
+def _record_text(record: TrialRecord, state: SessionState, catalog: Catalog | None, *, recorded: bool) -> Content:
     decision = decision_on(state, record.candidate)
     name = record.candidate.name if record.result.measured else record.label
     head = Content.assemble((name, "bold"), "  ", (f"you {decision} it  " if decision else "", "$accent"))
     if not record.result.measured:
-        hint = record.result.hint or _how_to_go_on(record, state)
+        hint = record.result.hint or _how_to_go_on(record, state, recorded=recorded)
         lines = [head + Content.styled(format_outcome(record.result), "$warning"), Content.styled(hint, DIM)]
     else:
         own = own_figures(record)
@@ -130,12 +133,14 @@ def _record_text(record: TrialRecord, state: SessionState, catalog: Catalog | No
     return _lines([*lines, *steps, *_numerics_line(record.numerics), *_beside(result, state.baseline)])
 
 
-def _how_to_go_on(record: TrialRecord, state: SessionState) -> str:
-    if record.verdict is Verdict.SKIPPED:
-        every = ", R all that was left out" if state.finished else ""
-        return f"Key t tries it, whatever is left of the budget{every}."
+def _how_to_go_on(record: TrialRecord, state: SessionState, *, recorded: bool) -> str:
     log = record.result.log_path or state.logs.get(record.candidate.name)
-    return "Key t tries it again, l shows its log." if log else "Key t tries it again."
+    if record.verdict is Verdict.SKIPPED:
+        one = [] if recorded else ["t tries it, whatever is left of the budget"]
+        keys = [*one, *(["R tries all that was left out"] if state.finished else [])]
+    else:
+        keys = [*([] if recorded else ["t tries it again"]), *(["l shows its log"] if log else [])]
+    return f"Key {', '.join(keys)}." if keys else ""
 
 
 def _effect(record: TrialRecord) -> Content:

@@ -144,7 +144,8 @@ class TrialsView(DecidingView):
         self._show_log(key)
 
     def _selection_text(self, key: str) -> Content:
-        return selection_text(key, self.context.state, self.context.catalog)
+        recorded = self.context.recorded is not None
+        return selection_text(key, self.context.state, self.context.catalog, recorded=recorded)
 
     def _show_log(self, key: str) -> None:
         panel = self.query_one("#log-panel")
