@@ -98,8 +98,9 @@ class AdvisorApp(ToastingApp):
 
     # --- the session's side: any thread ----------------------------------------------------------------------
 
-    def attach(self, control: Session, *, session_id: str = "") -> None:
-        """Give the app its session; before ``run``."""
+    def attach(self, control: Session, *, session_id: str = "", kept_trials: int = 0) -> None:
+        """Give the app its session, which may go on with trials that were measured before; before ``run``."""
+        self.context.kept_trials = kept_trials
         self.context.control = control
         self._session_id = session_id
 

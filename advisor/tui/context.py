@@ -103,7 +103,8 @@ class Context:
     ``waiting`` names the trials that the person asked for and that have not begun. ``can_undo``: there is a decision to
     take back. ``paused``: no further trial begins.
     ``version`` grows with each event but those that pour in while a trial runs: its activity, its blocks, the progress.
-    ``recorded`` is the session that is shown again; None for one that measures.
+    ``recorded`` is the session that is shown again; None for one that measures. ``kept_trials`` were measured before by
+    the session that goes on.
     """
 
     request: Request
@@ -117,6 +118,7 @@ class Context:
     paused: bool = False
     can_undo: bool = False
     recorded: Recorded | None = None
+    kept_trials: int = 0
     version: int = 0
     today: Callable[[], datetime] = datetime.now
 

@@ -125,7 +125,8 @@ def open_app(request: Request, outputs: Outputs, past: PastSession | None = None
     exporter = FileExporter(request, outputs)
     app = AdvisorApp(request, exporter, load_catalog=lambda: load_catalog(request.recipe_folders), gauges=_read_gauges)
     session = Session(request, Runner(), app.post_event, journal, past=past)
-    app.attach(session, session_id=journal.session_id)
+    kept_trials = len(SessionState.of(past.events).trials) if past else 0
+    app.attach(session, session_id=journal.session_id, kept_trials=kept_trials)
     return app
 
 

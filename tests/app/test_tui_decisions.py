@@ -53,6 +53,17 @@ async def test_a_rejected_recipe_leaves_every_figure_of_the_stack(size) -> None:
     await drive(histories.whole(), check, size=size)
 
 
+@pytest.mark.parametrize(("key", "badge"), [("a", "✓★ in stack"), ("r", "✗ rejected")])
+async def test_a_decision_is_told_in_full_beside_the_contribution(key, badge) -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press("4", key)
+        await settle(pilot)
+        line = screen_text(app).splitlines()[4]
+        assert line[: line.index("││")].rstrip().endswith(badge)
+
+    await drive(histories.contributed(), check, toasts=False)
+
+
 async def test_a_check_box_puts_a_setting_into_the_stack_and_takes_it_out() -> None:
     """Of the list: channels_last is in the stack; batch_size needs consent and has several values."""
 

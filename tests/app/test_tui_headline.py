@@ -39,6 +39,12 @@ def test_the_best_setting_that_changes_results_says_so_and_how_it_is_allowed() -
     assert "All that applies was tried" in headline(state).plain.splitlines()[-1]
 
 
+def test_a_session_that_goes_on_says_that_its_trials_are_kept() -> None:
+    state = SessionState.of(histories.start())
+    assert "12 trials of this session are kept" in headline(state, 12).plain
+    assert "kept" not in headline(SessionState.of(histories.whole()), 12).plain
+
+
 # --- the waterfall --------------------------------------------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ from advisor.experiment.events import StageStarted, TrialMeasured, TrialStarted
 from advisor.experiment.past.journal import open_session
 from advisor.experiment.state import SessionState
 from advisor.records import Outcome, TrialResult
+from advisor.records.outputs import Outputs
 from advisor.report.comparison import Change, Changes
 from advisor.report.verdict import result_line
 from advisor.tui import launch
@@ -284,6 +285,13 @@ def test_continuing_takes_the_session_up_with_its_budget(monkeypatch):
     launch._go_on_with(Then(session_id, measures=True))
     assert [budget for budget, _ in asked] == [60.0, sample_request().budget_s]
     assert {past.session_id for _, past in asked} == {session_id}
+
+
+def test_continuing_says_how_many_trials_are_kept(monkeypatch):
+    past = open_session(journaled(sample_history()))
+    monkeypatch.setattr(launch.Runner, "prepare", lambda: None)  # the fork server would be started for nothing
+    app = launch.open_app(sample_request(), Outputs(), past)
+    assert app.context.kept_trials == len(SessionState.of(past.events).trials) > 3
 
 
 def test_a_session_whose_folder_of_recipes_is_named_by_its_journal_only_runs_none_of_them(tmp_path):

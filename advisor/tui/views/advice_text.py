@@ -98,7 +98,7 @@ def list_entry(
     record = item.record
     first = Content.assemble((f"{item.rank:>2} ", DIM), mark(record), " ", (item.title, "bold"))
     badge = _badge(item, decision, value)
-    if record.contribution is not None and not wide:  # the sign of the stack stands beside it
+    if record.contribution is not None and (badge or not wide):  # the badge needs the room, or a sign says the same
         effect = on_the_stack(record.contribution, short=True)
         badge = badge or Content.styled(_IN_STACK, "$accent")
     else:
@@ -117,7 +117,7 @@ def _badge(item: Recommendation, decision: Decision | None, value: Value | None 
     if decision is Decision.ACCEPTED and value is not None and value != item.record.candidate.value:
         return Content.styled(f"✓ accepted: {text_of(value)}", "$success")
     if decision is Decision.ACCEPTED:
-        return Content.styled("✓ accepted, in stack" if item.in_stack else "✓ accepted", "$success")
+        return Content.styled("✓★ in stack" if item.in_stack else "✓ accepted", "$success")
     if decision is Decision.REJECTED:
         return Content.styled("✗ rejected", "$error")
     if item.needs_consent:

@@ -30,8 +30,11 @@ _PROBLEM = "bold $warning"
 _MOST_DETAILS = 6
 
 
-def headline(state: SessionState) -> Content:
-    """The result so far in two to four lines, or the present activity."""
+def headline(state: SessionState, kept: int = 0) -> Content:
+    """The result so far in two to four lines, or the present activity.
+
+    ``kept`` trials are those of the session that goes on, which are shown after its baseline.
+    """
     if state.failure:
         details = [Content.styled(line, DIM) for line in state.failure.details.rstrip().splitlines()[-_MOST_DETAILS:]]
         told = [Content.styled(state.failure.message, "bold $error"), Content(state.failure.hint)]
@@ -41,7 +44,7 @@ def headline(state: SessionState) -> Content:
     if state.stack and state.stack.comparison and state.stack.settings:
         return _of_the_stack(state.stack, state)
     if state.baseline is None:
-        return _before_the_baseline(state)
+        return _before_the_baseline(state, kept)
     return _best_so_far(state)
 
 
@@ -49,10 +52,12 @@ def _two(head: str, rest: str, style: str = "bold") -> Content:
     return Content.assemble((head, style), "\n", (rest, DIM if style == "bold" else ""))
 
 
-def _before_the_baseline(state: SessionState) -> Content:
+def _before_the_baseline(state: SessionState, kept: int) -> Content:
     if state.finished:
         return _two("Nothing was measured: the session ended before its baseline.", "Run it again.", _PROBLEM)
     waiting = "The model is being loaded…" if state.is_loading else "The baseline is being measured…"
+    if kept:
+        return _two(waiting, f"{counted(kept, 'trial')} of this session are kept; they are shown after the baseline.")
     return _two(waiting, "Trials start after the baseline.")
 
 

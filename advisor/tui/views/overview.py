@@ -68,7 +68,7 @@ class OverviewView(View):
     def show(self) -> None:
         state, request = self.context.state, self.context.request
         self.show_live()
-        show_text(self.query_one("#headline", Static), headline(state))
+        show_text(self.query_one("#headline", Static), headline(state, self.context.kept_trials))
         show_titles(self.query_one("#headline"), "Result", what_is_measured(state.facts))
         self._show_waterfall()
         self._show_panel("#baseline", baseline_facts(state.baseline, state.facts), "The baseline is being measured…")
@@ -87,7 +87,7 @@ class OverviewView(View):
         show_text(self.query_one("#live", Static), live_text(state, self.width - 4), layout=False)
         show_text(self.query_one("#plan", Static), plan)
         if state.baseline is None:  # until then the headline says whether the model is being loaded
-            show_text(self.query_one("#headline", Static), headline(state))
+            show_text(self.query_one("#headline", Static), headline(state, self.context.kept_trials))
 
     def _show_all_reduce(self) -> None:
         plot, panel = all_reduce_chart(self.context.state), self.query_one(PicturePanel)
