@@ -37,10 +37,9 @@ class Consent:
         if any(self.rejects(recipe.id) for recipe, _ in recipes):
             return REJECTED
         for recipe, value in recipes:
-            severity = recipe.numerics_of(value, self.mode).severity
-            if not self.accepts(recipe.id, value) and severity > self.allow.severity:
+            if not self.accepts(recipe.id, value) and recipe.numerics_of(value, self.mode).exceeds(self.allow):
                 return f"{recipe.id} changes results: it needs your consent"
-        if measured is not None and measured.decisive.severity > self._limit(settings).severity:
+        if measured is not None and measured.decisive.exceeds(self._limit(settings)):
             return f"the numerics are {measured.decisive}: {measured.text}"
         return ""
 
@@ -50,8 +49,7 @@ class Consent:
 
     def needs_consent(self, candidate: Candidate) -> bool:
         """Whether a candidate is declared to change more than is allowed, and the person has not accepted it."""
-        declared = self.catalog[candidate.recipe].numerics_of(candidate.value, self.mode)
-        return declared.severity > self.allow.severity and not self.accepts(candidate.recipe, candidate.value)
+        return self._declared(candidate).exceeds(self.allow) and not self.accepts(candidate.recipe, candidate.value)
 
     def rejects(self, recipe: str) -> bool:
         """Whether the person rejected a recipe."""
@@ -65,20 +63,23 @@ class Consent:
 
     def exceeds(self, candidate: Candidate, measured: NumericsResult | None) -> bool:
         """Whether a candidate changes results more than allowed, as declared or as measured, even if it is accepted."""
-        declared = self.catalog[candidate.recipe].numerics_of(candidate.value, self.mode)
-        return declared.severity > self.allow.severity or (measured is not None and exceeds(measured, self.allow))
+        declared = self._declared(candidate).exceeds(self.allow)
+        return declared or (measured is not None and exceeds(measured, self.allow))
+
+    def _declared(self, candidate: Candidate) -> Numerics:
+        return self.catalog[candidate.recipe].numerics_of(candidate.value, self.mode)
 
     def _limit(self, settings: Mapping[str, Value]) -> Numerics:
         classes = [self.allow]
         for recipe, value in self.catalog.in_order(settings):
             if self.accepts(recipe.id, value):
                 classes += [recipe.numerics_of(value, self.mode), self.seen.get(recipe.id, Numerics.EXACT)]
-        return max(classes, key=lambda numerics: numerics.severity)
+        return Numerics.worst(*classes)
 
 
 def exceeds(numerics: NumericsResult, allow: Numerics) -> bool:
     """Whether settings change more than is allowed, by their declaration or as measured."""
-    return max(numerics.declared.severity, numerics.decisive.severity) > allow.severity
+    return Numerics.worst(numerics.declared, numerics.decisive).exceeds(allow)
 
 
 def may_use(decision: Decision | None, numerics: NumericsResult | None, allow: Numerics) -> bool:

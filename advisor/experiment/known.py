@@ -112,8 +112,7 @@ class Known:
     def begin(cls, plan: Plan, judge: Judge) -> Known:
         """The knowledge after the baseline."""
         usual = plan.usual_stack()
-        compiled = plan.compiled(usual)
-        return cls(plan, judge, usual, Settings({key: compiled[key] for key in compiled if key not in usual}))
+        return cls(plan, judge, usual, plan.compiled(usual).filtered(lambda key: key not in usual))
 
     # --- questions ------------------------------------------------------------------------------------------------
 
@@ -188,8 +187,7 @@ class Known:
     @property
     def uncompiled(self) -> Settings:
         """The stack without the settings that compile it."""
-        catalog = self.plan.catalog
-        return Settings({key: value for key, value in self.stack.items() if not catalog.by_key(key).expensive})
+        return self.stack.filtered(lambda key: not self.plan.catalog.by_key(key).expensive)
 
     def _most_telling(self, candidate: Candidate) -> tuple[Settings, Settings]:
         """The measured combination that tells most about a candidate, and the same without the candidate."""
@@ -256,7 +254,7 @@ class Known:
         """
         if self.pending or self.may_recommend(self.stack):
             return self
-        kept = Settings({key: value for key, value in self.stack.items() if self._is_accepted(key)})
+        kept = self.stack.filtered(self._is_accepted)
         proven = [
             settings
             for settings in {**self.judge.alternated, **dict.fromkeys(self.judge.in_turn)}
@@ -345,9 +343,9 @@ class Known:
         """
         if self.pending:
             return self
-        kept = {key: value for key, value in self.stack.items() if self._is_accepted(key)}
+        kept = self.stack.filtered(self._is_accepted)
         start = BASELINE if self.stack and not kept and self._is_refuted(self.stack) else self.stack
-        best = self._best_leap(start, Settings(kept))
+        best = self._best_leap(start, kept)
         return self._with_stack(best) if best != self.stack else self
 
     def _best_leap(self, start: Settings, kept: Settings) -> Settings:
@@ -483,7 +481,7 @@ class Known:
             record = self.record(candidate)
             if record is not None and record.numerics is not None:
                 worst = seen.get(candidate.recipe, Numerics.EXACT)
-                seen[candidate.recipe] = max(worst, record.numerics.decisive, key=lambda numerics: numerics.severity)
+                seen[candidate.recipe] = Numerics.worst(worst, record.numerics.decisive)
         return seen
 
     def _with_seen(self) -> Known:

@@ -76,8 +76,7 @@ def _fed(known: Known, plain: Settings) -> Settings:
     """The uncompiled leap, with workers where it was measured and its step mostly waits for its data."""
     if not known.judge.measured_runs(plain):
         return plain
-    fed = known.plan.fed(plain, known.judge.speed(plain)[0])
-    return Settings({key: value for key, value in fed.items() if key not in known.dropped})
+    return _wanted(known, known.plan.fed(plain, known.judge.speed(plain)[0]))
 
 
 def _replayed_in_parts(known: Known, plain: Settings, compiles: Settings) -> Settings:
@@ -85,9 +84,8 @@ def _replayed_in_parts(known: Known, plain: Settings, compiles: Settings) -> Set
 
     Where that was measured and gains nothing, it is compiled without them.
     """
-    proposed = {(candidate.key, candidate.value) for candidate in known.plan.candidates}
     gave_up = known.usual.get(GRAPH) and GRAPH not in plain and GRAPH not in known.dropped
-    if not gave_up or (COMPILE_MODE, "reduce-overhead") not in proposed:
+    if not gave_up or not known.plan.has(COMPILE_MODE, "reduce-overhead"):
         return compiles
     in_parts = compiles.with_value(COMPILE_MODE, "reduce-overhead")
     whole = plain.merged(in_parts)
@@ -103,7 +101,7 @@ def _captured_once_compiled(known: Known, compiled: Settings) -> Settings:
     if GRAPH in known.dropped or known.usual.get(GRAPH) is not True or compiled.get(GRAPH) is True:
         return BASELINE
     judge, whole = known.judge, compiled.with_value(GRAPH, True)
-    uncompiled = [s for s in judge.runs if s.get(GRAPH) is True and not known.plan.catalog.cost(s)]
+    uncompiled = [s for s in judge.runs if s.get(GRAPH) is True and not known.plan.catalog.compiles(s)]
     is_captured = any(judge.measured_runs(s) for s in uncompiled)
     if is_captured or not any(may_be_compiled_away(judge.result(s)) for s in uncompiled):
         return BASELINE
@@ -112,9 +110,8 @@ def _captured_once_compiled(known: Known, compiled: Settings) -> Settings:
 
 def _in_blocks(known: Known, compiled: Settings) -> Settings:
     """A compiled stack with its repeated blocks compiled by themselves, which takes less time; empty without blocks."""
-    proposed = {(candidate.key, candidate.value) for candidate in known.plan.candidates}
     settings = compiled.without(COMPILE_MODE).with_value(COMPILE_SCOPE, "regional")
-    possible = (COMPILE_SCOPE, "regional") in proposed and not known.plan.catalog.conflict(settings)
+    possible = known.plan.has(COMPILE_SCOPE, "regional") and not known.plan.catalog.conflict(settings)
     return settings if possible else BASELINE
 
 
@@ -128,7 +125,7 @@ def _uncompiled_with_effect(known: Known, usual: Settings) -> Settings:
     """The stack's uncompiled settings that still have an effect beside the usual ones."""
     members = [c for c in known.plan.candidates if known.uncompiled.get(c.key) == c.value]
     idle = {c.key for c in members if c.key not in usual and not known.plan.applies(c, usual)}
-    return Settings({key: value for key, value in known.uncompiled.items() if key not in idle})
+    return known.uncompiled.filtered(lambda key: key not in idle)
 
 
 def _without_half(known: Known, plain: Settings) -> Moves:
@@ -145,7 +142,7 @@ def _without_half(known: Known, plain: Settings) -> Moves:
 
 def _gain_of_compiling(known: Known, settings: Settings) -> float:
     """The expected gain of compiling as these settings say; any of several that compile would do it by itself."""
-    plain = Settings({key: value for key, value in settings.items() if key not in NOT_COMPILED})
+    plain = settings.filtered(lambda key: key not in NOT_COMPILED)
     gain = 1.0
     for candidate in known.plan.candidates:
         if settings.get(candidate.key) == candidate.value and known.plan.recipe(candidate).expensive:
@@ -160,13 +157,13 @@ def _gains_nothing(known: Known, plain: Settings) -> bool:
 
 def _wanted(known: Known, settings: Settings) -> Settings:
     """The usual settings that were not dropped."""
-    return Settings({key: value for key, value in settings.items() if key not in known.dropped})
+    return settings.filtered(lambda key: key not in known.dropped)
 
 
 def _compiling_is_hopeless(known: Known) -> bool:
     """Whether compiled stacks have failed so often that the next one will."""
     catalog = known.plan.catalog
-    failed = [s for s in known.judge.runs if catalog.cost(s) and not known.judge.measured_runs(s)]
+    failed = [s for s in known.judge.runs if catalog.compiles(s) and not known.judge.measured_runs(s)]
     return len(failed) >= POLICY.most_failures
 
 

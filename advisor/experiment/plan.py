@@ -102,12 +102,15 @@ class Plan:
 
     def with_settings(self, settings: Settings) -> Plan:
         """The plan with candidates of these settings that no recipe had proposed: a leap needed them."""
-        planned = {(candidate.key, candidate.value) for candidate in self.candidates}
-        unplanned = [setting for setting in settings.items() if setting not in planned]
+        unplanned = [(key, value) for key, value in settings.items() if not self.has(key, value)]
         new = tuple(Candidate(self.catalog.by_key(key).id, key, value) for key, value in unplanned)
         added = {candidate.recipe for candidate in new}
         skipped = {recipe: why for recipe, why in self.skipped.items() if recipe not in added}
         return replace(self, candidates=(*self.candidates, *new), skipped=skipped) if new else self
+
+    def has(self, key: str, value: Value) -> bool:
+        """Whether a setting is among the candidates."""
+        return any((candidate.key, candidate.value) == (key, value) for candidate in self.candidates)
 
     def partnered(self, stack: Settings) -> list[Candidate]:
         """The candidates proposed only beside these settings, such as an attention kernel that needs bfloat16."""

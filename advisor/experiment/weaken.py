@@ -64,7 +64,7 @@ def _order(known: Known, settings: Settings, result: TrialResult | None) -> tupl
         return (without_half, _others, _graph, _compiling) if fits else (_graph, _compiling, _others, without_half)
     if result.outcome is Outcome.TIMED_OUT:
         return (_compiling, _graph, _others, without_half)
-    return _by_message(text, rest, compiled=bool(known.plan.catalog.cost(settings)))
+    return _by_message(text, rest, compiled=known.plan.catalog.compiles(settings))
 
 
 def _by_message(text: str, rest: tuple[Weakening, ...], *, compiled: bool) -> tuple[Weakening, ...]:
@@ -98,7 +98,7 @@ def _graph(known: Known, settings: Settings) -> Iterator[Settings]:
     if not settings.get(GRAPH):
         return
     without = settings.without(GRAPH).without(ON_DEVICE)
-    if known.plan.catalog.cost(settings):
+    if known.plan.catalog.compiles(settings):
         yield without.with_value(COMPILE_MODE, "reduce-overhead")
     yield without
 
@@ -127,7 +127,7 @@ def _on_device(known: Known, settings: Settings) -> Iterator[Settings]:
 
 def _compiling(known: Known, settings: Settings) -> Iterator[Settings]:
     """Less compiled: the model alone, its repeated blocks, nothing; after a time-out only what takes less."""
-    if not known.plan.catalog.cost(settings):
+    if not known.plan.catalog.compiles(settings):
         return
     rest = settings.without(COMPILE_SCOPE).without(COMPILE_MODE)
     result = known.judge.result(settings)
@@ -136,8 +136,7 @@ def _compiling(known: Known, settings: Settings) -> Iterator[Settings]:
         yield settings.with_value(COMPILE_MODE, "default")
     if scope == "with_loss" and not (result and result.outcome is Outcome.TIMED_OUT):
         yield rest.with_value(COMPILE_MODE, "default")
-    proposed = {(candidate.key, candidate.value) for candidate in known.plan.candidates}
-    if scope != "regional" and (COMPILE_SCOPE, "regional") in proposed:
+    if scope != "regional" and known.plan.has(COMPILE_SCOPE, "regional"):
         yield rest.with_value(COMPILE_SCOPE, "regional")
     yield rest
 
@@ -148,7 +147,7 @@ def _layout(known: Known, settings: Settings) -> Iterator[Settings]:
 
 
 def _uncompiled(known: Known, settings: Settings) -> Iterator[Settings]:
-    yield Settings({key: value for key, value in settings.items() if not key.startswith("compile.")})
+    yield settings.filtered(lambda key: not key.startswith("compile."))
 
 
 def without_half(known: Known, settings: Settings) -> Iterator[Settings]:

@@ -122,12 +122,16 @@ class Catalog:
         costs = [_cost(recipe, value) for recipe, value in self.in_order(settings) if recipe.expensive]
         return max(costs, default=0.0)
 
+    def compiles(self, settings: Mapping[str, Value]) -> bool:
+        """Whether a trial of these settings compiles anything."""
+        return self.cost(settings) > 0
+
     def compiled_code(self, settings: Mapping[str, Value]) -> Settings:
         """Those of these settings that decide which code is compiled; empty when nothing is compiled.
 
         A trial whose compiled code another has compiled before finds it in the compiler's cache.
         """
-        if not self.cost(settings):
+        if not self.compiles(settings):
             return Settings()
         return Settings({recipe.key: value for recipe, value in self.in_order(settings) if not recipe.keeps_code})
 

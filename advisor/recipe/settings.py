@@ -7,7 +7,7 @@ section of a user's config. A file can set settings and nothing else.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,10 @@ class Settings(Mapping[str, Value]):
         if key not in self._values:
             return self
         return self._of({name: value for name, value in self._values.items() if name != key})
+
+    def filtered(self, wanted: Callable[[str], bool]) -> Settings:
+        """Those of these settings whose key is wanted."""
+        return self._of({key: value for key, value in self._values.items() if wanted(key)})
 
     def merged(self, other: Mapping[str, Value]) -> Settings:
         """These settings overlaid with others; the others win."""

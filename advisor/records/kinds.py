@@ -30,6 +30,15 @@ class Numerics(StrEnum):
         """0 for exact, 1 for close, 2 for changed."""
         return ("exact", "close", "changed").index(self)
 
+    def exceeds(self, other: Numerics) -> bool:
+        """Whether this class changes more than the other."""
+        return self.severity > other.severity
+
+    @classmethod
+    def worst(cls, *classes: Numerics) -> Numerics:
+        """The class that changes most; exact where there is none."""
+        return max(classes, key=lambda numerics: numerics.severity, default=cls.EXACT)
+
 
 class Outcome(StrEnum):
     """The outcome of a trial."""

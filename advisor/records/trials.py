@@ -283,7 +283,7 @@ class NumericsResult:
     @property
     def worse_than_declared(self) -> bool:
         """Whether the trial changed more than the recipe promises."""
-        return self.decisive.severity > self.declared.severity
+        return self.decisive.exceeds(self.declared)
 
     @property
     def decisive(self) -> Numerics:

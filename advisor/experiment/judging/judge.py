@@ -332,8 +332,8 @@ class Judge:
 
     def declared(self, settings: Mapping[str, Value]) -> Numerics:
         """The worst numerics class that the recipes of these settings declare."""
-        classes = [recipe.numerics_of(value, self.mode) for recipe, value in self.catalog.in_order(settings)]
-        return max(classes, key=lambda numerics: numerics.severity, default=Numerics.EXACT)
+        recipes = self.catalog.in_order(settings)
+        return Numerics.worst(*(recipe.numerics_of(value, self.mode) for recipe, value in recipes))
 
     def numerics(
         self, settings: Mapping[str, Value], result: TrialResult, *, unseen_draws: bool = False

@@ -222,12 +222,12 @@ class Bench:
         self.wait_while_paused()
         first = spec.kind.inspects and self.budget.baseline_s is None
         self.announce(spec, None if first else self.expected_s(spec.settings))
-        cost = self.catalog.cost(spec.settings)
+        compiles = self.catalog.compiles(spec.settings)
         spec = self._within_patience(spec)
         if spec.world is not None and spec.world.ranks > 1 and not self._links_known:
             spec = replace(spec, world=replace(spec.world, times_all_reduce=True))
         started = self.budget.spent_s
-        if cost and spec.world is None and (ahead is not None or self.runner.interpreters):
+        if compiles and spec.world is None and (ahead is not None or self.runner.interpreters):
             result = self._run_compiling_ahead(spec, ahead)
             if ahead is not None and result.outcome is Outcome.OUT_OF_MEMORY:  # the other may have had what it lacked
                 self.warming_up_s += self.budget.spent_s - started
@@ -281,7 +281,7 @@ class Bench:
 
     def _within_patience(self, spec: TrialSpec) -> TrialSpec:
         """A trial that compiles nothing hangs when it takes much longer than usual; the others need that time."""
-        if self.catalog.cost(spec.settings) or spec.kind.inspects or spec.world:
+        if self.catalog.compiles(spec.settings) or spec.kind.inspects or spec.world:
             return spec
         return replace(spec, timeout_s=min(spec.timeout_s, self.budget.patience_s))
 

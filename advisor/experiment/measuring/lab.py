@@ -114,7 +114,7 @@ class Lab:
         budget, cost_s = self.bench.budget, self.cost_s(leap, known)
         if leap.in_place_of and budget.allows(POLICY.safe * self.cost_s(leap.in_place_of, known)):
             return False
-        compiles = self.bench.catalog.cost(leap.settings) > 0
+        compiles = self.bench.catalog.compiles(leap.settings)
         shortest_s = POLICY.gamble * cost_s if compiles else cost_s
         return budget.allows(shortest_s, reserve_s=self._reserve_against_a_leap_s(known))
 
@@ -161,7 +161,7 @@ class Lab:
 
     def _trial(self, move: Move, known: Known) -> TrialResult:
         spec = self._spec(move, known)
-        if self.bench.catalog.cost(move.settings):
+        if self.bench.catalog.compiles(move.settings):
             start_interpreters(self.bench, known)
         return self.bench.run(spec, ahead=self._ahead(move, known))
 
@@ -181,7 +181,7 @@ class Lab:
         if move.kind is Kind.AGAIN and not move.settings and known.judge.spread.random:
             # Another draw of what the steps draw: the more are seen, the better their spread is known.
             spec = replace(spec, stream_seed=self.bench.request.seed + 1 + len(known.judge.baseline_runs))
-        if not self.bench.catalog.cost(move.settings):
+        if not self.bench.catalog.compiles(move.settings):
             return spec
         if move.is_doubtful or not move.is_bold:
             patience = _PATIENCE * known.plan.facts.hardware.host.crowding

@@ -71,7 +71,7 @@ def cores_of_a_trial(facts: Facts, settings: Mapping[str, Value], catalog: Catal
     """The cores that a trial of these settings keeps busy."""
     loader = facts.workload.loader
     workers = settings.get("data.num_workers", loader.num_workers if loader else 0)
-    compiles = catalog is not None and catalog.cost(settings) > 0
+    compiles = catalog is not None and catalog.compiles(settings)
     return _CORES_OF_A_TRIAL + (workers if isinstance(workers, int) else 0) + (_CORES_TO_COMPILE if compiles else 0)
 
 
