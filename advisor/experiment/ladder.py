@@ -1,15 +1,51 @@
-"""Ladders: recipes whose values are tried one after another, until the next is not worth trying. Pure functions."""
+"""Ladders: recipes whose values are tried in order until one is no better than those before it, as numbers of workers.
+
+Pure functions. A rung is one value of such a recipe.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
+from advisor.experiment.known import Known
 from advisor.records import Candidate, Outcome, TrialRecord
 
 # A ladder that gains less than this from one value to the next has passed its knee.
 _SMALLEST_CLIMB = 0.02
 # Largest addition of an interval to a rate, as a factor: processes differ by more, and a ladder has to end.
 _MOST_BENEFIT_OF_DOUBT = 1.01
+
+
+def is_next_rung(known: Known, candidate: Candidate) -> bool:
+    """Whether all values of a ladder before this one were tried, and the last of them was worth it."""
+    records = [known.record(rung) for rung in _rungs_before(known, candidate)]
+    measured = [record for record in records if record is not None]
+    if not records or len(measured) < len(records):
+        return not records
+    return goes_on(measured[-1], measured, known.plan.candidates, known.judge.baseline_rate)
+
+
+def why_ended(known: Known, candidate: Candidate) -> str:
+    """The reason that a value is not tried: the last tried value before it; empty where none was tried."""
+    records = (known.record(rung) for rung in reversed(_rungs_before(known, candidate)))
+    return next((end_of_ladder(record) for record in records if record is not None), "")
+
+
+def is_neighbour(known: Known, candidate: Candidate) -> bool:
+    """Whether a value is next to the one that the stack has; also where one of the two is not on the ladder."""
+    rungs = sorted(c.value for c in known.plan.candidates if c.recipe == candidate.recipe)
+    present = known.stack[candidate.key]
+    if present not in rungs or candidate.value not in rungs:
+        return True
+    return abs(rungs.index(present) - rungs.index(candidate.value)) == 1
+
+
+def _rungs_before(known: Known, candidate: Candidate) -> list[Candidate]:
+    """The values of a ladder that are tried before this one; none where the recipe is no ladder."""
+    if not known.plan.recipe(candidate).ladder:
+        return []
+    rungs = [c for c in known.plan.candidates if c.recipe == candidate.recipe and not c.already_on]
+    return rungs[: rungs.index(candidate)] if candidate in rungs else []
 
 
 def goes_on(

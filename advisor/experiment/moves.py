@@ -11,7 +11,7 @@ import math
 
 from advisor.experiment.judging.judge import BASELINE, Judge
 from advisor.experiment.known import Kind, Known, Move
-from advisor.experiment.ladder import end_of_ladder, goes_on
+from advisor.experiment.ladder import is_neighbour, is_next_rung, why_ended
 from advisor.experiment.leaps import Moves, leaps, needs_explaining
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
@@ -106,21 +106,13 @@ def _swap(known: Known, candidate: Candidate, rest: Settings) -> Moves:
     settings = rest.merged(candidate.settings)
     if known.judge.has_tried(settings) or not known.plan.fits(candidate, rest):
         return
-    if known.plan.recipe(candidate).ladder and not _is_neighbour(known, candidate):
+    if known.plan.recipe(candidate).ladder and not is_neighbour(known, candidate):
         return
     gain = known.plan.expected_gain(candidate, known.stack, known.step_ms)
     if known.plan.recipe(candidate).ladder:
         gain = max(gain, POLICY.drop_gain)
     if gain > POLICY.least_gain:
         yield Move(Kind.SWAP, settings, gain, f"stack with {candidate.name}", known.stack, candidate)
-
-
-def _is_neighbour(known: Known, candidate: Candidate) -> bool:
-    rungs = sorted(c.value for c in known.plan.candidates if c.recipe == candidate.recipe)
-    present = known.stack[candidate.key]
-    if present not in rungs or candidate.value not in rungs:
-        return True
-    return abs(rungs.index(present) - rungs.index(candidate.value)) == 1
 
 
 def _rival(known: Known, candidate: Candidate) -> Moves:
@@ -144,7 +136,7 @@ def adds(known: Known) -> Moves:
         settings = known.stack.merged(candidate.settings)
         if known.judge.has_tried(settings) or not known.plan.fits(candidate, known.stack):
             continue
-        if _was_tried(known, candidate) or not _is_next_rung(known, candidate) or _displaces(known, settings):
+        if _was_tried(known, candidate) or not is_next_rung(known, candidate) or _displaces(known, settings):
             continue
         gain = _gain_on_top(known, candidate)
         if known.plan.consent.accepts(candidate.recipe, candidate.value):
@@ -225,41 +217,25 @@ def _is_alone_next(known: Known, candidate: Candidate) -> bool:
 def singles(known: Known) -> Moves:
     """Moves that measure one candidate by itself: those that may enter the stack later, then the rest of the list."""
     for candidate in known.plan.candidates:
-        alone = Settings(candidate.settings)
-        if known.judge.has_tried(alone) or known.plan.consent.rejects(candidate.recipe):
+        if not _may_run_alone(known, candidate):
             continue
-        if known.plan.is_not_worth_an_interpreter(candidate):
+        may_stack, gain = known.plan.may_stack(candidate), POLICY.information
+        joins = may_stack and candidate.key not in known.stack and known.plan.fits(candidate, known.stack)
+        if joins and _is_cheaper_alone(known, candidate):
+            gain = max(gain, 1.0 if known.fails_with_others(candidate) else _gain_alone(known, candidate))
+        elif known.has_record(candidate) and (may_stack or not known.plan.recipe(candidate).ladder):
             continue
-        if not _is_next_rung(known, candidate) or known.plan.catalog.conflict(alone):
-            continue
-        usual = 1.0 if known.fails_with_others(candidate) else _gain_alone(known, candidate)
-        joins = candidate.key not in known.stack and known.plan.fits(candidate, known.stack)
-        if joins and known.plan.may_stack(candidate) and _is_cheaper_alone(known, candidate):
-            yield Move(Kind.ALONE, alone, max(usual, POLICY.information), candidate.name, BASELINE, candidate)
-        elif not known.has_record(candidate) or _is_next_on_a_ladder(known, candidate):
-            yield Move(Kind.ALONE, alone, POLICY.information, candidate.name, BASELINE, candidate)
+        yield Move(Kind.ALONE, Settings(candidate.settings), gain, candidate.name, BASELINE, candidate)
 
 
-def _is_next_on_a_ladder(known: Known, candidate: Candidate) -> bool:
-    recipe = known.plan.recipe(candidate)
-    return recipe.ladder and not known.plan.may_stack(candidate)
-
-
-def _is_next_rung(known: Known, candidate: Candidate) -> bool:
-    """Whether all values of a ladder before this one were tried, and the last of them was worth it."""
-    if not known.plan.recipe(candidate).ladder or candidate.already_on:
-        return True
-    rungs = [c for c in known.plan.candidates if c.recipe == candidate.recipe and not c.already_on]
-    before = rungs[: rungs.index(candidate)] if candidate in rungs else []
-    if not before:
-        return True
-    records = [known.record(rung) for rung in before]
-    if any(record is None for record in records):
+def _may_run_alone(known: Known, candidate: Candidate) -> bool:
+    """Whether a candidate was not tried by itself yet, and may be."""
+    alone = Settings(candidate.settings)
+    if known.judge.has_tried(alone) or known.plan.consent.rejects(candidate.recipe):
         return False
-    last = records[-1]
-    assert last is not None, "none of the records is missing"
-    known_records = [record for record in records if record is not None]
-    return goes_on(last, known_records, known.plan.candidates, known.judge.baseline_rate)
+    if known.plan.is_not_worth_an_interpreter(candidate):
+        return False
+    return is_next_rung(known, candidate) and not known.plan.catalog.conflict(alone)
 
 
 def repeats(known: Known) -> Moves:
@@ -343,15 +319,6 @@ def why_not(known: Known, candidate: Candidate) -> str:
             "no speed-up is expected, and its trial starts Python and imports everything anew; "
             f"add --only {candidate.recipe} to measure it"
         )
-    if not _is_next_rung(known, candidate):
-        return _end_of_ladder(known, candidate)
-    return ""
-
-
-def _end_of_ladder(known: Known, candidate: Candidate) -> str:
-    rungs = [c for c in known.plan.candidates if c.recipe == candidate.recipe and not c.already_on]
-    for rung in reversed(rungs[: rungs.index(candidate)]):
-        record = known.record(rung)
-        if record is not None:
-            return end_of_ladder(record)
+    if not is_next_rung(known, candidate):
+        return why_ended(known, candidate)
     return ""
