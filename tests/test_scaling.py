@@ -58,11 +58,11 @@ def facts(**changes):
     return replace(gpu_facts(**changes), gpus=GPUS)
 
 
-def result(rate, *, spread, losses=(2.0, 1.9)):
+def result(rate, *, setup, losses=(2.0, 1.9)):
     blocks = tuple(Block(10, 640, 640 / (rate * (1 + 0.001 * place))) for place in range(6))
     ranks = tuple(RankFound(number, f"cuda:{number}", 1.0, 0.8, 2**30, 2**30) for number in range(GPUS))
     found = RanksFound(
-        spread.world(GPUS), spread.strategy, 64, 32, ranks, exposed_ms=32_000 / rate, exposed_by="profiler"
+        setup.world(GPUS), setup.strategy, 64, 32, ranks, exposed_ms=32_000 / rate, exposed_by="profiler"
     )
     return TrialResult(Outcome.MEASURED, blocks=blocks, losses=losses, ranks=found)
 
@@ -82,16 +82,16 @@ class FakeLab:
         return self.left >= self.cost_s(move, known)
 
     def measure(self, move, known):
-        spreads = (move.spread, ONE, ONE, move.spread) if move.kind is Kind.TURNS else (move.spread,)
-        self.left -= len(spreads)
-        self.asked.append((str(move.kind), move.spread.name))
-        return tuple((spread, self.run(spread)) for spread in spreads)
+        setups = (move.setup, ONE, ONE, move.setup) if move.kind is Kind.TURNS else (move.setup,)
+        self.left -= len(setups)
+        self.asked.append((str(move.kind), move.setup.name))
+        return tuple((setup, self.run(setup)) for setup in setups)
 
-    def run(self, spread):
-        rate = self.rate_of(spread)
+    def run(self, setup):
+        rate = self.rate_of(setup)
         if isinstance(rate, str):
             return TrialResult(Outcome.FAILED, rate)
-        return rate if isinstance(rate, TrialResult) else result(rate, spread=spread)
+        return rate if isinstance(rate, TrialResult) else result(rate, setup=setup)
 
     def tell(self, known):
         return known
@@ -115,14 +115,14 @@ def searched(rate_of, *, allow=Numerics.CLOSE, carried=None, **workload):
     return explore(known.with_run(ONE, lab.run(ONE)), lab, moves), lab
 
 
-def rate_of(spread):
+def rate_of(setup):
     """DDP scales well, a bucket view adds a little, compression costs, everything else is slow."""
-    rate = {"single": 1000, "ddp": 1700, "data_parallel": 900}.get(spread.strategy, 1200)
-    if spread.settings.get("parallel.gradient_as_bucket_view"):
+    rate = {"single": 1000, "ddp": 1700, "data_parallel": 900}.get(setup.strategy, 1200)
+    if setup.settings.get("parallel.gradient_as_bucket_view"):
         rate *= 1.08
-    if spread.settings.get("parallel.comm_hook"):
+    if setup.settings.get("parallel.comm_hook"):
         rate *= 0.9
-    return rate * (1.1 if spread.weak else 1)
+    return rate * (1.1 if setup.weak else 1)
 
 
 def test_strategies_come_first_then_options_of_the_best_then_the_turns():
@@ -155,7 +155,7 @@ def test_weak_scaling_is_told_apart_and_never_the_stack():
 
 
 def test_where_one_gpu_is_as_fast_there_is_no_stack_and_still_a_price_for_each():
-    known, lab = searched(lambda spread: 1000 if spread == ONE else 700)
+    known, lab = searched(lambda setup: 1000 if setup == ONE else 700)
     assert known.stack == {}
     assert ("option", "ddp, gradient_as_bucket_view: true") in lab.asked
     assert ("turns", "one GPU") not in lab.asked
@@ -164,7 +164,7 @@ def test_where_one_gpu_is_as_fast_there_is_no_stack_and_still_a_price_for_each()
 
 
 def test_without_one_gpu_there_is_nothing_to_compare_with():
-    known, lab = searched(lambda spread: "rank 0: the model is wrapped in DistributedDataParallel already.")
+    known, lab = searched(lambda setup: "rank 0: the model is wrapped in DistributedDataParallel already.")
     assert lab.asked == []
     assert (
         "were not measured: rank 0: the model is wrapped" in next(several_gpus_section(known.record())).blocks[0].text
@@ -173,24 +173,24 @@ def test_without_one_gpu_there_is_nothing_to_compare_with():
 
 def test_a_strategy_that_fails_under_compiled_code_runs_again_without():
     known, lab = searched(
-        lambda spread: "rank 1: no" if spread.settings == DDP else rate_of(spread), carried={"compile.mode": "default"}
+        lambda setup: "rank 1: no" if setup.settings == DDP else rate_of(setup), carried={"compile.mode": "default"}
     )
     assert ("strategy", "ddp, compile.mode: none") in lab.asked
     assert known.stack["compile.mode"] == "none"
 
 
 def test_unused_parameters_are_looked_for_where_ddp_misses_their_gradients():
-    def unused(spread):
-        looks = spread.strategy != "ddp" or spread.settings.get("parallel.find_unused_parameters")
-        return rate_of(spread) if looks else f"rank 0: {UNUSED_PARAMETERS}"
+    def unused(setup):
+        looks = setup.strategy != "ddp" or setup.settings.get("parallel.find_unused_parameters")
+        return rate_of(setup) if looks else f"rank 0: {UNUSED_PARAMETERS}"
 
     known, _ = searched(unused)
     assert known.stack["parallel.find_unused_parameters"] is True
 
 
 def test_what_changes_results_is_priced_and_not_taken():
-    def fast_powersgd(spread):
-        return 2500 if spread.settings.get("parallel.comm_hook") == "powersgd" else rate_of(spread)
+    def fast_powersgd(setup):
+        return 2500 if setup.settings.get("parallel.comm_hook") == "powersgd" else rate_of(setup)
 
     known, _ = searched(fast_powersgd)
     priced = next(row for row in known.record().rows if "powersgd" in row.name)
@@ -201,8 +201,8 @@ def test_what_changes_results_is_priced_and_not_taken():
 
 
 def test_other_losses_than_one_gpus_are_not_the_same_training():
-    def wrong_losses(spread):
-        return result(1900, spread=spread, losses=(2.0, 1.2)) if spread.strategy == "ddp" else rate_of(spread)
+    def wrong_losses(setup):
+        return result(1900, setup=setup, losses=(2.0, 1.2)) if setup.strategy == "ddp" else rate_of(setup)
 
     known, _ = searched(wrong_losses)
     assert known.stack.get("parallel.strategy") != "ddp"
@@ -352,7 +352,7 @@ def test_a_strategy_switches_off_what_does_not_go_with_it():
 @pytest.mark.parametrize("compiles", [{"compile.mode": "default"}, {"compile.scope": "regional"}])
 def test_data_parallel_runs_without_compiled_code(compiles):
     known, _ = searched(rate_of, carried=compiles)
-    (copies,) = (spread for spread in known.runs if spread.strategy == "data_parallel")
+    (copies,) = (setup for setup in known.runs if setup.strategy == "data_parallel")
     settings = known.carried.merged(copies.settings)
     assert all(settings.get(key, off) == off for key, off in NOT_COMPILED.items())
 

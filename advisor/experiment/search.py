@@ -1,8 +1,16 @@
 """The search: one loop that measures the move with the largest expected gain for its cost.
 
-What is known is a value (``known.py``); ``moves.py`` says what could be measured next and what it may gain; the lab
-measures, knows what everything costs, and follows the person's decisions. Retrying, resuming, following a decision and
-a longer budget are this loop from another state.
+The names on this page:
+
+- ``known`` is all that is known at one moment: the runs so far, the candidates, the best stack (the settings that work
+  best together). A frozen value (``known.py``); each move turns it into the next.
+- A *move* is one thing to measure next: settings, and the speed-up factor that is expected of them (``Move.gain``).
+  ``moves(known)`` lists all (``moves.py``).
+- The *lab* runs trials (``measuring/lab.py``). It knows what a move costs in seconds, whether the budget affords it,
+  and what the person has decided meanwhile.
+
+Retrying, resuming, following a decision and a longer budget run this loop from another ``known``; the search over
+several GPUs runs it with knowledge, moves and a lab of its own (``scaling/``).
 """
 
 from __future__ import annotations
@@ -16,22 +24,22 @@ from advisor.experiment.moves import moves
 
 
 class Step(Protocol):
-    """A possible next measurement: its expected gain, and whether it comes before all others."""
+    """A move."""
 
     @property
     def gain(self) -> float:
-        """A speed-up factor."""
+        """The speed-up factor that is expected of it."""
 
     @property
     def is_bold(self) -> bool:
-        """Whether it comes before all others."""
+        """Whether it promises so much that it comes before all others."""
 
 
 class State(Protocol):
-    """The knowledge of a search, on one GPU (``known.py``) or on several (``scaling/known.py``)."""
+    """What is known."""
 
     def after(self, move: Any, evidence: Any, /) -> Self:
-        """Return the knowledge after a move."""
+        """Return what is known after a move."""
 
 
 KnownT = TypeVar("KnownT", bound=State)
@@ -49,33 +57,33 @@ class Lab(Protocol[KnownT, AskedT_contra]):
         """The seconds that a move is expected to take."""
 
     def affords(self, move: AskedT_contra, known: KnownT, /) -> bool:
-        """Whether there is time for a move and for the turns after it."""
+        """Whether there is time for a move and for confirming the stack after it."""
 
     def tell(self, known: KnownT, /) -> KnownT:
         """Post the events for new knowledge, and return it with the decisions that were taken meanwhile."""
 
 
-def search(known: Known, lab: Lab[Known, Move], *, wanted: Callable[[Move], bool] = lambda move: True) -> Known:
-    """Search on one GPU, and return the knowledge at the end."""
-    return explore(known, lab, lambda state: filter(wanted, moves(state)))
-
-
 def explore(known: KnownT, lab: Lab[KnownT, MoveT], moves_of: Callable[[KnownT], Iterable[MoveT]]) -> KnownT:
-    """Measure the best move for its cost until none is affordable, and return the knowledge at the end."""
+    """Measure the best move until none is affordable, and return what is known then."""
     while move := best(moves_of(known), known, lab):
         known = lab.tell(known.after(move, lab.measure(move, known)))
     return known
 
 
 def best(possible: Iterable[MoveT], known: KnownT, lab: Lab[KnownT, MoveT]) -> MoveT | None:
-    """The move that comes next; None when nothing affordable is left."""
+    """The first of the ranked moves; None when none is affordable, which ends the search."""
     return next(iter(rank(possible, known, lab)), None)
 
 
 def rank(possible: Iterable[MoveT], known: KnownT, lab: Lab[KnownT, MoveT]) -> list[MoveT]:
-    """The affordable moves, the largest expected gain for its cost first, a bold leap before all others."""
+    """The affordable moves by expected gain (as a logarithm) per second, bold ones before all others."""
 
     def worth(move: MoveT) -> tuple[bool, float]:
         return move.is_bold, math.log(move.gain) / lab.cost_s(move, known)
 
     return sorted((move for move in possible if lab.affords(move, known)), key=worth, reverse=True)
+
+
+def search(known: Known, lab: Lab[Known, Move], *, wanted: Callable[[Move], bool] = lambda move: True) -> Known:
+    """Search on one GPU with the moves that are wanted, and return what is known at the end."""
+    return explore(known, lab, lambda state: filter(wanted, moves(state)))

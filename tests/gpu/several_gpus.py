@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from advisor.experiment.consent import Consent
-from advisor.experiment.scaling.known import ONE, Scaling, Spread
+from advisor.experiment.scaling.known import ONE, Scaling, Setup
 from advisor.export.formats.markdown import table_lines
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
@@ -35,30 +35,30 @@ CARRIED = {
 DDP = {"parallel.strategy": "ddp"}
 SHARD = {"parallel.strategy": "fully_shard"}
 BY_HAND = {**DDP, "parallel.gradient_as_bucket_view": True, "parallel.static_graph": True}
-FIRST = (ONE, Spread(Settings(DDP)), Spread(Settings(SHARD)), Spread(Settings({"parallel.strategy": "data_parallel"})))
+FIRST = (ONE, Setup(Settings(DDP)), Setup(Settings(SHARD)), Setup(Settings({"parallel.strategy": "data_parallel"})))
 THEN = (
-    Spread(Settings({**DDP, "parallel.gradient_as_bucket_view": True})),
-    Spread(Settings(BY_HAND)),
-    Spread(Settings(DDP), weak=True),
-    Spread(Settings({**DDP, "parallel.bucket_cap_mb": 100})),
-    Spread(Settings({**DDP, "parallel.comm_hook": "bf16"})),
-    Spread(Settings({**SHARD, "parallel.reshard_after_forward": False})),
+    Setup(Settings({**DDP, "parallel.gradient_as_bucket_view": True})),
+    Setup(Settings(BY_HAND)),
+    Setup(Settings(DDP), weak=True),
+    Setup(Settings({**DDP, "parallel.bucket_cap_mb": 100})),
+    Setup(Settings({**DDP, "parallel.comm_hook": "bf16"})),
+    Setup(Settings({**SHARD, "parallel.reshard_after_forward": False})),
 )
 OWN = {
     "resnet": (
-        Spread(Settings({**DDP, "parallel.broadcast_buffers": False})),
-        Spread(Settings({**DDP, "parallel.sync_batch_norm": True})),
+        Setup(Settings({**DDP, "parallel.broadcast_buffers": False})),
+        Setup(Settings({**DDP, "parallel.sync_batch_norm": True})),
     ),
     "gpt": (
-        Spread(Settings({**BY_HAND, "compile.mode": "default"})),
-        Spread(Settings({"compile.mode": "default"})),
-        Spread(Settings({**DDP, "step.accumulate": 4})),
-        Spread(Settings({**DDP, "step.accumulate": 4, "parallel.no_sync": True})),
+        Setup(Settings({**BY_HAND, "compile.mode": "default"})),
+        Setup(Settings({"compile.mode": "default"})),
+        Setup(Settings({**DDP, "step.accumulate": 4})),
+        Setup(Settings({**DDP, "step.accumulate": 4, "parallel.no_sync": True})),
     ),
-    "recommender": (Spread(Settings({**DDP, "parallel.comm_hook": "powersgd"})),),
+    "recommender": (Setup(Settings({**DDP, "parallel.comm_hook": "powersgd"})),),
     "uneven": (
-        Spread(Settings({**DDP, "parallel.balanced_shares": True})),
-        Spread(Settings({**DDP, "parallel.length_bucketing": True})),
+        Setup(Settings({**DDP, "parallel.balanced_shares": True})),
+        Setup(Settings({**DDP, "parallel.length_bucketing": True})),
     ),
 }
 REPEATED = 2
@@ -81,33 +81,33 @@ class Table:
             device_type="cpu" if options.small else "cuda",
         )
 
-    def fitted(self, spread):
+    def fitted(self, setup):
         """Sharding takes no parameters in channels-last format."""
-        if self.model != "resnet" or spread.strategy != "fully_shard":
-            return spread
-        return replace(spread, settings=spread.settings.with_value("model.memory_format", "contiguous"))
+        if self.model != "resnet" or setup.strategy != "fully_shard":
+            return setup
+        return replace(setup, settings=setup.settings.with_value("model.memory_format", "contiguous"))
 
-    def measure(self, spread, number):
-        spread = self.fitted(spread)
+    def measure(self, setup, number):
+        setup = self.fitted(setup)
         small = "_small" if self.options.small else ""
         target = f"{WORKLOADS / 'several.py'}:{self.model}{small}"
-        world = spread.world(self.options.gpus)
+        world = setup.world(self.options.gpus)
         spec = TrialSpec(
-            trial_id=spread.name,
+            trial_id=setup.name,
             target=TargetSpec(target, str(WORKLOADS), device="cpu" if self.options.small else "auto"),
-            settings=dict(self.scaling.carried.merged(spread.settings)),
+            settings=dict(self.scaling.carried.merged(setup.settings)),
             measure_s=0.3 if self.options.small else 1.0,
             warmup_limit_s=1.0,
             timeout_s=min(120.0, max(20.0, self.options.until - time.monotonic())),
             log_path=str(Path(self.options.out).with_suffix("") / f"{number:03d}-{self.model}.log"),
-            world=replace(world, looks_closer=not self.scaling.measured(spread)),
+            world=replace(world, looks_closer=not self.scaling.measured(setup)),
         )
         began = time.monotonic()
         result = Runner().run(spec, lambda message: None)
-        if result.measured or not self.scaling.has_tried(spread):  # a repeat that had no time left is none
-            self.scaling = self.scaling.with_run(spread, result)
+        if result.measured or not self.scaling.has_tried(setup):  # a repeat that had no time left is none
+            self.scaling = self.scaling.with_run(setup, result)
         told = result.reason or f"{result.blocks[0].step_ms:.2f} ms"
-        print(f"{time.monotonic() - began:5.1f} s  {self.model}: {spread.name}: {told}", file=sys.stderr, flush=True)
+        print(f"{time.monotonic() - began:5.1f} s  {self.model}: {setup.name}: {told}", file=sys.stderr, flush=True)
         if result.details and not result.measured:
             print(result.details[-800:], file=sys.stderr)
 
@@ -120,29 +120,29 @@ class Table:
 
 def plan(tables):
     """The trials in their order."""
-    for spread in FIRST:
-        if spread.strategy in tables[0].options.without.split(","):
+    for setup in FIRST:
+        if setup.strategy in tables[0].options.without.split(","):
             continue
-        yield from ((table, spread) for table in tables if fits(table, spread))
+        yield from ((table, setup) for table in tables if fits(table, setup))
     rest = max(len(THEN) + len(own) for own in OWN.values())
     for place in range(rest):
         for table in tables:
-            spreads = (*THEN[:2], *OWN[table.model], *THEN[2:])
-            if place < len(spreads) and fits(table, spreads[place]):
-                yield table, spreads[place]
+            setups = (*THEN[:2], *OWN[table.model], *THEN[2:])
+            if place < len(setups) and fits(table, setups[place]):
+                yield table, setups[place]
     for _ in range(REPEATED):
         for table in tables:
             yield table, ONE
-            yield table, Spread(Settings(DDP))
+            yield table, Setup(Settings(DDP))
         for table in tables:
             if table.scaling.stack not in ({}, DDP):
-                yield table, Spread(table.scaling.stack)
+                yield table, Setup(table.scaling.stack)
 
 
-def fits(table, spread):
+def fits(table, setup):
     """Not on the CPU: what needs GPUs."""
     return not table.options.small or not (
-        spread.strategy == "data_parallel" or {"parallel.sync_batch_norm", "compile.mode"} & set(spread.settings)
+        setup.strategy == "data_parallel" or {"parallel.sync_batch_norm", "compile.mode"} & set(setup.settings)
     )
 
 
@@ -159,12 +159,12 @@ def main():
     Runner.prepare()
     tables = [Table(model, options) for model in options.models.split(",")]
     longest = 0.0
-    for number, (table, spread) in enumerate(plan(tables)):
+    for number, (table, setup) in enumerate(plan(tables)):
         began = time.monotonic()
         if began + longest > options.until:
             print("no time is left for more", file=sys.stderr)
             break
-        table.measure(spread, number)
+        table.measure(setup, number)
         longest = max(0.8 * longest, time.monotonic() - began)
         Path(options.out).write_text("\n".join(one.text() for one in tables), encoding="utf-8")
     print(Path(options.out).read_text(encoding="utf-8"))

@@ -43,7 +43,7 @@ BOUND_BY_COMMUNICATION = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class Setup:
     """Settings added to the one-GPU stack, with equal global batch or (``weak``) with the whole batch on each GPU."""
 
     settings: Settings = field(default_factory=Settings)
@@ -51,7 +51,7 @@ class Spread:
 
     @property
     def strategy(self) -> str:
-        """The way in which the model is spread."""
+        """The kind of parallelism: ``ddp``, ``fully_shard``, ``data_parallel``, or ``single``."""
         return str(self.settings.get(STRATEGY, SINGLE))
 
     @property
@@ -76,7 +76,7 @@ class Spread:
         return World(ranks, devices=here, weak=self.weak, options=options, machines=machines)
 
 
-ONE = Spread()
+ONE = Setup()
 
 
 class Kind(StrEnum):
@@ -95,7 +95,7 @@ class Move:
     """One thing to measure next over several GPUs, with the gain that is expected of it."""
 
     kind: Kind
-    spread: Spread
+    setup: Setup
     gain: float
 
     @property
@@ -106,12 +106,13 @@ class Move:
 
 @dataclass(frozen=True)
 class Scaling:
-    """The knowledge. ``carried`` is the one-GPU stack in every trial, ``left_out`` what does not go with ranks.
+    """The knowledge of the search on several GPUs.
 
-    ``candidates`` are the strategies and options to try, ``facts`` those of the workload on several GPUs; without
-    facts only what is measured anyway is judged. ``stack`` is the best at the same global batch so far.
-    ``same_losses``: the first losses have to be those of one GPU, since nothing in a step depends on the samples beside
-    it or on chance. ``confirmed``: the stack was timed in turn with one GPU.
+    ``carried`` is the one-GPU stack in every trial, ``left_out`` its settings that several ranks cannot have, with the
+    reasons. ``candidates`` are the strategies and options to try, and ``facts`` those of the workload on several GPUs;
+    without facts no gain is expected of any. ``stack`` is the best at the same global batch so far. ``same_losses``:
+    the first losses must equal those of one GPU, since no step depends on chance or on the samples beside one.
+    ``confirmed``: the stack was timed in turn with one GPU.
     """
 
     gpus: int
@@ -121,7 +122,7 @@ class Scaling:
     candidates: tuple[Candidate, ...] = ()
     carried: Settings = field(default_factory=Settings)
     left_out: Mapping[str, str] = field(default_factory=dict)
-    runs: Mapping[Spread, tuple[TrialResult, ...]] = field(default_factory=dict)
+    runs: Mapping[Setup, tuple[TrialResult, ...]] = field(default_factory=dict)
     stack: Settings = field(default_factory=Settings)
     passed_over: Mapping[str, str] = field(default_factory=dict)
     same_losses: bool = True
@@ -132,58 +133,60 @@ class Scaling:
 
     # --- evidence -------------------------------------------------------------------------------------------------
 
-    def with_run(self, spread: Spread, result: TrialResult) -> Scaling:
+    def with_run(self, setup: Setup, result: TrialResult) -> Scaling:
         """Return the knowledge with one more run, and the stack that follows."""
-        known = replace(self, runs={**self.runs, spread: (*self.runs.get(spread, ()), result)})
-        return known if spread.weak else known._settled()
+        known = replace(self, runs={**self.runs, setup: (*self.runs.get(setup, ()), result)})
+        return known if setup.weak else known._settled()
 
-    def after(self, move: Move, evidence: tuple[tuple[Spread, TrialResult], ...]) -> Scaling:
+    def after(self, move: Move, evidence: tuple[tuple[Setup, TrialResult], ...]) -> Scaling:
         """Return the knowledge after a move."""
         known = self
-        for spread, result in evidence:
-            known = known.with_run(spread, result)
+        for setup, result in evidence:
+            known = known.with_run(setup, result)
         proven = move.kind is Kind.TURNS and all(result.measured for _, result in evidence)
         return replace(
             known, confirmed=proven or (self.confirmed and known.stack == self.stack), turns=known.turns + proven
         )
 
-    def has_tried(self, spread: Spread) -> bool:
+    def has_tried(self, setup: Setup) -> bool:
         """Whether it was tried, also where it failed."""
-        return spread in self.runs
+        return setup in self.runs
 
-    def measured(self, spread: Spread) -> tuple[TrialResult, ...]:
+    def measured(self, setup: Setup) -> tuple[TrialResult, ...]:
         """Its runs that produced timings."""
-        return tuple(run for run in self.runs.get(spread, ()) if run.measured)
+        return tuple(run for run in self.runs.get(setup, ()) if run.measured)
 
     @cached_property
-    def _spread(self) -> ProcessSpread:
-        groups = [[median(rates(run.blocks)) for run in self.measured(spread)] for spread in self.runs]
+    def _process_spread(self) -> ProcessSpread:
+        groups = [[median(rates(run.blocks)) for run in self.measured(setup)] for setup in self.runs]
         return process_spread([group for group in groups if group], prior=_PRIOR)
 
-    def compare(self, new: Spread, old: Spread = ONE) -> Comparison | None:
+    def compare(self, new: Setup, old: Setup = ONE) -> Comparison | None:
         """Samples per second of one over another, with the interval; None unless both were measured."""
         ours, theirs = self.measured(new), self.measured(old)
         if not (ours and theirs):
             return None
         interval = runs_ratio_interval(
-            [rates(run.blocks) for run in ours], [rates(run.blocks) for run in theirs], self._spread
+            [rates(run.blocks) for run in ours], [rates(run.blocks) for run in theirs], self._process_spread
         )
-        return Comparison(*interval, noise_floor(self._spread), paired=self.confirmed and new == Spread(self.stack))
+        return Comparison(
+            *interval, noise_floor(self._process_spread), paired=self.confirmed and new == Setup(self.stack)
+        )
 
-    def loss_difference(self, spread: Spread) -> float | None:
+    def loss_difference(self, setup: Setup) -> float | None:
         """The largest relative difference of the first losses from one GPU's; None where they cannot be compared."""
-        ours, theirs = self.measured(spread), self.measured(ONE)
-        if not (ours and theirs) or spread.weak:
+        ours, theirs = self.measured(setup), self.measured(ONE)
+        if not (ours and theirs) or setup.weak:
             return None
         pairs = zip(ours[0].losses, theirs[0].losses, strict=False)
         return max((abs(one - other) / max(abs(other), 1e-12) for one, other in pairs), default=None)
 
-    def why_unusable(self, spread: Spread) -> str:
+    def why_unusable(self, setup: Setup) -> str:
         """The reason that settings may not be the stack; empty where they may."""
-        if reason := self.consent.why_not(spread.settings):
+        if reason := self.consent.why_not(setup.settings):
             return reason
-        difference = self.loss_difference(spread)
-        changes = any(_changes(self.catalog, key, value) for key, value in spread.settings.items())
+        difference = self.loss_difference(setup)
+        changes = any(_changes(self.catalog, key, value) for key, value in setup.settings.items())
         if difference is not None and difference > _SAME_LOSSES and self.same_losses and not changes:
             return f"its first losses differ from one GPU's by {100 * difference:.0f} %"
         return ""
@@ -191,26 +194,26 @@ class Scaling:
     def _settled(self) -> Scaling:
         """The best usable settings: better ones have to clear the noise, among equals the first found stays."""
         best = ONE
-        for spread in self.runs:
-            if spread.weak or spread == ONE or self.why_unusable(spread):
+        for setup in self.runs:
+            if setup.weak or setup == ONE or self.why_unusable(setup):
                 continue
-            comparison = self.compare(spread, best)
+            comparison = self.compare(setup, best)
             if comparison is not None and comparison.ci_low > 1:
-                best = spread
+                best = setup
         return replace(self, stack=best.settings)
 
     # --- the record -----------------------------------------------------------------------------------------------
 
     def record(self) -> ScalingRecord:
         """All of it, as the session reports it."""
-        best = self.row_of(Spread(self.stack))
+        best = self.row_of(Setup(self.stack))
         return ScalingRecord(
             gpus=self.gpus,
             device_type=self.device_type,
             backend=COLLECTIVES[self.device_type],
             carried=dict(self.carried),
             left_out=dict(self.left_out),
-            rows=tuple(self.row_of(spread) for spread in self.runs),
+            rows=tuple(self.row_of(setup) for setup in self.runs),
             best=best.name if self.stack else "",
             settings=dict(self.stack),
             passed_over=dict(self.passed_over),
@@ -219,20 +222,20 @@ class Scaling:
             machines=self.machines,
         )
 
-    def row_of(self, spread: Spread) -> ScalingRow:
+    def row_of(self, setup: Setup) -> ScalingRow:
         """One row: what was found under these settings."""
-        gpus = 1 if spread == ONE else self.gpus
-        runs = self.measured(spread)
+        gpus = 1 if setup == ONE else self.gpus
+        runs = self.measured(setup)
         if not runs:
-            reason = self.runs[spread][-1].reason if spread in self.runs else "not tried"
-            return ScalingRow(spread.name, dict(spread.settings), gpus, spread.weak, reason=reason)
-        comparison, found = self.compare(spread), _closest_look(runs)
+            reason = self.runs[setup][-1].reason if setup in self.runs else "not tried"
+            return ScalingRow(setup.name, dict(setup.settings), gpus, setup.weak, reason=reason)
+        comparison, found = self.compare(setup), _closest_look(runs)
         return ScalingRow(
-            spread.name,
-            dict(spread.settings),
+            setup.name,
+            dict(setup.settings),
             gpus,
-            spread.weak,
-            reason=self.why_unusable(spread),
+            setup.weak,
+            reason=self.why_unusable(setup),
             global_batch=found.global_batch,
             batch_per_gpu=found.batch_per_rank,
             step_ms=median(block.step_ms for run in runs for block in run.blocks),
@@ -240,13 +243,13 @@ class Scaling:
             speedup=comparison.speedup if comparison else None,
             ci_low=comparison.ci_low if comparison else None,
             ci_high=comparison.ci_high if comparison else None,
-            verdict=str(comparison.verdict) if comparison and spread != ONE else "",
+            verdict=str(comparison.verdict) if comparison and setup != ONE else "",
             exposed_ms=found.exposed_ms,
             exposed_by=found.exposed_by,
             straggler_share=found.straggler_share,
             peak_reserved_bytes=tuple(one.peak_reserved_bytes or 0 for one in found.ranks),
             rank_ms=tuple(one.alone_ms for one in found.ranks if one.alone_ms is not None),
-            loss_difference=self.loss_difference(spread) if spread != ONE else None,
+            loss_difference=self.loss_difference(setup) if setup != ONE else None,
             runs=len(runs),
         )
 

@@ -9,7 +9,7 @@ from statistics import median
 from advisor.experiment import events
 from advisor.experiment.consent import Consent
 from advisor.experiment.measuring.bench import Bench
-from advisor.experiment.scaling.known import ONE, Kind, Move, Scaling, Spread
+from advisor.experiment.scaling.known import ONE, Kind, Move, Scaling, Setup
 from advisor.experiment.scaling.moves import moves
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.parallel_recipe import PARALLEL, STRATEGY, why_not_sharded
@@ -112,27 +112,27 @@ class ScalingLab:
         reserve_s = 0.0 if known.confirmed or move.is_bold else cost_s * len(_TURNS) / 2
         return self.bench.budget.allows(cost_s, reserve_s=reserve_s)
 
-    def measure(self, move: Move, known: Scaling) -> tuple[tuple[Spread, TrialResult], ...]:
+    def measure(self, move: Move, known: Scaling) -> tuple[tuple[Setup, TrialResult], ...]:
         """Run the trials of a move. Raises SessionCancelledError when the person ends the session meanwhile."""
         if move.kind is not Kind.TURNS:
-            return ((move.spread, self._trial(known, move.spread)),)
-        evidence: list[tuple[Spread, TrialResult]] = []
+            return ((move.setup, self._trial(known, move.setup)),)
+        evidence: list[tuple[Setup, TrialResult]] = []
         for place, ours in enumerate(_TURNS):
-            spread = move.spread if ours else ONE
-            evidence.append((spread, self._trial(known, spread)))
+            setup = move.setup if ours else ONE
+            evidence.append((setup, self._trial(known, setup)))
             if place % 2 and not self.bench.budget.allows(2 * median(self._walls)):
                 break
         return tuple(evidence)
 
-    def _trial(self, known: Scaling, spread: Spread) -> TrialResult:
-        stack = self._one_gpu if spread == ONE else known.carried
-        spec = self.bench.spec(known.row_of(spread).trial, stack.merged(spread.settings))
+    def _trial(self, known: Scaling, setup: Setup) -> TrialResult:
+        stack = self._one_gpu if setup == ONE else known.carried
+        spec = self.bench.spec(known.row_of(setup).trial, stack.merged(setup.settings))
         patience_s = max(_HANGS_AFTER_S, _HANGS_AFTER * self._once_s(known))
         request = self.bench.request
         if request.machines > 1:
             patience_s += _MEETING_S
         world = replace(
-            spread.world(known.gpus, request.launch, request.machines), looks_closer=not known.measured(spread)
+            setup.world(known.gpus, request.launch, request.machines), looks_closer=not known.measured(setup)
         )
         result = self.bench.run(replace(spec, world=world, timeout_s=min(spec.timeout_s, patience_s)))
         if result.wall_s is not None and result.measured:

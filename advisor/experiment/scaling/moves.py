@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from advisor.experiment.policy import POLICY
-from advisor.experiment.scaling.known import ONE, Kind, Move, Scaling, Spread
+from advisor.experiment.scaling.known import ONE, Kind, Move, Scaling, Setup
 from advisor.recipe import NOT_COMPILED
 from advisor.recipe.parallel_recipe import STRATEGY
 from advisor.recipe.settings import Settings
@@ -28,17 +28,17 @@ def moves(known: Scaling) -> tuple[Move, ...]:
     return tuple(move for kind in kinds for move in kind(known))
 
 
-def leading(known: Scaling) -> Spread | None:
+def leading(known: Scaling) -> Setup | None:
     """The fastest usable settings over several GPUs, also where one GPU is as fast; None while none has run."""
     several = [one for one in known.runs if one != ONE and not one.weak and known.measured(one)]
     usable = [one for one in several if not known.why_unusable(one)]
     if known.stack:
-        return Spread(known.stack)
+        return Setup(known.stack)
     return max(usable, key=lambda one: _speedup(known, one), default=None)
 
 
-def _speedup(known: Scaling, spread: Spread) -> float:
-    comparison = known.compare(spread)
+def _speedup(known: Scaling, setup: Setup) -> float:
+    comparison = known.compare(setup)
     return comparison.speedup if comparison else 0.0
 
 
@@ -47,19 +47,19 @@ def _strategies(known: Scaling) -> Iterator[Move]:
     for candidate in known.candidates:
         if candidate.key != STRATEGY or known.consent.rejects(candidate.recipe):
             continue
-        spread = Spread(_fitting(known, Settings(candidate.settings)))
+        setup = Setup(_fitting(known, Settings(candidate.settings)))
         gain = max(POLICY.bold, _expected(known, candidate, Settings()))
-        if not known.has_tried(spread):
-            yield Move(Kind.STRATEGY, spread, gain)
-        elif not known.measured(spread) and (other := _mended(known, spread)) and not known.has_tried(other):
+        if not known.has_tried(setup):
+            yield Move(Kind.STRATEGY, setup, gain)
+        elif not known.measured(setup) and (other := _mended(known, setup)) and not known.has_tried(other):
             yield Move(Kind.STRATEGY, other, gain)
 
 
-def _mended(known: Scaling, spread: Spread) -> Spread | None:
+def _mended(known: Scaling, setup: Setup) -> Setup | None:
     """A strategy that failed, changed by its reason: looking for unused parameters, or no compiling."""
-    if UNUSED_PARAMETERS in known.runs[spread][-1].reason:
-        return Spread(spread.settings.with_value("parallel.find_unused_parameters", True))
-    return _not_compiled(known, spread)
+    if UNUSED_PARAMETERS in known.runs[setup][-1].reason:
+        return Setup(setup.settings.with_value("parallel.find_unused_parameters", True))
+    return _not_compiled(known, setup)
 
 
 def _fitting(known: Scaling, settings: Settings) -> Settings:
@@ -73,10 +73,10 @@ def _fitting(known: Scaling, settings: Settings) -> Settings:
     return settings
 
 
-def _not_compiled(known: Scaling, spread: Spread) -> Spread | None:
+def _not_compiled(known: Scaling, setup: Setup) -> Setup | None:
     """The same without compiling; None where nothing is compiled."""
     off = {key: value for key, value in NOT_COMPILED.items() if known.carried.get(key, value) != value}
-    return Spread(spread.settings.merged(off), spread.weak) if off else None
+    return Setup(setup.settings.merged(off), setup.weak) if off else None
 
 
 def _options(known: Scaling) -> Iterator[Move]:
@@ -90,10 +90,10 @@ def _options(known: Scaling) -> Iterator[Move]:
         if _was_tried(known, candidate, lead) or known.catalog.conflict(known.carried.merged(settings)):
             continue
         gain = max(_expected(known, candidate, lead.settings), POLICY.information)
-        yield Move(Kind.OPTION, Spread(settings), gain)
+        yield Move(Kind.OPTION, Setup(settings), gain)
 
 
-def _was_tried(known: Scaling, candidate: Candidate, lead: Spread) -> bool:
+def _was_tried(known: Scaling, candidate: Candidate, lead: Setup) -> bool:
     """Whether a value was measured under this strategy, on whatever else the stack held then."""
     return any(
         one.strategy == lead.strategy and one.settings.get(candidate.key) == candidate.value for one in known.runs
@@ -117,15 +117,15 @@ def _without_compiling(known: Scaling) -> Iterator[Move]:
 
 def _again(known: Scaling) -> Iterator[Move]:
     """Run settings again that seem better than the stack while the interval leaves it open."""
-    for spread in known.runs:
-        if spread in (ONE, Spread(known.stack)) or spread.weak or known.why_unusable(spread):
+    for setup in known.runs:
+        if setup in (ONE, Setup(known.stack)) or setup.weak or known.why_unusable(setup):
             continue
-        comparison = known.compare(spread, Spread(known.stack))
+        comparison = known.compare(setup, Setup(known.stack))
         unclear = comparison is not None and comparison.ci_low <= 1 < comparison.speedup
-        if unclear and comparison is not None and len(known.runs[spread]) < _MOST_RUNS:
+        if unclear and comparison is not None and len(known.runs[setup]) < _MOST_RUNS:
             gain = min(comparison.speedup, POLICY.small_gain)
             if gain > POLICY.least_gain:
-                yield Move(Kind.AGAIN, spread, gain)
+                yield Move(Kind.AGAIN, setup, gain)
 
 
 def _weak(known: Scaling) -> Iterator[Move]:
@@ -133,13 +133,13 @@ def _weak(known: Scaling) -> Iterator[Move]:
     lead = leading(known)
     if lead is None or lead.strategy == "data_parallel":
         return
-    spread = Spread(lead.settings, weak=True)
+    setup = Setup(lead.settings, weak=True)
     tried = any(one.weak and one.strategy == lead.strategy for one in known.runs)
     if not tried:
-        yield Move(Kind.WEAK, spread, POLICY.proof)
+        yield Move(Kind.WEAK, setup, POLICY.proof)
 
 
 def _turns(known: Scaling) -> Iterator[Move]:
     """The stack in turn with one GPU: for the figure that is reported."""
     if known.stack and not known.confirmed and known.turns < _MOST_TURNS:
-        yield Move(Kind.TURNS, Spread(known.stack), POLICY.proof)
+        yield Move(Kind.TURNS, Setup(known.stack), POLICY.proof)
