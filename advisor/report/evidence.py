@@ -399,7 +399,7 @@ def _naive(clock: ClockCheck) -> str:
         )
     return (
         f"A host clock around a step, without synchronisation, {reading}, {_more(clock.naive_ms, clock.block_ms)} "
-        "a step takes: over so few steps it caught something that is no part of most of them."
+        "a step takes: it timed few steps, and one slow launch among them counts for much."
     )
 
 
