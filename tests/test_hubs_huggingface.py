@@ -13,7 +13,8 @@ from advisor.records import Mode, TargetSpec
 from advisor.target.hubs import hf_batches
 from advisor.target.hubs.contract import options_of
 from advisor.target.hubs.hf_batches import _ModelInputs, class_for
-from advisor.target.hubs.huggingface import _config, _with_options, architecture_in
+from advisor.target.hubs.hf_names import architecture_in, architecture_of
+from advisor.target.hubs.huggingface import _config, _with_options
 from advisor.target.normalise import normalise
 
 
@@ -193,6 +194,22 @@ def test_a_folder_of_ones_own(transformers, tmp_path):
 def test_an_architecture_is_found_in_a_name(name, kind):
     known = ("bert", "roberta", "distilbert", "qwen2", "llama", "gpt2", "clip", "vit", "gemma", "gemma2")
     assert architecture_in(name, known) == kind
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("Helsinki-NLP/opus-mt-en-de", "marian"),  # an example of transformers' own
+        ("helsinki-nlp/opus-mt-fr-en", "marian"),  # the only architecture of which its organisation gives an example
+        ("microsoft/swin-tiny-patch4-window7-224", "swin"),  # an example of MaskFormer too
+        ("state-spaces/mamba-2.8b", "mamba"),  # and not mamba2
+        ("state-spaces/mamba-9.9b-hf", "mamba"),
+        ("google/bert-of-mine", "bert"),
+        ("nobody/nothing-like-it", None),
+    ],
+)
+def test_transformers_examples_say_which_architecture_a_name_means(transformers, name, kind):
+    assert architecture_of(name, transformers) == kind
 
 
 @pytest.mark.usefixtures("transformers")

@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 import contextlib
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
 from advisor.target.hubs.contract import Adapted, Adapter, Samples, nearest, options_of
 from advisor.target.hubs.hf_batches import class_for, hf_samples, longest_text, prompts
+from advisor.target.hubs.hf_names import architecture_of
 from advisor.target.sizing import runs_on_gpu
 
 _FLOAT_BYTES = 4
@@ -92,7 +92,7 @@ def _config(transformers: Any, name: str, spec: TargetSpec) -> tuple[Any, list[s
         raise TargetError(f"there is no folder {name}.", "Give a folder that holds a config.json, or a model's name.")
     with contextlib.suppress(OSError, ValueError):
         return transformers.AutoConfig.from_pretrained(name, local_files_only=True), []
-    kind = architecture_in(name, transformers.CONFIG_MAPPING.keys())
+    kind = architecture_of(name, transformers)
     if kind is None:
         near = nearest(name.rpartition("/")[2].lower(), transformers.CONFIG_MAPPING)
         raise TargetError(
@@ -116,26 +116,6 @@ def _read_config(transformers: Any, path: Path, shown: str) -> Any:
             f"{shown} holds no configuration that transformers can read: {' '.join(str(error).split())[:160]}",
             "Give a folder with a config.json that names its model_type.",
         ) from error
-
-
-def architecture_in(name: str, known: Iterable[str]) -> str | None:
-    """The architecture in a model's name: whole words first, then the longest of the earliest."""
-    words = [word for word in re.split(r"[^a-z0-9]+", name.rpartition("/")[2].lower()) if word]
-    squeezed = {re.sub(r"[^a-z0-9]", "", kind): kind for kind in known}
-    for start in range(len(words)):
-        for end in range(len(words), start, -1):
-            if (kind := squeezed.get("".join(words[start:end]))) is not None:
-                return kind
-    for inside in (False, True):
-        found = [
-            (text.find(kind), -len(kind), kind)
-            for text in words
-            for kind in squeezed
-            if len(kind) > 2 and (kind in text if inside else text.startswith(kind))
-        ]
-        if found:
-            return squeezed[min(found)[2]]
-    return None
 
 
 def _with_options(config: Any, options: dict[str, Any], name: str) -> Any:

@@ -1,0 +1,70 @@
+"""Which of transformers' architectures a model's name on the hub means, when its configuration is not on disk."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+# A number of parameters, as in "mamba-2.8b": its digits belong to no architecture.
+_SIZE = re.compile(r"(?<![a-z0-9.])\d+(\.\d+)?[bm](?![a-z0-9])")
+# How the source of a configuration names the checkpoint that it is the default of, in two styles of transformers.
+_CHECKPOINT = re.compile(r'(?:checkpoint="|\]\(https://huggingface\.co/)([\w.-]+/[\w.-]+)')
+
+
+def architecture_of(name: str, transformers: Any) -> str | None:
+    """The architecture that a name means: by transformers' own examples, by its words, or by its organisation."""
+    by_words = architecture_in(name, transformers.CONFIG_MAPPING.keys())
+    documented = _documented(Path(transformers.__file__).parent)
+    kinds = {kind.replace("-", "_"): kind for kind in transformers.CONFIG_MAPPING}
+    named = [kinds[folder] for folder in documented.get(name.lower(), ()) if folder in kinds]
+    if named:
+        return by_words if by_words in named else named[0]
+    return by_words or _only_one({kinds[folder] for folder in _of_organisation(name, documented) if folder in kinds})
+
+
+def architecture_in(name: str, known: Iterable[str]) -> str | None:
+    """The architecture in a model's name: whole words first, then the longest of the earliest."""
+    words = [word for word in re.split(r"[^a-z0-9]+", _SIZE.sub("", name.rpartition("/")[2].lower())) if word]
+    squeezed = {re.sub(r"[^a-z0-9]", "", kind): kind for kind in known}
+    for start in range(len(words)):
+        for end in range(len(words), start, -1):
+            if (kind := squeezed.get("".join(words[start:end]))) is not None:
+                return kind
+    for inside in (False, True):
+        found = [
+            (text.find(kind), -len(kind), kind)
+            for text in words
+            for kind in squeezed
+            if len(kind) > (3 if inside else 2) and (kind in text if inside else text.startswith(kind))
+        ]
+        if found:
+            return squeezed[min(found)[2]]
+    return None
+
+
+@cache
+def _documented(package: Path) -> Mapping[str, tuple[str, ...]]:
+    """The names that the sources of transformers' configurations give as examples, each with its models' folders."""
+    found: dict[str, tuple[str, ...]] = {}
+    for path in sorted(package.glob("models/*/configuration_*.py")):
+        for name in _CHECKPOINT.findall(path.read_text(encoding="utf-8")):
+            folders = found.get(name.lower(), ())
+            found[name.lower()] = folders if path.parent.name in folders else (*folders, path.parent.name)
+    return found
+
+
+def _of_organisation(name: str, documented: Mapping[str, tuple[str, ...]]) -> Iterable[str]:
+    organisation = name.lower().rpartition("/")[0]
+    return (
+        folder
+        for other, folders in documented.items()
+        if organisation and other.rpartition("/")[0] == organisation
+        for folder in folders
+    )
+
+
+def _only_one(kinds: set[str]) -> str | None:
+    return next(iter(kinds)) if len(kinds) == 1 else None
