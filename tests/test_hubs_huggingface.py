@@ -223,6 +223,14 @@ def test_what_is_not_on_disk_and_not_in_the_name_says_what_to_type():
 
 
 @pytest.mark.usefixtures("transformers")
+def test_what_a_default_configuration_lacks_can_be_given():
+    error = failure("hf:time_series_transformer")
+    assert "prediction_length" in error.message
+    assert "behind --" in error.hint
+    assert "prediction_length" not in failure("hf:time_series_transformer", "prediction_length=8").message
+
+
+@pytest.mark.usefixtures("transformers")
 def test_a_text_longer_than_the_model_takes_is_refused():
     error = failure("hf:bert", *TINY, "max_position_embeddings=24", input_shape=(2, 25))
     assert "25 tokens" in error.message

@@ -166,17 +166,27 @@ def _model(transformers: Any, config: Any, name: str, spec: TargetSpec) -> tuple
 
 
 def _random_weights(transformers: Any, config: Any, spec: TargetSpec) -> nn.Module:
-    """A model of a configuration. Raises TargetError where the machine has no room for it."""
+    """A model of a configuration. Raises TargetError where that lacks something, or the machine has no room for it."""
     kind = class_for(transformers, config)
     if not runs_on_gpu(spec):
         _check_room(kind, config, spec)
-    model: nn.Module = kind(config)
+    return _of_config(kind, config)
+
+
+def _of_config(kind: Any, config: Any) -> nn.Module:
+    try:
+        model: nn.Module = kind(config)
+    except ValueError as error:  # a default configuration may lack what each checkpoint says
+        raise TargetError(
+            f"{kind.__name__} cannot be made of this configuration: {' '.join(str(error).split())[:160]}",
+            "Give what it lacks behind --, as in `-- num_hidden_layers=2`, or a folder with a config.json.",
+        ) from error
     return model
 
 
 def _check_room(kind: Any, config: Any, spec: TargetSpec) -> None:
     with torch.device("meta"):
-        weights = _FLOAT_BYTES * sum(parameter.numel() for parameter in kind(config).parameters())
+        weights = _FLOAT_BYTES * sum(parameter.numel() for parameter in _of_config(kind, config).parameters())
     needed = weights * (1 if spec.mode is Mode.INFER else _TRAIN_COPIES)
     room = psutil.virtual_memory().total
     if needed < _MOST_OF_MEMORY * room:
