@@ -19,7 +19,7 @@ from advisor.export.formats.markdown import markdown_report
 from advisor.export.json_report import report
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
-from advisor.records import AllReduceSweep, AllReduceTime
+from advisor.records import AllReduceSweep, AllReduceTime, Comparison
 from advisor.report.charts import (
     Axis,
     Canvas,
@@ -71,6 +71,19 @@ def test_the_bars_lead_from_the_baseline_to_the_stack(state) -> None:
     assert (last.start, last.end) == (1.0, state.stack.comparison.speedup)
     assert [bar.name for bar in chart.bars if bar.tone is Tone.FASTER] == ["autocast", "channels_last", "compile"]
     assert "no measurable difference" in next(bar.text for bar in chart.bars if bar.name == "fused_optimizer")
+
+
+def test_settings_that_overlap_all_end_at_the_stack(state) -> None:
+    """The bars do not pass the stack, and each begins where the stack would be without its setting."""
+    product = math.prod(step.end / step.start for step in waterfall(state))
+    total = product / 2
+    state.stack = replace(state.stack, comparison=Comparison(total, 0.98 * total, 1.02 * total, 0.005))
+    chart = waterfall_chart(state)
+    assert "overlaps" in chart.words
+    _, *bars, last = chart.bars
+    assert [bar.end for bar in bars] == pytest.approx([last.end] * len(state.stack.settings))
+    contributions = {step.name: step.contribution.speedup for step in waterfall(state)}
+    assert {bar.name: bar.end / bar.start for bar in bars} == pytest.approx(contributions)
 
 
 def test_speed_against_memory_has_a_point_for_all_that_was_measured(state) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from advisor.experiment.state import SessionState
@@ -49,6 +49,10 @@ from advisor.report.pareto import front_of, measured_points, pareto_sentence
 
 # A rest that is smaller than this, as a ratio, is rounding. Unitless.
 _NEGLIGIBLE = 1.005
+# A product of contributions that is so far above the stack, as a ratio, would draw bars far beyond it. Unitless.
+_MUCH = 1.1
+_IN_ORDER = "Setting by setting, in the order of the search."
+_OVERLAP = "Each bar runs from the stack without a setting to the stack: what the settings do overlaps."
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,11 @@ class Step:
 
 
 def waterfall(state: SessionState) -> list[Step]:
-    """The steps from the baseline to the stack; none while there is no stack with a figure."""
+    """The steps from the baseline to the stack; none while there is no stack with a figure.
+
+    Each begins where the one before ends. Where they overlap all end at the stack, and each begins where the stack
+    would be without its setting.
+    """
     stack = state.stack
     if stack is None or not stack.settings or stack.comparison is None:
         return []
@@ -79,11 +87,19 @@ def waterfall(state: SessionState) -> list[Step]:
         step = _step(key, stack, state, reached, peaks)
         steps.append(step)
         reached = step.end
+    if settings_overlap(stack.comparison, steps):
+        total = stack.comparison.speedup
+        return [replace(step, start=total * step.start / step.end, end=total) for step in steps]
     rest = stack.comparison.speedup / reached
     if max(rest, 1 / rest) > _NEGLIGIBLE and not stack.comparison.is_open:
         known = all(step.contribution for step in steps)
         steps.append(Step("together" if known else "not attributed", reached, stack.comparison.speedup))
     return steps
+
+
+def settings_overlap(stack: Comparison, steps: Sequence[Step]) -> bool:
+    """Whether the settings do much less together than one by one, so that their bars all end at the stack."""
+    return not stack.is_open and math.prod(step.end / step.start for step in steps if step.key) > _MUCH * stack.speedup
 
 
 def _peaks(stack: StackRecord, state: SessionState) -> dict[Settings, int]:
@@ -183,14 +199,14 @@ def waterfall_chart(state: SessionState) -> Bars | None:
     ]
     ends = [end for bar in bars for end in (bar.start, bar.end)]
     axis = log_axis("speed-up over the baseline", ends, lambda tick: f"{tick:g}x", _SPEED_UPS)
-    words = f"From {before} to {format_ms(stack.step_ms)} a step, setting by setting in the order of the search."
+    told = _OVERLAP if settings_overlap(stack.comparison, steps) else _IN_ORDER
+    words = f"From {before} to {format_ms(stack.step_ms)} a step. {told}"
     return Bars("What each setting adds", words, axis, tuple(bars))
 
 
 def _stack_bar(stack: StackRecord, comparison: Comparison, baseline_bytes: int | None) -> Bar:
     memory = f"memory {format_bytes_change(stack.result.peak_reserved_bytes, baseline_bytes)}"
-    end = 1.0 if comparison.is_open else comparison.speedup
-    told = (format_ms(stack.step_ms), memory)
+    end, told = 1.0 if comparison.is_open else comparison.speedup, (format_ms(stack.step_ms), memory)
     return Bar("stack", 1.0, end, interval_or_words(comparison), Tone.STACK, told, is_mark=comparison.is_open)
 
 
@@ -205,7 +221,7 @@ def step_words(step: Step) -> str:
     """The contribution of a step of the waterfall: ``+1.20x (1.15–1.25)``."""  # noqa: RUF002
     if not step.key:
         rest = step.end / step.start
-        return f"+{rest:.2f}x together" if rest > 1 else f"{rest:.2f}x: they overlap"
+        return f"{'+' * (rest > 1)}{rest:.2f}x together"
     if step.contribution is None:
         return "not measured apart"
     if step.contribution.is_open:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -66,6 +67,21 @@ def test_each_contribution_is_told_with_its_interval(state, width) -> None:
     assert ("alone 1.12x" in text) is (width >= 114)
     if width >= 74:
         assert max(map(len, text.splitlines())) <= width
+
+
+async def test_bars_that_would_pass_the_stack_end_at_it_and_the_panel_says_so(state) -> None:
+    product = math.prod(step.end / step.start for step in waterfall(state) if step.key)
+    stack = replace(state.stack, comparison=Comparison(product / 2, product / 2.1, product / 1.9, 0.01))
+
+    def check(subtitle: str, together: bool):
+        async def check(pilot, app, control) -> None:
+            assert subtitle in str(app.screen.query_one("#waterfall-panel").border_subtitle or "none")
+            assert ("together" in screen_text(app)) is together
+
+        return check
+
+    await drive(histories.contributed(), check("none", together=True))
+    await drive([*histories.contributed(), events.StackMeasured(stack)], check("they overlap", together=False))
 
 
 def test_a_stack_that_is_too_noisy_to_tell_has_no_interval_in_the_waterfall(state) -> None:

@@ -9,7 +9,7 @@ from textual.widgets import Static
 
 from advisor.records import ClockCheck
 from advisor.report.evidence import clock_sentences
-from advisor.report.pictures import all_reduce_chart
+from advisor.report.pictures import all_reduce_chart, settings_overlap, waterfall
 from advisor.tui.context import Context
 from advisor.tui.text import waiting_text
 from advisor.tui.views.base import View
@@ -33,6 +33,7 @@ from advisor.tui.widgets.picture_panel import Picture, PicturePanel
 
 _BROAD = 100
 _WORKLOAD = "The model is described once its baseline has been measured."
+_OVERLAP = "they overlap: each bar runs from the stack without it to the stack"
 
 
 class Headline(Static, can_focus=True):
@@ -102,6 +103,9 @@ class OverviewView(View):
         panel = self.query_one("#waterfall-panel")
         text = waterfall_text(self.context.state, self.width - 6)
         panel.display = bool(text)
+        stack, steps = self.context.state.stack, waterfall(self.context.state)
+        overlap = stack is not None and stack.comparison is not None and settings_overlap(stack.comparison, steps)
+        panel.border_subtitle = _OVERLAP if overlap else ""
         show_text(self.query_one("#waterfall", Static), text)
 
     def _show_clocks(self, clock: ClockCheck | None) -> None:
