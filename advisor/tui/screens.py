@@ -260,7 +260,7 @@ WORDS = (
     ("verdict", "faster, slower, no measurable difference, failed or skipped, always with the reason"),
     ("stack", "several settings applied together; effects do not add up, so it is measured as one"),
     ("noise floor", "the difference that identical runs show on this machine; what is inside it does not count"),
-    ("numerics", "exact: bit-equal; close: rounding; changed: other results, which needs your consent"),
+    ("numerics", "exact: bit-equal; close: rounding; changed: other results, an opt-in"),
 )
 MARKS_TEXT = (
     ("▲", "$success", "faster"),

@@ -50,7 +50,7 @@ async def test_without_colour_every_state_is_in_words_or_signs(view, monkeypatch
             "1": ["confirmed", "2.35x faster"],
             "2": ["F forward", "B backward", "Compute-heavy"],
             "3": ["faster", "slower", "failed", "▲", "▼", "✗"],
-            "4": ["▲", "☑", "☐", "★ in stack", "! needs consent"],
+            "4": ["▲", "☑", "☐", "★ in stack", "! opt-in"],
             "5": ["Save"],
         }
         for word in told[view]:

@@ -117,11 +117,11 @@ def _badge(item: Recommendation, decision: Decision | None, value: Value | None 
     if decision is Decision.ACCEPTED and value is not None and value != item.record.candidate.value:
         return Content.styled(f"✓ accepted: {text_of(value)}", "$success")
     if decision is Decision.ACCEPTED:
-        return Content.styled("✓★ in stack" if item.in_stack else "✓ accepted", "$success")
+        return Content.styled("✓ accepted", "$success")
     if decision is Decision.REJECTED:
         return Content.styled("✗ rejected", "$error")
     if item.needs_consent:
-        return Content.styled("! needs consent", "$warning")
+        return Content.styled("! opt-in", "$warning")
     told = item.record.contribution is not None  # its figure says already that it is on the stack
     return Content.styled(_IN_STACK, "$accent") if item.in_stack and not told else Content("")
 
@@ -154,9 +154,10 @@ def _value_line(candidate: Candidate, state: SessionState, width: int) -> Conten
 def title_text(item: Recommendation, decision: Decision | None, value: Value | None = None) -> Content:
     """The head of the detail: title, setting, decision."""
     setting = format_setting(item.record.candidate.key, item.record.candidate.value)
-    badge = _badge(item, decision, value)
+    asks = item.needs_consent and decision is None
+    badge = Content("") if asks else _badge(item, decision, value)
     lines = [Content.assemble((item.title, "bold"), "  ", badge), Content.styled(setting, "$primary")]
-    if item.needs_consent and decision is not Decision.ACCEPTED:
+    if asks:
         lines.append(Content.styled("Opt-in: it changes results; press a to allow it.", "$warning"))
     return Content("\n").join(lines)
 
