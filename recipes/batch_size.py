@@ -86,11 +86,11 @@ class BatchSize(Recipe):
         fitting = [size for size in filled if _estimated_bytes(facts, size) < _memory(facts)]
         return list(fitting) or Skip(f"a batch of {filled[0]} is estimated not to fit in the device's memory")
 
-    def expected_gain(self, facts: Facts, value: Value) -> float:
+    def gain_for(self, facts: Facts, value: Value) -> float:
         # tests/gpu/RESULTS.md: on a host-bound GPU 1.9x in samples per second for twice the batch, 4.8x for 64 times;
         # 1.34x at most on a CPU. A busy device has little left to gain.
         present = facts.workload.batch_size
-        if not value or not present or int(value) <= present:
+        if not present or int(value) <= present:
             return 1.0
         factor = int(value) / present
         share = facts.profile.device_busy_share if facts.profile else None

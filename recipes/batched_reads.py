@@ -63,9 +63,7 @@ class BatchedReads(Recipe):
             return Skip(loader.batched_reads_problem)
         return little_time_in(facts, self.phases) or [True]
 
-    def expected_gain(self, facts: Facts, value: Value) -> float:
-        if not value:
-            return 1.0
+    def gain_for(self, facts: Facts, value: Value) -> float:
         return max(1.02, gain_from(_SAVED * facts.profile.share(Phase.DATA_WAIT))) if facts.profile else 1.2
 
     def apply(self, workload: Components, value: Value) -> None:

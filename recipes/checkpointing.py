@@ -69,9 +69,9 @@ class Checkpointing(Recipe):
     def accepts(self, value: Value) -> bool:
         return value in ("none", "blocks") or _share(value) is not None
 
-    def expected_gain(self, facts: Facts, value: Value) -> float:
+    def gain_for(self, facts: Facts, value: Value) -> float:
         # It computes blocks twice: 0.39x to 0.80x (tests/gpu/RESULTS.md). The compiler chooses what costs least.
-        return 1.0 if value == self.default else 0.7 if value == "blocks" else 0.85
+        return 0.7 if value == "blocks" else 0.85
 
     def apply(self, workload: Components, value: Value) -> None:
         from torch._functorch import config

@@ -36,8 +36,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from advisor.machine.toolchain import cannot_compile
-from advisor.recipe import NOT_COMPILED, Recipe, Stage, gain_of_compiling, is_host_bound
+from advisor.recipe import NOT_COMPILED, Recipe, Stage, is_host_bound
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 
 _CPU_MODES = ("default", "max-autotune-no-cudagraphs")
@@ -57,7 +56,6 @@ class Compile(Recipe):
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
     numerics = Numerics.CLOSE
     stage = Stage.COMPILE
-    expensive = True
     partners = frozenset({"autocast", "channels_last", "compile_scope", "step_graph"})
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
@@ -66,15 +64,13 @@ class Compile(Recipe):
             modes = tuple(mode for mode in modes if mode not in ("reduce-overhead", "max-autotune"))
         scope = facts.current("compile.scope", "model")
         # What is compiled with any other scope is compiled in the mode `default` unless another is set.
-        return cannot_compile(facts) or [mode for mode in modes if scope == "model" or mode != "default"]
+        return [mode for mode in modes if scope == "model" or mode != "default"]
 
-    def expected_gain(self, facts: Facts, value: Value) -> float:
+    def gain_for(self, facts: Facts, value: Value) -> float:
         # Modes with graphs of their own gain from them where the host is the limit and the step is not captured.
-        if value == self.default:
-            return 1.0
         autotuned = 1.05 if str(value).startswith("max-autotune") and facts.on_cuda else 1.0
         replayed = 1.3 if value in ("reduce-overhead", "max-autotune") and is_host_bound(facts) else 1.0
-        return gain_of_compiling(facts, but=self.key) * autotuned * replayed
+        return autotuned * replayed
 
     def code(self, value: Value) -> str:
         if value == "none":

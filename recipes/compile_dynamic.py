@@ -27,11 +27,11 @@ PyTorch documentation, torch.compile (`dynamic`), and Dynamic shapes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
-from advisor.machine.toolchain import cannot_compile
 from advisor.portable import compile_source
-from advisor.recipe import Recipe, Stage, gain_of_compiling
+from advisor.recipe import Recipe, Stage
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 
 
@@ -48,19 +48,13 @@ class CompileDynamic(Recipe):
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
     numerics = Numerics.CLOSE
     stage = Stage.COMPILE
-    expensive = True
     partners = frozenset({"compile", "compile_scope"})
+    # Expected speed-up: true 1.09x on lengths that vary; false compiles for each length (tests/gpu/RESULTS.md).
+    gains: ClassVar[Mapping[Value, float]] = {True: 1.09, False: 0.5}
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
-        if not facts.workload.varying_shapes:
-            return Skip("every batch that was looked at has the same shapes")
-        return cannot_compile(facts) or [True, False]
-
-    def expected_gain(self, facts: Facts, value: Value) -> float:
-        # tests/gpu/RESULTS.md: true 1.09x on lengths that vary; false compiles for each length.
-        if value == self.default:
-            return 1.0
-        return gain_of_compiling(facts, but=self.key) * (1.09 if value else 0.5)
+        same = Skip("every batch that was looked at has the same shapes")
+        return [True, False] if facts.workload.varying_shapes else same
 
     def code(self, value: Value) -> str:
         if not isinstance(value, bool):

@@ -33,13 +33,13 @@ documentation, torch.nn.Module.compile.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from advisor.errors import RefusedError
 from advisor.figures.formatting import format_percent
-from advisor.machine.toolchain import cannot_compile
 from advisor.portable import compile_source
-from advisor.recipe import Components, Recipe, Stage, gain_of_compiling
+from advisor.recipe import Components, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Mode, Numerics, Phase, Skip, Value
 
 # The share is measured: of a small encoder on an H200 it was less than 0.5 % in one session and 0.9 % in another, and a
@@ -65,9 +65,10 @@ class CompileScope(Recipe):
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
     numerics = Numerics.CLOSE
     stage = Stage.COMPILE
-    expensive = True
     partners = frozenset({"autocast", "compile"})
     usual = frozenset({"with_loss"})
+    # Expected speed-up: with_loss 10.31x and regional 9.36x in one session (tests/gpu/RESULTS.md).
+    gains: ClassVar[Mapping[Value, float]] = {"with_loss": 1.05, "regional": 0.97}
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         blocks, shapes = facts.workload.repeated_blocks, facts.workload.block_shapes
@@ -75,16 +76,10 @@ class CompileScope(Recipe):
         values = ["with_loss"] if _loss_counts(facts) else []
         values += ["regional"] if blocks and 3 * shapes <= count else []
         if values:
-            return cannot_compile(facts) or values
+            return values
         if blocks:
             return Skip(_SHAPES.format(count=count, name=blocks[0][0], shapes=shapes))
         return Skip("the model repeats no block of layers that could be compiled by itself")
-
-    def expected_gain(self, facts: Facts, value: Value) -> float:
-        # tests/gpu/RESULTS.md: with_loss 10.31x and regional 9.36x in the same session; alone each also compiles.
-        if value == self.default:
-            return 1.0
-        return gain_of_compiling(facts, but=self.key) * (1.05 if value == "with_loss" else 0.97)
 
     def apply(self, workload: Components, value: Value) -> None:
         from advisor.portable.blocks import repeated_blocks

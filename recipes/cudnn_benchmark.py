@@ -51,9 +51,7 @@ class CudnnBenchmark(Recipe):
     gain = 1.02
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
-        if nothing := unless_computed(facts, "conv1d", "conv2d", "conv3d", reason="the step computes no convolution"):
-            return nothing
-        return [True]
+        return unless_computed(facts, "conv1d", "conv2d", "conv3d", reason="the step computes no convolution") or [True]
 
     def apply(self, workload: Components, value: Value) -> None:
         import torch

@@ -69,11 +69,11 @@ class FusedOptimizer(Recipe):
         by_default = "foreach" if facts.on_cuda and "foreach" in offered else "for-loop"
         return [value for value in ("fused", "foreach", "for-loop") if value in offered and value != by_default]
 
-    def expected_gain(self, facts: Facts, value: Value) -> float:
+    def gain_for(self, facts: Facts, value: Value) -> float:
         # tests/gpu/RESULTS.md: fused 1.02x alone on large models and 2.1x in the stack of a recommender; for-loop 0.59x
         # to 0.93x; 1.02x to 1.10x on a CPU. One kernel takes about half as long as several.
         optimizer, profile = facts.workload.optimizer, facts.profile
-        if value == self.default or optimizer is None:
+        if optimizer is None:
             return 1.0
         if value == "for-loop":
             return 0.8 if facts.on_cuda else 1.0

@@ -76,10 +76,8 @@ class GpuPrefetch(Recipe):
             return Skip("the data does not come from a DataLoader: one batch stays on the GPU")
         return little_time_in(facts, self.phases) or [True]
 
-    def expected_gain(self, facts: Facts, value: Value) -> float:
+    def gain_for(self, facts: Facts, value: Value) -> float:
         # The copy runs beside the step: 1.42x where both take as long, 0.73x where it is all (tests/gpu/RESULTS.md).
-        if not value:
-            return 1.0
         return gain_from(facts.profile.share(Phase.HOST_TO_DEVICE)) if facts.profile else 1.05
 
     def apply(self, workload: Components, value: Value) -> None:

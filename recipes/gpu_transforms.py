@@ -59,10 +59,8 @@ class GpuTransforms(Recipe):
             return Skip(loader.transforms_problem or "the dataset has no transforms of torchvision that could be moved")
         return little_time_in(facts, self.phases) or [True]
 
-    def expected_gain(self, facts: Facts, value: Value) -> float:
+    def gain_for(self, facts: Facts, value: Value) -> float:
         # About half of loading is transforms: 1.71x alone and 2.14x in a stack of JPEG images (tests/gpu/RESULTS.md).
-        if not value:
-            return 1.0
         return max(1.05, gain_from(facts.profile.share(Phase.DATA_WAIT) / 2)) if facts.profile else 1.3
 
     def apply(self, workload: Components, value: Value) -> None:

@@ -74,10 +74,8 @@ class GradAccumulation(Recipe):
             "them among batches gains nothing; it is worth its price only for a batch that would not fit into memory"
         )
 
-    def expected_gain(self, facts: Facts, value: Value) -> float:
+    def gain_for(self, facts: Facts, value: Value) -> float:
         # The update and clearing the gradients, shared by several batches. tests/gpu/RESULTS.md: 1.00x to 1.03x.
-        if value == self.default:
-            return 1.0
         if facts.profile is None:
             return 1.02
         return gain_from(facts.profile.share(Phase.OPTIMIZER, Phase.ZERO_GRAD) * (1 - 1 / int(value)))

@@ -77,10 +77,8 @@ class HalfWeights(Recipe):
             return Skip("this CPU has no fast bfloat16 units (AVX-512 BF16 or AMX)")
         return ["bfloat16"]
 
-    def expected_gain(self, facts: Facts, value: Value) -> float:
+    def gain_for(self, facts: Facts, value: Value) -> float:
         # tests/gpu/RESULTS.md: 1.38x at batch 128, 0.61x at batch 1 without a captured step; 1.40x on a CPU.
-        if value == self.default:
-            return 1.0
         return 1.1 if is_host_bound(facts) else 1.5
 
     def apply(self, workload: Components, value: Value) -> None:

@@ -65,9 +65,9 @@ class HostGc(Recipe):
             return Skip(f"the GPU computes for {format_percent(share)} of the step, which hides what the host does")
         return ["freeze", "scheduled"]
 
-    def expected_gain(self, facts: Facts, value: Value) -> float:
+    def gain_for(self, facts: Facts, value: Value) -> float:
         # Full collections are rare: less than 0.01 % of a plain loop's time, more where steps leave cycles behind.
-        return 1.01 if value != self.default and is_host_bound(facts) else 1.0
+        return 1.01 if is_host_bound(facts) else 1.0
 
     def code(self, value: Value) -> str:
         if value == self.default:

@@ -75,10 +75,8 @@ class Int8Weights(Recipe):
             return missing
         return ["int8wo", "int8dq", "int4wo"] if _has_int4(facts) else ["int8wo", "int8dq"]
 
-    def expected_gain(self, facts: Facts, value: Value) -> float:
+    def gain_for(self, facts: Facts, value: Value) -> float:
         # tests/gpu/RESULTS.md: int8wo 1.52x for one sample and compiled, 0.68x otherwise, 1.20x on a CPU; int8dq 0.16x.
-        if value == self.default:
-            return 1.0
         if value == "int8dq":
             return 0.97 if not facts.on_cuda else 0.5
         few = not facts.on_cuda or (is_compiled(facts) and (facts.workload.batch_size or 1) <= _FEW_SAMPLES)

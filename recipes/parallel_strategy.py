@@ -81,7 +81,7 @@ class ParallelStrategy(Recipe):
         names = ["ddp"] if why_not_sharded(facts) else ["ddp", "fully_shard"]
         return [*names, "data_parallel"] if facts.on_cuda else names
 
-    def expected_gain(self, facts: Facts, value: Value) -> float:
+    def gain_for(self, facts: Facts, value: Value) -> float:
         return max(1.0, facts.gpus * _EFFICIENCY.get(str(value), 0.0))
 
     def code(self, value: Value) -> str:

@@ -64,9 +64,7 @@ class PersistentWorkers(WorkerRecipe):
             )
         return [True]
 
-    def expected_gain(self, facts: Facts, value: Value) -> float:
+    def gain_for(self, facts: Facts, value: Value) -> float:
         # tests/gpu/RESULTS.md: 1.16x and 1.69x with epochs of less than a second, nothing with long ones.
-        if not value:
-            return 1.0
         epoch_s = epoch_seconds(facts)
         return 1.05 if epoch_s is None else gain_from(min(0.5, _START_S / epoch_s))

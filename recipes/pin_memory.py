@@ -59,11 +59,9 @@ class PinMemory(Recipe):
             return cannot_be_copied(facts) or NO_LOADER
         return Skip(loader.pinning_problem) if loader.pinning_problem else [True]
 
-    def expected_gain(self, facts: Facts, value: Value) -> float:
+    def gain_for(self, facts: Facts, value: Value) -> float:
         # tests/gpu/RESULTS.md: 3.60x where the step copies only, 1.27x and 1.54x in stacks of images. Copies from
         # pinned memory take less than half as long and do not stop the host.
-        if not value:
-            return 1.0
         return max(1.02, gain_from(0.7 * facts.profile.share(Phase.HOST_TO_DEVICE))) if facts.profile else 1.1
 
     def apply(self, workload: Components, value: Value) -> None:

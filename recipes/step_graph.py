@@ -122,11 +122,9 @@ class StepGraph(Recipe):
             )
         return [True]
 
-    def expected_gain(self, facts: Facts, value: Value) -> float:
+    def gain_for(self, facts: Facts, value: Value) -> float:
         # What remains is what the device computes. tests/gpu/RESULTS.md: 5.23x and 4.34x on small models, 1.01x on
         # large ones.
-        if not value:
-            return 1.0
         share = facts.profile.device_busy_share if facts.profile else None
         if share is None:
             return 1.3

@@ -86,8 +86,8 @@ class Tf32(Recipe):
             return Skip("autocast takes the products out of float32 already")
         return ["high", "medium"] if facts.on_cuda else ["medium"]
 
-    def expected_gain(self, facts: Facts, value: Value) -> float:
-        if value == self.default or runs_in_half(facts) or (value == "high" and not facts.on_cuda):
+    def gain_for(self, facts: Facts, value: Value) -> float:
+        if runs_in_half(facts) or (value == "high" and not facts.on_cuda):
             return 1.0
         if facts.on_cuda and not _multiplies_much(facts):
             return 1.0

@@ -57,8 +57,8 @@ class Threads(Recipe):
     def suits(self, facts: Facts, value: Value) -> bool:
         return facts.hardware.host.crowding > 1 and value == max(1, facts.workload.usable_cores // 2)
 
-    def expected_gain(self, facts: Facts, value: Value) -> float:
-        return _GAIN_IN_A_CROWD if self.suits(facts, value) else super().expected_gain(facts, value)
+    def gain_for(self, facts: Facts, value: Value) -> float:
+        return _GAIN_IN_A_CROWD if self.suits(facts, value) else super().gain_for(facts, value)
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         workload, usable = facts.workload, facts.workload.usable_cores

@@ -17,7 +17,6 @@ from advisor.recipe.contract import (
     card,
     card_section,
     gain_from,
-    gain_of_compiling,
     is_compiled,
     is_host_bound,
     lacks_units,

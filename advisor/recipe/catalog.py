@@ -24,6 +24,7 @@ from types import ModuleType
 from advisor.errors import UsageError
 from advisor.figures.options import alternatives
 from advisor.files.paths import PACKAGE
+from advisor.machine.toolchain import cannot_compile
 from advisor.portable.plan import StepPlan
 from advisor.recipe import HEADINGS, Recipe, Stage, card, card_section
 from advisor.recipe.settings import Settings
@@ -181,7 +182,7 @@ class Catalog:
     def proposes(self, candidate: Candidate, facts: Facts) -> bool:
         """Whether a recipe finds a value worth trying for a workload; one that cannot say is not in the way."""
         try:
-            found = self[candidate.recipe].candidates(facts)
+            found = _proposed(self[candidate.recipe], facts)
         except Exception:  # as above
             return True
         return not isinstance(found, Skip) and (candidate.value in found or candidate.already_on)
@@ -344,7 +345,7 @@ def _values(recipe: Recipe, facts: Facts) -> list[Candidate] | Skip:
         return unfit
     current = facts.current(recipe.key, recipe.default)
     try:
-        proposed = recipe.candidates(facts)
+        proposed = _proposed(recipe, facts)
     except Exception as error:  # a stranger's code may raise anything; the other recipes are tried all the same
         return Skip(f"the recipe has a bug: {type(error).__name__}: {error}")
     already_on = current != recipe.default
@@ -362,6 +363,14 @@ def _values(recipe: Recipe, facts: Facts) -> list[Candidate] | Skip:
     return [
         Candidate(recipe.id, recipe.key, value, already_on=already_on and value == recipe.default) for value in values
     ]
+
+
+def _proposed(recipe: Recipe, facts: Facts) -> Sequence[Value] | Skip:
+    """The values that a recipe proposes; none that has the model compiled where that cannot be done."""
+    found = recipe.candidates(facts)
+    if isinstance(found, Skip) or not recipe.compiles:
+        return found
+    return cannot_compile(facts) or found
 
 
 def _from_rung(values: list[Value], current: Value) -> list[Value]:

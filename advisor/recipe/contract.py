@@ -104,7 +104,8 @@ class Recipe(ABC):
     checked against them, tests try each, and the table of recipes lists them.
     ``plan_field``: the field of ``StepPlan`` that a value is put into. ``apply`` does that unless it is overridden, and
     the exported Python file says it in its plan.
-    ``compiles``: every value but the default has the model compiled.
+    ``compiles``: every value but the default has the model compiled. It is ``expensive``, it is not tried where nothing
+    can be compiled, and its gains are those over compiling alone.
     ``ladder``: the values are tried in order until one is no better than those before it.
     ``spares``: ids of recipes that have little left to do beside it: a leap leaves those out.
     ``expensive``: a trial may take tens of seconds (compilation); the search tries it on top of the stack.
@@ -123,7 +124,7 @@ class Recipe(ABC):
     ``order``: within a stage, recipes with a lower number are applied first: layers take their type before they are
     quantized.
     ``gain``: the speed-up factor that its values usually give; None means 1.05 for usual values and 1.02 for others.
-    ``gains``: the same for single values, where they differ. Both are read by ``expected_gain``.
+    ``gains``: the same for single values, where they differ.
     """
 
     id: ClassVar[str]
@@ -160,6 +161,7 @@ class Recipe(ABC):
         if isinstance(default, bool) and not cls.values:
             cls.values = (default, not default)
         if cls.compiles:
+            cls.expensive = True
             NOT_COMPILED[cls.key] = cls.default
 
     @abstractmethod
@@ -205,11 +207,16 @@ class Recipe(ABC):
         """The speed-up factor that a value usually gives on such a workload when it joins a good stack.
 
         1.0 means that none is expected, and less than 1 that the value costs speed. ``facts.workload.current`` holds
-        the settings that the value joins: the user's, or those of the stack. Override it where facts decide.
+        the settings that the value joins: the user's, or those of the stack.
         The caller bounds the figure by what the profile permits (``advisor.figures.roof.upper_bound``).
         """
         if value == self.default:
             return 1.0
+        compiling = _gain_of_compiling(facts, but=self.key) if self.compiles else 1.0
+        return compiling * self.gain_for(facts, value)
+
+    def gain_for(self, facts: Facts, value: Value) -> float:
+        """The same for a value that is not the default. Override it where facts decide."""
         if value in self.gains:
             return self.gains[value]
         if self.gain is not None:
@@ -315,7 +322,7 @@ def is_compiled(facts: Facts, *, but: str = "") -> bool:
     return any(facts.current(key, off) != off for key, off in NOT_COMPILED.items() if key != but)
 
 
-def gain_of_compiling(facts: Facts, *, but: str) -> float:
+def _gain_of_compiling(facts: Facts, *, but: str) -> float:
     """The speed-up factor of having the model compiled; 1.0 where another setting than ``but`` implies it already.
 
     1.35x over a captured stack and 1.4x on an encoder on an H200, 0.92x to 1.64x on a CPU (tests/gpu/RESULTS.md).
