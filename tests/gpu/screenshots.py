@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import re
 import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from advisor.experiment.events import BlockTimed, Event, RunMeasured, TrialActivity, TrialStarted
@@ -39,7 +40,7 @@ VIEWS = {
     "profile": "2",
     "roofline": "2 p",
     "step_times": "2 p p",
-    "trials": "3 home",
+    "trials": "3 l home",
     "advice": "4",
     "front": "4 p",
     "batch_sizes": "4 p p",
@@ -49,7 +50,7 @@ VIEWS = {
 SCENES = (
     (0.05, "1"),
     (0.15, "1"),
-    (0.3, "3"),
+    (0.3, "3 l"),
     (0.45, "3"),
     (0.6, "3"),
     (0.75, "3"),
@@ -66,10 +67,15 @@ SCENE_S = 2.0
 
 
 class Replay:
-    """A session whose events were kept: as a control it posts them, as far as it may go."""
+    """A session whose events were kept: as a control it posts them, as far as it may go.
 
-    def __init__(self, past: PastSession, post) -> None:
-        self._events, self._post = list(with_blocks(past.events)), post
+    ``clock`` is the session's own, in seconds: the time of the event that was posted last.
+    """
+
+    def __init__(self, past: PastSession) -> None:
+        timed = list(with_blocks(past.events, times_of(past)))
+        self._events, self._times = [event for event, _ in timed], [at for _, at in timed]
+        self.post: Callable[[Event], None] = lambda event: None
         self._may_go = threading.Condition()
         self._until, self._posted, self._ends = 0, 0, False
 
@@ -80,8 +86,12 @@ class Replay:
                 self._may_go.wait_for(lambda place=place: place < self._until or self._ends)
                 if self._ends:
                     return
-            self._post(event)
             self._posted = place + 1
+            self.post(event)
+
+    def clock(self) -> float:
+        """The time of the event that was posted last."""
+        return self._times[max(0, self._posted - 1)]
 
     def go(self, share: float) -> None:
         """Let it go on until this share of the events has been posted."""
@@ -111,14 +121,23 @@ class Replay:
             self._may_go.notify()
 
 
-def with_blocks(events: Sequence[Event]) -> Iterator[Event]:
-    """The events, with those of the blocks put back: a journal has them only in the result that follows a trial."""
-    for place, event in enumerate(events):
-        yield event
+def times_of(past: PastSession) -> list[float]:
+    """When each event of a session came, in seconds."""
+    lines = map(json.loads, past.path.read_text(encoding="utf-8").splitlines())
+    return [line["at"] for line in lines if "event" in line]
+
+
+def with_blocks(events: Sequence[Event], times: Sequence[float]) -> Iterator[tuple[Event, float]]:
+    """The events and their times, with the blocks put back: a journal has them in the result that follows a trial."""
+    for place, (event, at) in enumerate(zip(events, times, strict=True)):
+        yield event, at
         if isinstance(event, TrialStarted):
-            yield TrialActivity(event.name, "measuring")
-            for block in _blocks_after(events[place + 1 :]):
-                yield BlockTimed(event.name, block.step_ms, block.samples / block.steps)
+            yield TrialActivity(event.name, "measuring"), at
+            blocks = _blocks_after(events[place + 1 :])
+            until = times[place + 1] if blocks else at
+            for number, block in enumerate(blocks, 1):
+                timed = BlockTimed(event.name, block.step_ms, block.samples / block.steps)
+                yield timed, at + (until - at) * number / len(blocks)
 
 
 def _blocks_after(events: Sequence[Event]) -> Sequence[Block]:
@@ -130,9 +149,11 @@ def _blocks_after(events: Sequence[Event]) -> Sequence[Block]:
 def app_over(past: PastSession) -> tuple[AdvisorApp, Replay]:
     """The app over a session that is replayed, and the replay."""
     os.environ["CUDA_VISIBLE_DEVICES"] = "0"  # or the app asks on how many of the recorded machine's GPUs to train
-    app = AdvisorApp(past.request, FileExporter(past.request, Outputs()), load_catalog=load_catalog)
+    replay = Replay(past)
+    exporter = FileExporter(past.request, Outputs())
+    app = AdvisorApp(past.request, exporter, load_catalog=load_catalog, clock=replay.clock)
     app.animation_level = "none"
-    replay = Replay(past, app.post_event)
+    replay.post = app.post_event
     app.attach(replay, session_id=past.session_id)
     return app, replay
 
