@@ -15,6 +15,7 @@ SLOW = "one step takes about 4 s: measuring the baseline alone needs 49 s, more 
 
 def test_steps_too_slow_for_the_budget_end_the_session_with_that_reason(monkeypatch, tmp_path):
     monkeypatch.setattr(caveats.os, "getloadavg", lambda: (64.0, 64.0, 64.0))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     asked = []
 
     def too_slow(settings):
@@ -26,3 +27,12 @@ def test_steps_too_slow_for_the_budget_end_the_session_with_that_reason(monkeypa
     assert "64.0 programs at a time compete for its" in run.state.failure.hint
     assert re.search(r"with OMP_NUM_THREADS=\d+ before the command", run.state.failure.hint)
     assert len(asked) == 1
+
+
+def test_fewer_threads_are_not_advised_where_the_environment_has_asked_for_as_few(monkeypatch):
+    monkeypatch.setattr(caveats.os, "getloadavg", lambda: (64.0, 64.0, 64.0))
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert "OMP_NUM_THREADS=4" not in caveats.with_the_load("Give it more time.", 8)
+    assert "when other programs have ended" in caveats.with_the_load("Give it more time.", 8)
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    assert "with OMP_NUM_THREADS=4 before the command" in caveats.with_the_load("Give it more time.", 8)

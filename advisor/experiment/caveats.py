@@ -47,8 +47,16 @@ def with_the_load(hint: str, cores: int) -> str:
     busy = of_the_load()
     if not busy:
         return hint
-    threads = f"OMP_NUM_THREADS={max(1, cores // 2)}"
-    return f"{hint} This machine is busy: {busy}; with {threads} before the command, steps often take less time on it."
+    told, threads = f"{hint} This machine is busy: {busy}", max(1, cores // 2)
+    if _threads_asked_for() in range(1, threads + 1):
+        return f"{told}; when other programs have ended, it needs less time."
+    return f"{told}; with OMP_NUM_THREADS={threads} before the command, steps often take less time on it."
+
+
+def _threads_asked_for() -> int:
+    """The threads of OMP_NUM_THREADS; 0 where the environment does not say."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return int(asked) if asked.isdecimal() else 0
 
 
 def of_the_budget(known: Known, spent_s: float, total_s: float) -> str:

@@ -84,6 +84,7 @@ from advisor.trial.profile.phases import check_clocks, measure_parts
 from advisor.trial.profile.profiler import phases_alone, profile_step
 from advisor.trial.raised import fitting_hint, result_of
 from advisor.trial.reference import reference_result
+from advisor.trial.schedules import schedules_that_go_on
 from advisor.trial.timed_loop import components_of, resident_data, set_mode, settle_loss, stepper
 from advisor.trial.verify import packaged_result, verified_result
 
@@ -168,6 +169,10 @@ class Trial:
 
     def run(self) -> TrialResult:
         """Load, prepare, probe, warm up, measure, profile. Raises what the user's code and the recipes raise."""
+        with schedules_that_go_on():
+            return self._run()
+
+    def _run(self) -> TrialResult:
         started = time.perf_counter()
         loop, device = self._load()
         build_s = time.perf_counter() - started

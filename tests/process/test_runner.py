@@ -59,6 +59,30 @@ def test_a_trial_measures_and_tells_what_it_does(trial):
 
 
 @pytest.mark.timed
+def test_a_schedule_made_for_fewer_steps_than_a_trial_makes_stays_at_its_last_rate(trial):
+    result, _ = trial("""
+        import torch
+        import advisor
+
+        def build():
+            model = torch.nn.Linear(4, 4)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=4)
+
+            def step(batch):
+                loss = model(batch).square().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                schedule.step()
+                return loss
+
+            return advisor.Workload(step=step, models=[model], optimizers=[optimizer], data=torch.ones(8, 4))
+    """)
+    assert result.outcome is Outcome.MEASURED, result.reason
+    assert sum(block.steps for block in result.blocks) > 4
+
+
 def test_a_warm_fork_server_starts_a_trial_at_once(trial):
     assert min(trial(TINY_TARGET)[0].startup_s for _ in range(3)) < 0.2
 
