@@ -44,9 +44,8 @@ from advisor.report.pictures import (
     pictures,
     roofline_chart,
     steps_chart,
-    waterfall,
-    waterfall_chart,
 )
+from advisor.report.waterfall import waterfall, waterfall_chart
 
 AFTER = {"data wait": 0.4, "host-to-device": 0.5, "captured step": 12.9}
 

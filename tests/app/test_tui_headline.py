@@ -9,14 +9,17 @@ from dataclasses import replace
 
 import pytest
 import tui_histories as histories
+from tui_fakes import FakeExporter
 from tui_pilot import SIZES, drive, screen_text, settle
 
 from advisor.experiment import events
+from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
-from advisor.records import Comparison, Outcome, ParetoPoint
-from advisor.report.pictures import waterfall
+from advisor.records import Comparison, Outcome, ParetoPoint, TargetSpec
+from advisor.report.waterfall import waterfall
+from advisor.tui.context import Context
 from advisor.tui.text import widest_effect
-from advisor.tui.views.advice_text import nothing_helped
+from advisor.tui.views.advice_text import effect_facts, nothing_helped
 from advisor.tui.views.headline import headline
 from advisor.tui.views.overview_facts import baseline_facts, waterfall_text
 from advisor.tui.views.trial_rows import build_rows
@@ -110,6 +113,10 @@ def test_the_waterfall_has_the_memory_of_each_setting_on_the_others(state) -> No
     [compiled] = [line for line in lines if line.startswith("compile")]
     assert "memory +25 %" in compiled
     assert "memory -43 %" in lines[-1], "the stack against the baseline"
+    item = next(item for item in state.recommendations if item.recipe == "compile")
+    joined = replace(item, record=replace(item.record, settings=state.stack.settings))
+    facts = dict(effect_facts(joined, Context(Request(TargetSpec("demo", ".")), FakeExporter(), state=state)))
+    assert str(facts["Memory"]).endswith("(+25 %) on the stack")
 
 
 def test_there_is_no_waterfall_without_a_contribution_or_a_stack() -> None:

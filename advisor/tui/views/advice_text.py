@@ -43,6 +43,7 @@ from advisor.report.evidence import sweep_sentence
 from advisor.report.figures import IN_TURN, own_figures, verdict_shown
 from advisor.report.pareto import front_of
 from advisor.report.verdict import Cause, no_result
+from advisor.report.waterfall import memory_on_the_stack
 from advisor.tui.context import Context
 from advisor.tui.text import DIM, bar, mark, memory_against, numerics_words, on_the_stack, own_effect, ratio
 from advisor.tui.views.readings import energy_text, findings_of, remarks, trade_text, troubles_text
@@ -169,7 +170,7 @@ def effect_facts(item: Recommendation, context: Context) -> list[Fact]:
     """
     record, baseline = own_figures(item.record), context.state.baseline
     rows: list[Fact] = [*_goal(record, context), ("Effect", _effect(record)), *_how(record), ("Why", item.why)]
-    rows += [("Memory", _memory(record, context)), ("Cost", _cost(record))] if record.alone else []
+    rows += [*_memory(record, context), *([("Cost", _cost(record))] if record.alone else [])]
     rows += _numerics(record.numerics)
     rows += [*_bound(record, context), *(_step(record, context) if record.alone else [])]
     rows += [("Shown", text) for text in shown_by(item.record, context.state, context.catalog)]
@@ -237,11 +238,15 @@ def _step(record: TrialRecord, context: Context) -> list[Fact]:
     ]
 
 
-def _memory(record: TrialRecord, context: Context) -> Content:
-    return Content.assemble(
-        f"{format_bytes(context.state.baseline_bytes)} → ",
-        memory_against(record.result.peak_reserved_bytes, context.state.baseline_bytes),
-    )
+def _memory(record: TrialRecord, context: Context) -> list[Fact]:
+    """The peak against the baseline's; of a setting that ran with others only, against theirs without it."""
+    state, key = context.state, record.candidate.key
+    own = state.baseline_bytes, record.result.peak_reserved_bytes
+    peaks = own if record.alone else memory_on_the_stack(key, state)
+    if peaks is None:
+        return []
+    where = ("", DIM) if record.alone else (" on the stack", DIM)
+    return [("Memory", Content.assemble(f"{format_bytes(peaks[0])} → ", memory_against(peaks[1], peaks[0]), where))]
 
 
 def _numerics(numerics: NumericsResult | None) -> list[Fact]:

@@ -9,7 +9,8 @@ from textual.widgets import Static
 
 from advisor.records import ClockCheck
 from advisor.report.evidence import clock_sentences
-from advisor.report.pictures import all_reduce_chart, settings_overlap, waterfall
+from advisor.report.pictures import all_reduce_chart
+from advisor.report.waterfall import settings_overlap, waterfall
 from advisor.tui.context import Context
 from advisor.tui.text import waiting_text
 from advisor.tui.views.base import View

@@ -21,7 +21,7 @@ from advisor.figures.formatting import (
 from advisor.records import BaselineRecord, ClockCheck, Facts, GpuInfo, Hardware, HostInfo, Mode, Value, WorkloadFacts
 from advisor.report.charts import Axis, Bar, Tone
 from advisor.report.figures import noise_words
-from advisor.report.pictures import waterfall_chart
+from advisor.report.waterfall import waterfall_chart
 from advisor.tui.text import DIM, TONES, meter, shortened
 from advisor.tui.views.readings import cpu_text, energy_text, found_text, readings_text, remarks
 from advisor.tui.widgets.fact_list import Fact
