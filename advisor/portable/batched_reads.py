@@ -1,6 +1,7 @@
 """A DataLoader that reads the samples of a batch at once: one indexing of each array, in place of one a sample."""
 
 import ast
+import collections.abc
 import copy
 import functools
 import inspect
@@ -35,7 +36,7 @@ class ReadsAtOnce:
         """A :class:`WholeBatch`, or samples for the loader's ``collate_fn``."""
         dataset = as_its_owner_made_it(self)
         try:
-            return WholeBatch(read_at_once(dataset, indices))
+            return WholeBatch(read_at_once(dataset, indices), dataset, indices)
         except (ValueError, IndexError, TypeError):
             return [dataset[index] for index in indices]
 
@@ -78,11 +79,19 @@ class Samples:
         return samples_of(self.tensor, torch.from_numpy(index))
 
 
-class WholeBatch:
-    """A batch that needs no collating."""
+class WholeBatch(collections.abc.Sequence[typing.Any]):
+    """A batch that needs no collating. Another ``collate_fn``, which came later, finds the samples in it."""
 
-    def __init__(self, batch: typing.Any) -> None:
+    def __init__(self, batch: typing.Any, dataset: typing.Any, indices: list[typing.Any]) -> None:
         self.batch = batch
+        self.dataset = dataset
+        self.indices = indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, place: typing.Any) -> typing.Any:
+        return self.dataset[self.indices[place]]
 
 
 class CollateSamples:

@@ -2,13 +2,16 @@
 
 import collections
 import contextlib
+import ctypes
 import dis
 import enum
 import functools
 import itertools
+import os
 import types
 import typing
 import zlib
+from pathlib import Path
 
 import torch
 
@@ -22,8 +25,18 @@ MOST_WATCHED = 64
 MOST_BYTES = 64_000_000
 # Arrays of at most this size are compared by their contents before each batch too: some 0.1 ms each.
 MOST_BYTES_WATCHED = 100_000
-# The instructions for a global name; what stands behind a dot is none, though code lists it among its names too.
-OF_GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"}
+# The instructions for a global name, or for one of the function around; what stands behind a dot is none, though code
+# lists it among its names too.
+OF_GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_DEREF"}
+OF_ATTRIBUTES = {"LOAD_ATTR", "LOAD_METHOD"}
+# Names in ``os`` that read the environment.
+ENVIRONMENT = {"environ", "getenv"}
+# Packages whose own code says nothing of a dataset.
+OF_LIBRARIES = ("builtins", "torch", "numpy", "typing", "abc", "collections", "os", "ctypes", "multiprocessing")
+
+
+class Nothing:
+    """In place of a value that there is not."""
 
 
 def given_to_workers(loader: typing.Any) -> list[tuple[typing.Any, typing.Any]]:
@@ -37,8 +50,14 @@ def given_to_workers(loader: typing.Any) -> list[tuple[typing.Any, typing.Any]]:
 
 def seen_by_workers(loader: typing.Any) -> typing.Iterator[tuple[typing.Any, list[typing.Any]]]:
     """The dataset, the functions that a loader calls in workers, and the objects that these hold and read."""
-    waiting: collections.deque[typing.Any] = collections.deque()
-    waiting += [loader.dataset, loader.collate_fn, loader.worker_init_fn]
+    return reached_from([loader.dataset, loader.collate_fn, loader.worker_init_fn])
+
+
+def reached_from(
+    roots: typing.Iterable[typing.Any],
+) -> typing.Iterator[tuple[typing.Any, list[typing.Any]]]:
+    """These objects and those that they hold and read, each with the things in it."""
+    waiting: collections.deque[typing.Any] = collections.deque(roots)
     seen: set[int] = set()
     while waiting and len(seen) < MOST_LOOKED_AT:
         one = waiting.popleft()  # what is near before what is deep inside
@@ -59,14 +78,31 @@ def things_in(one: typing.Any) -> list[typing.Any]:
     if isinstance(one, dict):
         return [*one, *one.values()]
     if isinstance(one, (torch.Tensor, torch.Generator, types.ModuleType, type)):
-        return []
+        return list(data_of_class(one).values()) if isinstance(one, type) else []
     if isinstance(one, types.FunctionType):
         return [] if is_of_a_library(one) else [*closed_over(one), *globals_of(one).values()]
     if isinstance(one, (types.MethodType, functools.partial)):
         return parts_with_code(one)
     kinds = [kind for kind in type(one).__mro__ if not is_of_a_library(kind)]
-    methods = [member for kind in kinds for member in vars(kind).values() if isinstance(member, types.FunctionType)]
-    return [*getattr(one, "__dict__", {}).values(), *methods]
+    methods = [function for kind in kinds for function in functions_of(kind)]
+    return [*getattr(one, "__dict__", {}).values(), *methods, *filter(data_of_class, kinds)]
+
+
+def functions_of(kind: type) -> list[types.FunctionType]:
+    """The functions in a class: methods, and those behind properties, class methods and static methods."""
+    members = (getattr(member, "fget", getattr(member, "__func__", member)) for member in vars(kind).values())
+    return [member for member in members if isinstance(member, types.FunctionType)]
+
+
+def data_of_class(kind: type) -> dict[str, typing.Any]:
+    """What a class that is the user's own holds for all its objects, by name: no methods and nothing of Python's."""
+    if is_of_a_library(kind):
+        return {}
+    return {
+        name: value
+        for name, value in vars(kind).items()
+        if not name.startswith(("__", "_abc_")) and not callable(value) and not hasattr(type(value), "__get__")
+    }
 
 
 def contents_of(one: typing.Any, held: list[typing.Any]) -> typing.Any:
@@ -102,22 +138,37 @@ def changed_in(watched: typing.Iterable[tuple[typing.Any, dict[str, typing.Any]]
     """
     for one, before in watched:
         is_function = isinstance(one, types.FunctionType)
-        held = one.__globals__ if is_function else one.__dict__
-        for name in before if is_function else list(held):  # to which another thread may add
+        held = names_read_in(one)
+        for name in before if is_function else held:
             value, then = held.get(name), before.get(name)
             if value is not then and (standing(value),) != (then,) and (then is not None or is_value(value)):
-                return name if is_function else f"{type(one).__name__}.{name}"
+                owner = one if isinstance(one, type) else type(one)
+                return name if is_function else f"{owner.__name__}.{name}"
     return ""
 
 
 def names_read_in(one: typing.Any) -> dict[str, typing.Any]:
-    """The attributes of an object, or the global values and containers that a function reads."""
+    """The attributes of an object or a class, or the values, containers and tensors that a function reads."""
     if has_names(one):
         return dict(one.__dict__)
+    if isinstance(one, type):
+        return data_of_class(one)
     if not isinstance(one, types.FunctionType) or is_of_a_library(one):
         return {}
-    read = globals_of(one)
-    return {name: value for name, value in read.items() if is_value(value) or isinstance(value, (list, dict))}
+    read = {**variables_around(one), **globals_of(one)}
+    return {name: value for name, value in read.items() if is_value(value) or is_written_to(value)}
+
+
+def is_written_to(value: typing.Any) -> bool:
+    """Whether a value may become another without another taking its place, in a way that can be seen."""
+    return (
+        isinstance(value, (list, dict, torch.Tensor)) or is_shared(value) or hasattr(type(value), "__array_interface__")
+    )
+
+
+def is_shared(value: typing.Any) -> bool:
+    """Whether a value is of ``multiprocessing.Value`` or ``Array``, which this process and its workers share."""
+    return isinstance(value, (ctypes._SimpleCData, ctypes.Array))
 
 
 def has_names(one: typing.Any) -> bool:
@@ -132,6 +183,8 @@ def standing(value: typing.Any, depth: int = 1) -> typing.Any:
         return value
     if isinstance(value, torch.Tensor):
         return id(value), None if value.is_inference() else value._version
+    if is_shared(value):
+        return id(value), bytes(value) if ctypes.sizeof(value) <= MOST_BYTES_WATCHED else None
     if hasattr(type(value), "__array_interface__") and value.nbytes <= MOST_BYTES_WATCHED:
         return id(value), zlib.crc32(value.tobytes())
     if depth and isinstance(value, (list, tuple, dict)) and len(value) <= MOST_IN_ONE:
@@ -176,37 +229,65 @@ def parts_with_code(one: typing.Any) -> list[typing.Any]:
             getattr(one, name) for name in ("__func__", "__self__", "func", "args", "keywords") if hasattr(one, name)
         ]
     classes = one.__mro__ if isinstance(one, type) else type(one).__mro__
-    members = [member for kind in classes if not is_of_a_library(kind) for member in vars(kind).values()]
-    functions = [getattr(member, "fget", getattr(member, "__func__", member)) for member in members]
+    functions = [function for kind in classes if not is_of_a_library(kind) for function in functions_of(kind)]
     held = {} if isinstance(one, (type, torch.Tensor)) else getattr(one, "__dict__", {})
-    return [*(member for member in functions if isinstance(member, types.FunctionType)), *held.values()]
+    return [*functions, *held.values()]
 
 
 def is_of_a_library(one: typing.Any) -> bool:
     """Whether a function or a class is of Python's or PyTorch's own, whose code says nothing of a dataset."""
-    return str(one.__module__).partition(".")[0] in ("builtins", "torch", "numpy", "typing", "abc", "collections")
+    return str(one.__module__).partition(".")[0] in OF_LIBRARIES
 
 
 def globals_of(function: typing.Any) -> dict[str, typing.Any]:
-    """The global names that a function reads or sets, also in functions within it, with their present values."""
-    held = function.__globals__
-    return {name: held[name] for name in names_of_globals(function.__code__) if name in held}
+    """The names from around it that a function reads or sets, also in functions within it, with their present values.
+
+    Of a module of the user's own it is what is read there, as ``options.size``, and of ``os`` the environment.
+    """
+    around = variables_around(function)
+    found: dict[str, typing.Any] = {}
+    for name in names_of_globals(function.__code__):
+        first, *inside = name.split(".")
+        value = around.get(first, function.__globals__.get(first, Nothing))
+        if value is os and not ENVIRONMENT.isdisjoint(inside):
+            found["os.environ"] = os.environ
+        for attribute in inside:
+            value = getattr(value, attribute, Nothing) if is_the_users(value) else Nothing
+        if value is not Nothing:
+            found[name] = value
+    return found
+
+
+def is_the_users(module: typing.Any) -> bool:
+    """Whether a thing is a module that belongs to no installed package and not to Python."""
+    file = getattr(module, "__file__", None)
+    if not isinstance(module, types.ModuleType) or file is None:
+        return False
+    return not any(place in file for place in ("site-packages", "dist-packages", str(Path(os.__file__).parent)))
 
 
 @functools.lru_cache(MOST_LOOKED_AT)
 def names_of_globals(code: types.CodeType) -> tuple[str, ...]:
-    """The global names in a piece of code."""
-    names = [one.argval for one in dis.get_instructions(code) if one.opname in OF_GLOBALS]
+    """The global names in a piece of code, also with the attributes that are asked of them: ``options.train.size``."""
+    names: list[str] = []
+    asked = ""
+    for one in dis.get_instructions(code):
+        asked = f"{asked}.{one.argval}" if asked and one.opname in OF_ATTRIBUTES else ""
+        asked = one.argval if one.opname in OF_GLOBALS else asked
+        names += [asked] * bool(asked)
     within = [name for part in code.co_consts if isinstance(part, types.CodeType) for name in names_of_globals(part)]
     return tuple(dict.fromkeys([*names, *within]))
 
 
 def closed_over(function: typing.Any) -> list[typing.Any]:
     """The values of a closure's variables; those without a value yet are left out."""
-    found = []
-    for cell in function.__closure__ or ():
-        try:
-            found.append(cell.cell_contents)
-        except ValueError:
-            continue
+    return list(variables_around(function).values())
+
+
+def variables_around(function: typing.Any) -> dict[str, typing.Any]:
+    """A closure's variables by name; those without a value yet are left out."""
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        with contextlib.suppress(ValueError):
+            found[name] = cell.cell_contents
     return found

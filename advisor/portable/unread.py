@@ -5,6 +5,8 @@ import typing
 
 import torch
 
+from advisor.portable.reached import is_of_a_library, reached_from
+
 
 class UnreadKept:
     """A sampler that is asked for another iterator only when the last one has been read from.
@@ -20,6 +22,7 @@ class UnreadKept:
         self.unread: typing.Iterator[typing.Any] | None = None
         self.given: collections.deque[typing.Any] = collections.deque()
         self.decided = False
+        self.read_by_samplers: list[typing.Any] | None = None
 
     def __len__(self) -> int:
         return len(self.sampler)
@@ -39,8 +42,17 @@ class UnreadKept:
             self.decided = is_told_at_once(frame.f_locals.get("sampler_iter"))
         return self.given[-1]
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether code of the loader's owner decides on the order of samples as the epoch goes on."""
+        return not self.decided and not all(is_of_a_library(type(sampler)) for sampler in self.samplers)
+
     def read_on(self) -> list[typing.Any]:
-        """The samplers that are read as the epoch goes on: where the order is decided, the one that forms batches."""
+        """What is read as the epoch goes on: the samplers, with what they read, or the one that forms batches."""
+        if self.goes_on:
+            if self.read_by_samplers is None:
+                self.read_by_samplers = [one for one, _ in reached_from(self.samplers)]
+            return self.read_by_samplers
         if not self.decided:
             return self.samplers
         return [self.sampler] if hasattr(self.unread, "gi_frame") else []

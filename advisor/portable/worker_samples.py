@@ -38,6 +38,15 @@ DRAWN_IN_WORKERS = (
     "the samples draw random numbers, and workers draw them from seeds of their own: the samples are others than "
     "without workers, as under another seed"
 )
+REMEMBERED = (
+    "the samples depend on what was read before them: workers that live on remember that from epoch to epoch, and new "
+    "ones do not"
+)
+DRAWN_ON = (
+    "the samples draw random numbers, and workers that live on begin no epoch with new seeds: the samples are others "
+    "than those of new workers, as under another seed"
+)
+KEPT_IN_WORKERS = "is changed by reading samples, in a copy that each worker has: this process does not see that"
 ORDER_OF_STREAM = "several workers hand out the samples of a stream in another order, and in other batches, than one"
 
 
@@ -69,6 +78,24 @@ def difference_between(read: Callable[[bool], typing.Any]) -> str:
     return "" if are_same(worker, alone) else DIFFERS_IN_WORKERS
 
 
+def difference_in_later_epochs(read: Callable[[], typing.Any]) -> str:
+    """The reason that workers which live on would read other samples than new ones; empty where they would not.
+
+    ``read`` reads samples in this process, always the same. Empty too where the fork cannot read them.
+    """
+
+    def difference() -> str:
+        found = []
+        for seed in (SEEDS[0], *SEEDS):
+            seed_generators(seed)
+            found.append(read())
+        if not are_same(*found[:2]):
+            return REMEMBERED
+        return "" if are_same(*found[1:]) else DRAWN_ON
+
+    return str(answer_of_fork(difference) or "")
+
+
 def seed_generators(seed: int) -> None:
     """Seed the generators of the host, from which samples are drawn."""
     torch.default_generator.manual_seed(seed)
@@ -76,6 +103,12 @@ def seed_generators(seed: int) -> None:
     numpy: typing.Any = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed(seed)
+
+
+def generator_states() -> list[typing.Any]:
+    """The states of the host's generators, from which samplers and samples are drawn."""
+    numpy: typing.Any = sys.modules.get("numpy")
+    return [torch.get_rng_state(), random.getstate(), None if numpy is None else numpy.random.get_state()]
 
 
 def answer_of_fork(call: Callable[[], typing.Any]) -> typing.Any:
