@@ -97,6 +97,7 @@ def test_every_trial_has_a_row_also_one_that_is_no_candidates(state) -> None:
         ("again: compile.mode: default, step.cuda_graph: true", "stack of 2, again", "compile, step_graph"),
         ("again: baseline", "baseline, again", "measured"),
         ("again: num_workers=1", "num_workers=1, again", "measured"),
+        ("again: fused_optimizer=fused", "fused_optimizer=fused", "measured again"),
         ("again: data.num_workers: 1", "num_workers=1, again", "measured"),
         ("stack: the rest", "stack", "the rest"),
         ("baseline, instrumented", "baseline", "instrumented"),

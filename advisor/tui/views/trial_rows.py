@@ -47,6 +47,8 @@ _WIDEST_NAME = 24
 SKIPPED_PREFIX = "skipped:"
 
 
+# The end of the name of a trial that repeats another.
+_AGAIN = ", again"
 _KEY = re.compile(r"([\w.]+): ")
 
 
@@ -198,8 +200,11 @@ def _other_row(name: str, state: SessionState) -> Row:
         told = f"{part}: {reason}" if part else reason
         return _row(name, cells | {"state": sign, "effect": _plain(told, "dim")}, log_path)
     subject, part = trial_parts(name)
+    measured = "measured"
+    if len(subject) > _WIDEST_NAME and subject.endswith(_AGAIN):
+        subject, measured = subject.removesuffix(_AGAIN), "measured again"
     cells["name"] = _plain(subject, "dim")
-    told = _of_several_gpus(name, state) or _by_recipe(part, state) or "measured"
+    told = _of_several_gpus(name, state) or _by_recipe(part, state) or measured
     cells["effect"] = _plain(told, "dim")
     cells["step"] = Content.styled(format_ms(ended.step_ms), "dim")
     cells["memory"] = Content.styled(format_bytes(ended.peak_reserved_bytes), "dim")
