@@ -142,7 +142,7 @@ def test_step_times_are_told_beside_nothing_where_there_is_no_baseline_like_them
 def test_between_two_trials_it_is_told_what_goes_on() -> None:
     state = SessionState()
     assert live_text(state, 100).plain == "Starting the process that loads the model."
-    measured = SessionState.of([*histories.start(), events.BaselineMeasured(histories.BASELINE)])
+    measured = SessionState.of([events.BaselineMeasured(histories.BASELINE)])
     assert live_text(measured, 100).plain == "No trial runs just now."
     state.apply(events.TrialActivity("baseline", "building the model, once for all trials"))
     assert live_text(state, 100).plain == "Building the model, once for all trials"
