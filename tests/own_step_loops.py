@@ -11,8 +11,8 @@ from graph_stand_in import RecordedGraph
 from torch import nn
 
 from advisor.portable.graphed_own_step import GraphedOwnStep
-from advisor.portable.own_step import OwnStep
 from advisor.portable.plan import StepPlan
+from advisor.portable.steps import OwnStep
 
 STEPS = 12
 

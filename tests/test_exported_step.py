@@ -48,8 +48,8 @@ def test_the_files_own_captured_step_trains_as_a_plain_loop_does(catalog, optimi
 
 
 MODULES = {
-    *("nested", "calls", "losses", "steps", "watching", "places", "graphed", "compiling", "collector"),
-    *("optimizer_steps", "finder", "read_code", "left_behind"),
+    *("nested", "calls", "losses", "steps", "watching", "places", "graphed", "contexts", "collector"),
+    *("optimizer_steps", "finder", "read_code", "capturing"),
 }
 
 

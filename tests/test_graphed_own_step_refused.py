@@ -13,8 +13,8 @@ from graph_stand_in import RecordedGraph
 from own_step_loops import STEPS, Loop, agree, batches, captured_step, net, run, sgd, trainer
 
 from advisor.portable.graphed_own_step import GraphedOwnStep
-from advisor.portable.own_step import OwnStep
 from advisor.portable.plan import StepPlan
+from advisor.portable.steps import OwnStep
 
 
 def refused(body, **names):

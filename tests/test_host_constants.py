@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from advisor.portable.capturing import find_host_constants, places_on_host
 from advisor.portable.finder import Finder
-from advisor.portable.host_constants import find_host_constants, places_on_host
 from advisor.portable.places import value_at
 
 META = torch.device("meta")

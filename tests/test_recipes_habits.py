@@ -22,14 +22,17 @@ from advisor.trial.inspection import _debug_switch
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.profile.habits import (
     GRAD_MODES,
+    SYNC_WARNING,
     WAYS_TO_CLEAR,
+    SyncRecorder,
     clearing_rows,
     peak_bytes,
+    recording,
     stop_debugging,
+    sync_places,
     validation_rows,
     with_habits,
 )
-from advisor.trial.profile.syncs import SYNC_WARNING, SyncRecorder, recording, sync_places
 
 CATALOG = load_catalog()
 CPU = torch.device("cpu")

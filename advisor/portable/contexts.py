@@ -1,4 +1,4 @@
-"""The contexts in which a plan has a step run: precision, attention kernel, place of new tensors, grad mode."""
+"""Contexts that a plan puts around a step (precision, attention kernel, grad mode), and how it has code compiled."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -7,7 +7,7 @@ from typing import Any, Self
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from advisor.portable.compiled_module import WITHOUT_GRAPHS, replaying_graphs
+from advisor.portable.compiled_module import STEPS_WITH_GRAPHS, WITHOUT_GRAPHS, replaying_graphs, without_graphs
 from advisor.portable.plan import StepPlan
 
 ATTENTION = {
@@ -141,3 +141,29 @@ def grad_mode(name: str) -> AbstractContextManager[Any]:
 def marks_steps(plan: StepPlan) -> bool:
     """Whether a step tells the compiler's CUDA graphs that it begins, and what they return has to be copied."""
     return plan.compile_mode in WITHOUT_GRAPHS and plan.device_type == "cuda"
+
+
+def compiled_call(call: Callable[..., Any], plan: StepPlan) -> Callable[..., Any]:
+    """A function of the step, compiled as the plan says; it replays CUDA graphs in steps that do."""
+    arguments = compiler_arguments(plan)
+    compiled, plain_arguments = torch.compile(call, **arguments), without_graphs(arguments)
+    if plain_arguments == arguments:
+        return compiled
+    plain = torch.compile(call, **plain_arguments)
+
+    def chosen(*args: Any, **kwargs: Any) -> Any:
+        return compiled(*args, **kwargs) if STEPS_WITH_GRAPHS[0] else plain(*args, **kwargs)
+
+    return chosen
+
+
+def compiler_arguments(plan: StepPlan) -> dict[str, Any]:
+    """The keyword arguments of ``torch.compile``."""
+    dynamic = None if plan.compile_dynamic == "auto" else bool(plan.compile_dynamic)
+    extras = plan.compiler_options
+    if not extras:
+        return {"mode": plan.compiles_with, "dynamic": dynamic}
+    from torch._inductor import list_mode_options
+
+    # torch.compile takes a mode or options, not both.
+    return {"options": {**list_mode_options(plan.compiles_with), **extras}, "dynamic": dynamic}

@@ -8,10 +8,17 @@ from typing import Any
 
 import torch
 
-from advisor.portable.capturing import CudaGraph, as_if_captured, masks_as_given
+from advisor.portable.capturing import (
+    CudaGraph,
+    HostConstants,
+    LeftBehind,
+    as_if_captured,
+    find_host_constants,
+    masks_as_given,
+    own_copy,
+    places_on_host,
+)
 from advisor.portable.dependence import DRAWS, depends_on_draws, depends_on_values, host_generators
-from advisor.portable.host_constants import HostConstants, find_host_constants, places_on_host
-from advisor.portable.left_behind import LeftBehind, own_copy
 from advisor.portable.nested import copy_into, copy_of_batch, map_tensors, signature_of, tensors_of
 from advisor.portable.optimizer_options import TensorRates, mark_stepped
 from advisor.portable.optimizer_steps import updates_without_host

@@ -6,17 +6,16 @@ import warnings
 
 import torch
 
-from advisor.portable.capturing import as_if_captured, masks_as_given
+from advisor.portable.capturing import as_if_captured, masks_as_given, own_copy
 from advisor.portable.dependence import DRAWS, host_generators
 from advisor.portable.graphed import GraphedStep, writes_to
-from advisor.portable.left_behind import own_copy
 from advisor.portable.nested import copy_of_batch, map_tensors, signature_of, tensors_of
 from advisor.portable.observed_step import ObservedStep, address_of
 from advisor.portable.optimizer_options import TensorRates, mark_stepped, on_device
 from advisor.portable.optimizer_steps import updates_without_host
-from advisor.portable.own_step import OwnStep
 from advisor.portable.places import Place, put_at, value_at
 from advisor.portable.reachable_state import ReachableState
+from advisor.portable.steps import OwnStep
 from advisor.portable.watching import REQUIRES_GRAD, flag_readers, foreign_hook, has_address
 
 # Steps in a row that each change something, or differ from the one before, until the step is refused. A count.

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from advisor.portable.calls import PartsLeft, SplitBatch, positional_count, splitter
-from advisor.portable.compiling import compiled_call
-from advisor.portable.contexts import Planned
+from advisor.portable.contexts import Planned, compiled_call
 from advisor.portable.losses import (
     UNSAFE,
     LossError,

@@ -113,13 +113,6 @@ def is_of_package(one: typing.Any) -> bool:
     return any(part in place for part in (*PACKAGES, STANDARD))
 
 
-def holds_tensor(value: typing.Any) -> bool:
-    """Whether a value is a tensor, or a tuple or a list with one in it."""
-    if type(value) in (tuple, list):
-        return any(isinstance(part, torch.Tensor) for part in value)
-    return isinstance(value, torch.Tensor)
-
-
 def is_plain(value: typing.Any) -> bool:
     """Whether a value is a number, a text or another constant, or a tuple of such."""
     kind = type(value)

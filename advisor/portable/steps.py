@@ -3,6 +3,7 @@
 The phases of a step are methods, so that the instrumented pass times exactly what the timed loop runs.
 """
 
+import collections.abc
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,14 +12,10 @@ import torch
 
 from advisor.portable.calls import splitter
 from advisor.portable.collector import Collector
-from advisor.portable.compiled_module import (
-    MODELS_WITH_GRAPHS,
-    begin_step,
-    check_parameters_anew,
-    leave_graphs_out,
-)
+from advisor.portable.compiled_module import MODELS_WITH_GRAPHS, begin_step, check_parameters_anew, leave_graphs_out
 from advisor.portable.contexts import Planned, evaluating, grad_mode
 from advisor.portable.loss_call import LossCall
+from advisor.portable.losses import LossError, number_in, returned
 from advisor.portable.nested import map_tensors, mover
 from advisor.portable.parallel import synchronise_gradients
 from advisor.portable.places import is_installed
@@ -267,3 +264,46 @@ def collector_of(plan: StepPlan) -> Callable[[], None]:
 
 def leave_to_python() -> None:
     """Leave garbage collection to Python: do nothing after a step."""
+
+
+class OwnStep(InferStep):
+    """A function ``step(batch)`` of the user's. Called with a batch it returns the detached loss, or the output.
+
+    The batch is brought to the device in the layout and type that the plan says. Autocast, the attention kernel, the
+    device of new tensors and the grad mode are contexts around the whole step. Autocast keeps no casts of weights: the
+    step may change them between two calls of the model. Raises LossError where a training step returns no loss.
+    """
+
+    def __init__(self, function: Callable[[Any], Any], model: torch.nn.Module, plan: StepPlan) -> None:
+        super().__init__(model, plan)
+        self.function = function
+        if plan.autocast != "none":
+            dtype = getattr(torch, plan.autocast)
+            self._autocast = torch.autocast(plan.device_type, dtype=dtype, cache_enabled=False)
+
+    def _forward(self, batch: Any) -> Any:
+        grad = grad_mode(self.plan.runs_under)
+        with self.around_forward(), grad, self._creation(), self._attention(), self._autocast:
+            result = self.function(batch)
+        if self.plan.mode != "train":
+            return result
+        number = number_in(result)
+        if number is None:
+            number = number_in(as_tensors(result))
+        if number is None:
+            raise LossError(
+                f"the step returns {returned(result)}.",
+                "Return the loss: one number, by which the results of settings are compared.",
+            )
+        return number.detach()
+
+
+def as_tensors(result: Any) -> Any:
+    """The result of a step, with tensors in place of the Python numbers that may be its loss."""
+    if isinstance(result, (int, float)) and not isinstance(result, bool):
+        return torch.tensor(float(result))
+    if isinstance(result, collections.abc.Mapping):
+        return {"loss": as_tensors(result["loss"])} if "loss" in result else result
+    if type(result) in (list, tuple):
+        return type(result)(map(as_tensors, result))
+    return result

@@ -11,7 +11,7 @@ from torch import nn
 
 from advisor.portable.blocks import repeated_blocks
 from advisor.portable.compiled_module import compile_in_place
-from advisor.portable.compiling import compiler_arguments
+from advisor.portable.contexts import compiler_arguments
 from advisor.portable.plan import AUTOTUNED_MATMULS, COMBO_KERNELS, StepPlan
 from advisor.portable.regions import compile_blocks
 from advisor.records import Value
@@ -31,7 +31,7 @@ class Models(nn.ModuleList):
 def compiled(model: nn.Module, plan: StepPlan) -> nn.Module:
     """The model, compiled in place; with the scope ``regional`` its blocks are.
 
-    What is compiled ``with_loss`` is compiled where model and loss meet, in the step: ``portable/compiling.py``.
+    What is compiled ``with_loss`` is compiled where model and loss meet, in the step: ``portable/contexts.py``.
     """
     if plan.freezing:
         from torch._inductor import config

@@ -13,9 +13,8 @@ from advisor.portable.graphed import GraphedStep
 from advisor.portable.graphed_around_loss import GraphedAroundLoss
 from advisor.portable.graphed_own_step import GraphedOwnStep
 from advisor.portable.optimizer_steps import compiled_step, make_capturable
-from advisor.portable.own_step import OwnStep
 from advisor.portable.plan import AROUND_LOSS
-from advisor.portable.steps import InferStep, TrainStep, mover_of
+from advisor.portable.steps import InferStep, OwnStep, TrainStep, mover_of
 from advisor.recipe import Components
 from advisor.records import Mode
 from advisor.runtime.compilation import compiled

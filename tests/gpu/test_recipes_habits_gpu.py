@@ -18,8 +18,7 @@ from advisor.records import Mode, Profile
 from advisor.runtime.step import GraphedStep, InferStep, TrainStep
 from advisor.trial.inspection import _debug_switch
 from advisor.trial.measurement.feed import Feed
-from advisor.trial.profile.habits import stop_debugging, validation_rows, with_habits
-from advisor.trial.profile.syncs import sync_places
+from advisor.trial.profile.habits import stop_debugging, sync_places, validation_rows, with_habits
 
 pytestmark = pytest.mark.gpu
 CATALOG = load_catalog()
