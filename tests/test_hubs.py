@@ -17,7 +17,9 @@ from advisor.portable.tracing import CannotTraceError, trace
 from advisor.recipe import Components
 from advisor.records import Mode, TargetSpec
 from advisor.runtime.step import make_step
+from advisor.target.hubs.contract import Samples
 from advisor.target.normalise import normalise
+from advisor.target.sizing import sized
 
 # Frameworks take seconds to import, and some targets need a process of their own.
 pytestmark = pytest.mark.process
@@ -317,6 +319,29 @@ def test_heavier_models_get_smaller_batches_and_all_trials_the_same():
     assert light.batch_size == 32
     assert heavy.batch_size < 32
     assert torch.equal(again.data, heavy.data)
+
+
+def test_longer_samples_are_not_counted_where_the_shortest_take_too_long():
+    """To count the operations of a model that reads its text word by word takes longer than a step."""
+    model, asked = nn.Linear(4096, 4096), []
+
+    def of_length(length):
+        return lambda size: asked.append(length) or torch.zeros(size, length, 4096)
+
+    shorter = (Samples(of_length(4000), trains=False), Samples(of_length(2000), trains=False))
+    spec = TargetSpec("mine:model", "/", device="cpu")
+    chosen = sized(model, Samples(of_length(8000), trains=False, shorter=shorter), Mode.TRAIN, spec)
+    assert (chosen.samples, chosen.size) == (shorter[1], 1)
+    assert set(asked) == {2000}
+
+
+@pytest.mark.parametrize(("normed", "size"), [(nn.BatchNorm1d(8), 1), (nn.Flatten(), 2)])
+def test_a_training_step_that_takes_far_too_long_gets_one_sample_where_its_norms_take_one(normed, size):
+    with torch.device("meta"):
+        heavy = [nn.Linear(4096, 4096) for _ in range(800)]
+    model = nn.Sequential(*heavy, normed, nn.BatchNorm1d(8 * 4096 if size > 1 else 8))
+    samples = Samples(lambda wanted: torch.zeros(wanted, 8, 4096), trains=False)
+    assert sized(model, samples, Mode.TRAIN, TargetSpec("mine:model", "/", device="cpu")).size == size
 
 
 def test_no_library_is_imported_for_a_target_that_does_not_need_it():

@@ -12,7 +12,7 @@ from named_models import TINY, failure, load, one_step, refuse_the_network, shap
 from advisor.records import Mode, TargetSpec
 from advisor.target.hubs import hf_batches
 from advisor.target.hubs.contract import options_of
-from advisor.target.hubs.hf_batches import _ModelInputs, class_for
+from advisor.target.hubs.hf_batches import _ModelInputs, class_for, hf_samples
 from advisor.target.hubs.hf_names import architecture_in, architecture_of
 from advisor.target.hubs.huggingface import _config, _with_options
 from advisor.target.normalise import normalise
@@ -39,6 +39,18 @@ def test_text_is_trained_on_tokens_and_says_what_stands_in():
     inferred = load("hf:bert", *TINY, mode=Mode.INFER, input_shape=(2, 8))
     assert shapes(inferred.data) == {"input_ids": (2, 8), "attention_mask": (2, 8)}
     assert one_step(inferred).logits.shape == (2, 8, 50)
+
+
+@pytest.mark.parametrize(("side", "smaller"), [(384, (224,)), (224, ())])
+def test_images_are_smaller_for_a_small_machine_where_the_model_takes_them(transformers, side, smaller):
+    config = transformers.ViTConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=side)
+    model = transformers.ViTForImageClassification(config)
+    samples = hf_samples(model, TargetSpec("hf:vit", "/"), train=True)
+    assert samples.make(2)["pixel_values"].shape[-1] == side
+    batches = [shorter.make(2) for shorter in samples.shorter]
+    assert tuple(batch["pixel_values"].shape[-1] for batch in batches) == smaller
+    for batch in batches:
+        assert torch.isfinite(model(**batch).loss)
 
 
 SMALL_T5 = ("d_model=16", "d_kv=8", "d_ff=16", "num_layers=1", "num_decoder_layers=1", "num_heads=2", "vocab_size=50")

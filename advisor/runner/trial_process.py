@@ -21,6 +21,7 @@ from advisor.records import (
     Compiled,
     Finished,
     GoOn,
+    Inspected,
     MeasureBlock,
     Outcome,
     Ready,
@@ -40,7 +41,6 @@ GRACE_S = 5.0
 # The system waits for 24 days at most in one call. Seconds.
 _LONGEST_WAIT_S = 3600.0
 _HINTS = {
-    Outcome.TIMED_OUT: "Give it more time with --budget, or fix the hang.",
     Outcome.OUT_OF_MEMORY: "Try a smaller batch size.",
     Outcome.CANCELLED: "",
 }
@@ -70,6 +70,7 @@ class Trial:
         self._result: TrialResult | None = None
         self._deadline = 0.0
         self._activity = ""
+        self._batch_size: int | None = None
         self._kills_before = process_stack.out_of_memory_kills()
 
     @property
@@ -253,6 +254,8 @@ class Trial:
                 self._process.reported = True
         elif isinstance(message, Activity):
             self._activity = message.text
+        elif isinstance(message, Inspected):
+            self._batch_size = message.workload.batch_size
         self._listen(message)
         return message
 
@@ -282,10 +285,18 @@ class Trial:
         doing = f" ({self._activity})" if self._activity else ""
         stopped_text = "; the process was stopped (SIGSTOP)" if stopped else ""
         result = self._ended(Outcome.TIMED_OUT, f"no result after {self.spec.timeout_s:.0f} s{doing}{stopped_text}")
+        result = replace(result, hint=self._more_time())
         if not where:
             return result
         hint, calls = process_stack.advice(where, result.hint)
         return replace(result, hint=hint, details=calls)
+
+    def _more_time(self) -> str:
+        """What to do about a trial whose time was over. Once it has come to its steps, a smaller batch may help."""
+        if self._batch_size is None or self._batch_size < 2:
+            return "Give it more time with --budget, or fix the hang."
+        smaller = f"--batch-size {self._batch_size // 2}"
+        return f"Give it more time with --budget, or shorter steps with {smaller}; or fix the hang."
 
     def _innermost_calls(self) -> str:
         """The innermost calls that the trial is in; empty for one that cannot tell."""

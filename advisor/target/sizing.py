@@ -33,8 +33,10 @@ _MOST_CORES = 16
 _GPU_STEP_FLOPS = 4e12
 # A training step does the forward pass, and twice as much in the backward pass.
 _TRAIN_PASSES = 3
-# Batch of the count. Two: batch normalisation over single values refuses one sample in training.
+# Batch of the count, and the smallest for training with batch normalisation, which refuses single values.
 _COUNTED = 2
+# A training step this many times as long as is made for gets one sample, where the model takes one. Unitless.
+_FAR_TOO_LONG = 10
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
@@ -55,10 +57,9 @@ def sized(model: nn.Module, samples: Samples, mode: Mode, spec: TargetSpec) -> S
     on_gpu = runs_on_gpu(spec)
     work = _GPU_STEP_FLOPS if on_gpu else _STEP_S * _CORE_FLOPS_PER_S * min(usable_cores(), _MOST_CORES)
     least = _COUNTED if mode is Mode.TRAIN and any(isinstance(m, _NORMS) for m in model.modules()) else 1
-    for choice in (samples, *samples.shorter):
-        flops = step_flops(model, choice, mode)
-        if work >= flops * least:
-            break
+    choice, flops = _longest_within(work / least, model, samples, mode)
+    if least * flops > _FAR_TOO_LONG * work and not refuses(model, choice.make(1)):
+        least = 1
     if wanted is not None:
         return Sized(choice, wanted, "")
     size = max(least, min(LARGEST_BATCH, _power_of_two(work / flops)))
@@ -66,6 +67,20 @@ def sized(model: nn.Module, samples: Samples, mode: Mode, spec: TargetSpec) -> S
     shorter = "" if choice is samples else ", and smaller samples than usual; --input SHAPE sets their size"
     note = f"a batch of {size} {choice.counts}, sized for {machine}; --batch-size N sets another{shorter}"
     return Sized(choice, size, note)
+
+
+def _longest_within(work: float, model: nn.Module, samples: Samples, mode: Mode) -> tuple[Samples, float]:
+    """The longest of some samples whose step is within some work, else the shortest; and the work of its step.
+
+    The shortest come first: to count the operations of a model that goes through a text word by word takes long.
+    """
+    *longer, shortest = samples, *samples.shorter
+    least = step_flops(model, shortest, mode)
+    for choice in longer if least <= work else ():
+        flops = step_flops(model, choice, mode)
+        if flops <= work:
+            return choice, flops
+    return shortest, least
 
 
 def runs_on_gpu(spec: TargetSpec) -> bool:

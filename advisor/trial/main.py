@@ -224,7 +224,7 @@ class Trial:
         feed = Feed(resident_data(parts.components), self.spec.seed)
         clock = StepClock(parts.device, stepper(step, feed, parts.components.batch_size or 1))
         if self.spec.kind.inspects and probe.steps:
-            self._refuse_hopeless(probe.seconds, probe.usual_step_s)
+            self._refuse_hopeless(parts.loop, probe.seconds, probe.usual_step_s)
         warm = self._warm_up(clock, feed, probe.steps)
         warm_mark = compile_mark()
         started = time.perf_counter()
@@ -329,7 +329,7 @@ class Trial:
             hint = hint_for(error, loop.hint or fitting_hint(loop.model, batches[0], error))
             raise TargetError(f"the first step failed: {one_line(error)}", hint, user_frames(error)) from error
 
-    def _refuse_hopeless(self, spent_s: float, step_s: float) -> None:
+    def _refuse_hopeless(self, loop: Loop, spent_s: float, step_s: float) -> None:
         """Say at once, not at the time-out, that steps are too long for the budget."""
         needed_s = spent_s + _FEWEST_BASELINE_STEPS * step_s
         if needed_s < self.spec.timeout_s:
@@ -338,7 +338,7 @@ class Trial:
         raise TooSlowError(
             f"one step takes about {step_s:.0f} s: measuring the baseline alone needs {needed_s:.0f} s, more than the "
             f"{self.spec.timeout_s:.0f} s that the budget leaves for it.",
-            f"Give it time with --budget {minutes}m, or a shorter step with --batch-size.",
+            f"Give it time with --budget {minutes}m, or a shorter step with {_smaller(loop)}.",
         )
 
     def _warm_up(self, clock: StepClock, feed: Feed, probed_steps: int) -> WarmUp:
@@ -393,6 +393,13 @@ class Trial:
         )
         measured = replace(measured, clock=check_clocks(clock, step_ms, measured.kernels_per_step))
         self.channel.send(Profiled(with_habits(measured, eager, feed)))
+
+
+def _smaller(loop: Loop) -> str:
+    """What makes the steps of a loop shorter; an option where there is one."""
+    if loop.batch_size is not None and loop.batch_size > 1:
+        return f"--batch-size {loop.batch_size // 2}"
+    return "smaller samples, by --input SHAPE" if loop.hint else "less work in it"
 
 
 def _result_of(probe: Probe) -> TrialResult:

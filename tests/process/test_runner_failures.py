@@ -132,6 +132,37 @@ def test_a_hang_is_timed_out_and_its_whole_group_ends(trial, tmp_path):
     assert all(gone(int(pid)) for pid in appears(pids))
 
 
+SLOW = """
+import time
+import torch
+
+
+def slow_loss(output, target):
+    time.sleep({seconds})
+    return (output - target).square().mean()
+
+
+def build():
+    data = torch.utils.data.TensorDataset(torch.ones(64, 2), torch.ones(64, 2))
+    return torch.nn.Linear(2, 2), torch.utils.data.DataLoader(data, batch_size={size}), slow_loss
+"""
+
+
+@pytest.mark.parametrize(("size", "told"), [(8, "shorter steps with --batch-size 4; or"), (1, "--budget, or fix")])
+def test_steps_that_the_time_does_not_hold_are_told_a_smaller_batch(trial, size, told):
+    result, _ = trial(SLOW.format(seconds=60, size=size), timeout_s=8.0, kind=TrialKind.BASELINE)
+    assert result.reason == "no result after 8 s (first steps)"
+    assert told in result.hint
+
+
+@pytest.mark.parametrize(("size", "told"), [(8, "--batch-size 4."), (1, "less work in it.")])
+def test_steps_too_long_for_a_baseline_are_told_what_makes_them_shorter(trial, size, told):
+    result, _ = trial(SLOW.format(seconds=4, size=size), timeout_s=30.0, kind=TrialKind.BASELINE)
+    assert result.outcome is Outcome.TIMED_OUT
+    assert "one step takes about 4 s" in result.reason
+    assert result.hint.endswith(f"or a shorter step with {told}")
+
+
 @pytest.mark.timed
 def test_a_trial_is_cancelled_from_another_thread(trial, tmp_path):
     pids, runner, results = tmp_path / "pids", Runner(), []

@@ -46,11 +46,15 @@ MakeLabels = Callable[[int, dict[str, Any]], dict[str, Any]]
 def hf_samples(model: Any, spec: TargetSpec, *, train: bool) -> Samples:
     """Batches of keyword arguments for a ``PreTrainedModel``. Raises TargetError where its inputs are unknown."""
     _give_a_start(model.config)
-    longest = _longest(model)
-    texts = [_samples(model, spec, length, train=train) for length in (longest, *(n for n in _SHORTER if n < longest))]
-    first, *shorter = texts
-    reads = "input_ids" in first.make(1) and spec.input_shape is None
-    return replace(first, shorter=tuple(shorter) if reads else ())
+    longest = _ModelInputs(model, spec, _longest(model))
+    first = _samples(longest, train=train)
+    if spec.input_shape is not None:
+        return first
+    shorter = [replace(longest, length=n) for n in _SHORTER if n < longest.length and "input_ids" in longest.inputs(1)]
+    if longest.sees_larger_than(_USUAL_SIDE):
+        smaller = replace(shorter[-1] if shorter else longest, side=_USUAL_SIDE)
+        shorter += [smaller] if not smaller.refuses(smaller.inputs) else []
+    return replace(first, shorter=tuple(_samples(about, train=train) for about in shorter))
 
 
 def prompts(model: Any, spec: TargetSpec, length: int) -> Make:
@@ -82,9 +86,8 @@ def _said_by(config: Any, name: str) -> Any:
     return next((value for part in parts if part is not None and (value := _said_by(part, name)) is not None), None)
 
 
-def _samples(model: Any, spec: TargetSpec, length: int, *, train: bool) -> Samples:
-    about = _ModelInputs(model, spec, length)
-    inputs = about.inputs
+def _samples(about: _ModelInputs, *, train: bool) -> Samples:
+    inputs, model = about.inputs, about.model
     labels = about.labels() if train else None
 
     def make(size: int) -> dict[str, Any]:
@@ -127,11 +130,12 @@ def _with_a_channel(make: Make) -> Make:
 
 @dataclass(frozen=True)
 class _ModelInputs:
-    """Makes a model's inputs, from its configuration and signature."""
+    """Makes a model's inputs, from its configuration and signature. ``side``: of its images, unless its own."""
 
     model: Any
     spec: TargetSpec
     length: int
+    side: int | None = None
 
     @property
     def config(self) -> Any:
@@ -168,9 +172,14 @@ class _ModelInputs:
         alternatives = self._alternatives()
         if len(alternatives) == 1 or self.shape:
             return alternatives[0]
-        return next((make for make in alternatives if not self._refuses(make)), alternatives[0])
+        return next((make for make in alternatives if not self.refuses(make)), alternatives[0])
 
-    def _refuses(self, make: Make) -> bool:
+    def sees_larger_than(self, side: int) -> bool:
+        """Whether the batches have images, each one alone, of more pixels a side."""
+        images = self.inputs(1).get("pixel_values")
+        return images is not None and images.dim() == 4 and images.shape[-1] > side
+
+    def refuses(self, make: Make) -> bool:
         """Whether the model cannot take these inputs, with labels where it takes some."""
         batch, labels = make(_TRIED), self.labels()
         return refuses(self.model, {**batch, **(labels(_TRIED, batch) if labels else {})})
@@ -239,14 +248,15 @@ class _ModelInputs:
     def _images(self, size: int) -> dict[str, Any]:
         shape = self.shape if self.shape and len(self.shape) > 1 else None
         if shape is None:
-            side = self.get("image_size", default=_USUAL_SIDE)
+            side = self.side or self.get("image_size", default=_USUAL_SIDE)
             height, width = (side[0], side[-1]) if isinstance(side, list | tuple) else (side, side)
             shape = (self.get("num_channels", default=3), height, width)
             frames = self.get("num_frames")
             shape = (frames, *shape) if frames else shape
         if "spatial_shapes" in self.accepted:
             return self._patches(size, shape)
-        return {"pixel_values": noise(size, *shape)}
+        fits = {"interpolate_pos_encoding": True} if self.side and "interpolate_pos_encoding" in self.accepted else {}
+        return {"pixel_values": noise(size, *shape), **fits}
 
     def _patches(self, size: int, shape: tuple[int, ...]) -> dict[str, Any]:
         """An image cut into patches, for a model that takes images of any shape so."""

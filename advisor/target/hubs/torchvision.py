@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,9 +14,13 @@ from torch import nn
 from advisor.records import TargetSpec
 from advisor.target.guess import image_samples, momentum, noise, whole_numbers
 from advisor.target.hubs.contract import Adapter, Samples, built, check_input, check_options, options_of, unknown_name
+from advisor.target.sizing import refuses
 
 _CLIP_FRAMES = 16
 _USUAL_SIZE = 224
+# Sides of images and of clips for a machine on which the usual ones take too long: pixels.
+_SMALLER_SIDES = {"segmentation": (_USUAL_SIZE,), "video": (112,), "detection": (320,)}
+_TRIED = 2  # samples of a batch by which a size is tried
 # Boxes in each made-up image.
 _BOXES = 4
 # Size of an image pair for optical flow: the crop that RAFT is trained on, and the smallest that it takes.
@@ -62,12 +68,14 @@ class Torchvision(Adapter):
         check_input(spec, *((5, "2x3x16x112x112") if kind == "video" else (4, "8x3x224x224")))
         train = train and model.training
         if kind == "detection":
-            return _detection(model, _detected_shape(model, spec), train=train)
+            first = _detection(model, _detected_shape(model, spec), train=train)
+            return replace(first, shorter=tuple(_smaller_detection(model, spec, train=train)))
         if kind == "optical_flow":
             return _flow(spec, train=train)
         shape = _shape(_name(spec), kind, spec)
-        smaller = kind == "segmentation" and spec.input_shape is None  # they take images of any size
-        shorter = (image_samples(model, (3, _USUAL_SIZE, _USUAL_SIZE), train=train),) if smaller else ()
+        smaller = [(*shape[:-2], side, side) for side in _SMALLER_SIDES.get(kind, ()) if side < shape[-1]]
+        smaller = [one for one in smaller if spec.input_shape is None and not refuses(model, noise(_TRIED, *one))]
+        shorter = tuple(image_samples(model, one, train=train) for one in smaller)
         return replace(image_samples(model, shape, train=train), shorter=shorter)
 
 
@@ -111,6 +119,23 @@ def _detected_shape(model: nn.Module, spec: TargetSpec) -> tuple[int, ...]:
         return (3, fixed[1], fixed[0])
     side = max(getattr(transform, "min_size", (800,)))
     return (3, side, side)
+
+
+def _smaller_detection(model: nn.Module, spec: TargetSpec, *, train: bool) -> Iterator[Samples]:
+    """Smaller images for a detector that was made by its name and resizes images to a size that nobody asked for."""
+    own = getattr(getattr(model, "transform", None), "min_size", (0,))
+    asked_for = spec.input_shape is not None or "min_size" in options_of(spec)
+    if not _name(spec) or asked_for or getattr(model.transform, "fixed_size", None):
+        return
+    for side in (side for side in _SMALLER_SIDES["detection"] if side < max(own)):
+        note = f"the model resizes images to a side of {side}, for this machine; `-- min_size={max(own)}` keeps its own"
+        made = _detection(model, (3, side, side), train=train)
+        yield replace(made, notes=(*made.notes, note), fit=partial(_resize_to, side))
+
+
+def _resize_to(side: int, model: nn.Module) -> None:
+    transform: Any = model.transform
+    transform.min_size, transform.max_size = (side,), side
 
 
 def _detection(model: nn.Module, shape: tuple[int, ...], *, train: bool) -> Samples:
