@@ -119,6 +119,17 @@ def test_lightning_cli(tmp_path, monkeypatch):
     assert trainer.accumulate_grad_batches == 2
 
 
+@pytest.mark.process
+def test_lightning_cli_with_a_subcommand_in_the_config(tmp_path, monkeypatch):
+    pytest.importorskip("lightning")
+    from lightning.pytorch.cli import LightningCLI
+
+    path = written("lightning_cli_subcommand.yaml", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    cli = LightningCLI(save_config_callback=None, args=["--config", str(path), "fit"])
+    assert (cli.trainer.precision, cli.trainer.accumulate_grad_batches) == ("bf16-mixed", 2)
+
+
 def test_lightning_cli_with_an_optimizer(tmp_path, monkeypatch):
     pytest.importorskip("lightning")
     settings = {**TUNED, "backends.cudnn_benchmark": True, "backends.deterministic": False}

@@ -39,6 +39,17 @@ def test_what_was_in_the_config_stays_in_it(name):
     assert is_toml(name) or text_of(name).count("#") == patch_of(name).text.count("#")
 
 
+@pytest.mark.parametrize("line", ['"bf16": false // mixed, {or not}', "bf16: false # mixed, {or not}"])
+def test_the_comment_behind_the_last_entry_stays_with_it(line):
+    text = f"{{\n  {line}\n}}\n"
+    wanted = Wanted({"data.num_workers": 2, "precision.autocast": "bfloat16"})
+    patch = patched(text, wanted, name="run.json", kind=ConfigKind.HUGGINGFACE)
+    first, *_, last = patch.text.splitlines()[1:-1]
+    assert ("bf16" in first, first.partition("true, ")[2][2:].strip(" /#")) == (True, "mixed, {or not}")
+    assert "mixed" not in last
+    assert patch.rest == {}
+
+
 @pytest.mark.parametrize("name", [name for name in CONFIGS if name.startswith("plain") or "torchtune" in name])
 def test_a_plain_config_keeps_what_it_has_no_place_for_in_a_section(name):
     patch = patch_of(name)
@@ -50,7 +61,7 @@ def test_a_plain_config_keeps_what_it_has_no_place_for_in_a_section(name):
 @pytest.mark.parametrize("name", [name for name in CONFIGS if not name.startswith(("plain", "torchtune"))])
 def test_a_framework_s_config_gets_no_section_that_its_parser_refuses(name):
     patch = patch_of(name)
-    assert (patch.kind is not ConfigKind.PLAIN) is not name.startswith("jsonargparse")
+    assert (patch.kind is not ConfigKind.PLAIN) is not name.startswith(("jsonargparse", "yacs"))
     assert SECTION not in patch.text
     assert patch.rest
 

@@ -424,8 +424,9 @@ def test_a_config_that_is_no_text_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "message", "hint"),
     [
-        ("config.json", '{\n  // old\n  "a": 1\n}', "is not valid JSON: Expecting property name", "Fix"),
-        ("config.ini", "[train]\na = 1\n", "is not valid YAML", "YAML, JSON or TOML"),
+        ("config.json", '{\n  // old\n  "a" 1\n}', "is not valid JSON: Expecting ':' delimiter: line 3", "Fix"),
+        ("config.ini", "[train]\na = 1\n", "is an INI file, which is not read as a config", "YAML, JSON or TOML"),
+        ("config.py", "model = dict(\n  depth=50)\n", "is Python, which is not read", "an exported tuned.yaml"),
         ("config.yaml", "a: [1\n", "is not valid YAML", "Fix"),
     ],
 )
@@ -436,6 +437,13 @@ def test_a_config_that_cannot_be_read_is_told_in_the_words_of_its_format(name, t
         read_config(str(path))
     assert message in caught.value.message
     assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["config.json", "config.jsonc"])
+def test_a_config_of_json_may_have_comments(name, tmp_path):
+    path = tmp_path / name
+    path.write_text('{ // "a": 2\n  "a": "//1", /* ,} */\n  "b": [",]", 1,],\n}\n')
+    assert read_config(str(path)) == {"a": "//1", "b": [",]", 1]}
 
 
 def test_an_empty_config_is_an_empty_mapping(tmp_path):

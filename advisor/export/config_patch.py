@@ -1,8 +1,9 @@
 """Putting settings into a user's own config, in the words of the program that reads it.
 
 A setting goes where ``--map`` says; else to the framework's own key; else to the value of the same name, where that is
-unmistakable. What has no place goes into a section ``perf_advisor:`` of a plain config. The parsers of frameworks, and
-jsonargparse (``class_path``), refuse such a section: there it is the ``rest``, for a settings file beside the config.
+unmistakable. What has no place goes into a section ``perf_advisor:`` of a plain config. The parsers of frameworks,
+jsonargparse (``class_path``) and yacs (names in capitals) refuse such a section: there it is the ``rest``, for a
+settings file beside the config.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 from advisor.errors import UsageError
 from advisor.export.configs.document import Document, Path, Scalar, at, resolved
-from advisor.export.configs.kinds import home_of, kind_of, names_classes
+from advisor.export.configs.kinds import home_of, kind_of, names_classes, refuses_new_names
 from advisor.export.configs.names import entries_for, in_the_words_of, switched
 from advisor.export.configs.nodes import phrases as phrases_of_nodes
 from advisor.export.configs.toml_document import TomlDocument
@@ -96,7 +97,8 @@ def patched(text: str, wanted: Wanted, *, name: str = "config.yaml", kind: Confi
     _write_by_name(writer, wanted)
     _drop_options_of_workers(writer, wanted)
     rest = _rest(writer, wanted)
-    in_section = (kind in _FREE_FORM and not names_classes(document.tree)) or SECTION in document.tree
+    takes_others = not names_classes(document.tree) and not refuses_new_names(document.tree)
+    in_section = (kind in _FREE_FORM and takes_others) or SECTION in document.tree
     if in_section:
         _write_section(document, rest)
     return Patch(

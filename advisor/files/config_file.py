@@ -5,6 +5,7 @@ YAML is read as frameworks read it: ``1e-3`` is a number, as in YAML 1.2, and no
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import tomllib
@@ -21,6 +22,12 @@ YAML_FAILURES = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeEr
 # A config with more values than this, aliases written out, is no config. Count; the largest found in public is 20,000.
 _MOST_VALUES = 1_000_000
 _SHOWN = 40  # characters of a bad value in a message
+# What JSON with comments has besides JSON: comments, and a comma behind the last entry; texts are matched to be kept.
+_JSON_COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|//[^\r\n]*|/\*.*?\*/', re.DOTALL)
+_LAST_COMMA = re.compile(r'"(?:\\.|[^"\\])*"|,(?=\s*[}\]])')
+_NO_BREAK = re.compile(r"[^\r\n]")
+# Files of programs that are no data, by their endings.
+_PROGRAMS = {".py": "Python", ".ini": "an INI file", ".cfg": "an INI file"}
 _EXPONENT = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d{1,3}")
 
 
@@ -102,8 +109,11 @@ def parsed(text: str, source: str, loader: type[ConfigLoader] = ConfigLoader) ->
     if is_toml(source):
         return _toml(text, source)
     try:
-        if Path(source).suffix.lower() == ".json" and (found := _json(text)) is not None:
-            return found
+        if Path(source).suffix.lower() in (".json", ".jsonc"):
+            if (found := _json(text)) is not None:
+                return found
+            if blank_comments(text) != text:  # which YAML would take for words
+                raise ValueError
         return yaml.load(text, Loader=loader)  # noqa: S506 - a safe loader
     except YAML_FAILURES as error:
         raise _unreadable(text, source, error) from error
@@ -112,16 +122,24 @@ def parsed(text: str, source: str, loader: type[ConfigLoader] = ConfigLoader) ->
 def _unreadable(text: str, source: str, error: BaseException) -> UsageError:
     """The error for a text that is neither JSON nor YAML, in the words of the format that its name says."""
     suffix = Path(source).suffix.lower()
-    if suffix == ".json":
+    if suffix in _PROGRAMS:
+        return _no_data(source)
+    if suffix in (".json", ".jsonc"):
         return UsageError(f"{source} is not valid JSON: {_problem_of_json(text)}", "Fix the file and try again.")
     known = suffix in ("", ".yaml", ".yml")
     hint = "Fix the file and try again." if known else "Give a file of YAML, JSON or TOML, with an ending that says so."
     return UsageError(f"{source} is not valid YAML: {reason(error)}", hint)
 
 
+def _no_data(source: str) -> UsageError:
+    """The error for a file of a program's own kind."""
+    hint = "Give a file of YAML, JSON or TOML; or leave out --config, and apply an exported tuned.yaml in code."
+    return UsageError(f"{source} is {_PROGRAMS[Path(source).suffix.lower()]}, which is not read as a config.", hint)
+
+
 def _problem_of_json(text: str) -> str:
     try:
-        json.loads(text)
+        json.loads(without_comments(text))
     except (ValueError, RecursionError) as error:
         return reason(error)
     return "it holds numbers that cannot be read"
@@ -137,6 +155,8 @@ def read_config(path: str) -> dict[str, Any]:
     data = parsed(read_text(path), path, TagsAsWritten)
     if data is None:
         return {}
+    if not isinstance(data, dict) and Path(path).suffix.lower() in _PROGRAMS:
+        raise _no_data(path)
     if not isinstance(data, dict):
         raise UsageError(
             f"{path} holds a {type(data).__name__}, not a mapping of names to values.",
@@ -171,11 +191,25 @@ def reason(error: BaseException) -> str:
 
 
 def _json(text: str) -> Any:
-    """Parse a JSON text. Return None for text that is not JSON; the caller then tries YAML."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+    """Parse a JSON text, with comments or without. Return None for any other; the caller then tries YAML."""
+    for candidate in (text, without_comments(text)):
+        with contextlib.suppress(ValueError, RecursionError):
+            return json.loads(candidate)
+    return None
+
+
+def without_comments(text: str) -> str:
+    """A JSON text with blanks for its comments and for commas behind last entries: all else stays in its place."""
+    return _LAST_COMMA.sub(_blank_unless_text, blank_comments(text))
+
+
+def blank_comments(text: str) -> str:
+    """A JSON text with blanks for its comments: all else stays in its place."""
+    return _JSON_COMMENT.sub(_blank_unless_text, text)
+
+
+def _blank_unless_text(match: re.Match[str]) -> str:
+    return match[0] if match[0].startswith('"') else _NO_BREAK.sub(" ", match[0])
 
 
 def _toml(text: str, source: str) -> dict[str, Any]:

@@ -77,6 +77,7 @@ _TRAINER_OWN = _words(
 _TRAINER_SHARED = _words("max_epochs min_epochs max_steps max_time devices precision strategy benchmark num_nodes")
 _TRAINER = _TRAINER_OWN | _TRAINER_SHARED
 _OF_TRAINER = 3
+_SUBCOMMANDS = ("fit", "validate", "test", "predict")
 # Values of `precision` that Lightning alone has.
 _PRECISIONS = frozenset({"16-mixed", "bf16-mixed", "16-true", "bf16-true", "32-true", "64-true", "transformer-engine"})
 # Deepest mapping of a program's arguments, as in `trainer: args:`. Levels.
@@ -99,8 +100,16 @@ def names_classes(tree: Mapping[str, Any]) -> bool:
     return any(isinstance(node, dict) and "class_path" in node for _, node in walk(tree))
 
 
+def refuses_new_names(tree: Mapping[str, Any]) -> bool:
+    """Whether a config is one of yacs by its names, all in capitals: that refuses names which its program has not."""
+    return len(tree) > 1 and all(isinstance(name, str) and name.isupper() for name in tree)
+
+
 def home_of(kind: ConfigKind, tree: Mapping[str, Any]) -> tuple[str, ...]:
     """The path of the mapping whose keys are the program's arguments: often the top level."""
+    command = _subcommand(tree) if kind is ConfigKind.LIGHTNING else ""
+    if command:
+        return (command, *home_of(kind, tree[command]))
     if kind is ConfigKind.LIGHTNING:
         trainer = tree.get("trainer")
         return ("trainer",) if isinstance(trainer, dict) or (trainer is None and "trainer" in tree) else _without(tree)
@@ -136,6 +145,8 @@ def _points(kind: ConfigKind, mapping: Any) -> int:
 
 def _of_lightning(tree: Mapping[str, Any]) -> int:
     """The points of a LightningCLI's config, or of arguments of the Trainer, under ``trainer:`` or at the top level."""
+    if command := _subcommand(tree):
+        return _of_lightning(tree[command])
     trainer = tree.get("trainer")
     inside = _of_trainer(trainer) if isinstance(trainer, dict) else 0
     if "seed_everything" in tree and isinstance(trainer, dict):  # its own name: the trainer's shared names count too
@@ -144,6 +155,11 @@ def _of_lightning(tree: Mapping[str, Any]) -> int:
     if inside or ("seed_everything" in tree and "trainer" in tree):
         return inside + _STRONG * ("seed_everything" in tree) + cli
     return _of_trainer(tree) if _TRAINER_OWN & tree.keys() else 0  # other programs share its words for a precision
+
+
+def _subcommand(tree: Mapping[str, Any]) -> str:
+    """The subcommand of a LightningCLI whose arguments a config has under its name; empty for none."""
+    return next((name for name in _SUBCOMMANDS if isinstance(tree.get(name), dict) and "trainer" in tree[name]), "")
 
 
 def _of_trainer(mapping: Mapping[str, Any]) -> int:

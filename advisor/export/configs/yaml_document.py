@@ -31,7 +31,7 @@ from advisor.export.configs.yaml_nodes import (
     spelled,
     spelled_key,
 )
-from advisor.files.config_file import ConfigLoader
+from advisor.files.config_file import ConfigLoader, blank_comments
 from advisor.recipe.settings import SECTION
 
 LINE = re.compile(rf"[^{BREAKS}]*(?:\r\n|[{BREAKS}])|[^{BREAKS}]+")
@@ -251,12 +251,21 @@ class YamlDocument:
         gap = self._newline + before if not before.strip() and line > 0 else " "
         if gap != " " and SECTION not in entries:
             inline = self._flow_entries(entries, f",{gap}")
-        return _Edit(end, end, ("" if comma else ",") + gap + inline)
+        remark = "" if gap == " " else self._remark_after(end, closing)
+        return _Edit(end, end + len(remark), ("" if comma else ",") + remark + gap + inline)
+
+    def _remark_after(self, end: int, closing: int) -> str:
+        """The comment behind the last entry on its line, which stays there."""
+        line = LINE.match(self.source, end, closing)
+        text = line[0].rstrip() if line else ""
+        is_comment = not blank_comments(text).strip() if self.as_json else text.lstrip().startswith("#")
+        return text if is_comment else ""
 
     def _end_of_flow_entries(self, closing: int) -> tuple[int, bool]:
         """The end of the last token before a flow mapping's closing brace, and whether that token is a comma."""
         if self.as_json:
-            return len(self.source[:closing].rstrip()), False
+            before = blank_comments(self.source)[:closing].rstrip()
+            return len(before), before.endswith(",")
         end, comma = 0, False
         for token in yaml.scan(self.source, Loader=ConfigLoader):
             if token.start_mark.index >= closing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections import Counter
@@ -12,7 +13,7 @@ from yaml import MappingNode, Mark, Node, ScalarNode, SequenceNode
 
 from advisor.errors import UsageError
 from advisor.export.configs.document import Opaque, Scalar
-from advisor.files.config_file import YAML_FAILURES, ConfigLoader, dumped, reason
+from advisor.files.config_file import YAML_FAILURES, ConfigLoader, dumped, reason, without_comments
 
 TAG = "tag:yaml.org,2002:"
 # Line endings of YAML 1.1, as PyYAML reads them.
@@ -59,12 +60,12 @@ def _yaml_root(text: str) -> Node | None:
 
 
 def _json_root(text: str) -> Node | None:
-    """The root of a JSON text; None where it is no JSON."""
-    try:
-        json.loads(text)
-        return _json_node(text, _skipped(text, 0))
-    except (ValueError, RecursionError):
-        return None
+    """The root of a JSON text, with comments or without; None where it is no JSON."""
+    for candidate in (text, without_comments(text)):
+        with contextlib.suppress(ValueError, RecursionError):
+            json.loads(candidate)
+            return _json_node(candidate, _skipped(candidate, 0))
+    return None
 
 
 def _json_node(text: str, start: int) -> Node:
