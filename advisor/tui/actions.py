@@ -202,6 +202,7 @@ ACTIONS = (
         ("trials",),
         footer=False,
     ),
+    Action("profile.panel", "m", "More", "Go to the next panel: operators, efficiency, waits and habits", ("profile",)),
     Action(
         "advice.plot",
         "p",
@@ -217,7 +218,6 @@ ACTIONS = (
         ("profile", "trials"),
     ),
     Action("profile.shapes", "g", "Shapes", "Group the operators by the shapes of their inputs", ("profile",)),
-    Action("profile.panel", "m", "More", "Go to the next panel: operators, efficiency, waits and habits", ("profile",)),
     Action(
         "profile.trace", "t", "Trace", "Save the Chrome trace of the profiled steps, for ui.perfetto.dev", ("profile",)
     ),
