@@ -85,11 +85,12 @@ def fed_by_workers(loader: DataLoader[Any], device: torch.device) -> DataLoader[
 
 
 def fast_optimizer(script: Script) -> torch.optim.Optimizer:
-    """The script's optimizer, fused where its class can be, and ready for a CUDA graph."""
+    """The script's optimizer, fused where its class and the parameters can be, and ready for a CUDA graph."""
     written = script.make_optimizer(script.model.parameters())
     accepted = inspect.signature(type(written)).parameters
     how: dict[str, Any] = {}
-    if "fused" in accepted:
+    parameters = [parameter for group in written.param_groups for parameter in group["params"]]
+    if "fused" in accepted and all(parameter.is_floating_point() for parameter in parameters):
         how["fused"] = True
     if "capturable" in accepted and script.device.type == "cuda":
         how["capturable"] = True
