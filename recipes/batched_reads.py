@@ -31,35 +31,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from advisor.recipe import Components, Recipe, Stage, gain_from
-from advisor.recipe.loader_recipe import cannot_be_copied, little_time_in
-from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
+from advisor.recipe import Components, gain_from
+from advisor.recipe.loader_recipe import LoaderRecipe, little_time_in
+from advisor.records import Facts, LoaderFacts, Numerics, Phase, Skip, Value
 
 # The share of the time of reading samples that reading them at once saves: at least half, for large samples, which
 # are bound by copying.
 _SAVED = 0.7
 
 
-class BatchedReads(Recipe):
+class BatchedReads(LoaderRecipe):
     """A loader whose dataset is asked for whole batches."""
 
     id = "batched_reads"
     title = "Batches read at once"
     key = "data.batched_reads"
     default = False
-    attacks = frozenset({Bottleneck.INPUT})
     usual = frozenset({True})
     spares = frozenset({"num_workers"})
-    phases = frozenset({Phase.DATA_WAIT})
     numerics = Numerics.EXACT
-    stage = Stage.DATA
     order = -1  # it looks at the dataset as its owner made it
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
-        if refused := cannot_be_copied(facts):
-            return refused
-        loader = facts.workload.loader
-        if loader is not None and loader.batched_reads_problem:
+    def values_for(self, loader: LoaderFacts, facts: Facts) -> Sequence[Value] | Skip:
+        if loader.batched_reads_problem:
             return Skip(loader.batched_reads_problem)
         return little_time_in(facts, self.phases) or [True]
 

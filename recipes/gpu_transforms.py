@@ -31,12 +31,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from advisor.recipe import CUDA, Components, Recipe, Stage, gain_from
-from advisor.recipe.loader_recipe import NO_LOADER, cannot_be_copied, little_time_in
-from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
+from advisor.recipe import CUDA, Components, gain_from
+from advisor.recipe.loader_recipe import LoaderRecipe, little_time_in
+from advisor.records import Bottleneck, Facts, LoaderFacts, Numerics, Phase, Skip, Value
 
 
-class GpuTransforms(Recipe):
+class GpuTransforms(LoaderRecipe):
     """The dataset's last transforms, run on batches behind the copy."""
 
     id = "gpu_transforms"
@@ -49,12 +49,8 @@ class GpuTransforms(Recipe):
     usual = frozenset({True})
     phases = frozenset({Phase.DATA_WAIT, Phase.HOST_TO_DEVICE})
     numerics = Numerics.CLOSE
-    stage = Stage.DATA
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
-        loader = facts.workload.loader
-        if loader is None or loader.copy_problem:
-            return cannot_be_copied(facts) or NO_LOADER
+    def values_for(self, loader: LoaderFacts, facts: Facts) -> Sequence[Value] | Skip:
         if not loader.movable_transforms:
             return Skip(loader.transforms_problem or "the dataset has no transforms of torchvision that could be moved")
         return little_time_in(facts, self.phases) or [True]

@@ -43,9 +43,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from advisor.recipe import Components, Recipe, Stage, WholeNumbers, gain_from
-from advisor.recipe.loader_recipe import NO_LOADER, cannot_be_copied, little_time_in
-from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
+from advisor.recipe import Components, WholeNumbers, gain_from
+from advisor.recipe.loader_recipe import LoaderRecipe, little_time_in
+from advisor.records import Facts, LoaderFacts, Numerics, Phase, Skip, Value
 
 # Largest factor by which the rest of a step may become faster in a session: on an H200 stacks made it 3 to 30 times,
 # where many small layers waited for the host.
@@ -57,7 +57,7 @@ _SENDING = 2.0
 _REPEATED = "every worker would yield all samples: shard the dataset by get_worker_info()"
 
 
-class NumWorkers(Recipe):
+class NumWorkers(LoaderRecipe):
     """A loader rebuilt with more worker processes."""
 
     id = "num_workers"
@@ -65,16 +65,10 @@ class NumWorkers(Recipe):
     key = "data.num_workers"
     default = 0
     values = WholeNumbers(0, such_as=(0, 1))
-    attacks = frozenset({Bottleneck.INPUT})
     numerics = Numerics.EXACT
-    stage = Stage.DATA
-    phases = frozenset({Phase.DATA_WAIT})
     ladder = True
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
-        loader = facts.workload.loader
-        if loader is None or loader.copy_problem:
-            return cannot_be_copied(facts) or NO_LOADER
+    def values_for(self, loader: LoaderFacts, facts: Facts) -> Sequence[Value] | Skip:
         if loader.state_problem:
             return Skip(loader.state_problem)
         if loader.iterable_dataset and not loader.divides_samples:

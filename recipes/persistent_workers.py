@@ -53,7 +53,7 @@ class PersistentWorkers(WorkerRecipe):
     numerics = Numerics.EXACT
     without_workers = "the loader has no workers; the ones that num_workers tries are persistent"
 
-    def values_for(self, loader: LoaderFacts, facts: Facts) -> Sequence[Value] | Skip:
+    def values_for_workers(self, loader: LoaderFacts, facts: Facts) -> Sequence[Value] | Skip:
         if loader.hears_of_epochs:
             return Skip("the dataset has set_epoch(), which workers that live on from epoch to epoch do not hear of")
         epoch_s = epoch_seconds(facts)

@@ -32,12 +32,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from advisor.recipe import CUDA, Components, Recipe, Stage, gain_from
-from advisor.recipe.loader_recipe import NO_LOADER, cannot_be_copied
-from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
+from advisor.recipe import CUDA, Components, gain_from
+from advisor.recipe.loader_recipe import LoaderRecipe
+from advisor.records import Bottleneck, Facts, LoaderFacts, Numerics, Phase, Skip, Value
 
 
-class PinMemory(Recipe):
+class PinMemory(LoaderRecipe):
     """A loader rebuilt with `pin_memory=True`, and copies that do not block the host."""
 
     id = "pin_memory"
@@ -50,13 +50,9 @@ class PinMemory(Recipe):
     partners = frozenset({"gpu_prefetch", "num_workers"})
     usual = frozenset({True})
     numerics = Numerics.EXACT
-    stage = Stage.DATA
     phases = frozenset({Phase.DATA_WAIT, Phase.HOST_TO_DEVICE})
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
-        loader = facts.workload.loader
-        if loader is None or loader.copy_problem:
-            return cannot_be_copied(facts) or NO_LOADER
+    def values_for(self, loader: LoaderFacts, facts: Facts) -> Sequence[Value] | Skip:
         return Skip(loader.pinning_problem) if loader.pinning_problem else [True]
 
     def gain_for(self, facts: Facts, value: Value) -> float:

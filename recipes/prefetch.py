@@ -55,5 +55,5 @@ class Prefetch(WorkerRecipe):
     # Expected speed-up: 1.35x and 1.38x where batches come in bursts, 0.96x to 0.99x elsewhere (tests/gpu/RESULTS.md).
     gains: ClassVar[Mapping[Value, float]] = {4: 1.05, 8: 1.06}
 
-    def values_for(self, loader: LoaderFacts, facts: Facts) -> Sequence[Value] | Skip:
+    def values_for_workers(self, loader: LoaderFacts, facts: Facts) -> Sequence[Value] | Skip:
         return [4, 8]

@@ -57,7 +57,7 @@ class WorkerContext(WorkerRecipe):
     # Expected speed-up: forkserver 1.10x and 1.16x within the noise, 0.08x with short epochs (tests/gpu/RESULTS.md).
     gain = 1.0
 
-    def values_for(self, loader: LoaderFacts, facts: Facts) -> Sequence[Value] | Skip:
+    def values_for_workers(self, loader: LoaderFacts, facts: Facts) -> Sequence[Value] | Skip:
         if too_little := little_time_in(facts, self.phases):
             return too_little
         if loader.pickle_problem:

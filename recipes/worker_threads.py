@@ -66,7 +66,7 @@ class WorkerThreads(WorkerRecipe):
     # Expected speed-up: 1.65x and 1.13x, both within the noise (tests/gpu/RESULTS.md).
     gain = 1.03
 
-    def values_for(self, loader: LoaderFacts, facts: Facts) -> Sequence[Value] | Skip:
+    def values_for_workers(self, loader: LoaderFacts, facts: Facts) -> Sequence[Value] | Skip:
         cores = facts.workload.usable_cores
         fitting = [threads for threads in _THREADS if threads <= cores // loader.num_workers]
         if not fitting:

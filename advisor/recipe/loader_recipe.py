@@ -12,7 +12,6 @@ from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Skip, Value
 
 # Smallest share of a step that phases must take for a gain to be visible. Unitless.
 LEAST_SHARE = 0.01
-NO_LOADER = Skip("the data does not come from a DataLoader")
 
 
 def little_time_in(facts: Facts, phases: Collection[Phase]) -> Skip | None:
@@ -24,14 +23,6 @@ def little_time_in(facts: Facts, phases: Collection[Phase]) -> Skip | None:
     return Skip(f"{named} {'is' if len(phases) == 1 else 'are'} {format_percent(share, digits=1)} of the step")
 
 
-def cannot_be_copied(facts: Facts) -> Skip | None:
-    """The reason against setting any option of this loader; None where they may."""
-    loader = facts.workload.loader
-    if loader is None:
-        return NO_LOADER
-    return Skip(loader.copy_problem) if loader.copy_problem else None
-
-
 def epoch_seconds(facts: Facts) -> float | None:
     """The duration of an epoch; None when its length is not known."""
     loader, profile = facts.workload.loader, facts.profile
@@ -40,28 +31,41 @@ def epoch_seconds(facts: Facts) -> float | None:
     return loader.length * profile.step_ms / 1e3
 
 
-class WorkerRecipe(Recipe):
+class LoaderRecipe(Recipe):
+    """A recipe for a DataLoader that is made again with another option."""
+
+    attacks = frozenset({Bottleneck.INPUT})
+    phases = frozenset({Phase.DATA_WAIT})
+    stage = Stage.DATA
+
+    @abstractmethod
+    def values_for(self, loader: LoaderFacts, facts: Facts) -> Sequence[Value] | Skip:
+        """The values to try for a loader that can be made again."""
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        """The values for a loader that can be made again, or why there are none to try."""
+        loader = facts.workload.loader
+        if loader is None:
+            return Skip("the data does not come from a DataLoader")
+        return Skip(loader.copy_problem) if loader.copy_problem else self.values_for(loader, facts)
+
+
+class WorkerRecipe(LoaderRecipe):
     """A recipe for the workers of a DataLoader. Its default leaves them as PyTorch starts them.
 
     ``without_workers`` tells the person why a loader without workers has nothing for it.
     """
 
-    attacks = frozenset({Bottleneck.INPUT})
-    phases = frozenset({Phase.DATA_WAIT})
-    stage = Stage.DATA
     without_workers: ClassVar[str]
 
     @abstractmethod
-    def values_for(self, loader: LoaderFacts, facts: Facts) -> Sequence[Value] | Skip:
+    def values_for_workers(self, loader: LoaderFacts, facts: Facts) -> Sequence[Value] | Skip:
         """The values to try for a loader that has workers."""
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def values_for(self, loader: LoaderFacts, facts: Facts) -> Sequence[Value] | Skip:
         """The values for a loader with workers, or why there are none to try."""
-        loader = facts.workload.loader
-        if loader is None or loader.copy_problem:
-            return cannot_be_copied(facts) or NO_LOADER
         if loader.num_workers:
-            return self.values_for(loader, facts)
+            return self.values_for_workers(loader, facts)
         return Skip(
             f"the loader has no workers: {loader.state_problem}" if loader.state_problem else self.without_workers
         )
