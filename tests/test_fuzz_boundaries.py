@@ -19,7 +19,6 @@ from sample_session import cancelled_history, detailed_history, failed_history, 
 from advisor.cli import grammar
 from advisor.cli import main as cli
 from advisor.cli.commands.measure import measure_parser
-from advisor.cli.commands.sessions import result_of
 from advisor.errors import AdvisorError
 from advisor.experiment import events
 from advisor.experiment.past.journal import SCHEMA, open_session, sessions_folder
@@ -31,6 +30,7 @@ from advisor.figures.formatting import CONTROLS
 from advisor.headless.summary import print_summary
 from advisor.recipe.catalog import load_catalog
 from advisor.records import TargetSpec
+from advisor.report.verdict import result_line
 from advisor.source.reading import read_sources
 from advisor.target.entrypoint import load_target
 
@@ -192,7 +192,7 @@ def test_journals(examples, tmp_path, monkeypatch):
             told(error)
             return
         state = SessionState.of(past.events)
-        result_of(state)
+        result_line(state)
         random.Random(seed).choice(SHOWN)(state, past.request, catalog).encode()
 
     # Damaged keys and values of settings, and damaged times, found by earlier runs.

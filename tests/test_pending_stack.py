@@ -9,7 +9,6 @@ import json
 import pytest
 from sample_session import sample_history, sample_request
 
-from advisor.cli.commands.sessions import result_of
 from advisor.experiment import events
 from advisor.experiment.control import Decision
 from advisor.experiment.state import SessionState
@@ -23,7 +22,7 @@ from advisor.recipe.catalog import load_catalog
 from advisor.records import Mode, Outcome, Verdict
 from advisor.records.outputs import Outputs
 from advisor.report.conclusions import settings_to_export
-from advisor.report.verdict import verdict
+from advisor.report.verdict import result_line, verdict
 
 AUTOCAST, OTHERS = "precision.autocast", {"model.memory_format", "optimizer.implementation"}
 WHY = "not measured since you rejected autocast"
@@ -80,7 +79,7 @@ def test_reports_give_no_figure(pending):
     summary = summary_of(pending)
     assert WHY in summary
     assert "together they are not" not in summary
-    assert result_of(pending) == f"2 settings, {WHY}"
+    assert result_line(pending) == f"2 settings, {WHY}"
     told = json.loads(json_text(pending, sample_request(), catalog))
     stack = told["stack"]
     assert (stack["outcome"], stack["verdict"], stack["speedup"], stack["reason"]) == ("skipped", "skipped", None, WHY)
@@ -101,7 +100,7 @@ def test_when_all_is_rejected_nothing_is_left(pending):
         pending.apply(events.Decided(recipe, Decision.REJECTED))
     assert settings_to_export(pending) == {}
     assert verdict(pending).startswith("No setting is left in the combination for")
-    assert result_of(pending) == "no settings, you rejected all that was in it"
+    assert result_line(pending) == "no settings, you rejected all that was in it"
 
 
 def test_progress_lines_tell_what_a_resumed_session_holds_to():

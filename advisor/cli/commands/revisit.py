@@ -32,12 +32,12 @@ class Revisit:
 
     def run(self) -> int:
         """Show and write the outputs that were asked for, and return the exit code. Raises AdvisorError."""
-        from advisor.cli.commands.sessions import result_of
         from advisor.experiment.past.journal import open_session
         from advisor.experiment.state import SessionState
         from advisor.export.outputs import write_outputs
         from advisor.headless.summary import print_summary
         from advisor.recipe.catalog import load_catalog
+        from advisor.report.verdict import result_line
 
         past = open_session(self.session_id or None)
         state, catalog = SessionState.of(past.events), load_catalog(self.recipe_folders)
@@ -48,7 +48,7 @@ class Revisit:
             print(f"warning: {told}; name their folder with --recipes DIR.", file=sys.stderr)
         if self.show:
             file = sys.stderr if self.outputs.json_to_stdout else sys.stdout
-            print(f"Session {past.session_id}, {plain(past.request.target.command)}: {result_of(state)}", file=file)
+            print(f"Session {past.session_id}, {plain(past.request.target.command)}: {result_line(state)}", file=file)
             print_summary(state, file, catalog)
         outputs = _with_recorded_map(self.outputs, past.request)
         written = write_outputs(state, past.request, outputs, catalog)

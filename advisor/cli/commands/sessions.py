@@ -5,14 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from advisor.cli.parser import Parser
 from advisor.errors import ExitCode
 from advisor.figures.formatting import MISSING, format_seconds, plain
-
-if TYPE_CHECKING:
-    from advisor.experiment.state import SessionState
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +20,13 @@ class ShowSessions:
         from advisor.experiment.past.journal import list_sessions
         from advisor.experiment.state import SessionState
         from advisor.headless.terminal import print_text, table
+        from advisor.report.verdict import result_line
 
         made = table("session", "target", "result", "length")
         for past in list_sessions():
             state = SessionState.of(past.events)
             length = format_seconds(state.finished.session_s) if state.finished else MISSING
-            made.add_row(past.session_id, plain(past.request.target.command), result_of(state), length)
+            made.add_row(past.session_id, plain(past.request.target.command), result_line(state), length)
         if made.row_count:
             print_text(made, sys.stdout)
         else:
@@ -41,10 +38,3 @@ def parse(arguments: Sequence[str]) -> ShowSessions:
     """The options of this command. Raises UsageError."""
     Parser("perf-advisor sessions", "List the recorded sessions, the latest first.").parse(arguments)
     return ShowSessions()
-
-
-def result_of(state: SessionState) -> str:
-    """The result of a session, in a few words."""
-    from advisor.report.verdict import result_line
-
-    return result_line(state)
