@@ -124,7 +124,7 @@ class HeadlessReporter:
 
     @_lines.register
     def _(self, event: events.HardwareFound) -> Iterable[str]:
-        return filter(None, (hardware_line(event.hardware), event.hardware.gpu_note))
+        return filter(None, (_hardware_line(event.hardware), event.hardware.gpu_note))
 
     @_lines.register
     def _(self, event: events.SourceRead) -> Iterable[str]:
@@ -149,7 +149,7 @@ class HeadlessReporter:
 
     @_lines.register
     def _(self, event: events.BaselineMeasured) -> Iterable[str]:
-        return () if self.state.baseline else (f"baseline: {baseline_line(event.baseline)}",)
+        return () if self.state.baseline else (f"baseline: {_baseline_line(event.baseline)}",)
 
     @_lines.register
     def _(self, event: events.TrialsPlanned) -> Iterable[str]:
@@ -171,13 +171,13 @@ class HeadlessReporter:
         if now[0] is None:  # measured with others only: what they do together is told
             return ()
         again = " (with the new noise floor)" if told and None not in told and told[1] == now[1] else ""
-        return (f"{name_shown(record)}  {trial_effect(record, self.state.yardstick)}{again}",)
+        return (f"{_name_shown(record)}  {trial_effect(record, self.state.yardstick)}{again}",)
 
     @_lines.register
     def _(self, event: events.StackMeasured) -> Iterable[str]:
         if event.record.settings:
             settings = ", ".join(format_setting(key, value) for key, value in event.record.settings.items())
-            line = f"together: {settings}  {stack_effect(event.record, self.state.yardstick)}"
+            line = f"together: {settings}  {_stack_effect(event.record, self.state.yardstick)}"
         else:
             line = f"together: {why_no_stack(self.state)}"
         # Each move may move its figures, by less than is shown.
@@ -208,7 +208,7 @@ class HeadlessReporter:
         return (f"{words} after {format_seconds(event.session_s)}",)
 
 
-def hardware_line(hardware: Hardware) -> str:
+def _hardware_line(hardware: Hardware) -> str:
     """The machine in one line: its GPUs, its processor."""
     host = hardware.host
     names = [gpu.name for gpu in hardware.gpus]
@@ -246,7 +246,7 @@ def _effect_on_the_stack(record: TrialRecord) -> str:
     return f"{effect_words(record, format_interval)}, {shown}"
 
 
-def name_shown(record: TrialRecord) -> str:
+def _name_shown(record: TrialRecord) -> str:
     """A candidate's name; of one that failed also that it was tried with others."""
     return record.candidate.name if record.result.measured else record.label
 
@@ -261,7 +261,7 @@ def _effect(result: TrialResult, comparison: Comparison | None, by: Yardstick | 
     return f"{format_interval(comparison)} {comparison.verdict}"
 
 
-def stack_effect(stack: StackRecord, by: Yardstick | None) -> str:
+def _stack_effect(stack: StackRecord, by: Yardstick | None) -> str:
     """The stack's effect and its kind of confirmation, or the reason for none."""
     if stack.pending:
         return stack.result.reason
@@ -270,7 +270,7 @@ def stack_effect(stack: StackRecord, by: Yardstick | None) -> str:
     return f"{_effect(stack.result, stack.comparison, by)}{f', {how_confirmed(stack)}' if stack.settings else ''}"
 
 
-def baseline_line(baseline: BaselineRecord) -> str:
+def _baseline_line(baseline: BaselineRecord) -> str:
     """The baseline's step, samples per second, memory and noise."""
     step, rate = format_ms(baseline.step_ms), format_rate(baseline.samples_per_s)
     memory, noise = format_bytes(baseline.result.peak_reserved_bytes), noise_words(baseline)
