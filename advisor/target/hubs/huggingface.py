@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -173,13 +174,19 @@ def _random_weights(transformers: Any, config: Any, spec: TargetSpec) -> nn.Modu
     return _of_config(kind, config)
 
 
+def _lacking(told: str, config: Any) -> str:
+    """An option that a complaint names and the configuration leaves open; any option as an example where none is."""
+    named = (word for word in re.findall(r"[a-z]\w+", told) if getattr(config, word, "") is None)
+    return f"{next(named, 'num_hidden_layers')}=2"
+
+
 def _of_config(kind: Any, config: Any) -> nn.Module:
     try:
         model: nn.Module = kind(config)
     except ValueError as error:  # a default configuration may lack what each checkpoint says
         raise TargetError(
             f"{kind.__name__} cannot be made of this configuration: {' '.join(str(error).split())[:160]}",
-            "Give what it lacks behind --, as in `-- num_hidden_layers=2`, or a folder with a config.json.",
+            f"Give what it lacks behind --, as in `-- {_lacking(str(error), config)}`, or a folder with a config.json.",
         ) from error
     return model
 
