@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import collections
+import contextvars
 import functools
+import importlib
+import os
 import sys
 import types
 
@@ -105,7 +108,15 @@ def set_class(value):
     Holder.factor = value
 
 
+VARIABLE = contextvars.ContextVar("factor", default=1.0)
+VALUE_NOW = VARIABLE.get
+
+
 READINGS = {
+    "context variable": (lambda: VARIABLE.get(), VARIABLE.set),  # noqa: PLW0108 - by its name
+    "method of a context variable": (lambda: VALUE_NOW(), VARIABLE.set),  # noqa: PLW0108 - by its name
+    "environment": (lambda: float(os.environ["FACTOR"]), lambda value: os.environ.__setitem__("FACTOR", str(value))),
+    "getenv": (lambda: float(os.getenv("FACTOR", "1")), lambda value: os.environ.__setitem__("FACTOR", str(value))),
     "global": (factor_of_global, set_global),
     "namespace": (lambda: OPTIONS.factor, lambda value: setattr(OPTIONS, "factor", value)),
     "list in a dictionary": (lambda: TABLE["factor"][0], lambda value: TABLE["factor"].__setitem__(0, value)),
@@ -131,6 +142,7 @@ READINGS = {
 @pytest.mark.parametrize("reading", list(READINGS))
 def test_a_number_that_changes_is_followed_wherever_it_is(reading, monkeypatch):
     monkeypatch.setitem(sys.modules, OTHERS.__name__, OTHERS)
+    monkeypatch.setenv("FACTOR", "1.0")
     read, write = READINGS[reading]
 
     def make():
@@ -148,6 +160,34 @@ def test_a_number_that_changes_is_followed_wherever_it_is(reading, monkeypatch):
         return Loop(step, [model], [optimizer])
 
     step = agree(make, change=lambda at, loop: write(1.0 if at < 6 else 2.0), data=batches(16))
+    assert step.graph.captures == 2, step.refusal or step.patience.reason
+
+
+@pytest.mark.parametrize("by_module", [False, True])
+def test_a_number_that_a_function_of_a_package_reads_is_followed(by_module, monkeypatch, tmp_path):
+    package = tmp_path / "site-packages" / "factors_of_this_test.py"
+    package.parent.mkdir()
+    package.write_text("F = 1.0\n\n\ndef get():\n    return F\n\n\ndef put(to):\n    global F\n    F = to\n")
+    monkeypatch.syspath_prepend(package.parent)
+    monkeypatch.delitem(sys.modules, "factors_of_this_test", raising=False)
+    factors = importlib.import_module("factors_of_this_test")
+    get = factors.get
+
+    def make():
+        factors.put(1.0)
+        model = net()
+        optimizer = sgd(model)
+
+        def step(batch):
+            loss = (factors.get() if by_module else get()) * model(batch).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return Loop(step, [model], [optimizer])
+
+    step = agree(make, change=lambda at, loop: factors.put(1.0 if at < 6 else 2.0), data=batches(16))
     assert step.graph.captures == 2, step.refusal or step.patience.reason
 
 

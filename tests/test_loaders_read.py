@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 from advisor.errors import RefusedError
 from advisor.portable.worker_samples import DRAWN_ON, REMEMBERED
 from advisor.recipe.rebuild import loader_with, loader_with_workers
+from advisor.trial.measurement.draws import side_effects_undone
 
 pytestmark = pytest.mark.process
 OPTIONS = "options_of_a_dataset"
@@ -243,3 +244,11 @@ def test_another_collate_function_finds_the_samples_of_a_batch_that_was_read_at_
     usual = list(DataLoader(pairs, batch_size=4))
     loader.collate_fn = lambda samples: default_collate([(2 * value, number) for value, number in samples])
     assert [batch[0].tolist() for batch in loader] == [(2 * batch[0]).tolist() for batch in usual]
+
+
+def test_what_is_read_around_a_dataset_is_no_global_name_afterwards(monkeypatch):
+    data, _ = in_a_module(monkeypatch)
+    before = dict(globals())
+    with side_effects_undone(DataLoader(data, batch_size=4)):
+        pass
+    assert globals().keys() == before.keys()

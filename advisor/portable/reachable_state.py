@@ -12,10 +12,12 @@ import enum
 import functools
 import itertools
 import operator
+import os
 import random
 import sys
 import types
 import typing
+from contextvars import ContextVar
 from itertools import chain
 
 import torch
@@ -24,7 +26,7 @@ from advisor.portable.nested import slots_of
 from advisor.portable.optimizer_steps import updates_without_host
 from advisor.portable.places import PACKAGES, STANDARD, Place, is_plain, put_at, value_at, value_of_cell
 from advisor.portable.python_state import NAMESPACES, OF_TORCH
-from advisor.portable.reached import names_of_globals
+from advisor.portable.reached import ENVIRONMENT, names_of_globals
 from advisor.portable.read_code import codes_of
 from advisor.portable.watching import Places
 
@@ -178,6 +180,11 @@ class ReachableState:
         elif isinstance(thing, types.ModuleType):
             if is_users(thing):
                 self._look_at_some(label, vars(thing), vars(thing))
+                return
+            functions = [(name, one) for name, one in list(vars(thing).items()) if is_function_of_package(one)]
+            self._unnamed += [(name, functools.partial(self._waiting.append, (name, one))) for name, one in functions]
+        elif isinstance(thing, ContextVar):
+            self._note_single(label, thing, "")
         elif isinstance(thing, type):
             self._look_at_class(thing, makes=True)
         else:
@@ -266,6 +273,8 @@ class ReachableState:
             self._look_at_dict(label, vars(function))
         if is_in_package(code.co_filename) and code.co_filename not in self._own_files:
             self._waiting += [(name, value_of_cell(cell)) for name, cell in cells]
+            if is_function_of_package(function):
+                self._look_at_plain(function)
             return
         for name, cell in cells:
             self._note_single(name, cell, "")
@@ -273,6 +282,9 @@ class ReachableState:
         for part in codes_of(code):
             self._look_at_imported(part, function.__globals__)
             self._names.update(part.co_names)
+            if not ENVIRONMENT.isdisjoint(part.co_names):
+                self._arrays.append(Environment())
+                self.facts["os.environ"] = Environment().tobytes()
             if not ANYTHING.isdisjoint(part.co_names):
                 self.cannot_watch = (
                     f"{function.__name__} may reach anything by {', '.join(ANYTHING & {*part.co_names})}"
@@ -280,6 +292,12 @@ class ReachableState:
             self._names.update(names_by_text(part))
         for name in names_of_globals(code):
             if name in function.__globals__ or not hasattr(builtins, name):
+                self._note_single(name, function.__globals__, name)
+
+    def _look_at_plain(self, function: types.FunctionType) -> None:
+        """Look at the plain values that a function of a package reads among its module's names."""
+        for name in names_of_globals(function.__code__):
+            if name in function.__globals__ and is_plain(function.__globals__[name]):
                 self._note_single(name, function.__globals__, name)
 
     def _look_at_imported(self, code: types.CodeType, around: dict[str, typing.Any]) -> None:
@@ -316,6 +334,21 @@ class ReachableState:
         if isinstance(value, torch.Tensor) and not isinstance(place[0], (tuple, set, frozenset)):
             self.places[label] = place
         self._waiting.append((label, value))
+
+
+class Environment:
+    """The environment, compared as arrays are."""
+
+    def tobytes(self) -> bytes:
+        """All of it."""
+        return repr(sorted(os.environ.items())).encode("utf-8", "surrogateescape")
+
+
+def is_function_of_package(one: typing.Any) -> bool:
+    """Whether a thing is a function of an installed package that is neither Python's, NumPy's nor PyTorch's."""
+    package = str(getattr(one, "__module__", "")).partition(".")[0]
+    known = package in ("torch", "numpy") or package in sys.stdlib_module_names
+    return isinstance(one, types.FunctionType) and not known and is_in_package(one.__code__.co_filename)
 
 
 def names_by_text(code: types.CodeType) -> set[str]:

@@ -25,9 +25,10 @@ MOST_WATCHED = 64
 MOST_BYTES = 64_000_000
 # Arrays of at most this size are compared by their contents before each batch too: some 0.1 ms each.
 MOST_BYTES_WATCHED = 100_000
-# The instructions for a global name, or for one of the function around; what stands behind a dot is none, though code
-# lists it among its names too.
-OF_GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_DEREF"}
+# The instructions for a global name; what stands behind a dot is none, though code lists it among its names too.
+OF_GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"}
+# Those by which code reads a name from around it, and an attribute of that.
+OF_NAMES_AROUND = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"}
 OF_ATTRIBUTES = {"LOAD_ATTR", "LOAD_METHOD"}
 # Names in ``os`` that read the environment.
 ENVIRONMENT = {"environ", "getenv"}
@@ -80,7 +81,7 @@ def things_in(one: typing.Any) -> list[typing.Any]:
     if isinstance(one, (torch.Tensor, torch.Generator, types.ModuleType, type)):
         return list(data_of_class(one).values()) if isinstance(one, type) else []
     if isinstance(one, types.FunctionType):
-        return [] if is_of_a_library(one) else [*closed_over(one), *globals_of(one).values()]
+        return [] if is_of_a_library(one) else list(read_around(one).values())
     if isinstance(one, (types.MethodType, functools.partial)):
         return parts_with_code(one)
     kinds = [kind for kind in type(one).__mro__ if not is_of_a_library(kind)]
@@ -155,8 +156,7 @@ def names_read_in(one: typing.Any) -> dict[str, typing.Any]:
         return data_of_class(one)
     if not isinstance(one, types.FunctionType) or is_of_a_library(one):
         return {}
-    read = {**variables_around(one), **globals_of(one)}
-    return {name: value for name, value in read.items() if is_value(value) or is_written_to(value)}
+    return {name: value for name, value in read_around(one).items() if is_value(value) or is_written_to(value)}
 
 
 def is_written_to(value: typing.Any) -> bool:
@@ -240,13 +240,19 @@ def is_of_a_library(one: typing.Any) -> bool:
 
 
 def globals_of(function: typing.Any) -> dict[str, typing.Any]:
-    """The names from around it that a function reads or sets, also in functions within it, with their present values.
+    """The global names that a function reads or sets, also in functions within it, with their present values."""
+    held = function.__globals__
+    return {name: held[name] for name in names_of_globals(function.__code__) if name in held}
+
+
+def read_around(function: typing.Any) -> dict[str, typing.Any]:
+    """The variables around a function and the global names that it reads or sets, with their present values.
 
     Of a module of the user's own it is what is read there, as ``options.size``, and of ``os`` the environment.
     """
     around = variables_around(function)
-    found: dict[str, typing.Any] = {}
-    for name in names_of_globals(function.__code__):
+    found = {**around, **globals_of(function)}
+    for name in names_asked(function.__code__):
         first, *inside = name.split(".")
         value = around.get(first, function.__globals__.get(first, Nothing))
         if value is os and not ENVIRONMENT.isdisjoint(inside):
@@ -268,14 +274,22 @@ def is_the_users(module: typing.Any) -> bool:
 
 @functools.lru_cache(MOST_LOOKED_AT)
 def names_of_globals(code: types.CodeType) -> tuple[str, ...]:
-    """The global names in a piece of code, also with the attributes that are asked of them: ``options.train.size``."""
+    """The global names in a piece of code."""
+    names = [one.argval for one in dis.get_instructions(code) if one.opname in OF_GLOBALS]
+    within = [name for part in code.co_consts if isinstance(part, types.CodeType) for name in names_of_globals(part)]
+    return tuple(dict.fromkeys([*names, *within]))
+
+
+@functools.lru_cache(MOST_LOOKED_AT)
+def names_asked(code: types.CodeType) -> tuple[str, ...]:
+    """The attributes that code asks of names from around it, such as ``options.train.size``."""
     names: list[str] = []
     asked = ""
     for one in dis.get_instructions(code):
         asked = f"{asked}.{one.argval}" if asked and one.opname in OF_ATTRIBUTES else ""
-        asked = one.argval if one.opname in OF_GLOBALS else asked
         names += [asked] * bool(asked)
-    within = [name for part in code.co_consts if isinstance(part, types.CodeType) for name in names_of_globals(part)]
+        asked = one.argval if one.opname in OF_NAMES_AROUND else asked
+    within = [name for part in code.co_consts if isinstance(part, types.CodeType) for name in names_asked(part)]
     return tuple(dict.fromkeys([*names, *within]))
 
 
