@@ -66,7 +66,7 @@ class Action:
     """Something the person can do. Its owner's method ``action_NAME`` does it, by the last part of the id.
 
     ``views`` own it and have the method each; where there is none, the screen or the app does. ``does`` is the Textual
-    action where it is another than the name.
+    action where it is another than the name; those of the session are all steered by their names.
     """
 
     id: str
@@ -81,7 +81,8 @@ class Action:
     @property
     def action(self) -> str:
         """The Textual action string."""
-        return self.does or self.id.rpartition(".")[2]
+        owner, _, name = self.id.rpartition(".")
+        return self.does or (f"steer('{name}')" if owner == "session" else name)
 
     @property
     def key_display(self) -> str | None:
@@ -108,43 +109,16 @@ ACTIONS = (
         "c",
         "Continue",
         "Go on measuring where this recorded session ended; what it measured is kept",
-        does="steer('continue')",
     ),
+    Action("session.skip", "x", "Skip", "Skip the running trial; the session goes on without it"),
     Action(
-        "session.skip",
-        "x",
-        "Skip",
-        "Skip the running trial; the session goes on without it",
-        does="steer('skip')",
+        "session.stop", "x", "Stop", "Stop what is measured again after the session; the session and its figures stay"
     ),
+    Action("session.pause", "space", "Pause", "Pause before the next trial; the time left stands still meanwhile"),
+    Action("session.go_on", "space", "Go on", "End the pause"),
+    Action("session.untried", "R", "Try the rest", "After the session: try what it had no time for, for as long again"),
     Action(
-        "session.stop",
-        "x",
-        "Stop",
-        "Stop what is measured again after the session; the session and its figures stay",
-        does="steer('stop')",
-    ),
-    Action(
-        "session.pause",
-        "space",
-        "Pause",
-        "Pause before the next trial; the time left stands still meanwhile",
-        does="steer('pause')",
-    ),
-    Action("session.go_on", "space", "Go on", "End the pause", does="steer('go_on')"),
-    Action(
-        "session.untried",
-        "R",
-        "Try the rest",
-        "After the session: try what it had no time for, for as long again",
-        does="steer('untried')",
-    ),
-    Action(
-        "session.gpus",
-        "G",
-        "GPUs",
-        "Choose on how many GPUs to train, after the search on one",
-        does="choose_gpus",
+        "session.gpus", "G", "GPUs", "Choose on how many GPUs to train, after the search on one", does="choose_gpus"
     ),
     Action(
         "advice.accept",
@@ -168,13 +142,7 @@ ACTIONS = (
         ("advice",),
         footer=False,
     ),
-    Action(
-        "advice.undo",
-        "u",
-        "Undo",
-        "Take the last decision back, one after another",
-        ("trials", "advice"),
-    ),
+    Action("advice.undo", "u", "Undo", "Take the last decision back, one after another", ("trials", "advice")),
     Action("trial.retry", "t", "Retry", "Run the selected trial again", ("trials", "advice")),
     Action(
         "view.copy",
@@ -228,33 +196,14 @@ ACTIONS = (
         "plus",
         "1 min more",
         "Give the session one more minute; after its end, search on for a minute",
-        does="steer('minute')",
     ),
-    Action(
-        "session.finish",
-        "E",
-        "End and report",
-        "End the session now and report what it has measured",
-        does="steer('finish')",
-    ),
+    Action("session.finish", "E", "End and report", "End the session now and report what it has measured"),
     *(
-        Action(
-            f"view.{view.id}",
-            view.key,
-            view.title,
-            view.description,
-            does=f"show_view('{view.id}')",
-            footer=False,
-        )
+        Action(f"view.{view.id}", view.key, view.title, view.description, does=f"show_view('{view.id}')", footer=False)
         for view in VIEWS
     ),
     Action(
-        "app.open",
-        "O",
-        "Open",
-        "Show another recorded session in place of this one",
-        does="open_session",
-        footer=False,
+        "app.open", "O", "Open", "Show another recorded session in place of this one", does="open_session", footer=False
     ),
     Action(
         "app.compare",

@@ -115,8 +115,8 @@ def test_what_follows_from_skipping_is_told() -> None:
 
 
 def test_every_steering_key_is_in_the_palette_and_the_help() -> None:
-    steering = [action for action in ACTIONS if action.does.startswith("steer")]
-    assert {action.does.removeprefix("steer") for action in steering} == {
+    steering = [action for action in ACTIONS if action.action.startswith("steer")]
+    assert {action.action.removeprefix("steer") for action in steering} == {
         f"('{name}')" for name in ("continue", "skip", "stop", "pause", "go_on", "minute", "untried", "finish")
     }
     assert all(action.palette and not action.views for action in steering)
