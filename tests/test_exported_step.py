@@ -72,7 +72,7 @@ def test_names_of_portable_modules_are_unique():
         for module in modules
         for one in definitions_in(module)
         if not one.is_import and not one.is_constant
-        for name in one.names
+        for name in one.binds
     ]
     assert [name for name, count in Counter(names).items() if count > 1] == []
 

@@ -73,7 +73,7 @@ def _chosen(catalog: Catalog, settings: Mapping[str, Value], mode: Mode) -> list
 def _held_by(codes: Iterable[str]) -> Collection[str]:
     """The names of the module of loaders where one of these codes contains it as a whole; else none."""
     every = [one for module in modules_in_order(["loaders"]) for one in definitions_in(module) if not one.is_import]
-    of_loaders = {name for one in every for name in one.names}
+    of_loaders = {name for one in every for name in one.binds}
     return of_loaders if any(of_loaders <= top_level.bindings(code).keys() for code in codes) else ()
 
 
@@ -95,7 +95,7 @@ def _plan_data(plan: StepPlan, code: str) -> str:
     return "\n".join(["# How a step runs.", "PLAN = {", *lines, "}", "StepPlan = SimpleNamespace"])
 
 
-def _data_parts(codes: Mapping[str, str], file: str, prepare: str) -> dict[str, top_level.Parts]:
+def _data_parts(codes: Mapping[str, str], file: str, prepare: str) -> dict[str, top_level.Hoisted]:
     """The code of the loader's recipes by key, split for the top of the file, which worker processes import.
 
     ``file`` is the rest of the file, and ``prepare`` the function as it is without these recipes.
@@ -106,7 +106,7 @@ def _data_parts(codes: Mapping[str, str], file: str, prepare: str) -> dict[str, 
     for key, code in codes.items():
         others = top_level.locals_of(prepare)
         others |= {name for names in bound.values() for name, text in names.items() if bound[key].get(name) != text}
-        parts = top_level.split(code, taken, others)
+        parts = top_level.hoist(code, taken, others)
         taken |= top_level.bindings("\n".join([*parts.imports, *parts.constants, *parts.definitions]))
         found[key] = parts
     return found
@@ -155,7 +155,7 @@ def _imported(chosen: list[tuple[Recipe, Value]], imports: list[str]) -> str:
 
 
 def _prepare(
-    chosen: list[tuple[Recipe, Value]], plan: StepPlan, wrapper: str, data: Mapping[str, top_level.Parts]
+    chosen: list[tuple[Recipe, Value]], plan: StepPlan, wrapper: str, data: Mapping[str, top_level.Hoisted]
 ) -> str:
     pairs = [(recipe, value) for recipe, value in chosen if not recipe.compiles]
     blocks = [block for recipe, value in pairs for block in _prepared(recipe, value, data.get(recipe.key))]
@@ -197,7 +197,7 @@ def _compiled(chosen: list[tuple[Recipe, Value]], plan: StepPlan) -> Iterator[st
         yield without_library(how).strip("\n")
 
 
-def _prepared(recipe: Recipe, value: Value, parts: top_level.Parts | None) -> Iterator[str]:
+def _prepared(recipe: Recipe, value: Value, parts: top_level.Hoisted | None) -> Iterator[str]:
     """A recipe's part of prepare(): its code, or what is not at the top, under a comment that says what it is."""
     label = f"# {_label(recipe, value)}"
     if recipe.stage is Stage.STEP:

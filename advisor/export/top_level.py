@@ -1,6 +1,7 @@
-"""The top level of an exported file: what it takes from ``portable/``, and what moves there from recipes' code.
+"""The top level of an exported file: code from ``portable/``, and definitions that are hoisted from recipes' code.
 
-What is defined inside ``prepare`` cannot be pickled, and so cannot be sent to workers that are started afresh.
+A class or a function that is defined inside ``prepare`` cannot be pickled, so workers that are started afresh could not
+get it.
 """
 
 from __future__ import annotations
@@ -11,17 +12,47 @@ import symtable
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from advisor.portable import module_text, modules_in_order, source
 
-# What only prepare() has.
+_MOVABLE = (ast.Import, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+# Names that exist inside prepare() only.
 _OF_PREPARE = frozenset({"model", "optimizer", "loader", "loss_fn", "device"})
+# Modules of steps; the modules that these import belong to them.
+STEP_MODULES = ("graphed_own_step", "graphed_around_loss", "regions", "launched", "device_loader")
+# Of these, the modules that recipes show as code of their own.
+SHOWN_BY_RECIPES = ("regions", "compiled_module", "optimizer_options", "collector")
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """A recipe's code: import statements, constants and definitions with the comments above them, and the rest."""
+class Statement:
+    """A statement at the top level of code, with the comments above it. Two with the same text are equal.
+
+    ``lines`` are the numbers of its lines, from 0, with the empty ones below. ``binds`` has the names that it binds,
+    each with a text that is the same where the name means the same. ``needs`` are the names that it uses of others.
+    """
+
+    text: str
+    node: ast.stmt = field(compare=False)
+    lines: range = field(compare=False)
+    binds: Mapping[str, str] = field(compare=False)
+    needs: frozenset[str] = field(compare=False)
+
+    @property
+    def is_import(self) -> bool:
+        """Whether it imports modules or names from one."""
+        return isinstance(self.node, ast.Import | ast.ImportFrom)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether it assigns a value to a name."""
+        return isinstance(self.node, ast.Assign | ast.AnnAssign)
+
+
+@dataclass(frozen=True, slots=True)
+class Hoisted:
+    """A recipe's code, divided: imports, constants and definitions for the top of the file, and the rest."""
 
     imports: tuple[str, ...]
     constants: tuple[str, ...]
@@ -29,39 +60,31 @@ class Parts:
     rest: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Movable:
-    """A statement that could stand at the top: its text, its lines (from 0), and the names that it binds and needs."""
+def hoist(code: str, taken: Mapping[str, str], others: Collection[str] = ()) -> Hoisted:
+    """Divide a recipe's code into statements for the top of the file, and the rest, which stays in ``prepare``.
 
-    node: ast.stmt
-    text: str
-    lines: range
-    binds: Mapping[str, str]
-    needs: frozenset[str]
+    Imports, functions, classes and constants (``NAME = literal``) are hoisted. A statement stays in ``prepare``
 
-
-def split(code: str, taken: Mapping[str, str], others: Collection[str] = ()) -> Parts:
-    """Split a recipe's code into the part for the top of a file that binds the names ``taken`` already, and the rest.
-
-    Those are imports, functions, classes and constants (``NAME = literal``). One stays with the rest when it uses a
-    name that only ``prepare`` or the rest has, when it binds one that has another meaning in the file, and when the
-    rest uses one that it binds and that ``others`` bind inside ``prepare``: there, the name would be theirs.
+    - where it uses a name that only ``prepare`` or the rest has;
+    - where it binds a name that means something else in the file, by ``taken``;
+    - where the rest uses a name that it binds and that ``others``, the other code of ``prepare``, bind as well: the
+      rest would get theirs.
     """
     lines = code.splitlines()
-    movable = [one for one in _movable(code) if all(taken.get(name, text) == text for name, text in one.binds.items())]
+    hoisted = [one for one in _hoistable(code) if all(taken.get(name) in (None, one.binds[name]) for name in one.binds)]
     while True:
-        moved = {place for one in movable for place in one.lines}
+        moved = {place for one in hoisted for place in one.lines}
         rest = "\n".join(line for place, line in enumerate(lines) if place not in moved).strip("\n")
         local = _OF_PREPARE | set(bindings(rest))
         ambiguous = local | set(needs(rest)).intersection(others)
-        staying = [one for one in movable if one.needs & local or one.binds.keys() & ambiguous]
+        staying = [one for one in hoisted if one.needs & local or one.binds.keys() & ambiguous]
         if not staying:
             break
-        movable = [one for one in movable if one not in staying]
-    return Parts(
-        tuple(one.text for one in movable if _is_import(one.node)),
-        tuple(one.text for one in movable if _is_constant(one.node)),
-        tuple(one.text for one in movable if not _is_import(one.node) and not _is_constant(one.node)),
+        hoisted = [one for one in hoisted if one not in staying]
+    return Hoisted(
+        tuple(one.text for one in hoisted if one.is_import),
+        tuple(one.text for one in hoisted if one.is_constant),
+        tuple(one.text for one in hoisted if not one.is_import and not one.is_constant),
         rest,
     )
 
@@ -74,17 +97,17 @@ def locals_of(function: str) -> set[str]:
 
 def bindings(code: str) -> dict[str, str]:
     """The names that code binds at its top level, each with its definition if that can be moved, else with no text."""
-    found = dict.fromkeys(_bound(symtable.symtable(code, "code", "exec")), "")
-    for one in _movable(code):
+    found = dict.fromkeys(bound_by(code), "")
+    for one in _hoistable(code):
         found |= one.binds
     return found
 
 
-def import_blocks(statements: Iterable[str]) -> tuple[str, str]:
+def import_blocks(imports: Iterable[str]) -> tuple[str, str]:
     """Import statements, each once and sorted as formatters do: those of the standard library, and the others."""
     modules: set[tuple[str, str]] = set()
     members: dict[str, set[str]] = {}
-    for node in ast.parse("\n".join(statements)).body:
+    for node in ast.parse("\n".join(imports)).body:
         if isinstance(node, ast.Import):
             modules |= {(alias.name, ast.unparse(alias)) for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -95,22 +118,22 @@ def import_blocks(statements: Iterable[str]) -> tuple[str, str]:
     return "\n".join(standard), "\n".join(text for _, text in lines if text not in standard)
 
 
-def _movable(code: str) -> Iterator[_Movable]:
+def statements(code: str) -> Iterator[Statement]:
+    """The statements at the top level of code; those that share a line with another are left out."""
     lines = code.splitlines()
     body = ast.parse(code).body
     shared = Counter(place for node in body for place in _lines_of(node))
     for node in body:
         own = _lines_of(node)
-        if any(shared[place] > 1 for place in own) or not _can_move(node):
+        if any(shared[place] > 1 for place in own):
             continue
-        above = own.start
-        while not _is_import(node) and above and lines[above - 1].startswith("#"):
+        above, below = own.start, own.stop
+        while not isinstance(node, ast.Import | ast.ImportFrom) and above and lines[above - 1].startswith("#"):
             above -= 1
-        below = own.stop
         while below < len(lines) and not lines[below].strip():
             below += 1
         text = "\n".join(lines[above : own.stop])
-        yield _Movable(node, text, range(above, below), _binds(node, text), frozenset(needs(text)))
+        yield Statement(text, node, range(above, below), _binds(node, text), frozenset(needs(text)))
 
 
 def _lines_of(node: ast.stmt) -> range:
@@ -120,13 +143,18 @@ def _lines_of(node: ast.stmt) -> range:
     return range(first - 1, node.end_lineno or node.lineno)
 
 
-def _can_move(node: ast.stmt) -> bool:
-    if isinstance(node, ast.ImportFrom):
-        return node.level == 0 and node.module != "__future__"
-    return isinstance(node, ast.Import | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) or _is_constant(node)
+def _hoistable(code: str) -> Iterator[Statement]:
+    """The statements that mean the same at the top of another file."""
+    for one in statements(code):
+        if isinstance(one.node, ast.ImportFrom):
+            movable = one.node.level == 0 and one.node.module != "__future__"
+        else:
+            movable = isinstance(one.node, _MOVABLE) or _is_literal_constant(one.node)
+        if movable:
+            yield one
 
 
-def _is_constant(node: ast.stmt) -> bool:
+def _is_literal_constant(node: ast.stmt) -> bool:
     """Whether a statement gives a name in capitals a literal."""
     if not (isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name)):
         return False
@@ -137,10 +165,6 @@ def _is_constant(node: ast.stmt) -> bool:
     return node.targets[0].id.isupper()
 
 
-def _is_import(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Import | ast.ImportFrom)
-
-
 def _binds(node: ast.stmt, text: str) -> dict[str, str]:
     """The names that a statement binds, with text that is the same where they mean the same."""
     if isinstance(node, ast.ImportFrom):
@@ -148,20 +172,17 @@ def _binds(node: ast.stmt, text: str) -> dict[str, str]:
     if isinstance(node, ast.Import):
         names = [(alias, alias.name.partition(".")[0]) for alias in node.names]
         return {alias.asname or top: f"import {alias.name if alias.asname else top}" for alias, top in names}
-    return dict.fromkeys(_bound(symtable.symtable(text, "code", "exec")), text)
+    return dict.fromkeys(bound_by(text), text)
 
 
 def bound_by(code: str) -> Iterator[str]:
-    """The names that a piece of code binds at its top level."""
-    return _bound(symtable.symtable(code, "code", "exec"))
-
-
-def _bound(table: symtable.SymbolTable) -> Iterator[str]:
-    return (symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned() or symbol.is_imported())
+    """The names that code binds at its top level."""
+    symbols = symtable.symtable(code, "code", "exec").get_symbols()
+    return (symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported())
 
 
 def needs(text: str) -> Iterator[str]:
-    """The names that a statement takes from the module that it stands in."""
+    """The names that code uses of the module around it."""
     tables = [symtable.symtable(text, "code", "exec")]
     while tables:
         table = tables.pop()
@@ -171,31 +192,9 @@ def needs(text: str) -> Iterator[str]:
         tables += table.get_children()
 
 
-# What steps consist of, with the modules that these import.
-STEP_MODULES = ("graphed_own_step", "graphed_around_loss", "regions", "launched", "device_loader")
-# Of these, what recipes show as code of their own.
-SHOWN_BY_RECIPES = (
-    ("regions",),
-    ("compiled_module",),
-    ("optimizer_options",),
-    ("collector",),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Definition:
-    """A statement at the top level of a module: its text with the comments above, and the names it binds and needs."""
-
-    text: str
-    names: frozenset[str]
-    needs: frozenset[str]
-    is_import: bool
-    is_constant: bool
-
-
 @dataclass(frozen=True, slots=True)
 class Library:
-    """The parts that a file takes over: import statements, and the text of the definitions."""
+    """The code of ``portable/`` that a file contains: import statements, and the text of the definitions."""
 
     imports: tuple[str, ...]
     text: str
@@ -220,22 +219,22 @@ def library_for(codes: Iterable[str], held: Collection[str] = ()) -> Library:
 
 def without_library(code: str) -> str:
     """A recipe's code without the modules that the top level of the file has anyway."""
-    for modules in SHOWN_BY_RECIPES:
-        code = code.replace(source(*modules).strip(), "")
+    for module in SHOWN_BY_RECIPES:
+        code = code.replace(source(module).strip(), "")
     return code.lstrip("\n")
 
 
 @functools.cache
-def definitions_of(modules: tuple[str, ...]) -> Mapping[str, Sequence[Definition]]:
+def definitions_of(modules: tuple[str, ...]) -> Mapping[str, Sequence[Statement]]:
     """The definitions of portable modules and those that they import, by name, each behind those that it needs.
 
     Raises ValueError where two modules give a name two meanings, since a file has only one place for it. Only imports
     may share a name: ``import collections`` and ``import collections.abc``.
     """
-    found: dict[str, list[Definition]] = {}
+    found: dict[str, list[Statement]] = {}
     for module in modules_in_order(modules):
         for one in definitions_in(module):
-            for name in one.names:
+            for name in one.binds:
                 others = found.setdefault(name, [])
                 if others and not one.is_import:
                     raise ValueError(f"{name} of portable/{module}.py has another meaning in a module used with it")
@@ -244,40 +243,29 @@ def definitions_of(modules: tuple[str, ...]) -> Mapping[str, Sequence[Definition
 
 
 @functools.cache
-def definitions_in(module: str) -> tuple[Definition, ...]:
+def definitions_in(module: str) -> tuple[Statement, ...]:
     """The statements of a portable module, without its docstring and without imports from this package."""
-    text = module_text(module)
-    lines = text.splitlines()
-    found: list[Definition] = []
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            found += _imports(node)
-        elif not isinstance(node, ast.Expr):
-            found.append(_definition(node, lines))
+    found: list[Statement] = []
+    for one in statements(module_text(module)):
+        if isinstance(one.node, ast.Import | ast.ImportFrom):
+            found += _single_imports(one.node)
+        elif not isinstance(one.node, ast.Expr):
+            found.append(one)
     return tuple(found)
 
 
-def _imports(node: ast.Import | ast.ImportFrom) -> Iterator[Definition]:
+def _single_imports(node: ast.Import | ast.ImportFrom) -> Iterator[Statement]:
+    """An import as statements with one name each; none for what exported files have no use for."""
     module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
     if module == "__future__" or module.startswith("advisor"):
         return
     for alias in node.names:
-        text = f"from {module} import {ast.unparse(alias)}" if module else f"import {ast.unparse(alias)}"
-        name = alias.asname or alias.name.partition(".")[0]
-        yield Definition(text, frozenset({name}), frozenset(), is_import=True, is_constant=False)
+        single = ast.ImportFrom(module, [alias], 0) if module else ast.Import([alias])
+        text = ast.unparse(single)
+        yield Statement(text, single, range(0), _binds(single, text), frozenset())
 
 
-def _definition(node: ast.stmt, lines: list[str]) -> Definition:
-    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
-    first = min([node.lineno, *(decorator.lineno for decorator in decorators)]) - 1
-    while first and lines[first - 1].startswith("#"):
-        first -= 1
-    text = "\n".join(lines[first : node.end_lineno])
-    is_constant = isinstance(node, ast.Assign | ast.AnnAssign)
-    return Definition(text, frozenset(bound_by(text)), frozenset(needs(text)), is_import=False, is_constant=is_constant)
-
-
-def _joined(definitions: Iterable[Definition]) -> str:
+def _joined(definitions: Iterable[Statement]) -> str:
     """The text of definitions, constants in blocks and the others two lines apart, as formatters write them."""
     text, before = "", None
     for one in definitions:
