@@ -245,9 +245,9 @@ class Finder:
             return
         own = namespace_of(value)
         self.spaces[id(own)] = own
-        within, inside = parts_inside(value, read)
-        for holder, name, part in inside:
-            self.look_at(holder, name, part, within, depth)
+        names, children = children_of(value, read)
+        for holder, name, child in children:
+            self.look_at(holder, name, child, names, depth)
         if not isinstance(value, (*CONTAINERS, types.ModuleType, torch.Tensor)) and not is_of_package(type(value)):
             self.add_hidden(type(value), own, with_methods(type(value), read))
             self.look_inside(type(value), read, depth)
@@ -301,8 +301,12 @@ def is_held_by_class(name: str, value: typing.Any) -> bool:
     return not name.startswith("__") and not callable(value) and not hasattr(type(value), "__get__")
 
 
-def parts_inside(value: typing.Any, read: Names) -> tuple[Names, list[tuple[typing.Any, typing.Any, typing.Any]]]:
-    """The names that count among the parts of a value, and the parts with their places."""
+def children_of(value: typing.Any, read: Names) -> tuple[Names, list[tuple[typing.Any, typing.Any, typing.Any]]]:
+    """Return the names to look for inside a value's children, and the children as (holder, name or index, child).
+
+    ``read`` are the names that the code around the value reads. Those of the value's own methods are added for an
+    object of any class, and None stands for all names.
+    """
     if isinstance(value, CONTAINERS):
         items = {} if isinstance(value, set) else value if isinstance(value, dict) else dict(enumerate(value))
         return read, [(value, key, part) for key, part in list(items.items())[:MOST_LOOKED_INTO]]
@@ -312,7 +316,7 @@ def parts_inside(value: typing.Any, read: Names) -> tuple[Names, list[tuple[typi
         groups = [(group, name) for group in value.param_groups for name in group if name != "params"]
         return read, [(group, name, group[name]) for group, name in groups]
     if isinstance(value, types.ModuleType):
-        return read, parts_of_module_file(value, read)
+        return read, names_of_python_module(value, read)
     own = namespace_of(value)
     if isinstance(value, (types.SimpleNamespace, threading.local)) or is_options(value):
         return read, [(own, name, part) for name, part in list(own.items())[:MOST_LOOKED_INTO]]
@@ -336,7 +340,7 @@ def namespace_of(value: typing.Any) -> dict[str, typing.Any]:
     return {} if own is None else typing.cast("dict[str, typing.Any]", own)  # an empty one may be filled later
 
 
-def parts_of_module_file(module: types.ModuleType, read: Names) -> list[tuple[typing.Any, typing.Any, typing.Any]]:
+def names_of_python_module(module: types.ModuleType, read: Names) -> list[tuple[typing.Any, typing.Any, typing.Any]]:
     """The names of a module that code reads; of an installed one only constants, lists of them and the environment."""
     own = vars(module)
     names = own.keys() & (read or ())
