@@ -18,6 +18,7 @@ from advisor.trial.measurement.draws import (
     check_batches,
     count_problem,
     first_batches,
+    form_notes,
     print_of_data,
     side_effects_undone,
     state_problem,
@@ -146,6 +147,17 @@ def test_a_loader_that_fails_says_at_which_batch(workers):
 def test_batches_that_nothing_can_be_run_on(batches, message):
     with pytest.raises(TargetError, match=message):
         check_batches(batches, of_loader=True)
+
+
+def test_batches_that_change_their_form_are_told():
+    pair, named = (torch.ones(2, 3), torch.ones(2)), {"x": torch.ones(2, 3)}
+    boxes = [{"boxes": torch.ones(1, 4)}] * 2
+    (note,) = form_notes([pair, pair, named])
+    assert "the first is tuple" in note
+    assert "batch 3 is dict" in note
+    assert form_notes([named, {"y": torch.ones(2, 3)}])
+    for alike in ([], [pair, (torch.ones(1, 3), torch.ones(1))], [boxes, boxes[:1]], [named, named]):
+        assert not form_notes(alike)
 
 
 def test_batches_that_are_no_tensors_or_hold_some_empty_ones_are_fine():

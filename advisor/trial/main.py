@@ -62,6 +62,7 @@ from advisor.trial.measurement.clock import (
 from advisor.trial.measurement.draws import (
     check_batch_size,
     check_batches,
+    form_notes,
     notes_on_data,
     print_of_data,
     seed_all,
@@ -305,6 +306,7 @@ class Trial:
         """Describe the first batches, for the comparison with other trials; in the baseline, collect all the facts."""
         if self.spec.kind.inspects:
             check_batches(batches, of_loader=components.has_loader)
+            loop.notes.extend(form_notes(batches))
             self._inspect(loop, torch.device(components.plan.device), batches)
         if components.batch_size != loop.batch_size:
             check_batch_size(components.data)

@@ -79,6 +79,31 @@ def check_batches(batches: list[Any], *, of_loader: bool) -> None:
             )
 
 
+def form_notes(batches: list[Any]) -> list[str]:
+    """A sentence where a later batch has another form than the first, other keys for example; none where all agree."""
+    forms = [_form(batch) for batch in batches]
+    other = next((turn for turn, form in enumerate(forms) if form != forms[0]), None)
+    if other is None:
+        return []
+    first, later = describe(batches[0]), describe(batches[other])
+    return [
+        f"the batches change their form: the first is {forms[0][0]} ({first}) and batch {other + 1} is "
+        f"{forms[other][0]} ({later}); each is given to the step as it comes"
+    ]
+
+
+def _form(batch: Any) -> tuple[Any, ...]:
+    """What the code of a step relies on: types and keys, and neither shapes nor the length of a list of samples."""
+    name = type(batch).__name__
+    if isinstance(batch, Mapping):
+        return name, tuple(sorted((str(key), _form(value)) for key, value in batch.items()))
+    if isinstance(batch, tuple):
+        return name, tuple(map(_form, batch))
+    if isinstance(batch, list):
+        return name, frozenset(map(_form, batch))
+    return (name,)
+
+
 def print_of_data(data: Any, batches: list[Any], seed: int, plan: StepPlan, *, twice: bool) -> DataPrint | None:
     """The prints of a loader's first batches; None for other data.
 
