@@ -153,8 +153,8 @@ def test_batches_that_change_their_form_are_told():
     pair, named = (torch.ones(2, 3), torch.ones(2)), {"x": torch.ones(2, 3)}
     boxes = [{"boxes": torch.ones(1, 4)}] * 2
     (note,) = form_notes([pair, pair, named])
-    assert "the first is tuple" in note
-    assert "batch 3 is dict" in note
+    assert "the first is a tuple (" in note
+    assert "batch 3 is a dict with the keys x (" in note
     assert form_notes([named, {"y": torch.ones(2, 3)}])
     for alike in ([], [pair, (torch.ones(1, 3), torch.ones(1))], [boxes, boxes[:1]], [named, named]):
         assert not form_notes(alike)

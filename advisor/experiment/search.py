@@ -36,10 +36,10 @@ class Step(Protocol):
 
 
 class State(Protocol):
-    """What is known."""
+    """The knowledge that a search carries from one move to the next."""
 
     def after(self, move: Any, evidence: Any, /) -> Self:
-        """Return what is known after a move."""
+        """Return the knowledge with the evidence of a move added."""
 
 
 KnownT = TypeVar("KnownT", bound=State)

@@ -96,7 +96,7 @@ def functions_of(kind: type) -> list[types.FunctionType]:
 
 
 def data_of_class(kind: type) -> dict[str, typing.Any]:
-    """What a class that is the user's own holds for all its objects, by name: no methods and nothing of Python's."""
+    """Return the data attributes of one of the user's classes, by name: neither methods nor descriptors."""
     if is_of_a_library(kind):
         return {}
     return {

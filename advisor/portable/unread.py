@@ -48,7 +48,7 @@ class UnreadKept:
         return not self.decided and not all(is_of_a_library(type(sampler)) for sampler in self.samplers)
 
     def read_on(self) -> list[typing.Any]:
-        """What is read as the epoch goes on: the samplers, with what they read, or the one that forms batches."""
+        """Return what decides on the later samples of an epoch: the samplers, and what the user's own ones read."""
         if self.goes_on:
             if self.read_by_samplers is None:
                 self.read_by_samplers = [one for one, _ in reached_from(self.samplers)]

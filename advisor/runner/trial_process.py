@@ -292,7 +292,7 @@ class Trial:
         return replace(result, hint=hint, details=calls)
 
     def _more_time(self) -> str:
-        """What to do about a trial whose time was over. Once it has come to its steps, a smaller batch may help."""
+        """Return the hint for a trial that timed out: more time, and a smaller batch where that is possible."""
         if self._batch_size is None or self._batch_size < 2:
             return "Give it more time with --budget, or fix the hang."
         smaller = f"--batch-size {self._batch_size // 2}"

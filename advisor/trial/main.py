@@ -398,7 +398,7 @@ class Trial:
 
 
 def _smaller(loop: Loop) -> str:
-    """What makes the steps of a loop shorter; an option where there is one."""
+    """Return words for the way to shorter steps: the option to give, or to do less where there is no option."""
     if loop.batch_size is not None and loop.batch_size > 1:
         return f"--batch-size {loop.batch_size // 2}"
     return "smaller samples, by --input SHAPE" if loop.hint else "less work in it"

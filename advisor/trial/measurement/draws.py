@@ -85,18 +85,23 @@ def form_notes(batches: list[Any]) -> list[str]:
     other = next((turn for turn, form in enumerate(forms) if form != forms[0]), None)
     if other is None:
         return []
-    first, later = describe(batches[0]), describe(batches[other])
+    first, later = _form_text(batches[0]), _form_text(batches[other])
     return [
-        f"the batches change their form: the first is {forms[0][0]} ({first}) and batch {other + 1} is "
-        f"{forms[other][0]} ({later}); each is given to the step as it comes"
+        f"the batches change their form: the first is a {first}, and batch {other + 1} is a {later}; "
+        "each is given to the step as it comes"
     ]
 
 
+def _form_text(batch: Any) -> str:
+    keys = f" with the keys {', '.join(map(str, batch))}" if isinstance(batch, Mapping) else ""
+    return f"{type(batch).__name__}{keys} ({describe(batch)})"
+
+
 def _form(batch: Any) -> tuple[Any, ...]:
-    """What the code of a step relies on: types and keys, and neither shapes nor the length of a list of samples."""
+    """Return a batch's types and keys, without its shapes and without the length of its lists."""
     name = type(batch).__name__
     if isinstance(batch, Mapping):
-        return name, tuple(sorted((str(key), _form(value)) for key, value in batch.items()))
+        return name, frozenset((str(key), _form(value)) for key, value in batch.items())
     if isinstance(batch, tuple):
         return name, tuple(map(_form, batch))
     if isinstance(batch, list):

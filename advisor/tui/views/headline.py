@@ -182,7 +182,7 @@ def _best_so_far(state: SessionState) -> Content:
 
 
 def _use_of_one(*, opt_in: bool, over: bool) -> Content:
-    """What to do with a setting that helps, and that no stack has in it."""
+    """Return the advice on a setting that helps but is in no measured stack."""
     if opt_in:
         return Content.styled("It changes results, so it is left out: key 4, then a, allows it.", "$warning")
     told = "Key 4 shows what it costs and the code." if over else "What helps is measured together afterwards."
