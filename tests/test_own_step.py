@@ -162,7 +162,7 @@ class TestAStepOfOnesOwn:
         loss = tuning.own_step(workload.step, prepared[0])(workload.data)
         loop = normalise(gan(), spec())
         own = step_of(loop, {"optimizer.implementation": "fused", "precision.autocast": "bfloat16"})
-        assert float(loss) == float(own(loop.data))
+        assert float(loss.detach()) == float(own(loop.data))
 
     def test_it_is_captured_whole_where_its_optimizers_can_be(self):
         facts = gpu_facts(own_step=True)

@@ -41,7 +41,7 @@ OWN_STEP_USAGE = """
     model, optimizer, loader = prepare(model, optimizer, loader)  # of several, each model with its optimizer
     step = own_step(step, model)
     for batch in loader:
-        loss = step(batch)
+        result = step(batch)  # what your step returns
 """
 
 PREPARE = '''
@@ -126,7 +126,10 @@ def infer_step(model):
 
 OWN_STEP = Template('''
 def own_step(step, model):
-    """Your own ``step(batch)`` under what the settings put around it; ``model`` is one of those that it works with."""
+    """Your own ``step(batch)`` under what the settings put around it; it returns what yours does.
+
+    ``model`` is one of those that it works with.
+    """
     step = OwnStep(step, model, step_plan(model))
     return $step
 ''')

@@ -9,10 +9,11 @@ import torch
 from advisor.portable.capturing import as_if_captured, masks_as_given, own_copy
 from advisor.portable.dependence import DRAWS, host_generators
 from advisor.portable.graphed import GraphedStep, writes_to
-from advisor.portable.nested import copy_of_batch, map_tensors, signature_of, tensors_of
+from advisor.portable.nested import copy_of_batch, tensors_of
 from advisor.portable.observed_step import ObservedStep, address_of
 from advisor.portable.optimizer_options import TensorRates, mark_stepped, on_device
 from advisor.portable.optimizer_steps import updates_without_host
+from advisor.portable.own_results import DIFFERENTIATED, ResultParts, awaits_backward
 from advisor.portable.places import Place, put_at, value_at
 from advisor.portable.reachable_state import ReachableState
 from advisor.portable.steps import OwnStep
@@ -22,6 +23,10 @@ from advisor.portable.watching import REQUIRES_GRAD, flag_readers, foreign_hook,
 MOST_DIFFERING_STEPS = 4
 # Steps that are watched before a capture: both must do the same. A count.
 OBSERVED_STEPS = 2
+OTHER_RESULTS = (
+    "the step returns values of another kind or form each time, or a learning rate, which a captured step has in a "
+    "tensor: read it in the loop"
+)
 
 
 def warn_of_refusal(reason: str) -> None:
@@ -40,7 +45,8 @@ class GraphedOwnStep(GraphedStep):
     Before each replay the state that the step reaches is compared with that of the capture (``reachable_state.py``).
     Where it changed, the step runs eagerly and is captured again once it has settled. Learning rates of optimizers that
     need no host are copied in. A batch that differs once, such as a short last one, runs eagerly between replays. A
-    capture that fails leaves parameters, states, variables and random numbers as they were.
+    capture that fails leaves parameters, states, variables and random numbers as they were. A replay returns what the
+    step returns, with tensors of the caller's own (``own_results.py``).
     """
 
     def __init__(
@@ -58,12 +64,16 @@ class GraphedOwnStep(GraphedStep):
         self._differing = 0  # steps in a row that changed something or did something else than the one before
         self._replaced: dict[str, Place] = {}  # tensors that each step replaces and does not read before
         self._all_rates: list[TensorRates] = []
-        self._result_form: typing.Any = None
+        self._live: list[torch.Tensor] = []  # from which the caller of the last eager step could go backwards
+        self._plain_form: typing.Any = None  # of the result of the last step that was not watched
+        self._parts: ResultParts | None = None  # of the captured step's result
         self._new_gradients: list[tuple[torch.Tensor, torch.Tensor | None]] = []  # those that the graph makes
         self._new_tensors: list[tuple[Place, torch.Tensor]] = []  # those that it makes for the places in _replaced
 
     def _one_step(self, batch: typing.Any) -> typing.Any:
-        return self.own(batch) if self.refusal else super()._one_step(batch)
+        if not all(map(awaits_backward, self._live)):
+            self._refuse(DIFFERENTIATED)
+        return self.own.run(self.to_device(batch)) if self.refusal else super()._one_step(batch)
 
     # --- what changed ---------------------------------------------------------------------------------------------
 
@@ -95,7 +105,7 @@ class GraphedOwnStep(GraphedStep):
     def _refuse(self, reason: str) -> None:
         """Give up: run the step as it is from now on."""
         self.refusal = reason
-        self._state, self._observed, self._all_rates = None, [], []
+        self._state, self._observed, self._all_rates, self._live = None, [], [], []
         self.refuse(reason)
 
     # --- running --------------------------------------------------------------------------------------------------
@@ -153,11 +163,15 @@ class GraphedOwnStep(GraphedStep):
 
     def _look_after(self, before: "StepState", observed: ObservedStep | None, result: typing.Any) -> None:
         """Look at what an eager step did, and compare it with the one before."""
+        parts = ResultParts(before.reached.seen)
+        form, self._live = parts.form(result), parts.awaiting_backward(result)
+        if observed is None:
+            self._plain_form = form
         if changed := self._changes(before, observed):
             self._look_anew()
             self._put_off(f"the step changes {changed} each time, and a replay runs no Python")
         elif observed is not None:
-            self._compare(observed, result)
+            self._compare(observed, result, same_form=form == self._plain_form)
 
     def _put_off(self, reason: str) -> None:
         """Begin to watch anew after a step that differs from the one before; refuse after some of them in a row."""
@@ -176,18 +190,17 @@ class GraphedOwnStep(GraphedStep):
             return ""
         return " and ".join(changed[:2])
 
-    def _compare(self, observed: ObservedStep, result: typing.Any) -> None:
-        """Compare a step that was watched with the last one that was."""
+    def _compare(self, observed: ObservedStep, result: typing.Any, *, same_form: bool) -> None:
+        """Compare a step that was watched with the last one that was, and its result with that of a plain step."""
         assert self._state is not None, "looked at before each step"
-        form, self._result_form = self._result_form, signature_of(result)
         if problem := self._state.cannot_follow(observed, self._all_rates):
             self._refuse(problem)
         elif any(tensor.device.type != self.device.type for tensor in tensors_of(result)):
             self._refuse("the step returns a number that is on the host, not on the GPU")
         elif self._observed and (differs := observed.differs_from(self._observed[-1])):
             self._put_off(differs)
-        elif self._observed and form != self._result_form:
-            self._put_off("the step returns values of another kind or form each time")
+        elif not same_form:
+            self._put_off(OTHER_RESULTS)
         else:
             self._differing = 0
         if not self.refusal:
@@ -203,8 +216,11 @@ class GraphedOwnStep(GraphedStep):
         try:
             with self._rates_in_tensors():
                 self.graph.capture(lambda: self.own.forward(self._static_batch), state.reached.device_generators)
+            kept = [(leaf, gradient) for leaf, gradient in gradients if leaf.grad is gradient]
+            parts = ResultParts(state.reached.seen, [gradient for _, gradient in kept if gradient is not None])
             changed = state.changed_by_step()
             problem = f"the step changed {changed[0]} while it was captured" if changed else ""
+            problem = problem or ("" if parts.form(self.graph.result) == self._plain_form else OTHER_RESULTS)
         except Exception as error:
             problem = f"it cannot be captured: {' '.join(str(error).split())[:200]}"
         if problem:
@@ -215,7 +231,8 @@ class GraphedOwnStep(GraphedStep):
             return False
         self._new_gradients = [(leaf, leaf.grad) for leaf, gradient in gradients if leaf.grad is not gradient]
         self._new_tensors = [(place, value_at(*place)) for place in self._replaced.values()]
-        kept = [(leaf, gradient) for leaf, gradient in gradients if leaf.grad is gradient]
+        parts.live.update(map(id, parts.awaiting_backward(self.graph.result)))
+        self._parts, self._live = parts, []
         self._look_anew()
         assert self._state is not None, "looked at just now"
         self._state.numbers = observed.numbers
@@ -223,7 +240,7 @@ class GraphedOwnStep(GraphedStep):
         return True
 
     def _drop(self, reason: str) -> None:
-        self._new_gradients, self._new_tensors = [], []
+        self._new_gradients, self._new_tensors, self._parts = [], [], None
         super()._drop(reason)
 
     def _replay(self) -> typing.Any:
@@ -241,7 +258,8 @@ class GraphedOwnStep(GraphedStep):
             self._state.reached.remember()
         for rates in self._all_rates:
             mark_stepped(rates.optimizer)
-        result = map_tensors(own_copy, self.graph.result)
+        assert self._parts is not None, "kept by the capture"
+        result = self._parts.for_caller(self.graph.result)
         self.own.after()
         return result
 

@@ -54,7 +54,8 @@ class ReachableState:
     class and size, of tensors and other objects which one it is. ``is_same_now`` compares the objects, quickly; an
     equal container or number in the place of another makes no difference to ``changed_since``, which compares facts.
     Learning rates of optimizers that read them on the device are left out: a captured step has them in tensors.
-    ``cannot_watch`` says what is reached that cannot be compared; empty where there is nothing.
+    ``seen`` has the objects by their numbers. ``cannot_watch`` says what is reached that cannot be compared; empty
+    where there is nothing.
     """
 
     def __init__(self, *roots: typing.Any) -> None:
@@ -70,7 +71,7 @@ class ReachableState:
         self._sequences: list[typing.Any] = []
         self._namespaces: list[typing.Any] = []  # of which single attributes are looked at
         self._arrays: list[typing.Any] = []
-        self._seen: dict[int, typing.Any] = {}
+        self.seen: dict[int, typing.Any] = {}
         self._classes: set[tuple[int, bool]] = set()
         self._groups: set[int] = set()  # of optimizers whose learning rates are copied in
         self._names = {"forward"}  # in the code that is reached
@@ -111,7 +112,7 @@ class ReachableState:
 
     def tensor(self, name: str) -> torch.Tensor:
         """The tensor of this name in ``places``."""
-        return self._seen[self.facts[name]]  # type: ignore[no-any-return]
+        return self.seen[self.facts[name]]  # type: ignore[no-any-return]
 
     def draws(self) -> list[typing.Any]:
         """The states of the random generators that were found."""
@@ -163,9 +164,9 @@ class ReachableState:
         return name in self._names or not ANY_ATTRIBUTE.isdisjoint(self._names)
 
     def _look_at(self, label: str, thing: typing.Any) -> None:
-        if is_plain(thing) or id(thing) in self._seen:
+        if is_plain(thing) or id(thing) in self.seen:
             return
-        self._seen[id(thing)] = thing  # kept, or another object could get its number
+        self.seen[id(thing)] = thing  # kept, or another object could get its number
         if isinstance(thing, torch.Tensor):
             self.tensors.append(thing)
         elif isinstance(thing, CALLS):

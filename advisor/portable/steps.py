@@ -3,7 +3,6 @@
 The phases of a step are methods, so that the instrumented pass times exactly what the timed loop runs.
 """
 
-import collections.abc
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,7 +14,6 @@ from advisor.portable.collector import Collector
 from advisor.portable.compiled_module import MODELS_WITH_GRAPHS, begin_step, check_parameters_anew, leave_graphs_out
 from advisor.portable.contexts import Planned, evaluating, grad_mode
 from advisor.portable.loss_call import LossCall
-from advisor.portable.losses import LossError, number_in, returned
 from advisor.portable.nested import map_tensors, mover
 from advisor.portable.parallel import synchronise_gradients
 from advisor.portable.places import is_installed
@@ -267,11 +265,11 @@ def leave_to_python() -> None:
 
 
 class OwnStep(InferStep):
-    """A function ``step(batch)`` of the user's. Called with a batch it returns the detached loss, or the output.
+    """A function ``step(batch)`` of the user's. Called with a batch it returns what the function returns.
 
     The batch is brought to the device in the layout and type that the plan says. Autocast, the attention kernel, the
     device of new tensors and the grad mode are contexts around the whole step. Autocast keeps no casts of weights: the
-    step may change them between two calls of the model. Raises LossError where a training step returns no loss.
+    step may change them between two calls of the model. Graphs of compiled code are not replayed.
     """
 
     def __init__(self, function: Callable[[Any], Any], model: torch.nn.Module, plan: StepPlan) -> None:
@@ -284,26 +282,10 @@ class OwnStep(InferStep):
     def _forward(self, batch: Any) -> Any:
         grad = grad_mode(self.plan.runs_under)
         with self.around_forward(), grad, self._creation(), self._attention(), self._autocast:
-            result = self.function(batch)
-        if self.plan.mode != "train":
-            return result
-        number = number_in(result)
-        if number is None:
-            number = number_in(as_tensors(result))
-        if number is None:
-            raise LossError(
-                f"the step returns {returned(result)}.",
-                "Return the loss: one number, by which the results of settings are compared.",
-            )
-        return number.detach()
+            return self.function(batch)
 
-
-def as_tensors(result: Any) -> Any:
-    """The result of a step, with tensors in place of the Python numbers that may be its loss."""
-    if isinstance(result, (int, float)) and not isinstance(result, bool):
-        return torch.tensor(float(result))
-    if isinstance(result, collections.abc.Mapping):
-        return {"loss": as_tensors(result["loss"])} if "loss" in result else result
-    if type(result) in (list, tuple):
-        return type(result)(map(as_tensors, result))
-    return result
+    def run(self, batch: Any) -> Any:
+        """Run a whole step on a batch that is on the device already."""
+        result = self.forward(batch)
+        self.after()
+        return result

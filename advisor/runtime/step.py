@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -12,8 +12,9 @@ from advisor.portable.contexts import grad_mode
 from advisor.portable.graphed import GraphedStep
 from advisor.portable.graphed_around_loss import GraphedAroundLoss
 from advisor.portable.graphed_own_step import GraphedOwnStep
+from advisor.portable.losses import LossError, number_in, returned
 from advisor.portable.optimizer_steps import compiled_step, make_capturable
-from advisor.portable.plan import AROUND_LOSS
+from advisor.portable.plan import AROUND_LOSS, StepPlan
 from advisor.portable.steps import InferStep, OwnStep, TrainStep, mover_of
 from advisor.recipe import Components
 from advisor.records import Mode
@@ -77,8 +78,8 @@ def make_step(
     plan = components.plan
     step: TrainStep | InferStep
     if components.own_step is not None:
-        own = OwnStep(components.own_step, components.model, plan)
-        return GraphedOwnStep(own, refuse=raise_refusal) if captures_own(own) else own
+        own = MeasuredOwnStep(components.own_step, components.model, plan)
+        return MeasuredGraphedOwnStep(own, refuse=raise_refusal) if captures_own(own) else own
     if plan.mode is Mode.TRAIN:
         optimizer = components.optimizer
         update = compiled_step(optimizer, torch.device(plan.device)) if plan.compile_optimizer else None
@@ -92,6 +93,49 @@ def make_step(
     if plan.cuda_graph == AROUND_LOSS and isinstance(step, TrainStep):
         return GraphedAroundLoss(step)
     return GraphedStep(step) if plan.cuda_graph else step
+
+
+class MeasuredOwnStep(OwnStep):
+    """A step of the user's own that returns the detached loss in training, by which results are compared.
+
+    Raises LossError where the step returns none.
+    """
+
+    def __call__(self, batch: Any) -> Any:
+        return measured(super().__call__(batch), self.plan)
+
+
+class MeasuredGraphedOwnStep(GraphedOwnStep):
+    """A captured step of the user's own that returns the detached loss in training."""
+
+    def __call__(self, batch: Any) -> Any:
+        return measured(super().__call__(batch), self.plan)
+
+
+def measured(result: Any, plan: StepPlan) -> Any:
+    """The loss in what a step of the user's own returned; the output itself where it does not train."""
+    if plan.mode != Mode.TRAIN:
+        return result
+    number = number_in(result)
+    if number is None:
+        number = number_in(as_tensors(result))
+    if number is None:
+        raise LossError(
+            f"the step returns {returned(result)}.",
+            "Return the loss: one number, by which the results of settings are compared.",
+        )
+    return number.detach()
+
+
+def as_tensors(result: Any) -> Any:
+    """The result of a step, with tensors in place of the Python numbers that may be its loss."""
+    if isinstance(result, int | float) and not isinstance(result, bool):
+        return torch.tensor(float(result))
+    if isinstance(result, Mapping):
+        return {"loss": as_tensors(result["loss"])} if "loss" in result else result
+    if type(result) in (list, tuple):
+        return type(result)(map(as_tensors, result))
+    return result
 
 
 def captures_own(step: OwnStep) -> bool:

@@ -193,9 +193,10 @@ class Tuning:
     def own_step(self, step: Callable[[Any], Any], model: nn.Module) -> OwnStep | GraphedOwnStep:
         """A step of your own, ``step(batch)``, under what the settings put around it: autocast, a CUDA graph.
 
-        ``model`` is one of those that the step works with, as ``prepare`` returned it. Settings that change what
-        happens inside a step are not applied: the step stays as you wrote it. Where a CUDA graph cannot repeat what it
-        does, a warning says why, and it runs uncaptured (:class:`~advisor.portable.graphed_own_step.GraphedOwnStep`).
+        It returns what your step returns. ``model`` is one of those that the step works with, as ``prepare`` returned
+        it. Settings that change what happens inside a step are not applied: the step stays as you wrote it. Where a
+        CUDA graph cannot repeat what it does or returns, a warning says why, and it runs uncaptured
+        (:class:`~advisor.portable.graphed_own_step.GraphedOwnStep`).
         """
         own = OwnStep(step, model, self._plan_of(model))
         return GraphedOwnStep(own) if captures_own(own) else own
