@@ -362,3 +362,14 @@ def test_a_model_of_several_inputs_is_told_both_ways_to_give_them(tmp_path):
     hint = failure("pairs.py:Pair", directory=tmp_path).hint
     assert "give --input SHAPE where one shape fits all" in hint
     assert "return (model, (left, right))" in hint
+
+
+@pytest.mark.parametrize(
+    ("target", "example"), [("torchvision.models:ResNet", "torchvision:resnet50"), ("torch.nn:Linear", "")]
+)
+def test_a_librarys_class_is_made_in_a_file_of_ones_own(target, example):
+    error = failure(target)
+    module, _, name = target.partition(":")
+    assert f"`from {module} import {name}` and `model = {name}(...)` in a file" in error.hint
+    assert "mymodel.py:model" in error.hint
+    assert (f"`perf-advisor {example}`" in error.hint) is bool(example)

@@ -59,6 +59,12 @@ def likely_target(target: str) -> str:
     return f"{known[close[0]]}:{name}" if separator and name and close else ""
 
 
+def example_of(module: str) -> str:
+    """A named model of the library that a module belongs to; empty where no adapter has names of that library."""
+    package = module.partition(".")[0]
+    return next((adapter.example for adapter in ADAPTERS if adapter.prefix and adapter.package == package), "")
+
+
 def interpreted(value: Any, spec: TargetSpec) -> Any:
     """The meaning of a library's object: a Workload or a model. Unchanged where no adapter knows it."""
     for adapter in _present():

@@ -26,7 +26,7 @@ from advisor.process.streams import Printed
 from advisor.records import TargetSpec
 from advisor.records.trials import WORKLOAD_SUFFIX
 from advisor.runtime.loop import Loop
-from advisor.target.adapters import likely_target, named
+from advisor.target.adapters import example_of, likely_target, named
 from advisor.target.normalise import normalise
 from advisor.target.scripts.importing import refusing_to_train
 from advisor.target.scripts.run import is_script, script_workload
@@ -298,15 +298,21 @@ def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
     return found()
 
 
+def _advice_on_class(kind: type, module: str) -> str:
+    """A hint for a class of modules named in place of an instance: the line to write, and where."""
+    line = f"model = {kind.__name__}(...)"
+    if not is_library(str(getattr(sys.modules.get(kind.__module__), "__file__", ""))):
+        return f"Write `{line}` in the file, and name that instance: {module}:model."
+    example = example_of(module)
+    by_name = f"Name one of its models, as in `perf-advisor {example}`; or write" if example else "Write"
+    return f"{by_name} `from {module} import {kind.__name__}` and `{line}` in a file, and name that: mymodel.py:model."
+
+
 def _needs_arguments(found: Any, spec: TargetSpec, attribute: str, unknown: Sequence[str]) -> TargetError:
     """The error for a target with required arguments that nothing gives."""
     needs = f"{attribute} needs the arguments {', '.join(unknown)}"
     if isinstance(found, type) and issubclass(found, nn.Module):
-        module = spec.target.rpartition(":")[0]
-        return TargetError(
-            f"{needs}: it is a class.",
-            f"Write `model = {attribute}(...)` in the file, and name that instance: {module}:model.",
-        )
+        return TargetError(f"{needs}: it is a class.", _advice_on_class(found, spec.target.rpartition(":")[0]))
     return TargetError(
         f"{needs}.",
         "Give the target no required arguments, or one: config (the parsed --config FILE), or batch_size "

@@ -70,7 +70,7 @@ def normalise(value: Any, spec: TargetSpec) -> Loop:
         loss=workload.loss,
         optimizer=None,
         mode=mode,
-        batch_size=data.batch_size if isinstance(data, DataLoader) else batch_size_of(data),
+        batch_size=(data.batch_size if isinstance(data, DataLoader) else batch_size_of(data)) or _samples(workload),
         make_batch=make_batch,
         current=dict(workload.current),
         notes=notes,
@@ -85,6 +85,10 @@ def normalise(value: Any, spec: TargetSpec) -> Loop:
         loop.optimizer = _optimizer(workload, notes)
     loop.loss_text = _loss_text(loop)
     return loop
+
+
+def _samples(workload: Workload) -> int | None:
+    return workload.samples if isinstance(workload, Adapted) else None
 
 
 def _with_batches(workload: Workload, spec: TargetSpec, notes: list[str]) -> Workload:

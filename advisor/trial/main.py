@@ -399,7 +399,8 @@ class Trial:
 
 def _smaller(loop: Loop) -> str:
     """Return words for the way to shorter steps: the option to give, or to do less where there is no option."""
-    if loop.batch_size is not None and loop.batch_size > 1:
+    has_option = loop.loader is None or loop.loader.batch_size is not None
+    if has_option and loop.batch_size is not None and loop.batch_size > 1:
         return f"--batch-size {loop.batch_size // 2}"
     return "smaller samples, by --input SHAPE" if loop.hint else "less work in it"
 

@@ -22,10 +22,14 @@ _NEAREST_SHOWN = 5
 
 @dataclass(slots=True)
 class Adapted(Workload):
-    """A workload that an adapter made. ``notes`` say what it assumed; ``usual_size`` is its batch size by default."""
+    """A workload that an adapter made. ``notes`` say what it assumed; ``usual_size`` is its batch size by default.
+
+    ``samples`` are those of a step whose batch does not show them, such as the index at which its samples begin.
+    """
 
     notes: list[str] = field(default_factory=list)
     usual_size: int | None = None
+    samples: int | None = None
     hint: str = ""
 
 

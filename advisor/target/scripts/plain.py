@@ -17,7 +17,7 @@ from advisor.portable.nested import tensors_of
 from advisor.target.hubs.contract import Adapted
 from advisor.target.scripts.body import NoBodyError, step_of, training_loop
 from advisor.target.scripts.loops import told_of_others
-from advisor.target.scripts.seen import LossCall, ModelCall, Seen
+from advisor.target.scripts.seen import LossCall, ModelCall, Round, Seen
 
 _MOST_NAMED = 5  # statements after the update, by name
 
@@ -180,7 +180,31 @@ def _own_step(seen: Seen) -> Adapted:
         models=list(_outermost(models)),
         optimizers=seen.optimizers,
         notes=[f"the body of the loop at {loop.place} is the step, with all that it does", *others],
+        samples=_samples(seen),
     )
+
+
+def _samples(seen: Seen) -> int | None:
+    """The samples of one step: the rows that its models were given, once for each backward pass; None if unknown.
+
+    A model that is called oftener than there are backward passes, as one that compares two images, got its samples
+    several times; so did the discriminator of a generator that was called once.
+    """
+    done = seen.round or Round(tuple(seen.calls), 1)
+    of_models = [
+        [call for call in done.calls if call.module is model and call.gradients == "grad"] for model in seen.models
+    ]
+    fewest = min(filter(None, of_models), key=len, default=[])
+    rows = _rows(fewest[-1]) if fewest else None
+    return None if rows is None else rows * max(1, min(len(fewest), done.backward_passes))
+
+
+def _rows(call: ModelCall) -> int | None:
+    """The first dimension of a model's first input. Numbers in a row, such as an observation, are one sample."""
+    tensor = next(tensors_of((call.args, call.kwargs)), None)
+    if tensor is None or tensor.dim() < (2 if tensor.is_floating_point() else 1):
+        return None
+    return tensor.shape[0]
 
 
 def _outermost(models: Iterable[nn.Module]) -> Iterable[nn.Module]:

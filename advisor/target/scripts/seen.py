@@ -38,6 +38,14 @@ class LossCall:
     result: Any
 
 
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What a loop did up to its last update that was seen; behind that the next round begins."""
+
+    calls: tuple[ModelCall, ...]
+    backward_passes: int
+
+
 @dataclass(slots=True)
 class Where:
     """A frame of the script's at the first update: its code, its line, and the names as they are then."""
@@ -55,16 +63,16 @@ class Where:
 class Seen:
     """The observations of a script.
 
-    ``batch`` is the one that the step used, of ``loader``; ``handed_out`` are its tensors with the number of writes to
-    each when the loop got it; ``reads`` are the places that it was read from, up the stack, ``iterators`` all that the
-    script made. ``frames`` is the stack at the first update, innermost first. ``clip_norm`` is what the norm of the
-    gradients was clipped to, ``changes_gradients`` that they were made, clipped or changed in another way,
-    ``changes_weights`` that what follows the update changed what that had trained. ``by_hand``: the weights changed
-    between two backward passes, and no optimizer made an update; ``frames`` is the stack at the second. ``fitted`` is
-    what a library's trainer was asked to train. ``casts`` is the type of autocast around a module, also inside another.
-    ``goes_backward``: gradients were computed at some time. ``calls_in_threads``: a module was called beside the main
-    thread. ``starts_processes``: other processes were started, or forked; ``trains_elsewhere``: one of them came to an
-    update.
+    ``batch`` is the one that the step used, of ``loader``; ``handed_out`` are its tensors with the number of writes
+    to each when the loop got it; ``reads`` are the places that it was read from, up the stack, ``iterators`` all
+    that the script made. ``frames`` is the stack at the first update, innermost first, and ``round`` what came up
+    to the last. ``clip_norm`` is what the norm of the gradients was clipped to, ``changes_gradients`` that they
+    were made, clipped or changed in another way, ``changes_weights`` that what follows the update changed what that
+    had trained. ``by_hand``: the weights changed between two backward passes, and no optimizer made an update;
+    ``frames`` is the stack at the second. ``fitted`` is what a library's trainer was asked to train. ``casts`` is
+    the type of autocast around a module, also inside another. ``goes_backward``: gradients were computed at some
+    time. ``calls_in_threads``: a module was called beside the main thread. ``starts_processes``: other processes
+    were started, or forked; ``trains_elsewhere``: one of them came to an update.
     """
 
     loader: Any = None
@@ -77,6 +85,7 @@ class Seen:
     backward: list[torch.Tensor] = field(default_factory=list)
     updates: list[Optimizer] = field(default_factory=list)
     frames: list[Where] = field(default_factory=list)
+    round: Round | None = None
     clip_norm: float | None = None
     changes_gradients: bool = False
     changes_weights: bool = False
@@ -90,7 +99,7 @@ class Seen:
 
     def forget(self) -> None:
         """Forget the records of a step."""
-        self.loader = self.batch = self.clip_norm = self.fitted = None
+        self.loader = self.batch = self.clip_norm = self.fitted = self.round = None
         self.changes_gradients = self.changes_weights = False
         step = self.calls, self.losses, self.backward, self.updates, self.frames, self.handed_out
         for seen in (self.reads, *step):

@@ -28,7 +28,7 @@ from advisor.portable.nested import tensors_of
 from advisor.process.replaced import replaced
 from advisor.target.scripts.files import staying_open, writes, writing_over_nothing
 from advisor.target.scripts.processes import TRAINED, EndsAtUpdate
-from advisor.target.scripts.seen import LossCall, ModelCall, Seen, Where, autocast, gradients
+from advisor.target.scripts.seen import LossCall, ModelCall, Round, Seen, Where, autocast, gradients
 
 # Functions of torch.nn.functional that are losses: called with an output and a target.
 LOSSES = (
@@ -246,6 +246,7 @@ class Watch:
         if not self.seen.updates:
             self._kept_files.enter_context(writing_over_nothing())
         self.seen.updates.append(optimizer)
+        self.seen.round = Round(tuple(self.seen.calls), len(self.seen.backward))
         self._weights = self._norms_of_weights()
 
     def _look_for_update_by_hand(self) -> None:
