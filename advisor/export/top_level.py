@@ -19,6 +19,8 @@ from advisor.portable import module_text, modules_in_order, source
 _MOVABLE = (ast.Import, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 # Names that exist inside prepare() only.
 _OF_PREPARE = frozenset({"model", "optimizer", "loader", "loss_fn", "device"})
+# Pieces of code whose names are kept; exports share most. Several times the statements of all portable modules.
+_STATEMENTS_KEPT = 8192
 # Modules of steps; the modules that these import belong to them.
 STEP_MODULES = ("graphed_own_step", "graphed_around_loss", "regions", "launched", "device_loader")
 # Of these, the modules that recipes show as code of their own.
@@ -29,25 +31,18 @@ SHOWN_BY_RECIPES = ("regions", "compiled_module", "optimizer_options", "collecto
 class Statement:
     """A statement at the top level of code, with the comments above it. Two with the same text are equal.
 
+    ``is_constant``: it assigns a value to a name. ``can_be_hoisted``: it means the same at the top of another file.
     ``lines`` are the numbers of its lines, from 0, with the empty ones below. ``binds`` has the names that it binds,
     each with a text that is the same where the name means the same. ``needs`` are the names that it uses of others.
     """
 
     text: str
-    node: ast.stmt = field(compare=False)
+    is_import: bool = field(compare=False)
+    is_constant: bool = field(compare=False)
+    can_be_hoisted: bool = field(compare=False)
     lines: range = field(compare=False)
     binds: Mapping[str, str] = field(compare=False)
     needs: frozenset[str] = field(compare=False)
-
-    @property
-    def is_import(self) -> bool:
-        """Whether it imports modules or names from one."""
-        return isinstance(self.node, ast.Import | ast.ImportFrom)
-
-    @property
-    def is_constant(self) -> bool:
-        """Whether it assigns a value to a name."""
-        return isinstance(self.node, ast.Assign | ast.AnnAssign)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +66,8 @@ def hoist(code: str, taken: Mapping[str, str], others: Collection[str] = ()) -> 
       rest would get theirs.
     """
     lines = code.splitlines()
-    hoisted = [one for one in _hoistable(code) if all(taken.get(name) in (None, one.binds[name]) for name in one.binds)]
+    candidates = [one for one in statements(code) if one.can_be_hoisted]
+    hoisted = [one for one in candidates if all(taken.get(name) in (None, one.binds[name]) for name in one.binds)]
     while True:
         moved = {place for one in hoisted for place in one.lines}
         rest = "\n".join(line for place, line in enumerate(lines) if place not in moved).strip("\n")
@@ -98,8 +94,9 @@ def locals_of(function: str) -> set[str]:
 def bindings(code: str) -> dict[str, str]:
     """The names that code binds at its top level, each with its definition if that can be moved, else with no text."""
     found = dict.fromkeys(bound_by(code), "")
-    for one in _hoistable(code):
-        found |= one.binds
+    for one in statements(code):
+        if one.can_be_hoisted:
+            found |= one.binds
     return found
 
 
@@ -118,8 +115,13 @@ def import_blocks(imports: Iterable[str]) -> tuple[str, str]:
     return "\n".join(standard), "\n".join(text for _, text in lines if text not in standard)
 
 
-def statements(code: str) -> Iterator[Statement]:
+@functools.lru_cache(maxsize=64)  # one export asks for the same pieces of code several times
+def statements(code: str) -> tuple[Statement, ...]:
     """The statements at the top level of code; those that share a line with another are left out."""
+    return tuple(_statements(code))
+
+
+def _statements(code: str) -> Iterator[Statement]:
     lines = code.splitlines()
     body = ast.parse(code).body
     shared = Counter(place for node in body for place in _lines_of(node))
@@ -133,7 +135,15 @@ def statements(code: str) -> Iterator[Statement]:
         while below < len(lines) and not lines[below].strip():
             below += 1
         text = "\n".join(lines[above : own.stop])
-        yield Statement(text, node, range(above, below), _binds(node, text), frozenset(needs(text)))
+        yield Statement(
+            text,
+            is_import=isinstance(node, ast.Import | ast.ImportFrom),
+            is_constant=isinstance(node, ast.Assign | ast.AnnAssign),
+            can_be_hoisted=_can_be_hoisted(node),
+            lines=range(above, below),
+            binds=_binds(node, text),
+            needs=needs(text),
+        )
 
 
 def _lines_of(node: ast.stmt) -> range:
@@ -143,15 +153,10 @@ def _lines_of(node: ast.stmt) -> range:
     return range(first - 1, node.end_lineno or node.lineno)
 
 
-def _hoistable(code: str) -> Iterator[Statement]:
-    """The statements that mean the same at the top of another file."""
-    for one in statements(code):
-        if isinstance(one.node, ast.ImportFrom):
-            movable = one.node.level == 0 and one.node.module != "__future__"
-        else:
-            movable = isinstance(one.node, _MOVABLE) or _is_literal_constant(one.node)
-        if movable:
-            yield one
+def _can_be_hoisted(node: ast.stmt) -> bool:
+    if isinstance(node, ast.ImportFrom):
+        return node.level == 0 and node.module != "__future__"
+    return isinstance(node, _MOVABLE) or _is_literal_constant(node)
 
 
 def _is_literal_constant(node: ast.stmt) -> bool:
@@ -175,21 +180,25 @@ def _binds(node: ast.stmt, text: str) -> dict[str, str]:
     return dict.fromkeys(bound_by(text), text)
 
 
-def bound_by(code: str) -> Iterator[str]:
+@functools.lru_cache(maxsize=_STATEMENTS_KEPT)
+def bound_by(code: str) -> tuple[str, ...]:
     """The names that code binds at its top level."""
     symbols = symtable.symtable(code, "code", "exec").get_symbols()
-    return (symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported())
+    return tuple(symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported())
 
 
-def needs(text: str) -> Iterator[str]:
+@functools.lru_cache(maxsize=_STATEMENTS_KEPT)
+def needs(text: str) -> frozenset[str]:
     """The names that code uses of the module around it."""
+    found: set[str] = set()
     tables = [symtable.symtable(text, "code", "exec")]
     while tables:
         table = tables.pop()
         module = table.get_type() == "module"
         symbols = (symbol for symbol in table.get_symbols() if module or symbol.is_global())
-        yield from (symbol.get_name() for symbol in symbols if symbol.is_referenced())
+        found.update(symbol.get_name() for symbol in symbols if symbol.is_referenced())
         tables += table.get_children()
+    return frozenset(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,22 +256,23 @@ def definitions_in(module: str) -> tuple[Statement, ...]:
     """The statements of a portable module, without its docstring and without imports from this package."""
     found: list[Statement] = []
     for one in statements(module_text(module)):
-        if isinstance(one.node, ast.Import | ast.ImportFrom):
-            found += _single_imports(one.node)
-        elif not isinstance(one.node, ast.Expr):
+        if one.is_import:
+            found += _single_imports(one.text)
+        elif one.binds:
             found.append(one)
     return tuple(found)
 
 
-def _single_imports(node: ast.Import | ast.ImportFrom) -> Iterator[Statement]:
+def _single_imports(text: str) -> Iterator[Statement]:
     """An import as statements with one name each; none for what exported files have no use for."""
+    (node,) = ast.parse(text).body
+    assert isinstance(node, ast.Import | ast.ImportFrom)
     module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
     if module == "__future__" or module.startswith("advisor"):
         return
     for alias in node.names:
         single = ast.ImportFrom(module, [alias], 0) if module else ast.Import([alias])
-        text = ast.unparse(single)
-        yield Statement(text, single, range(0), _binds(single, text), frozenset())
+        yield from statements(ast.unparse(single))
 
 
 def _joined(definitions: Iterable[Statement]) -> str:
