@@ -18,7 +18,7 @@ from advisor.portable.losses import undone
 from advisor.portable.nested import map_tensors, tensors_of
 from advisor.portable.places import Place, put_at, value_at
 from advisor.portable.python_state import MOST_LOOKED_INTO, PythonState
-from advisor.portable.read_code import codes_of, stored_names
+from advisor.portable.read_code import SETS_GLOBAL, names_of_globals
 
 # Larger tensors of the host are data and stay there. Bytes.
 LARGEST = 64 * 2**20
@@ -272,10 +272,8 @@ class LeftBehind:
         functions = list(functions)
         around = [cell for function in functions for cell in function.__closure__ or ()]
         held = [holder for holder, _ in PythonState(modules).held]
-        sets_globals = [
-            function.__globals__ for function in functions if any(map(stored_names, codes_of(function.__code__)))
-        ]
-        found = {id(space): space for space in (*spaces, *around, *held, *sets_globals)}
+        setting = [function for function in functions if names_of_globals(function.__code__, SETS_GLOBAL)]
+        found = {id(space): space for space in (*spaces, *around, *held, *(one.__globals__ for one in setting))}
         self.before = [(space, values_in(space)) for space in found.values()]
         self.left: list[tuple[Any, Any, Any]] = []
 

@@ -18,25 +18,17 @@ from contextvars import ContextVar
 import torch
 
 from advisor.portable.nested import slots_of
-from advisor.portable.places import (
-    CONTENTS,
-    FUNCTIONS,
-    Place,
-    is_installed,
-    is_of_package,
-    is_options,
-    is_plain,
-    named,
-    value_of_cell,
-)
+from advisor.portable.owners import is_installed, is_of_other_package, is_of_package
+from advisor.portable.places import CONTENTS, FUNCTIONS, Place, is_options, is_plain, named, value_of_cell
 from advisor.portable.python_state import CONTAINERS, MOST_LOOKED_INTO, OF_TORCH, holder_of
 from advisor.portable.read_code import (
     asks_by_any_name,
     codes_of,
-    global_names,
+    is_data_of_class,
     methods_called,
     modules_imported,
     names_in,
+    names_of_globals,
     names_read,
 )
 
@@ -137,7 +129,7 @@ class Finder:
             self.look_at(cell, "", value_of_cell(cell), read, depth)
         for held in map(value_of_cell, function.__closure__ or ()):
             self.look_at_any_attribute(held, codes)
-        globally = {name for code in codes for name in global_names(code)}
+        globally = set(names_of_globals(function.__code__))
         if "globals" in globally:
             globally |= {name for code in codes for name in code.co_consts if isinstance(name, str)}
         for name in globally & function.__globals__.keys():
@@ -160,8 +152,8 @@ class Finder:
     def look_at_globals_of(self, function: types.FunctionType) -> None:
         """Look at the plain values and containers that a function of a package reads among its module's names."""
         own = function.__globals__
-        for name in {name for code in codes_of(function.__code__) for name in global_names(code)} & own.keys():
-            if is_plain(own[name]) or isinstance(own[name], CONTAINERS):
+        for name in names_of_globals(function.__code__):
+            if name in own and (is_plain(own[name]) or isinstance(own[name], CONTAINERS)):
                 self.look_at(own, name, own[name], None, 1)
 
     def look_at_any_attribute(self, value: typing.Any, codes: list[types.CodeType]) -> None:
@@ -195,7 +187,7 @@ class Finder:
         for base in kind.__mro__:
             if not is_of_package(base):
                 for name, value in list(vars(base).items()):
-                    if (read is None or name in read) and is_held_by_class(name, value):
+                    if (read is None or name in read) and is_data_of_class(name, value):
                         self.look_at(base, name, value, read, depth)
 
     def look_at(
@@ -257,7 +249,7 @@ class Finder:
         for base in kind.__mro__:
             if not is_of_package(base):
                 for name, value in vars(base).items():
-                    if name not in own and (read is None or name in read) and is_held_by_class(name, value):
+                    if name not in own and (read is None or name in read) and is_data_of_class(name, value):
                         self.add(own, name)
 
     def add(self, holder: typing.Any, name: typing.Any) -> None:
@@ -283,22 +275,11 @@ def operators_of(kind: type) -> tuple[str, ...]:
     return tuple(name for name in dict.fromkeys(special) if name not in NO_OPERATORS)
 
 
-def is_of_other_package(value: typing.Any) -> bool:
-    """Whether a value is a function of an installed package that is neither PyTorch nor NumPy."""
-    package = str(getattr(value, "__module__", "")).partition(".")[0]
-    return isinstance(value, types.FunctionType) and is_installed(value) and package not in ("torch", "numpy")
-
-
 def is_config(value: typing.Any) -> bool:
     """Whether an object of a package gives what it holds by keys, or as attributes of the same names."""
     kind = type(value)
     by_name = hasattr(kind, "__getattr__") and hasattr(kind, "__getitem__")
     return (isinstance(value, Mapping) or by_name) and is_of_package(kind) and not isinstance(value, os._Environ)
-
-
-def is_held_by_class(name: str, value: typing.Any) -> bool:
-    """Whether what a class has by this name is data of its own, and no method or part of the language."""
-    return not name.startswith("__") and not callable(value) and not hasattr(type(value), "__get__")
 
 
 def children_of(value: typing.Any, read: Names) -> tuple[Names, list[tuple[typing.Any, typing.Any, typing.Any]]]:

@@ -12,9 +12,10 @@ import torch
 
 from advisor.portable.finder import Finder
 from advisor.portable.nested import map_tensors, tensors_of
-from advisor.portable.places import Values, is_installed, value_of_cell
+from advisor.portable.owners import is_installed
+from advisor.portable.places import Values, value_of_cell
 from advisor.portable.python_state import HostDraws, PythonState
-from advisor.portable.read_code import calls, codes_of, global_names
+from advisor.portable.read_code import calls, names_of_globals
 
 MODEL_NAMES = frozenset({"model", "net", "network", "module"})
 OUTPUT_NAMES = frozenset(
@@ -286,8 +287,7 @@ def held_by(part: Any) -> list[Any]:
     if isinstance(part, types.MethodType):
         return [part.__func__, part.__self__, *getattr(part.__self__, "__dict__", {}).values()]
     if isinstance(part, types.FunctionType):
-        codes = () if is_installed(part) else codes_of(part.__code__)
-        names = {name for code in codes for name in global_names(code)}
+        names = () if is_installed(part) else names_of_globals(part.__code__)
         around = [part.__globals__[name] for name in names if name in part.__globals__]
         return [*around, *map(value_of_cell, part.__closure__ or ())]
     if type(part) in (list, tuple, dict):

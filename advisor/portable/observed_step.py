@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from advisor.portable.nested import tensors_of
-from advisor.portable.reachable_state import is_in_package
+from advisor.portable.owners import is_in_package
 
 READS_VALUE = "the step reads a value on the host{}, as .item(), float() and a branch on a tensor do"
 MAKES_SHAPE = "the step makes a tensor whose shape depends on values{}"

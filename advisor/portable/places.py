@@ -2,14 +2,11 @@
 
 import collections
 import dataclasses
-import dis
 import enum
 import functools
 import os
-import pathlib
 import pickle
 import random
-import sys
 import types
 import typing
 import zlib
@@ -28,9 +25,6 @@ CONTENTS = "its contents"
 FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
 # Values of which there is one object each, or which compare as numbers do.
 CONSTANTS = (enum.Enum, torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format)
-# Where installed code lies.
-PACKAGES = ("site-packages", "dist-packages", str(pathlib.Path(torch.__file__).parent))
-STANDARD = str(pathlib.Path(dis.__file__).parent)
 # Elements of an array that go into its sum; of more, as many evenly spaced. A count: they take some 0.1 ms.
 MOST_SUMMED = 100_000
 
@@ -93,24 +87,6 @@ def value_of_cell(cell: typing.Any) -> typing.Any:
         return cell.cell_contents
     except ValueError:  # deleted in the function that it is a variable of
         return None
-
-
-def is_installed(call: typing.Any) -> bool:
-    """Whether the code of a function or of an object that is called belongs to an installed package."""
-    function = getattr(call, "__func__", call)
-    if isinstance(call, functools.partial):
-        return is_installed(call.func)
-    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
-    return code is None or any(place in code.co_filename for place in PACKAGES)
-
-
-def is_of_package(one: typing.Any) -> bool:
-    """Whether a class or a module belongs to an installed package or to Python."""
-    home: typing.Any = sys.modules.get(one.__module__) if isinstance(one, type) else one
-    place = getattr(home, "__file__", None)
-    if place is None:
-        return getattr(home, "__name__", "") != "__main__"
-    return any(part in place for part in (*PACKAGES, STANDARD))
 
 
 def is_plain(value: typing.Any) -> bool:

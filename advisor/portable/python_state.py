@@ -11,6 +11,8 @@ import typing
 
 import torch
 
+from advisor.portable.owners import is_of_library
+
 # Containers and objects that are looked into, at most, and things in each of them. Counts: more are data.
 MOST_HOLDERS = 1000
 MOST_LOOKED_INTO = 64
@@ -71,8 +73,7 @@ def holder_of(value: typing.Any) -> typing.Any:
         return value
     if isinstance(value, (torch.Tensor, torch.nn.Module, type, types.FunctionType, types.ModuleType)):
         return None
-    package = str(getattr(type(value), "__module__", "")).partition(".")[0]
-    if package in ("torch", "numpy") or (package in sys.stdlib_module_names and not isinstance(value, NAMESPACES)):
+    if is_of_library(type(value)) and not isinstance(value, NAMESPACES):
         return None
     attributes = getattr(value, "__dict__", None)
     return attributes if type(attributes) is dict else None

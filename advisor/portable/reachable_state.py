@@ -24,10 +24,17 @@ import torch
 
 from advisor.portable.nested import slots_of
 from advisor.portable.optimizer_steps import updates_without_host
-from advisor.portable.places import PACKAGES, STANDARD, Place, is_plain, put_at, value_at, value_of_cell
-from advisor.portable.python_state import NAMESPACES, OF_TORCH
-from advisor.portable.reached import ENVIRONMENT, names_of_globals
-from advisor.portable.read_code import codes_of
+from advisor.portable.owners import (
+    folder_of,
+    is_in_package,
+    is_of_library,
+    is_of_other_package,
+    is_of_package,
+    package_of,
+)
+from advisor.portable.places import Place, inner_state, is_plain, put_at, value_at, value_of_cell
+from advisor.portable.python_state import NAMESPACES, OF_TORCH, give_contents
+from advisor.portable.read_code import ENVIRONMENT, USES_GLOBAL, codes_of, function_behind, names_of_globals
 from advisor.portable.watching import Places
 
 # Values that are watched, at most. A count: each is compared before every replay, in some 0.05 us.
@@ -98,11 +105,7 @@ class ReachableState:
     def put_back(self) -> None:
         """Give all variables, containers and objects what they held. What was written into a tensor stays."""
         for held, kept in self._kept:
-            if isinstance(held, list):
-                held[:] = kept
-            else:
-                held.clear()
-                (held.extend if isinstance(held, collections.deque) else held.update)(kept)
+            give_contents(held, kept)
         for held, names in self._had:
             for name in held.keys() - names:
                 del held[name]
@@ -116,7 +119,7 @@ class ReachableState:
 
     def draws(self) -> list[typing.Any]:
         """The states of the random generators that were found."""
-        return [state_of_generator(generator) for generator in self._generators]
+        return [inner_state(generator) for generator in self._generators]
 
     def remember(self) -> None:
         """Take what the places hold now for what ``is_same_now`` and ``put_back`` compare with and put there."""
@@ -179,10 +182,10 @@ class ReachableState:
             self._sequences.append(thing)
             self._note_all(label, thing, enumerate(thing))
         elif isinstance(thing, types.ModuleType):
-            if is_users(thing):
+            if not is_of_package(thing):
                 self._look_at_some(label, vars(thing), vars(thing))
                 return
-            functions = [(name, one) for name, one in list(vars(thing).items()) if is_function_of_package(one)]
+            functions = [(name, one) for name, one in list(vars(thing).items()) if is_of_other_package(one)]
             self._unnamed += [(name, functools.partial(self._waiting.append, (name, one))) for name, one in functions]
         elif isinstance(thing, ContextVar):
             self._note_single(label, thing, "")
@@ -193,7 +196,7 @@ class ReachableState:
 
     def _look_at_object(self, label: str, thing: typing.Any) -> None:
         kind = type(thing)
-        owned = is_users(kind)
+        owned = not is_of_package(kind)
         if problem := why_not_watched(label, thing, owned=owned):
             self.cannot_watch = problem
         elif hasattr(thing, "__array_interface__"):
@@ -202,7 +205,7 @@ class ReachableState:
             self.device_generators.append(thing)
         elif is_generator(thing):
             self._generators.append(thing)
-        elif owned or isinstance(thing, NAMESPACES) or not is_of_libraries(kind):
+        elif owned or isinstance(thing, NAMESPACES) or not is_known(kind):
             self._sort(thing)
             own = getattr(thing, "__dict__", {})
             for name in [name for base in kind.__mro__ for name in slots_of(base) if hasattr(thing, name)]:
@@ -244,11 +247,11 @@ class ReachableState:
         ``makes``: the code may make objects of the class.
         """
         for base in kind.__mro__:
-            if not is_users(base) or (id(base), makes) in self._classes:
+            if is_of_package(base) or (id(base), makes) in self._classes:
                 continue
             self._classes.add((id(base), makes))
             for name, member in list(vars(base).items()):
-                function = getattr(member, "fget", getattr(member, "func", getattr(member, "__func__", member)))
+                function = function_behind(member)
                 if isinstance(function, types.FunctionType):
                     look = functools.partial(self._waiting.append, (f"{base.__name__}.{name}", function))
                     implied = name in MAKING if makes else name.startswith("__") and name not in MAKING
@@ -274,7 +277,7 @@ class ReachableState:
             self._look_at_dict(label, vars(function))
         if is_in_package(code.co_filename) and code.co_filename not in self._own_files:
             self._waiting += [(name, value_of_cell(cell)) for name, cell in cells]
-            if is_function_of_package(function):
+            if is_of_other_package(function):
                 self._look_at_plain(function)
             return
         for name, cell in cells:
@@ -291,13 +294,13 @@ class ReachableState:
                     f"{function.__name__} may reach anything by {', '.join(ANYTHING & {*part.co_names})}"
                 )
             self._names.update(names_by_text(part))
-        for name in names_of_globals(code):
+        for name in names_of_globals(code, USES_GLOBAL):
             if name in function.__globals__ or not hasattr(builtins, name):
                 self._note_single(name, function.__globals__, name)
 
     def _look_at_plain(self, function: types.FunctionType) -> None:
         """Look at the plain values that a function of a package reads among its module's names."""
-        for name in names_of_globals(function.__code__):
+        for name in names_of_globals(function.__code__, USES_GLOBAL):
             if name in function.__globals__ and is_plain(function.__globals__[name]):
                 self._note_single(name, function.__globals__, name)
 
@@ -345,13 +348,6 @@ class Environment:
         return repr(sorted(os.environ.items())).encode("utf-8", "surrogateescape")
 
 
-def is_function_of_package(one: typing.Any) -> bool:
-    """Whether a thing is a function of an installed package that is neither Python's, NumPy's nor PyTorch's."""
-    package = str(getattr(one, "__module__", "")).partition(".")[0]
-    known = package in ("torch", "numpy") or package in sys.stdlib_module_names
-    return isinstance(one, types.FunctionType) and not known and is_in_package(one.__code__.co_filename)
-
-
 def names_by_text(code: types.CodeType) -> set[str]:
     """The names by which code gets attributes with ``getattr`` and the like; a name for any where it computes one."""
     found: set[str] = set()
@@ -397,16 +393,6 @@ def is_generator(thing: typing.Any) -> bool:
     )
 
 
-def state_of_generator(generator: typing.Any) -> typing.Any:
-    """The state of a random generator as what can be compared."""
-    if isinstance(generator, torch.Generator):
-        return generator.get_state().tolist()
-    if isinstance(generator, random.Random):
-        return generator.getstate()
-    bits = generator.bit_generator if hasattr(generator, "bit_generator") else generator._bit_generator
-    return repr(bits.state)
-
-
 def name_of_kind(thing: typing.Any, otherwise: str = "the step") -> str:
     """The name of an object's class, in place of a variable that holds it; of a function or a class another one."""
     return otherwise if isinstance(thing, (types.FunctionType, type)) else type(thing).__name__
@@ -418,38 +404,18 @@ def file_of(call: typing.Any) -> str:
         call = call.func if isinstance(call, functools.partial) else call.__func__
     code = getattr(call, "__code__", None)
     file = code.co_filename if isinstance(code, types.CodeType) else ""
-    return "" if PACKAGES[-1] in file else file
-
-
-def is_users(one: typing.Any) -> bool:
-    """Whether a class or a module is the user's own: neither Python's nor an installed package's."""
-    name = one.__module__ if isinstance(one, type) else one.__name__
-    home = sys.modules.get(name) if isinstance(one, type) else one
-    place = getattr(home, "__file__", None)
-    return not is_in_package(place) if place else name not in sys.builtin_module_names
+    return "" if folder_of(torch) in file else file
 
 
 def inherits_from_package(kind: type) -> bool:
     """Whether code of an installed package, beside that of any module, may use the attributes of a class's objects."""
     usual = (object, torch.nn.Module)
-    return any(base not in usual and not is_users(base) and not is_standard(base) for base in kind.__mro__)
+    others = [base for base in kind.__mro__ if base not in usual and is_of_package(base)]
+    return any(package_of(base) not in sys.stdlib_module_names for base in others)
 
 
-def is_standard(kind: type) -> bool:
-    """Whether a class is Python's own."""
-    return kind.__module__.partition(".")[0] in sys.stdlib_module_names
-
-
-def is_in_package(file: str) -> bool:
-    """Whether a file belongs to an installed package, or to Python."""
-    return file.startswith("<frozen") or any(part in file for part in (*PACKAGES, STANDARD))
-
-
-def is_of_libraries(kind: type) -> bool:
+def is_known(kind: type) -> bool:
     """Whether a class is Python's, NumPy's or PyTorch's, and none of those with state that a step changes."""
     if issubclass(kind, (torch.nn.Module, torch.optim.Optimizer)):
         return False
-    top = kind.__module__.partition(".")[0]
-    if top == "torch":
-        return not kind.__module__.startswith(TORCH_STATE)
-    return top == "numpy" or is_standard(kind) or issubclass(kind, enum.Enum)
+    return issubclass(kind, enum.Enum) or (is_of_library(kind) and not kind.__module__.startswith(TORCH_STATE))

@@ -3,7 +3,6 @@
 import collections
 import contextlib
 import ctypes
-import dis
 import enum
 import functools
 import itertools
@@ -11,9 +10,18 @@ import os
 import types
 import typing
 import zlib
-from pathlib import Path
 
 import torch
+
+from advisor.portable.owners import is_of_library, is_of_package
+from advisor.portable.read_code import (
+    ENVIRONMENT,
+    USES_GLOBAL,
+    function_behind,
+    is_data_of_class,
+    names_asked,
+    names_of_globals,
+)
 
 # Objects that are looked through for code that divides samples among workers, at most. A count.
 MOST_LOOKED_AT = 2000
@@ -25,15 +33,6 @@ MOST_WATCHED = 64
 MOST_BYTES = 64_000_000
 # Arrays of at most this size are compared by their contents before each batch too: some 0.1 ms each.
 MOST_BYTES_WATCHED = 100_000
-# The instructions for a global name; what stands behind a dot is none, though code lists it among its names too.
-OF_GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"}
-# Those by which code reads a name from around it, and an attribute of that.
-OF_NAMES_AROUND = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"}
-OF_ATTRIBUTES = {"LOAD_ATTR", "LOAD_METHOD"}
-# Names in ``os`` that read the environment.
-ENVIRONMENT = {"environ", "getenv"}
-# Packages whose own code says nothing of a dataset.
-OF_LIBRARIES = ("builtins", "torch", "numpy", "typing", "abc", "collections", "os", "ctypes", "multiprocessing")
 
 
 class Nothing:
@@ -51,25 +50,27 @@ def given_to_workers(loader: typing.Any) -> list[tuple[typing.Any, typing.Any]]:
 
 def seen_by_workers(loader: typing.Any) -> typing.Iterator[tuple[typing.Any, list[typing.Any]]]:
     """The dataset, the functions that a loader calls in workers, and the objects that these hold and read."""
-    return reached_from([loader.dataset, loader.collate_fn, loader.worker_init_fn])
+    return reached_from([loader.dataset, loader.collate_fn, loader.worker_init_fn], things_in)
 
 
 def reached_from(
     roots: typing.Iterable[typing.Any],
+    parts_of: typing.Callable[[typing.Any], list[typing.Any]],
+    most_in_one: int = MOST_IN_ONE,
 ) -> typing.Iterator[tuple[typing.Any, list[typing.Any]]]:
-    """These objects and those that they hold and read, each with the things in it."""
+    """These objects and the parts of each, of which so many are looked at in turn; each object once."""
     waiting: collections.deque[typing.Any] = collections.deque(roots)
-    seen: set[int] = set()
+    seen: dict[int, typing.Any] = {}
     while waiting and len(seen) < MOST_LOOKED_AT:
         one = waiting.popleft()  # what is near before what is deep inside
         if id(one) not in seen:
-            seen.add(id(one))
+            seen[id(one)] = one  # kept, or another object could get its number
             try:
-                held = things_in(one)
-                waiting += [thing for thing in held if not is_value(thing)][:MOST_IN_ONE]
+                parts = parts_of(one)
+                waiting += [part for part in parts if not is_value(part)][:most_in_one]
             except Exception:  # noqa: S112 - an object of any class may refuse to be looked into
                 continue
-            yield one, held
+            yield one, parts
 
 
 def things_in(one: typing.Any) -> list[typing.Any]:
@@ -81,29 +82,24 @@ def things_in(one: typing.Any) -> list[typing.Any]:
     if isinstance(one, (torch.Tensor, torch.Generator, types.ModuleType, type)):
         return list(data_of_class(one).values()) if isinstance(one, type) else []
     if isinstance(one, types.FunctionType):
-        return [] if is_of_a_library(one) else list(read_around(one).values())
+        return [] if is_of_library(one) else list(read_around(one).values())
     if isinstance(one, (types.MethodType, functools.partial)):
         return parts_with_code(one)
-    kinds = [kind for kind in type(one).__mro__ if not is_of_a_library(kind)]
+    kinds = [kind for kind in type(one).__mro__ if not is_of_library(kind)]
     methods = [function for kind in kinds for function in functions_of(kind)]
     return [*getattr(one, "__dict__", {}).values(), *methods, *filter(data_of_class, kinds)]
 
 
 def functions_of(kind: type) -> list[types.FunctionType]:
     """The functions in a class: methods, and those behind properties, class methods and static methods."""
-    members = (getattr(member, "fget", getattr(member, "__func__", member)) for member in vars(kind).values())
-    return [member for member in members if isinstance(member, types.FunctionType)]
+    return [one for one in map(function_behind, vars(kind).values()) if isinstance(one, types.FunctionType)]
 
 
 def data_of_class(kind: type) -> dict[str, typing.Any]:
     """Return the data attributes of one of the user's classes, by name: neither methods nor descriptors."""
-    if is_of_a_library(kind):
+    if is_of_library(kind):
         return {}
-    return {
-        name: value
-        for name, value in vars(kind).items()
-        if not name.startswith(("__", "_abc_")) and not callable(value) and not hasattr(type(value), "__get__")
-    }
+    return {name: value for name, value in vars(kind).items() if is_data_of_class(name, value)}
 
 
 def contents_of(one: typing.Any, held: list[typing.Any]) -> typing.Any:
@@ -154,7 +150,7 @@ def names_read_in(one: typing.Any) -> dict[str, typing.Any]:
         return dict(one.__dict__)
     if isinstance(one, type):
         return data_of_class(one)
-    if not isinstance(one, types.FunctionType) or is_of_a_library(one):
+    if not isinstance(one, types.FunctionType) or is_of_library(one):
         return {}
     return {name: value for name, value in read_around(one).items() if is_value(value) or is_written_to(value)}
 
@@ -197,22 +193,14 @@ def divides_samples(loader: typing.Any) -> bool:
 
     The code of their classes is looked through, and that of what they hold and call; it is not run.
     """
-    waiting: list[typing.Any] = [loader.dataset, loader.worker_init_fn]
-    seen: set[int] = set()
-    while waiting and len(seen) < MOST_LOOKED_AT:
-        one = waiting.pop()
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        named = isinstance(one, types.CodeType) and "get_worker_info" in one.co_names
-        # A pipe of PyTorch's that has the method is divided by the loader.
-        if named or one is torch.utils.data.get_worker_info or hasattr(type(one), "apply_sharding"):
-            return True
-        try:
-            waiting += parts_with_code(one)
-        except Exception:  # noqa: S112 - an object of any class may refuse to be looked through
-            continue
-    return False
+    found = reached_from([loader.dataset, loader.worker_init_fn], parts_with_code, MOST_LOOKED_AT)
+    return any(asks_for_worker(one) for one, _ in found)
+
+
+def asks_for_worker(one: typing.Any) -> bool:
+    """Whether code asks which worker it is in, or an object is a pipe of PyTorch's that the loader divides."""
+    named = isinstance(one, types.CodeType) and "get_worker_info" in one.co_names
+    return named or one is torch.utils.data.get_worker_info or hasattr(type(one), "apply_sharding")
 
 
 def parts_with_code(one: typing.Any) -> list[typing.Any]:
@@ -221,7 +209,7 @@ def parts_with_code(one: typing.Any) -> list[typing.Any]:
         return list(one.co_consts)
     if isinstance(one, types.FunctionType):
         named = [one.__code__, *closed_over(one), *filter(callable, globals_of(one).values())]
-        return [] if is_of_a_library(one) else named
+        return [] if is_of_library(one) else named
     if isinstance(one, (list, tuple, dict)):
         return list(one.values() if isinstance(one, dict) else one)[:16]
     if isinstance(one, (types.MethodType, functools.partial)):
@@ -229,20 +217,15 @@ def parts_with_code(one: typing.Any) -> list[typing.Any]:
             getattr(one, name) for name in ("__func__", "__self__", "func", "args", "keywords") if hasattr(one, name)
         ]
     classes = one.__mro__ if isinstance(one, type) else type(one).__mro__
-    functions = [function for kind in classes if not is_of_a_library(kind) for function in functions_of(kind)]
+    functions = [function for kind in classes if not is_of_library(kind) for function in functions_of(kind)]
     held = {} if isinstance(one, (type, torch.Tensor)) else getattr(one, "__dict__", {})
     return [*functions, *held.values()]
-
-
-def is_of_a_library(one: typing.Any) -> bool:
-    """Whether a function or a class is of Python's or PyTorch's own, whose code says nothing of a dataset."""
-    return str(one.__module__).partition(".")[0] in OF_LIBRARIES
 
 
 def globals_of(function: typing.Any) -> dict[str, typing.Any]:
     """The global names that a function reads or sets, also in functions within it, with their present values."""
     held = function.__globals__
-    return {name: held[name] for name in names_of_globals(function.__code__) if name in held}
+    return {name: held[name] for name in names_of_globals(function.__code__, USES_GLOBAL) if name in held}
 
 
 def read_around(function: typing.Any) -> dict[str, typing.Any]:
@@ -258,39 +241,11 @@ def read_around(function: typing.Any) -> dict[str, typing.Any]:
         if value is os and not ENVIRONMENT.isdisjoint(inside):
             found["os.environ"] = os.environ
         for attribute in inside:
-            value = getattr(value, attribute, Nothing) if is_the_users(value) else Nothing
+            inside_users = isinstance(value, types.ModuleType) and not is_of_package(value)
+            value = getattr(value, attribute, Nothing) if inside_users else Nothing
         if value is not Nothing:
             found[name] = value
     return found
-
-
-def is_the_users(module: typing.Any) -> bool:
-    """Whether a thing is a module that belongs to no installed package and not to Python."""
-    file = getattr(module, "__file__", None)
-    if not isinstance(module, types.ModuleType) or file is None:
-        return False
-    return not any(place in file for place in ("site-packages", "dist-packages", str(Path(os.__file__).parent)))
-
-
-@functools.lru_cache(MOST_LOOKED_AT)
-def names_of_globals(code: types.CodeType) -> tuple[str, ...]:
-    """The global names in a piece of code."""
-    names = [one.argval for one in dis.get_instructions(code) if one.opname in OF_GLOBALS]
-    within = [name for part in code.co_consts if isinstance(part, types.CodeType) for name in names_of_globals(part)]
-    return tuple(dict.fromkeys([*names, *within]))
-
-
-@functools.lru_cache(MOST_LOOKED_AT)
-def names_asked(code: types.CodeType) -> tuple[str, ...]:
-    """The attributes that code asks of names from around it, such as ``options.train.size``."""
-    names: list[str] = []
-    asked = ""
-    for one in dis.get_instructions(code):
-        asked = f"{asked}.{one.argval}" if asked and one.opname in OF_ATTRIBUTES else ""
-        names += [asked] * bool(asked)
-        asked = one.argval if one.opname in OF_NAMES_AROUND else asked
-    within = [name for part in code.co_consts if isinstance(part, types.CodeType) for name in names_asked(part)]
-    return tuple(dict.fromkeys([*names, *within]))
 
 
 def closed_over(function: typing.Any) -> list[typing.Any]:

@@ -10,6 +10,18 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
+# The instructions for a global name that is read, is set, or is either. Attributes stand among a code's names too.
+READS_GLOBAL = ("LOAD_GLOBAL",)
+SETS_GLOBAL = ("STORE_GLOBAL",)
+USES_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")
+# Those by which code reads a name from around it, and an attribute of that.
+READS_AROUND = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF")
+ASKS_ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
+# Names in ``os`` that read the environment.
+ENVIRONMENT = {"environ", "getenv"}
+# Functions whose names are kept, at most. A count.
+MOST_KEPT = 2000
+
 
 def codes_of(code: types.CodeType) -> Iterator[types.CodeType]:
     """The code of a function and of the functions inside it."""
@@ -19,9 +31,24 @@ def codes_of(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from codes_of(constant)
 
 
-def global_names(code: types.CodeType) -> Iterable[str]:
-    """The global names that code reads."""
-    return (one.argval for one in dis.get_instructions(code) if one.opname == "LOAD_GLOBAL")
+@functools.lru_cache(MOST_KEPT)
+def names_of_globals(code: types.CodeType, instructions: tuple[str, ...] = READS_GLOBAL) -> tuple[str, ...]:
+    """The global names that code, and the functions inside it, have in these instructions."""
+    found = (one for part in codes_of(code) for one in dis.get_instructions(part))
+    return tuple(dict.fromkeys(one.argval for one in found if one.opname in instructions))
+
+
+@functools.lru_cache(MOST_KEPT)
+def names_asked(code: types.CodeType) -> tuple[str, ...]:
+    """The attributes that code asks of names from around it, such as ``options.train.size``."""
+    names: dict[str, None] = {}
+    for part in codes_of(code):
+        asked = ""
+        for one in dis.get_instructions(part):
+            asked = f"{asked}.{one.argval}" if asked and one.opname in ASKS_ATTRIBUTE else ""
+            names |= dict.fromkeys([asked] if asked else [])
+            asked = one.argval if one.opname in READS_AROUND else asked
+    return tuple(names)
 
 
 def names_in(code: types.CodeType) -> set[str]:
@@ -65,8 +92,7 @@ def methods_called(kind: typing.Any, method: str) -> tuple[types.FunctionType, .
         name = names.pop()
         seen.add(name)
         found_in = [vars(base)[name] for base in kind.__mro__ if name in vars(base) and base is not torch.nn.Module]
-        for one in found_in:
-            function = getattr(one, "fget", getattr(one, "__func__", one))  # also of a property or a class method
+        for function in map(function_behind, found_in):
             if isinstance(function, types.FunctionType):
                 found[function] = None
                 names |= {name for code in codes_of(function.__code__) for name in names_in(code)} - seen
@@ -88,6 +114,11 @@ def modules_imported(function: types.FunctionType, codes: Iterable[types.CodeTyp
     return [sys.modules[name] for name in names if isinstance(sys.modules.get(name), types.ModuleType)]
 
 
-def stored_names(code: types.CodeType) -> list[str]:
-    """The global names that code sets."""
-    return [one.argval for one in dis.get_instructions(code) if one.opname == "STORE_GLOBAL"]
+def function_behind(member: typing.Any) -> typing.Any:
+    """The function behind a property, a class method or a static method of a class; another member itself."""
+    return getattr(member, "fget", getattr(member, "func", getattr(member, "__func__", member)))
+
+
+def is_data_of_class(name: str, value: typing.Any) -> bool:
+    """Whether what a class has by this name is data of its own, and no method or part of the language."""
+    return not name.startswith(("__", "_abc_")) and not callable(value) and not hasattr(type(value), "__get__")

@@ -15,8 +15,8 @@ from advisor.portable.compiled_module import MODELS_WITH_GRAPHS, begin_step, che
 from advisor.portable.contexts import Planned, evaluating, grad_mode
 from advisor.portable.loss_call import LossCall
 from advisor.portable.nested import map_tensors, mover
+from advisor.portable.owners import is_installed
 from advisor.portable.parallel import synchronise_gradients
-from advisor.portable.places import is_installed
 from advisor.portable.plan import StepPlan
 from advisor.portable.watching import REQUIRES_GRAD
 

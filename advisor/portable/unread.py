@@ -5,7 +5,8 @@ import typing
 
 import torch
 
-from advisor.portable.reached import is_of_a_library, reached_from
+from advisor.portable.owners import is_of_library
+from advisor.portable.reached import reached_from, things_in
 
 
 class UnreadKept:
@@ -45,13 +46,13 @@ class UnreadKept:
     @property
     def goes_on(self) -> bool:
         """Whether code of the loader's owner decides on the order of samples as the epoch goes on."""
-        return not self.decided and not all(is_of_a_library(type(sampler)) for sampler in self.samplers)
+        return not self.decided and not all(is_of_library(type(sampler)) for sampler in self.samplers)
 
     def read_on(self) -> list[typing.Any]:
         """Return what decides on the later samples of an epoch: the samplers, and what the user's own ones read."""
         if self.goes_on:
             if self.read_by_samplers is None:
-                self.read_by_samplers = [one for one, _ in reached_from(self.samplers)]
+                self.read_by_samplers = [one for one, _ in reached_from(self.samplers, things_in)]
             return self.read_by_samplers
         if not self.decided:
             return self.samplers

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 from advisor.portable.finder import Finder
-from advisor.portable.places import CONTENTS, Place, inner_state, is_installed, is_plain, value_at, value_of_cell
+from advisor.portable.owners import is_installed
+from advisor.portable.places import CONTENTS, Place, inner_state, is_plain, value_at, value_of_cell
 
 REPLACED = "a tensor or an object was replaced that the model or the loss reads"
 REQUIRES_GRAD = operator.attrgetter("requires_grad")

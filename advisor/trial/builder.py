@@ -31,7 +31,7 @@ import torch
 
 from advisor.machine.host import usable_cores
 from advisor.portable.forked import read_independently
-from advisor.portable.places import is_of_package
+from advisor.portable.owners import is_of_package
 from advisor.process.channel import send_message
 from advisor.process.household import lead_own_group
 from advisor.process.replaced import replaced

@@ -29,7 +29,8 @@ from advisor.portable.blocks import blocks_to_compile, repeated_blocks, shape_of
 from advisor.portable.loaders import READ_AHEAD, hears_of_epochs, keeps_position, loader_with
 from advisor.portable.nested import tensors_of
 from advisor.portable.optimizer_options import torch_class
-from advisor.portable.reached import MOST_LOOKED_AT, divides_samples, is_of_a_library, parts_with_code
+from advisor.portable.owners import is_of_library
+from advisor.portable.reached import MOST_LOOKED_AT, divides_samples, parts_with_code, reached_from
 from advisor.portable.tracing import CannotTraceError
 from advisor.portable.transforms import names_of_moved
 from advisor.recipe.rebuild import expected_state_bytes, implementations_of, optimizer_implementation, resizing_problem
@@ -414,20 +415,12 @@ _FUNCTIONS = frozenset({"hessian", "hvp", "vhp"})
 
 def differentiates_twice(loop: Loop) -> bool:
     """Whether the code of the loss, the step or the model asks for gradients of gradients."""
-    waiting: list[Any] = [part for part in (loop.loss, loop.step, loop.model) if part is not None]
-    seen: set[int] = set()
-    while waiting and len(seen) < MOST_LOOKED_AT:
-        one = waiting.pop(0)
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        if isinstance(one, types.CodeType) and _asks(one):
-            return True
-        try:
-            waiting += [*parts_with_code(one), *_of_modules(one)]
-        except Exception:  # noqa: S112 - an object of any class may refuse to be looked through
-            continue
-    return False
+    found = reached_from([loop.loss, loop.step, loop.model], _parts_with_code, MOST_LOOKED_AT)
+    return any(_asks(one) for one, _ in found if isinstance(one, types.CodeType))
+
+
+def _parts_with_code(one: Any) -> list[Any]:
+    return [*parts_with_code(one), *_of_modules(one)]
 
 
 def _asks(code: types.CodeType) -> bool:
@@ -437,7 +430,7 @@ def _asks(code: types.CodeType) -> bool:
 
 def _of_modules(one: Any) -> list[Any]:
     """The objects that a function reads in modules of the user's: ``losses.penalty``."""
-    if not isinstance(one, types.FunctionType) or is_of_a_library(one):
+    if not isinstance(one, types.FunctionType) or is_of_library(one):
         return []
     used = [one.__globals__.get(name) for name in one.__code__.co_names]
     modules = [part for part in used if isinstance(part, types.ModuleType) and not _is_library(part)]

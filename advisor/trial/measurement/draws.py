@@ -21,8 +21,9 @@ from advisor.errors import RefusedError, TargetError
 from advisor.figures.formatting import format_first
 from advisor.portable.loaders import copy_with
 from advisor.portable.nested import tensors_of
+from advisor.portable.owners import is_of_library
 from advisor.portable.plan import StepPlan
-from advisor.portable.reached import globals_of, has_names, is_of_a_library, seen_by_workers
+from advisor.portable.reached import globals_of, has_names, seen_by_workers
 from advisor.records import BatchPrint, DataPrint, varying
 from advisor.runtime.loop import describe, loop_loader
 from advisor.target.entrypoint import one_line, user_frames
@@ -294,7 +295,7 @@ def _global_names(loader: Any) -> Iterator[tuple[dict[str, Any], str, Any]]:
     """The global names that the code of a loader's dataset and functions reads or sets, with their values."""
     if isinstance(loader, DataLoader) and "dataset" in vars(loader):
         for one, _ in seen_by_workers(loader):
-            if isinstance(one, types.FunctionType) and not is_of_a_library(one):
+            if isinstance(one, types.FunctionType) and not is_of_library(one):
                 yield from ((one.__globals__, name, value) for name, value in globals_of(one).items())
 
 
