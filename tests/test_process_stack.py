@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from advisor.process.stacks import last_stack
 from advisor.process.streams import STACK_BEGINS
-from advisor.runner.process_stack import advice, last_stack
+from advisor.runner.process_stack import advice
 
 OWN = '  File "/home/me/train.py", line 3 in build'
 HINT = "Mend what hangs."

@@ -7,17 +7,35 @@ import torch
 from advisor.portable.optimizer_options import follow_rows
 
 
-class PaddedLinear(torch.nn.Linear):
-    """A linear layer whose weight has rows of zeros at its end, and whose results end before theirs.
+class PaddedRows(torch.nn.Module):
+    """A layer whose weight has rows of zeros at its end.
 
-    What it returns is a view, and so is ``weight``; ``state_dict`` and ``load_state_dict`` know the usual shapes. The
-    rows get no gradient, so they stay zero.
+    ``weight`` is a view without them; ``state_dict`` and ``load_state_dict`` know the usual shapes. The rows get no
+    gradient, so they stay zero.
     """
 
+    counted = ""  # the attribute with the number of rows that count
+
     @property
-    def weight(self) -> torch.Tensor:  # type: ignore[override]
+    def weight(self) -> torch.Tensor:
         """The rows that count."""
-        return counting_rows(self, "weight", self.out_features)
+        return counting_rows(self, "weight", getattr(self, self.counted))
+
+    def _save_to_state_dict(self, destination: typing.Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        cut_rows(self, destination, prefix, getattr(self, self.counted))
+
+    def _load_from_state_dict(
+        self, state_dict: typing.Any, prefix: str, *args: typing.Any, **kwargs: typing.Any
+    ) -> None:
+        add_rows(self, state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+
+class PaddedLinear(PaddedRows, torch.nn.Linear):  # type: ignore[override]  # the weight is a view
+    """A linear layer with rows of zeros, which returns a view of its results without theirs."""
+
+    counted = "out_features"
 
     @property
     def bias(self) -> torch.Tensor | None:  # type: ignore[override]
@@ -29,24 +47,11 @@ class PaddedLinear(torch.nn.Linear):
         wide = torch.nn.functional.linear(input, stored(self, "weight"), self._parameters["bias"])
         return wide[..., : self.out_features]
 
-    def _save_to_state_dict(self, destination: typing.Any, prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        cut_rows(self, destination, prefix, self.out_features)
 
-    def _load_from_state_dict(
-        self, state_dict: typing.Any, prefix: str, *args: typing.Any, **kwargs: typing.Any
-    ) -> None:
-        add_rows(self, state_dict, prefix)
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
-
-
-class PaddedEmbedding(torch.nn.Embedding):
+class PaddedEmbedding(PaddedRows, torch.nn.Embedding):  # type: ignore[override]  # the weight is a view
     """An embedding that shares its weight with a :class:`PaddedLinear`; no index leads to the rows of zeros."""
 
-    @property
-    def weight(self) -> torch.Tensor:  # type: ignore[override]
-        """The rows that count."""
-        return counting_rows(self, "weight", self.num_embeddings)
+    counted = "num_embeddings"
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
         """The vectors of these indices."""
@@ -59,16 +64,6 @@ class PaddedEmbedding(torch.nn.Embedding):
             self.scale_grad_by_freq,
             self.sparse,
         )
-
-    def _save_to_state_dict(self, destination: typing.Any, prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        cut_rows(self, destination, prefix, self.num_embeddings)
-
-    def _load_from_state_dict(
-        self, state_dict: typing.Any, prefix: str, *args: typing.Any, **kwargs: typing.Any
-    ) -> None:
-        add_rows(self, state_dict, prefix)
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 
 def stored(module: torch.nn.Module, name: str) -> torch.Tensor:

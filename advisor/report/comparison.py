@@ -84,9 +84,10 @@ def summary(before: Measured, after: Measured) -> str:
     if one.baseline is None or other.baseline is None:
         missing = before.session_id if one.baseline is None else after.session_id
         return f"The session {missing} has no baseline, so speeds cannot be compared."
-    rate, stacked = _ratio(_best(other), _best(one)), _ratio(other.baseline.samples_per_s, one.baseline.samples_per_s)
+    plain = _ratio(other.baseline.samples_per_s, one.baseline.samples_per_s)
+    best = _ratio(_best(other), _best(one))
     noise = max(one.baseline.noise_floor, other.baseline.noise_floor)
-    answer = f"The baseline {_moved(stacked, noise)}; the best settings {_moved(rate, noise)}."
+    answer = f"The baseline {_moved(plain, noise)}; the best settings {_moved(best, noise)}."
     targets = [side.request.target.command for side in (before, after)]
     return answer if targets[0] == targets[1] else f"Different targets, {targets[0]} and {targets[1]}. {answer}"
 

@@ -63,7 +63,7 @@ def waterfall(state: SessionState) -> list[Step]:
         step = _step(key, stack, state, reached, peaks)
         steps.append(step)
         reached = step.end
-    if settings_overlap(stack.comparison, steps):
+    if _overlap(stack.comparison, steps):
         total = stack.comparison.speedup
         return [replace(step, start=total * step.start / step.end, end=total) for step in steps]
     rest = stack.comparison.speedup / reached
@@ -73,7 +73,7 @@ def waterfall(state: SessionState) -> list[Step]:
     return steps
 
 
-def settings_overlap(stack: Comparison, steps: Sequence[Step]) -> bool:
+def _overlap(stack: Comparison, steps: Sequence[Step]) -> bool:
     """Whether the settings do much less together than one by one, so that their bars all end at the stack."""
     return not stack.is_open and math.prod(step.end / step.start for step in steps if step.key) > _MUCH * stack.speedup
 
@@ -147,9 +147,9 @@ def waterfall_chart(state: SessionState) -> Bars | None:
     ]
     ends = [end for bar in bars for end in (bar.start, bar.end)]
     axis = log_axis("speed-up over the baseline", ends, lambda tick: f"{tick:g}x", _SPEED_UPS)
-    told = _OVERLAP if settings_overlap(stack.comparison, steps) else _IN_ORDER
-    words = f"From {before} to {format_ms(stack.step_ms)} a step. {told}"
-    return Bars("What each setting adds", words, axis, tuple(bars))
+    overlap = _overlap(stack.comparison, steps)
+    words = f"From {before} to {format_ms(stack.step_ms)} a step. {_OVERLAP if overlap else _IN_ORDER}"
+    return Bars("What each setting adds", words, axis, tuple(bars), overlap)
 
 
 def _stack_bar(stack: StackRecord, comparison: Comparison, baseline_bytes: int | None) -> Bar:

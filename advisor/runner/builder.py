@@ -14,9 +14,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from advisor.process.channel import GarbageError, Inbox, send_message
+from advisor.process.stacks import innermost_calls
 from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec, TrialKind, TrialSpec
-from advisor.runner import fork_server, process_stack
+from advisor.runner import fork_server
 from advisor.runner.fork_server import CONTEXT
+from advisor.runner.process_stack import stands_still
 
 TOO_LONG = "building the model takes too long"
 NOT_IMPORTED = "importing PyTorch takes too long"
@@ -133,8 +135,8 @@ class Builder:
                     self.usable = not ready.problem
                     self.imported = ready.imported
                     return ready.problem
-            if self.pid is not None and not cancelled():
-                process_stack.innermost_calls(self.pid, self._log_path)  # for who reads the log
+            if self.pid is not None and not cancelled() and not stands_still(self.pid):
+                innermost_calls(self.pid, self._log_path)  # for who reads the log
             return TOO_LONG
         return "the process that builds the model ended"
 

@@ -1,22 +1,12 @@
-"""Finds, from the parent, the user's code that a slow process is in: the process writes its stack to its log."""
+"""The reasons why a process was killed or given up, as its parent can tell them."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import time
 from pathlib import Path
 
 import psutil
 
-from advisor.process.streams import STACK_BEGINS, TELL_WHERE
-
-LOG_TAIL_BYTES = 2000
-# Limits of a stack: bytes that are read, calls that are told, and seconds of waiting for it.
-_STACK_BYTES = 2**16
-_CALLS_TOLD = 8
-_WAIT_S = 1.0
-_LOOK_EVERY_S = 0.05
 # Files, in the calls of a stack, of what speaks to other machines.
 _NETWORK = (
     "/huggingface_hub/",
@@ -54,29 +44,6 @@ def out_of_memory_kills() -> int | None:
     return None
 
 
-def innermost_calls(pid: int, log_path: str) -> str:
-    """The innermost calls that a process is in, by asking it; empty for one that cannot tell."""
-    if stands_still(pid):
-        return ""
-    told, until = last_stack(log_path), time.monotonic() + _WAIT_S
-    before = told
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, TELL_WHERE)
-        while told == before and time.monotonic() < until:
-            time.sleep(_LOOK_EVERY_S)
-            told = last_stack(log_path)
-        time.sleep(_LOOK_EVERY_S)  # the rest of it
-        told = last_stack(log_path)
-    return told if told != before else ""
-
-
-def last_stack(log_path: str) -> str:
-    """The innermost calls of the last stack in a log, after a line that introduces them; empty when there is none."""
-    calls = tail(log_path, _STACK_BYTES).rpartition(STACK_BEGINS)
-    innermost = "\n".join(calls[2].splitlines()[:_CALLS_TOLD])
-    return f"When its time was over it was here, the innermost call first:\n{innermost}" if calls[1] else ""
-
-
 def advice(calls: str, hint: str) -> tuple[str, str]:
     """The hint for a process that was given up in these calls, with the calls where they help.
 
@@ -85,13 +52,3 @@ def advice(calls: str, hint: str) -> tuple[str, str]:
     if any(part in calls for part in _NETWORK):
         return _NO_NETWORK, ""
     return (_NO_PROCESSES, calls) if any(part in calls for part in _PROCESSES) else (hint, calls)
-
-
-def tail(path: str, length: int = LOG_TAIL_BYTES) -> str:
-    """The end of a log, which may be of any size; ``length`` in bytes."""
-    try:
-        with Path(path).open("rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - length))
-            return log.read().decode("utf-8", "replace")
-    except OSError:
-        return ""

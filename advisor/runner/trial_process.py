@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import cast
 
 from advisor.process.channel import GarbageError, Inbox
+from advisor.process.stacks import innermost_calls, tail
 from advisor.records import (
     Activity,
     BlockDone,
@@ -300,16 +301,16 @@ class Trial:
 
     def _innermost_calls(self) -> str:
         """The innermost calls that the trial is in; empty for one that cannot tell."""
-        if not self._activity or self.pid is None:
-            return ""  # it has not come to the user's code, and may not know the signal yet
-        return process_stack.innermost_calls(self.pid, self.spec.log_path)
+        if not self._activity or self.pid is None or process_stack.stands_still(self.pid):
+            return ""  # before it comes to the user's code it may not know the signal
+        return innermost_calls(self.pid, self.spec.log_path)
 
     def _ended(self, outcome: Outcome, reason: str) -> TrialResult:
         return TrialResult(
             outcome=outcome,
             reason=reason,
             hint=_HINTS.get(outcome, "The trial's log may say more."),
-            details=process_stack.tail(self.spec.log_path) if outcome is not Outcome.CANCELLED else "",
+            details=tail(self.spec.log_path) if outcome is not Outcome.CANCELLED else "",
             log_path=self.spec.log_path,
         )
 

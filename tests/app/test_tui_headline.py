@@ -16,7 +16,7 @@ from advisor.experiment import events
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.records import Comparison, Outcome, ParetoPoint, TargetSpec
-from advisor.report.waterfall import waterfall
+from advisor.report.waterfall import waterfall, waterfall_chart
 from advisor.tui.context import Context
 from advisor.tui.text import widest_effect
 from advisor.tui.views.advice_text import effect_facts, nothing_helped
@@ -64,7 +64,7 @@ def test_the_waterfall_leads_from_the_baseline_to_the_stack(state) -> None:
 
 @pytest.mark.parametrize("width", [40, 74, 114, 200])
 def test_each_contribution_is_told_with_its_interval(state, width) -> None:
-    text = waterfall_text(state, width).plain
+    text = waterfall_text(waterfall_chart(state), width).plain
     for told in ("+1.41x (1.39–1.43)", "no measurable difference", "2.35x (2.32–2.37)", "+1.03x together"):
         assert told in text
     assert ("alone 1.12x" in text) is (width >= 114)
@@ -89,7 +89,7 @@ async def test_bars_that_would_pass_the_stack_end_at_it_and_the_panel_says_so(st
 
 def test_a_stack_that_is_too_noisy_to_tell_has_no_interval_in_the_waterfall(state) -> None:
     state.apply(events.StackMeasured(replace(state.stack, comparison=Comparison(1.21, 0.06, 23.94, 0.3))))
-    *_, before, last = waterfall_text(state, 114).plain.splitlines()
+    *_, before, last = waterfall_text(waterfall_chart(state), 114).plain.splitlines()
     assert "too noisy to tell" in last
     assert "23.94" not in last
     assert "█" not in last, "its length would say something"
@@ -101,7 +101,9 @@ def test_a_contribution_that_is_too_noisy_to_tell_moves_no_bar(state) -> None:
     state.apply(events.TrialMeasured(replace(record, contribution=Comparison(0.9, 0.1, 9.0, 0.3))))
     [step] = [step for step in waterfall(state) if step.name == "compile"]
     assert step.end == step.start
-    [line] = [line for line in waterfall_text(state, 114).plain.splitlines() if line.startswith("compile")]
+    [line] = [
+        line for line in waterfall_text(waterfall_chart(state), 114).plain.splitlines() if line.startswith("compile")
+    ]
     assert "too noisy to tell" in line
 
 
@@ -109,7 +111,7 @@ def test_the_waterfall_has_the_memory_of_each_setting_on_the_others(state) -> No
     rest = {key: value for key, value in state.stack.settings.items() if key != "compile.mode"}
     peak = state.stack.result.peak_reserved_bytes
     state.apply(events.CombinationMeasured(ParetoPoint("rest", rest, None, peak * 4 // 5)))
-    lines = waterfall_text(state, 114).plain.splitlines()
+    lines = waterfall_text(waterfall_chart(state), 114).plain.splitlines()
     [compiled] = [line for line in lines if line.startswith("compile")]
     assert "memory +25 %" in compiled
     assert "memory -43 %" in lines[-1], "the stack against the baseline"
@@ -121,7 +123,7 @@ def test_the_waterfall_has_the_memory_of_each_setting_on_the_others(state) -> No
 
 def test_there_is_no_waterfall_without_a_contribution_or_a_stack() -> None:
     state = SessionState.of(histories.whole())
-    assert waterfall_text(state, 100).plain == ""
+    assert waterfall_chart(state) is None
     assert waterfall(SessionState()) == []
     state.apply(events.Decided("compile", histories.Decision.REJECTED))
     assert waterfall(state) == []

@@ -28,6 +28,7 @@ from advisor.experiment.measuring.budget import Budget
 from advisor.experiment.past.journal import Journal
 from advisor.experiment.request import Request
 from advisor.machine.host import usable_cores
+from advisor.process.stacks import last_stack
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
 from advisor.records import (
@@ -46,7 +47,7 @@ from advisor.records import (
     Value,
 )
 from advisor.runner.builder import NOT_IMPORTED, TOO_LONG
-from advisor.runner.process_stack import advice, last_stack
+from advisor.runner.process_stack import advice
 from advisor.runner.trials import Lane, Runner
 
 # The energy counter needs a second: what the report compares by joules is measured for that long.

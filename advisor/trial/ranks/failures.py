@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from advisor.process.streams import STACK_BEGINS, TELL_WHERE
+from advisor.process.stacks import innermost_calls, tail
 from advisor.records import Outcome, TrialResult
 from advisor.records.parallel import UNUSED_PARAMETERS
 
@@ -37,8 +35,6 @@ _TAKEN = ("EADDRINUSE", "Address already in use", "address already in use")
 _WAITING_CALLS = ("_engine_run_backward", "distributed_c10d.py", "in synchronize", "torch/distributed/")
 _INNERMOST = 2
 _TAIL_BYTES = 2**16
-_CALLS_TOLD = 8
-_STACK_S = 0.4
 _SEES_LOG = "The trial's log has the whole story."
 _OWN_GROUP = "Return the plain model and loader from build(): perf-advisor starts the ranks and divides the batches."
 
@@ -65,7 +61,7 @@ def of_death(dead: Sequence[tuple[int, int]], log_path: str) -> TrialResult:
 
     torchrun ends the others by SIGTERM once one of them has ended.
     """
-    log = _tail(log_path)
+    log = tail(log_path, _TAIL_BYTES)
     codes = {int(pid): int(code) for code, pid in re.findall(r"exitcode\s*:\s*(-?\d+)\s*\(pid:\s*(\d+)\)", log)}
     by_itself = (one for one in dead if codes.get(one[1], -signal.SIGTERM) != -signal.SIGTERM)
     rank, pid = next(by_itself, dead[0])
@@ -85,7 +81,7 @@ def of_hang(silent: Sequence[tuple[int, int, str]], how: str, log_path: str) -> 
     """Ranks that the others waited for: number, process, and the last thing that each said."""
     if not silent:
         return TrialResult(Outcome.TIMED_OUT, f"all ranks wait for one another: {how}", _SEES_LOG)
-    stacks = {one: _innermost_calls(one[1], log_path) for one in silent}
+    stacks = {one: innermost_calls(one[1], log_path) for one in silent}
     culprit = next((one for one, stack in stacks.items() if not waits_for_others(stack)), silent[0])
     rank, _, doing = culprit
     doing = f" ({doing})" if doing else ""
@@ -118,7 +114,7 @@ def of_torchrun(exit_code: int | None, folder: Path, log_path: str) -> TrialResu
         text = message.get("message", "") if isinstance(message, dict) else str(message)
         if text:
             return TrialResult(Outcome.FAILED, f"rank {path.parent.name}: {text.splitlines()[-1]}", _SEES_LOG)
-    log = _tail(log_path)
+    log = tail(log_path, _TAIL_BYTES)
     if any(text in log for text in _TAKEN):
         return TrialResult(
             Outcome.FAILED,
@@ -132,24 +128,4 @@ def of_torchrun(exit_code: int | None, folder: Path, log_path: str) -> TrialResu
 
 def was_stopped_by_watchdog(log_path: str) -> bool:
     """Whether NCCL ended a rank that waited for another too long."""
-    return _WATCHDOG in _tail(log_path)
-
-
-def _innermost_calls(pid: int, log_path: str) -> str:
-    try:
-        os.kill(pid, TELL_WHERE)
-    except (ProcessLookupError, PermissionError):
-        return ""
-    time.sleep(_STACK_S)
-    told = _tail(log_path).rpartition(STACK_BEGINS)
-    calls = "\n".join(told[2].splitlines()[:_CALLS_TOLD])
-    return f"When its time was over it was here, the innermost call first:\n{calls}" if told[1] else ""
-
-
-def _tail(path: str) -> str:
-    try:
-        with Path(path).open("rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
-            return log.read().decode("utf-8", "replace")
-    except OSError:
-        return ""
+    return _WATCHDOG in tail(log_path, _TAIL_BYTES)

@@ -10,7 +10,7 @@ from textual.widgets import Static
 from advisor.records import ClockCheck
 from advisor.report.evidence import clock_sentences
 from advisor.report.pictures import all_reduce_chart
-from advisor.report.waterfall import settings_overlap, waterfall
+from advisor.report.waterfall import waterfall_chart
 from advisor.tui.context import Context
 from advisor.tui.text import waiting_text
 from advisor.tui.views.base import View
@@ -102,12 +102,11 @@ class OverviewView(View):
 
     def _show_waterfall(self) -> None:
         panel = self.query_one("#waterfall-panel")
-        text = waterfall_text(self.context.state, self.width - 6)
-        panel.display = bool(text)
-        stack, steps = self.context.state.stack, waterfall(self.context.state)
-        overlap = stack is not None and stack.comparison is not None and settings_overlap(stack.comparison, steps)
-        panel.border_subtitle = _OVERLAP if overlap else ""
-        show_text(self.query_one("#waterfall", Static), text)
+        chart = waterfall_chart(self.context.state)
+        panel.display = chart is not None
+        if chart is not None:
+            panel.border_subtitle = _OVERLAP if chart.overlap else ""
+            show_text(self.query_one("#waterfall", Static), waterfall_text(chart, self.width - 6))
 
     def _show_clocks(self, clock: ClockCheck | None) -> None:
         _show_or_hide(self.query_one("#clocks", FactList), clock_facts(clock))

@@ -19,9 +19,8 @@ from advisor.figures.formatting import (
     link_rows,
 )
 from advisor.records import BaselineRecord, ClockCheck, Facts, GpuInfo, Hardware, HostInfo, Mode, Value, WorkloadFacts
-from advisor.report.charts import Axis, Bar, Tone
+from advisor.report.charts import Axis, Bar, Bars, Tone
 from advisor.report.figures import noise_words
-from advisor.report.waterfall import waterfall_chart
 from advisor.tui.text import DIM, TONES, meter, shortened
 from advisor.tui.views.readings import cpu_text, energy_text, found_text, readings_text, remarks
 from advisor.tui.widgets.fact_list import Fact
@@ -306,11 +305,8 @@ _WIDE_FIGURE, _FIGURE = 66, 30
 _LEAST_WIDE_BAR = 24
 
 
-def waterfall_text(state: SessionState, width: int) -> Content:
-    """The baseline, a line for each setting of the stack, and the stack; empty while no contribution is known."""
-    chart = waterfall_chart(state)
-    if chart is None:
-        return Content("")
+def waterfall_text(chart: Bars, width: int) -> Content:
+    """The baseline, a line for each setting of the stack, and the stack."""
     wide = width >= _NAME + _LEAST_WIDE_BAR + _WIDE_FIGURE + 3
     room = max(_LEAST_BAR, min(_WIDEST_BAR, width - _NAME - (_WIDE_FIGURE if wide else _FIGURE) - 3))
     ends = [end for bar in chart.bars for end in (bar.start, bar.end)]

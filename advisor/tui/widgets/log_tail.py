@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
 from textual.widgets import Log
 
 from advisor.figures.formatting import counted, printable
+from advisor.process.stacks import read_end
 
 _TAIL_BYTES = 64 * 1024
 _MOST_LINES = 400
@@ -24,10 +24,7 @@ def read_tail(path: str) -> str:
     if not path:
         return "This trial has no log."
     try:
-        with Path(path).open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _TAIL_BYTES))
-            text = file.read().decode("utf-8", "replace")
+        text = read_end(path, _TAIL_BYTES)
     except OSError as error:
         return f"The log cannot be read: {error.strerror or error}"
     return folded(clean(text)) or "The trial has written nothing."

@@ -1,0 +1,66 @@
+"""The end of a process's log, and the stack that the process writes there when it is asked for it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+
+from advisor.process.streams import STACK_BEGINS, TELL_WHERE
+
+LOG_TAIL_BYTES = 2000
+# Limits of a stack: bytes that are read, calls that are told, and seconds of waiting for it.
+_STACK_BYTES = 2**16
+_CALLS_TOLD = 8
+_WAIT_S = 1.0
+_LOOK_EVERY_S = 0.05
+
+
+def innermost_calls(pid: int, log_path: str) -> str:
+    """The innermost calls that a process is in, by asking it; empty for one that cannot tell."""
+    before, until = _place_of_stack(log_path), time.monotonic() + _WAIT_S
+    try:
+        os.kill(pid, TELL_WHERE)
+    except (ProcessLookupError, PermissionError):
+        return ""
+    while _place_of_stack(log_path) == before:
+        if time.monotonic() > until:
+            return ""
+        time.sleep(_LOOK_EVERY_S)
+    time.sleep(_LOOK_EVERY_S)  # the rest of it
+    return last_stack(log_path)
+
+
+def _place_of_stack(log_path: str) -> int:
+    """Where the last stack in a log begins, in bytes; -1 where its end has none."""
+    with contextlib.suppress(OSError):
+        start, end = _end_of(log_path, _STACK_BYTES)
+        place = end.rfind(STACK_BEGINS.encode())
+        return start + place if place >= 0 else -1
+    return -1
+
+
+def last_stack(log_path: str) -> str:
+    """The innermost calls of the last stack in a log, after a line that introduces them; empty when there is none."""
+    calls = tail(log_path, _STACK_BYTES).rpartition(STACK_BEGINS)
+    innermost = "\n".join(calls[2].splitlines()[:_CALLS_TOLD])
+    return f"When its time was over it was here, the innermost call first:\n{innermost}" if calls[1] else ""
+
+
+def tail(path: str, length: int = LOG_TAIL_BYTES) -> str:
+    """The end of a log, which may be of any size; empty where it cannot be read. ``length`` in bytes."""
+    with contextlib.suppress(OSError):
+        return read_end(path, length)
+    return ""
+
+
+def read_end(path: str, length: int) -> str:
+    """The end of a log, ``length`` in bytes. Raises OSError."""
+    return _end_of(path, length)[1].decode("utf-8", "replace")
+
+
+def _end_of(path: str, length: int) -> tuple[int, bytes]:
+    with Path(path).open("rb") as file:
+        start = file.seek(max(0, file.seek(0, os.SEEK_END) - length))
+        return start, file.read()
