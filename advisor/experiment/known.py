@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cached_property
 
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import REJECTED
@@ -154,6 +155,15 @@ class Known:
 
     def record(self, candidate: Candidate) -> TrialRecord | None:
         """The record of a candidate: alone, or in the most telling combination; None when it was not measured."""
+        if candidate not in self._records:  # each rung of a ladder asks for all rungs before it
+            self._records[candidate] = self._record(candidate)
+        return self._records[candidate]
+
+    @cached_property
+    def _records(self) -> dict[Candidate, TrialRecord | None]:
+        return {}
+
+    def _record(self, candidate: Candidate) -> TrialRecord | None:
         alone = Settings(candidate.settings)
         if self.judge.has_tried(alone):
             return replace(trial_record(self.judge, candidate, alone), contribution=self._on_the_stack(candidate))

@@ -23,19 +23,17 @@ from advisor.records import Candidate, Outcome, Verdict
 def moves(known: Known) -> tuple[Move, ...]:
     """All that could be measured next. Of moves with equal worth the first is taken."""
     kinds = (leaps, instruments, drops, swaps, adds, singles, repeats, turns)
-    return tuple(move for kind in kinds for move in kind(known) if not _compiles_too_long(known, move.settings))
+    too_long, cost = _cost_of_compiling_too_long(known), known.plan.catalog.cost
+    return tuple(move for kind in kinds for move in kind(known) if cost(move.settings) < too_long)
 
 
-def _compiles_too_long(known: Known, settings: Settings) -> bool:
-    """Whether as much was compiled before, and was not done when its time was over."""
-    cost = known.plan.catalog.cost(settings)
-    if not cost:
-        return False
+def _cost_of_compiling_too_long(known: Known) -> float:
+    """The least cost of a compilation that was not done when its time was over; infinite where any was done."""
     tried = [(known.plan.catalog.cost(s), known.judge.result(s)) for s in known.judge.runs]
-    if any(limit and result is not None and result.measured for limit, result in tried):
-        return False
-    late = (limit for limit, result in tried if result is not None and result.outcome is Outcome.TIMED_OUT)
-    return any(0 < limit <= cost for limit in late)
+    compiled = [(cost, result) for cost, result in tried if cost and result is not None]
+    if any(result.measured for _, result in compiled):
+        return math.inf
+    return min((cost for cost, result in compiled if result.outcome is Outcome.TIMED_OUT), default=math.inf)
 
 
 def instruments(known: Known) -> Moves:

@@ -114,17 +114,24 @@ class Plan:
 
     def partnered(self, stack: Settings) -> list[Candidate]:
         """The candidates proposed only beside these settings, such as an attention kernel that needs bfloat16."""
-        facts = facts_under(self.facts, stack)
-        proposals = self.catalog.propose(facts, only=self.request.only, skip=(*self.request.skip, CONTROL))
-        known = {candidate.name for candidate in self.candidates}
-        return [c for c in proposals.candidates if c.name not in known and c.key not in stack and not c.already_on]
+        if stack not in self._partnered:  # the search asks the same for each move
+            facts = facts_under(self.facts, stack)
+            proposals = self.catalog.propose(facts, only=self.request.only, skip=(*self.request.skip, CONTROL))
+            known = {candidate.name for candidate in self.candidates}
+            found = [c for c in proposals.candidates if c.name not in known and c.key not in stack and not c.already_on]
+            self._partnered[stack] = found
+        return self._partnered[stack]
+
+    @cached_property
+    def _partnered(self) -> dict[Settings, list[Candidate]]:
+        return {}
 
     def applies(self, candidate: Candidate, settings: Mapping[str, Value]) -> bool:
         """Whether a recipe proposes a candidate on top of these settings."""
         if candidate.already_on:
             return True
         key = candidate, Settings(settings).without(candidate.key)
-        if key not in self._applied:  # the search asks the same for each move
+        if key not in self._applied:  # as above
             self._applied[key] = self.catalog.proposes(candidate, facts_under(self.facts, key[1]))
         return self._applied[key]
 

@@ -141,7 +141,7 @@ class Catalog:
 
         PyTorch's own values bring none, nor do unknown keys.
         """
-        known = [(recipe, settings[recipe.key]) for recipe in self if recipe.key in settings]
+        known = [(self._by_key[key], value) for key, value in settings.items() if key in self._by_key]
         return max((_rounding(recipe, value) for recipe, value in known if value != recipe.default), default=0.0)
 
     def expected_gain(
