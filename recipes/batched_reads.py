@@ -4,7 +4,8 @@ What it does
 ------------
 Has a DataLoader read each array of a dataset once a batch, with the numbers of all its samples, in place of once a
 sample (`__getitems__`). For a `TensorDataset`, a dataset of your own whose `__getitem__` only indexes the tensors or
-NumPy arrays that it holds, and a `Subset` of these. The sampler, the order and the loader's other options stay.
+NumPy arrays that it holds, and a `Subset` of these. The dataset, the sampler, the order and the loader's other
+options stay.
 
 Why it helps
 ------------

@@ -63,6 +63,15 @@ def test_methods_and_attributes_of_a_class_go_on_working(change):
     assert next(iter(changed))[0].tolist() == [1.0] * 4
 
 
+@both_ways
+def test_a_collate_function_of_the_loaders_own_is_no_reason_to_go_on_without_workers(change):
+    """The loader that it belongs to keeps count of its epochs."""
+    changed = change("num_workers", 1, Sevens(Numbers(), batch_size=4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert contents(changed) == contents(Sevens(Numbers(), batch_size=4))
+
+
 def test_prepare_keeps_the_class():
     loader = Sevens(Numbers(), batch_size=4)
     _, back = Tuning({"data.num_workers": 1}).prepare(nn.Linear(1, 1), loader)

@@ -6,6 +6,7 @@ import copy
 import pickle
 import sys
 
+import accelerate
 import numpy as np
 import pytest
 import torch
@@ -112,8 +113,9 @@ def test_the_same_batches_in_the_same_order_and_the_same_random_numbers(kind, op
     data = DATASETS[kind]()
     loader = DataLoader(data, batch_size=4, **OPTIONS[options](data))
     changed = change("batched_reads", True, loader)
-    assert changed.dataset.__getitems__([1, 0]).batch is not None
+    assert changed.dataset is data
     assert shown(seeded_epochs(changed)) == shown(seeded_epochs(loader))
+    assert hasattr(iter(changed)._dataset, "__getitems__")
     assert not hasattr(TensorDataset, "__getitems__")
 
 
@@ -161,18 +163,58 @@ def test_a_change_of_the_dataset_counts_from_the_next_batch_on(change):
 
 def test_the_dataset_stays_what_it_is_to_its_owner():
     data = Arrays()
-    loader = applied("batched_reads", True, DataLoader(data, batch_size=4))
-    assert isinstance(loader.dataset, Arrays)
-    assert loader.dataset.images is data.images
-    assert (len(loader.dataset), len(loader)) == (20, 5)
+    given = DataLoader(data, batch_size=4)
+    loader = applied("batched_reads", True, given)
+    batches = iter(loader)
+    assert loader.dataset is data
+    assert loader.collate_fn is given.collate_fn
+    assert len(loader) == 5
     assert not hasattr(data, "__getitems__")
-    assert len(loader.dataset + data) == 40
-    assert shown(loader.collate_fn([data[0], data[1]])) == shown(next(iter(DataLoader(data, batch_size=2))))
-    sent = pickle.loads(pickle.dumps(loader.dataset))
-    for copied in (copy.copy(loader.dataset), copy.deepcopy(loader.dataset), sent):
+    assert len(list(batches)) == 5
+
+
+def test_the_dataset_that_workers_read_may_be_copied_and_sent():
+    data = Arrays()
+    read = iter(applied("batched_reads", True, DataLoader(data, batch_size=4)))._dataset
+    assert isinstance(read, Arrays)
+    for copied in (copy.copy(read), copy.deepcopy(read), pickle.loads(pickle.dumps(read))):
         copied.images = -data.images
         assert copied.__getitems__([1]).batch[0].tolist() == [[-3, -4, -5]]
     assert data.images.min() == 0
+
+
+@both_ways
+def test_a_dataset_that_the_owner_puts_in_its_place_is_read(change):
+    """As a curriculum does between two epochs."""
+    loader = change("batched_reads", True, DataLoader(Bare(), batch_size=4))
+    list(loader)
+    other = Bare()
+    other.labels = other.labels + 100
+    object.__setattr__(loader, "dataset", other)
+    assert next(iter(loader)).tolist() == [100, 101, 102, 103]
+    object.__setattr__(loader, "dataset", Random())
+    assert next(iter(loader)).shape == (4, 3)
+
+
+@pytest.mark.parametrize("lives_on", [False, True])
+@pytest.mark.parametrize("of_owner", [False, True])
+def test_workers_that_come_before_or_after_read_at_once(of_owner, lives_on):
+    options = {"num_workers": 1, "persistent_workers": lives_on}
+    plain = DataLoader(Arrays(), batch_size=4, shuffle=True, **(options if of_owner else {}))
+    changed = applied("batched_reads", True, plain)
+    if not of_owner:
+        changed = applied("num_workers", 1, changed)
+        if lives_on:
+            changed = applied("persistent_workers", True, changed)
+    assert shown(seeded_epochs(changed)) == shown(seeded_epochs(plain))
+    assert changed.num_workers == 1
+    assert hasattr(iter(changed)._dataset, "__getitems__")
+
+
+def test_a_loader_that_accelerate_would_build_anew_is_left_as_it_is():
+    accelerate.Accelerator(cpu=True)
+    with pytest.raises(RefusedError, match="prepare it with Accelerate first"):
+        applied("batched_reads", True, DataLoader(Arrays(), batch_size=4))
 
 
 def test_applied_again_it_is_the_same_loader():
@@ -325,7 +367,7 @@ class Twice(torch.utils.data.Sampler):
 def test_numbers_of_another_form_are_read_one_by_one():
     loader = DataLoader(Arrays(), batch_size=3, sampler=Twice())
     changed = applied("batched_reads", True, loader)
-    assert isinstance(changed.dataset.__getitems__([[1, 2]]), list)
+    assert isinstance(iter(changed)._dataset.__getitems__([[1, 2]]), list)
     assert shown(list(changed)) == shown(list(loader))
 
 

@@ -1,7 +1,6 @@
 """A DataLoader that reads the samples of a batch at once: one indexing of each array, in place of one a sample."""
 
 import ast
-import collections.abc
 import copy
 import functools
 import inspect
@@ -12,7 +11,8 @@ import typing
 
 import torch
 
-from advisor.portable.loaders import loader_with
+from advisor.portable.loader_epochs import READS_WITH
+from advisor.portable.loaders import is_rebuilt_later, loader_with
 
 # Methods of tensors and functions of PyTorch that do the same to each sample, be it alone or among others.
 METHODS = {"float", "double", "half", "bfloat16", "long", "int", "bool", "clone", "contiguous"}
@@ -26,8 +26,9 @@ DOES_MORE = "does more in its __getitem__ than to index the arrays that it holds
 class ReadsAtOnce:
     """Makes a dataset one that DataLoader asks for whole batches: the first base of a class beside the owner's.
 
-    It shares the attributes of the dataset as its owner made it. A batch that cannot be read at once is read sample by
-    sample, as after the owner put something else into the dataset.
+    A loader's iterators have it in place of the dataset as its owner made it, which stays the loader's. They share
+    their attributes. A batch that cannot be read at once is read sample by sample, as after the owner put something
+    else into the dataset.
     """
 
     owners_class: typing.ClassVar[type]
@@ -36,7 +37,7 @@ class ReadsAtOnce:
         """A :class:`WholeBatch`, or samples for the loader's ``collate_fn``."""
         dataset = as_its_owner_made_it(self)
         try:
-            return WholeBatch(read_at_once(dataset, indices), dataset, indices)
+            return WholeBatch(read_at_once(dataset, indices))
         except (ValueError, IndexError, TypeError):
             return [dataset[index] for index in indices]
 
@@ -79,50 +80,37 @@ class Samples:
         return samples_of(self.tensor, torch.from_numpy(index))
 
 
-class WholeBatch(collections.abc.Sequence[typing.Any]):
-    """A batch that needs no collating. Another ``collate_fn``, which came later, finds the samples in it."""
+class WholeBatch:
+    """A batch that needs no collating."""
 
-    def __init__(self, batch: typing.Any, dataset: typing.Any, indices: list[typing.Any]) -> None:
+    def __init__(self, batch: typing.Any) -> None:
         self.batch = batch
-        self.dataset = dataset
-        self.indices = indices
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __getitem__(self, place: typing.Any) -> typing.Any:
-        return self.dataset[self.indices[place]]
 
 
-class CollateSamples:
+def collate_samples(samples: typing.Any) -> typing.Any:
     """A ``collate_fn`` that lets whole batches pass."""
-
-    def __init__(self, collate: typing.Any) -> None:
-        self.collate = collate
-
-    def __call__(self, samples: typing.Any) -> typing.Any:
-        """The batch of these samples."""
-        return samples.batch if isinstance(samples, WholeBatch) else self.collate(samples)
+    return samples.batch if isinstance(samples, WholeBatch) else torch.utils.data.default_collate(samples)
 
 
 def with_batched_reads(loader: typing.Any) -> typing.Any:
-    """A loader over the same samples that reads each batch at once. Raises ValueError where that is not the same."""
-    if isinstance(loader.collate_fn, CollateSamples):
+    """A loader of the same dataset that reads each batch at once. Raises ValueError where that is not the same."""
+    if hasattr(loader, READS_WITH):
         return loader
     refuse_other_batches(loader)
-    return loader_with(loader, dataset=at_once(loader.dataset), collate_fn=CollateSamples(loader.collate_fn))
+    return loader_with(loader, **{READS_WITH: reading_at_once})
+
+
+def reading_at_once(loader: typing.Any) -> dict[str, typing.Any]:
+    """The options of an iterator that reads batches at once; none after its owner made the loader another one."""
+    return {} if why_one_by_one(loader) else {"dataset": at_once(loader.dataset), "collate_fn": collate_samples}
 
 
 def refuse_other_batches(loader: typing.Any) -> None:
     """Raise ValueError, with the reason, unless a loader's batches can be read at once with the same contents."""
-    if isinstance(loader.dataset, torch.utils.data.IterableDataset):
-        raise ValueError("the dataset is iterable: no sample can be asked for")  # noqa: TRY004
-    if loader.batch_sampler is None:
-        raise ValueError("the loader does not form batches (batch_size=None)")
-    if loader.collate_fn is not torch.utils.data.default_collate:
-        raise ValueError("the loader has a collate_fn of its own, which decides the form of a batch")
-    if hasattr(within_subsets(loader.dataset), "__getitems__"):
-        raise ValueError("the dataset reads batches at once itself (__getitems__)")
+    if reason := why_one_by_one(loader):
+        raise ValueError(reason)
+    if is_rebuilt_later(loader):
+        raise ValueError("Accelerate builds the loader anew, sample by sample: prepare it with Accelerate first")
     others = [one for one in vars(loader).values() if isinstance(one, torch.utils.data.DataLoader)]
     if any(one.dataset is not loader.dataset or one.collate_fn is not loader.collate_fn for one in others):
         raise ValueError("the loader holds another one, which reads other samples")
@@ -130,6 +118,19 @@ def refuse_other_batches(loader: typing.Any) -> None:
     together = read_at_once(loader.dataset, some)
     if not same_batches(together, loader.collate_fn([loader.dataset[index] for index in some])):
         raise ValueError("the dataset's samples are other numbers one by one than together")
+
+
+def why_one_by_one(loader: typing.Any) -> str:
+    """The reason that a loader has to read its samples one by one; empty where its dataset decides on that."""
+    if isinstance(loader.dataset, torch.utils.data.IterableDataset):
+        return "the dataset is iterable: no sample can be asked for"
+    if loader.batch_sampler is None:
+        return "the loader does not form batches (batch_size=None)"
+    if loader.collate_fn is not torch.utils.data.default_collate:
+        return "the loader has a collate_fn of its own, which decides the form of a batch"
+    if hasattr(within_subsets(loader.dataset), "__getitems__"):
+        return "the dataset reads batches at once itself (__getitems__)"
+    return ""
 
 
 def within_subsets(dataset: typing.Any) -> typing.Any:

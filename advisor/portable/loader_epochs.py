@@ -27,6 +27,8 @@ BEGINS_WITHIN_S = 0.5
 # Batches at the start that workers get one by one where the owner's own code makes their order as it goes: by then a
 # loop that decides on the order, by the losses for example, has been seen to do so. A count.
 ASKED_ONE_BY_ONE = 3
+# The attribute of a loader with a function that returns the options under which its iterators are made.
+READS_WITH = "_reads_with"
 DRAWS_EARLIER = (
     "data.num_workers: the sampler draws random numbers from batch to batch, and workers have it do so earlier: the "
     "order is another than without workers, as under another seed"
@@ -46,6 +48,8 @@ class IteratorsOf:
     on: where they could not follow, they end, and others start.
 
     ``draws_once``: the owner's workers lived on, and these do not. They draw in the first epoch only, as those did.
+
+    Where none of these is so, the loader reads its samples in another way, which its attribute ``READS_WITH`` says.
     """
 
     def __init__(self, loader: typing.Any, once: bool, lives_on: bool, draws_once: bool = False) -> None:
@@ -89,6 +93,8 @@ class IteratorsOf:
                 return Epoch(self, self.of_class(loader, **ALONE), None)
             if self.draws_once:
                 return self.of_class(loader, **self.seeds_of_its_own(loader))
+            if not self.once and not self.lives_on:
+                return self.of_class(loader)
             kept = UnreadKept(loader) if self.once else None
             iterator = self.of_workers(loader, kept)
             return Epoch(self, iterator, kept) if hasattr(iterator, "_try_put_index") else iterator
@@ -114,6 +120,7 @@ class IteratorsOf:
 
     def of_class(self, loader: typing.Any, indices: typing.Any = None, **options: typing.Any) -> typing.Any:
         """The iterator that the loader's class makes under these options, and with ``indices`` where they are given."""
+        options = {**getattr(loader, READS_WITH, no_options)(loader), **options}
         if indices is not None:
             options["sampler" if loader.batch_sampler is None else "batch_sampler"] = indices
         with self.lock:
@@ -279,6 +286,11 @@ def state_kept(generator: torch.Generator | None) -> typing.Iterator[None]:
     yield
     if generator is not None and state is not None:
         generator.set_state(state)
+
+
+def no_options(loader: typing.Any) -> dict[str, typing.Any]:
+    """No options beside a loader's own."""
+    return {}
 
 
 def give_options(loader: typing.Any, options: dict[str, typing.Any]) -> None:

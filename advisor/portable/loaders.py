@@ -12,7 +12,7 @@ import warnings
 import torch
 
 from advisor.portable.forked import forks
-from advisor.portable.loader_epochs import Epoch, IteratorsOf, give_options
+from advisor.portable.loader_epochs import READS_WITH, Epoch, IteratorsOf, give_options
 from advisor.portable.reached import changed_in, divides_samples, seen_by_workers, watched_of
 from advisor.portable.unread import samplers_of
 from advisor.portable.worker_samples import (
@@ -147,14 +147,17 @@ def copy_with(loader: typing.Any, **changes: typing.Any) -> typing.Any:
 
 
 def keep_draws(copied: typing.Any, loader: typing.Any, began: bool) -> None:
-    """Have a copied loader draw as its owner's does, when its workers ``began`` to live on, now or in a copy before."""
+    """Have a copied loader draw as its owner's does, when its workers ``began`` to live on, now or in a copy before.
+
+    One that reads in another way makes its iterators so.
+    """
     held = vars(copied).pop("_get_iterator", None)
     ours = hasattr(held, "lives_on")  # of another copy of this code too, as where two settings' code is in one file
     once = copied.num_workers > 0 and (held.once if ours else not loader.num_workers)
     lives_on = copied.persistent_workers and (began or (ours and held.lives_on))
     draws_once = held.draws_once if ours else bool(loader.num_workers and loader.persistent_workers)
     draws_once = draws_once and not copied.persistent_workers
-    if once or lives_on or draws_once:
+    if once or lives_on or draws_once or hasattr(copied, READS_WITH):
         copied._get_iterator = IteratorsOf(copied, once, lives_on, draws_once)
     elif held is not None and not ours:
         copied._get_iterator = held

@@ -33,6 +33,8 @@ MOST_WATCHED = 64
 MOST_BYTES = 64_000_000
 # Arrays of at most this size are compared by their contents before each batch too: some 0.1 ms each.
 MOST_BYTES_WATCHED = 100_000
+# What DataLoader, and a copy of one, put into themselves as epochs begin.
+OF_EPOCHS = ("_iterator", "_get_iterator")
 
 
 class Nothing:
@@ -87,7 +89,15 @@ def things_in(one: typing.Any) -> list[typing.Any]:
         return parts_with_code(one)
     kinds = [kind for kind in type(one).__mro__ if not is_of_library(kind)]
     methods = [function for kind in kinds for function in functions_of(kind)]
-    return [*getattr(one, "__dict__", {}).values(), *methods, *filter(data_of_class, kinds)]
+    return [*own_attributes(one).values(), *methods, *filter(data_of_class, kinds)]
+
+
+def own_attributes(one: typing.Any) -> dict[str, typing.Any]:
+    """The attributes of an object, without those by which a DataLoader makes its epochs."""
+    held = dict(getattr(one, "__dict__", {}))
+    for name in OF_EPOCHS if isinstance(one, torch.utils.data.DataLoader) else ():
+        held.pop(name, None)
+    return held
 
 
 def functions_of(kind: type) -> list[types.FunctionType]:
@@ -147,7 +157,7 @@ def changed_in(watched: typing.Iterable[tuple[typing.Any, dict[str, typing.Any]]
 def names_read_in(one: typing.Any) -> dict[str, typing.Any]:
     """The attributes of an object or a class, or the values, containers and tensors that a function reads."""
     if has_names(one):
-        return dict(one.__dict__)
+        return own_attributes(one)
     if isinstance(one, type):
         return data_of_class(one)
     if not isinstance(one, types.FunctionType) or is_of_library(one):
