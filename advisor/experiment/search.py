@@ -10,7 +10,8 @@ The names on this page:
   and what the person has decided meanwhile.
 
 Retrying, resuming, following a decision and a longer budget run this loop from another ``known``; the search over
-several GPUs runs it with knowledge, moves and a lab of its own (``scaling/``).
+several GPUs runs it with knowledge, moves and a lab of its own (``scaling/``). So the loop is generic: the protocols
+below it say what it needs of all three.
 """
 
 from __future__ import annotations
@@ -23,44 +24,9 @@ from advisor.experiment.known import Known, Move
 from advisor.experiment.moves import moves
 
 
-class Step(Protocol):
-    """A move."""
-
-    @property
-    def gain(self) -> float:
-        """The speed-up factor that is expected of it."""
-
-    @property
-    def is_bold(self) -> bool:
-        """Whether it promises so much that it comes before all others."""
-
-
-class State(Protocol):
-    """The knowledge that a search carries from one move to the next."""
-
-    def after(self, move: Any, evidence: Any, /) -> Self:
-        """Return the knowledge with the evidence of a move added."""
-
-
-KnownT = TypeVar("KnownT", bound=State)
-MoveT = TypeVar("MoveT", bound=Step)
-AskedT_contra = TypeVar("AskedT_contra", bound=Step, contravariant=True)
-
-
-class Lab(Protocol[KnownT, AskedT_contra]):
-    """The search's interface to the world."""
-
-    def measure(self, move: AskedT_contra, known: KnownT, /) -> Any:
-        """Measure a move. Raises SessionCancelledError when the person ends the session meanwhile."""
-
-    def cost_s(self, move: AskedT_contra, known: KnownT, /) -> float:
-        """The seconds that a move is expected to take."""
-
-    def affords(self, move: AskedT_contra, known: KnownT, /) -> bool:
-        """Whether there is time for a move and for confirming the stack after it."""
-
-    def tell(self, known: KnownT, /) -> KnownT:
-        """Post the events for new knowledge, and return it with the decisions that were taken meanwhile."""
+def search(known: Known, lab: Lab[Known, Move], *, wanted: Callable[[Move], bool] = lambda move: True) -> Known:
+    """Search on one GPU with the moves that are wanted, and return what is known at the end."""
+    return explore(known, lab, lambda state: filter(wanted, moves(state)))
 
 
 def explore(known: KnownT, lab: Lab[KnownT, MoveT], moves_of: Callable[[KnownT], Iterable[MoveT]]) -> KnownT:
@@ -84,6 +50,44 @@ def rank(possible: Iterable[MoveT], known: KnownT, lab: Lab[KnownT, MoveT]) -> l
     return sorted((move for move in possible if lab.affords(move, known)), key=worth, reverse=True)
 
 
-def search(known: Known, lab: Lab[Known, Move], *, wanted: Callable[[Move], bool] = lambda move: True) -> Known:
-    """Search on one GPU with the moves that are wanted, and return what is known at the end."""
-    return explore(known, lab, lambda state: filter(wanted, moves(state)))
+# --- what the loop needs -----------------------------------------------------------------------------------------
+
+
+class AnyMove(Protocol):
+    """A move, on one GPU or on several."""
+
+    @property
+    def gain(self) -> float:
+        """The speed-up factor that is expected of it."""
+
+    @property
+    def is_bold(self) -> bool:
+        """Whether it promises so much that it comes before all others."""
+
+
+class Knowledge(Protocol):
+    """What is known, on one GPU or on several."""
+
+    def after(self, move: Any, evidence: Any, /) -> Self:
+        """Return the knowledge with the evidence of a move added."""
+
+
+KnownT = TypeVar("KnownT", bound=Knowledge)
+MoveT = TypeVar("MoveT", bound=AnyMove)
+AskedT_contra = TypeVar("AskedT_contra", bound=AnyMove, contravariant=True)
+
+
+class Lab(Protocol[KnownT, AskedT_contra]):
+    """The search's interface to the world."""
+
+    def measure(self, move: AskedT_contra, known: KnownT, /) -> Any:
+        """Measure a move. Raises SessionCancelledError when the person ends the session meanwhile."""
+
+    def cost_s(self, move: AskedT_contra, known: KnownT, /) -> float:
+        """The seconds that a move is expected to take."""
+
+    def affords(self, move: AskedT_contra, known: KnownT, /) -> bool:
+        """Whether there is time for a move and for confirming the stack after it."""
+
+    def tell(self, known: KnownT, /) -> KnownT:
+        """Post the events for new knowledge, and return it with the decisions that were taken meanwhile."""

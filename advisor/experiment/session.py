@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from advisor.errors import AdvisorError, ExitCode, UsageError, refusal_of
-from advisor.experiment import caveats, events
+from advisor.experiment import caveats, closing, events
 from advisor.experiment.consent import Consent
-from advisor.experiment.control import ENDED, RAISE_BUDGET, Decision, Decisions, Steering
+from advisor.experiment.control import Decision, Decisions, Steering
 from advisor.experiment.judging.judge import Judge, prior_spread
 from advisor.experiment.judging.numerics import finite
 from advisor.experiment.judging.tolerance import own_rounding
@@ -21,7 +21,6 @@ from advisor.experiment.measuring.bench import Bench, SessionCancelledError
 from advisor.experiment.measuring.budget import Budget, expected_compile_s
 from advisor.experiment.measuring.lab import Lab
 from advisor.experiment.measuring.verification import verify
-from advisor.experiment.moves import why_not
 from advisor.experiment.past.journal import Journal, PastSession
 from advisor.experiment.past.resuming import Hints, hints_for, keep_hints, take_over, workload_name
 from advisor.experiment.past.sameness import check_same_machine
@@ -39,7 +38,7 @@ from advisor.experiment.telling import Outbox, Teller
 from advisor.machine.hardware import inspect_hardware
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.recipe.settings import Settings
-from advisor.records import Candidate, Exported, Facts, Finding, StackRecord, TrialResult, Value
+from advisor.records import Exported, Facts, Finding, Hardware, StackRecord, TrialResult, Value
 from advisor.runner.trials import Runner
 from advisor.source.prints import SourceWatch
 from advisor.source.reading import read_sources
@@ -202,43 +201,52 @@ class Session:
         hardware = inspect_hardware()
         self._outbox.emit(events.HardwareFound(hardware))
         check_energy(self.request, hardware)
-        gpus = gpus_in_use(self.request.gpus, hardware, self.request.target.device)
+        self._gpus(hardware)  # too few are told before anything is measured
+        self._measure_baseline(hardware)
+        if self.request.wants_several:
+            self._check_several(hardware)
+        self._search_on_one(self._lab.tell(self._current))
+        with self._lock:
+            self._gpus_settled = True
+        if self.request.wants_several:
+            self._search_on_several(hardware, self._current)
+        self._conclude(self._current)
+
+    def _measure_baseline(self, hardware: Hardware) -> None:
         findings = self._read_source()
         self._lab.enter("baseline")
         facts, result = first_run(self._bench, hardware, findings)
         self._check_comparable(facts)
         self._outbox.watch = SourceWatch(facts.sources)
         self._begin(facts, result)
-        if self.request.wants_several:
-            self._check_several(gpus * self.request.machines)
-        known = self._lab.tell(self._current)
-        if not known.plan.candidates and not self.request.wants_several:
-            self._outbox.warn(caveats.of_nothing_to_try(self.request, known.plan))
-        elif self.request.side_by_side and not self.request.wants_several:
-            self._lab.other_gpus.find(known)
+
+    def _search_on_one(self, known: Known) -> None:
+        if not self.request.wants_several:
+            if not known.plan.candidates:
+                self._outbox.warn(caveats.of_nothing_to_try(self.request, known.plan))
+            elif self.request.side_by_side:
+                self._lab.other_gpus.find(known)
         self._search(known)
         self._lab.other_gpus.stop()
-        with self._lock:
-            self._gpus_settled = True
-        if self.request.wants_several:
-            gpus = gpus_in_use(self.request.gpus, hardware, self.request.target.device)
-            self._search_on_several(gpus * self.request.machines, self._current)
-        self._conclude(self._current)
+
+    def _gpus(self, hardware: Hardware) -> int:
+        """The GPUs of all machines that the request is about. Raises UsageError where there are fewer."""
+        return gpus_in_use(self.request.gpus, hardware, self.request.target.device) * self.request.machines
 
     @property
     def _several_s(self) -> float:
         """The seconds of the budget that are kept for the search on several GPUs."""
         return self.request.budget_s * (1 - POLICY.one_gpu)
 
-    def _check_several(self, gpus: int) -> None:
+    def _check_several(self, hardware: Hardware) -> None:
         """Leave several GPUs out where they make no sense, and their time to the search on one."""
-        reason = why_not_several(self._current.plan.facts) if gpus > 1 else "there is only one"
+        reason = why_not_several(self._current.plan.facts) if self._gpus(hardware) > 1 else "there is only one"
         if reason:
             self._outbox.warn(f"several GPUs are not measured: {reason}")
             self._bench.budget.extended_s += self._several_s
             self.request = replace(self.request, gpus=1, machines=1)
 
-    def _search_on_several(self, gpus: int, known: Known) -> None:
+    def _search_on_several(self, hardware: Hardware, known: Known) -> None:
         """Carry the stack over to several GPUs, and search there in the rest of the budget."""
         self._bench.budget.extended_s += self._several_s
         facts, consent = known.plan.facts, self._consented(known.plan.consent)
@@ -246,7 +254,7 @@ class Session:
         self._runner.forget_build()  # ranks build the model themselves: its memory is theirs
         lab = ScalingLab(self._bench, self._outbox.emit, Settings(known.stack), self._consented)
         compare = losses_compare(facts) and not known.judge.spread.random
-        scaling = lab.tell(lab.begin(facts, gpus, consent, same_losses=compare))
+        scaling = lab.tell(lab.begin(facts, self._gpus(hardware), consent, same_losses=compare))
         one = scaling.runs[ONE][-1]
         if not one.measured:
             self._outbox.warn(f"several GPUs are not measured: {one.reason.rstrip('.')}. {one.hint}")
@@ -327,38 +335,14 @@ class Session:
         self._teller.tell_no_stack(known)
         self._skip_the_rest(known)
         self._keep_hints(known)
-        budget = self._bench.budget
-        for warning in (
-            caveats.of_the_budget(known, budget.spent_s, budget.total_s + budget.extended_s),
-            caveats.of_the_limit(known),
-            caveats.of_the_latency(known),
-        ):
-            if warning:
-                self._outbox.warn(warning)
+        for warning in closing.warnings(known, self._bench):
+            self._outbox.warn(warning)
         self._lab.enter("done")
         self._lab.tell_progress(known)
 
     def _skip_the_rest(self, known: Known) -> None:
-        for candidate in known.plan.candidates:
-            if not known.has_record(candidate):
-                self._teller.skip(candidate, why_not(known, candidate) or self._too_late(known, candidate))
-
-    def _too_late(self, known: Known, candidate: Candidate) -> str:
-        """The reason that there was no time for a candidate, with a remedy."""
-        if self._steering.ending:
-            return ENDED
-        together = [runs[-1] for s, runs in known.judge.runs.items() if s.get(candidate.key) == candidate.value]
-        if together:
-            failed = f"which failed: {together[-1].reason}"
-            came_to = "which were no better together" if any(run.measured for run in together) else failed
-            return f"it was tried with others only, {came_to}; {RAISE_BUDGET} alone"
-        needed_s = self._bench.expected_s(candidate.settings)
-        if not self._bench.budget.allows(needed_s):
-            return f"it needs about {needed_s:.0f} s, more than the budget has left; {RAISE_BUDGET}"
-        conflict = self.catalog.conflict({**known.stack, **candidate.settings})
-        if conflict:
-            return f"it cannot be combined with the stack: {conflict}"
-        return f"the remaining time is reserved for confirming the stack; {RAISE_BUDGET}"
+        for candidate, reason in closing.left_out(known, self._bench):
+            self._teller.skip(candidate, reason)
 
     def _keep_hints(self, known: Known) -> None:
         """Leave hints for the next session of this workload; a session of a few recipes says too little."""
@@ -379,7 +363,8 @@ class Session:
         known = self._lab.tell(self._current)
         self._known = known
         self._search(known, wanted=lambda move: _follows_decisions(move, known))
-        self._tell_refused(self._current)
+        for refusal in closing.refusals(self._current):
+            self._outbox.warn(refusal)
         self._lab.enter("done")
 
     def _retry(self, name: str) -> None:
@@ -411,15 +396,6 @@ class Session:
         """Begin a budget for measurements after the session: as long as the session's, or of this length."""
         self._steering.begin_anew()
         self._bench.budget = self._bench.budget.renewed(seconds)
-
-    def _tell_refused(self, known: Known) -> None:
-        """Warn of each accepted recipe that is not in the stack, with the reason."""
-        for recipe, decision in known.plan.consent.decisions.items():
-            key = self.catalog[recipe].key
-            wanted = known.plan.consent.values.get(recipe, known.stack.get(key))
-            if decision is Decision.ACCEPTED and (key not in known.stack or known.stack[key] != wanted):
-                why = known.dropped.get(key, "alone it is not faster, or it needs more memory than there is")
-                self._outbox.warn(f"{recipe} is accepted, but not in the stack: {why}")
 
     def _run_afterwards(self, name: str, work: Callable[[], None]) -> None:
         """Run work after the session; being stopped leaves the session as it was, and able to do more."""

@@ -1,0 +1,58 @@
+"""The end of a session: the reason that each candidate was left out, and the warnings that concern all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from advisor.experiment import caveats
+from advisor.experiment.control import ENDED, RAISE_BUDGET, Decision
+from advisor.experiment.known import Known
+from advisor.experiment.measuring.bench import Bench
+from advisor.experiment.moves import why_not
+from advisor.records import Candidate
+
+
+def left_out(known: Known, bench: Bench) -> Iterator[tuple[Candidate, str]]:
+    """The candidates that have no result of their own, with the reasons."""
+    for candidate in known.plan.candidates:
+        if not known.has_record(candidate):
+            yield candidate, why_not(known, candidate) or _too_late(known, candidate, bench)
+
+
+def _too_late(known: Known, candidate: Candidate, bench: Bench) -> str:
+    """The reason that there was no time for a candidate, with a remedy."""
+    if bench.steering.ending:
+        return ENDED
+    together = [runs[-1] for s, runs in known.judge.runs.items() if s.get(candidate.key) == candidate.value]
+    if together:
+        failed = f"which failed: {together[-1].reason}"
+        came_to = "which were no better together" if any(run.measured for run in together) else failed
+        return f"it was tried with others only, {came_to}; {RAISE_BUDGET} alone"
+    needed_s = bench.expected_s(candidate.settings)
+    if not bench.budget.allows(needed_s):
+        return f"it needs about {needed_s:.0f} s, more than the budget has left; {RAISE_BUDGET}"
+    conflict = known.plan.catalog.conflict({**known.stack, **candidate.settings})
+    if conflict:
+        return f"it cannot be combined with the stack: {conflict}"
+    return f"the remaining time is reserved for confirming the stack; {RAISE_BUDGET}"
+
+
+def warnings(known: Known, bench: Bench) -> list[str]:
+    """The warnings of a session that is over: a budget or a limit that nothing kept to."""
+    budget = bench.budget
+    found = (
+        caveats.of_the_budget(known, budget.spent_s, budget.total_s + budget.extended_s),
+        caveats.of_the_limit(known),
+        caveats.of_the_latency(known),
+    )
+    return list(filter(None, found))
+
+
+def refusals(known: Known) -> Iterator[str]:
+    """A warning for each accepted recipe that is not in the stack, with the reason."""
+    for recipe, decision in known.plan.consent.decisions.items():
+        key = known.plan.catalog[recipe].key
+        wanted = known.plan.consent.values.get(recipe, known.stack.get(key))
+        if decision is Decision.ACCEPTED and (key not in known.stack or known.stack[key] != wanted):
+            why = known.dropped.get(key, "alone it is not faster, or it needs more memory than there is")
+            yield f"{recipe} is accepted, but not in the stack: {why}"
