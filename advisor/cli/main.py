@@ -37,6 +37,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
 
 
+def _accept_any_text() -> None:
+    """Let no character of ours or the user's fail on a terminal that cannot show it."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
 def _guarded(arguments: Sequence[str]) -> int:
     from advisor.errors import AdvisorError, ExitCode
 
@@ -56,25 +63,6 @@ def _guarded(arguments: Sequence[str]) -> int:
         return explained.exit_code
 
 
-def _explained(error: Exception) -> AdvisorError:
-    """Return the error that is shown for an unexpected exception; if no known cause fits, it is a bug of ours."""
-    from advisor.errors import AdvisorError, UsageError, refusal_of
-
-    said = f"{type(error).__name__}: {error}"
-    if refused := refusal_of(error):
-        return refused
-    if hidden := hidden_library(dict.fromkeys((os.getcwd(), sys.path[0]))):  # noqa: PTH109 - it may be gone
-        return UsageError(f"{hidden}: {said}", "Rename it, and run again.")
-    return AdvisorError(f"this is a bug of ours: {said}", _keep_traceback())
-
-
-def _accept_any_text() -> None:
-    """Let no character of ours or the user's fail on a terminal that cannot show it."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
-
-
 def _run(arguments: Sequence[str]) -> int:
     with collector_waits():
         from advisor.cli.commands.measure import Measure
@@ -88,15 +76,16 @@ def _run(arguments: Sequence[str]) -> int:
     return code
 
 
-def _complain(message: str, hint: str, details: str = "") -> None:
-    """Print an error on stderr: one line for the problem, one for the remedy; then the details, when there are some."""
-    from advisor.figures.formatting import plain, printable
+def _explained(error: Exception) -> AdvisorError:
+    """Return the error that is shown for an unexpected exception; if no known cause fits, it is a bug of ours."""
+    from advisor.errors import AdvisorError, UsageError, refusal_of
 
-    message, hint = (plain(" ".join(text.split())) for text in (message, hint))
-    print(f"perf-advisor: {message}", file=sys.stderr)
-    print(hint, file=sys.stderr)
-    if details:
-        print(printable(details.rstrip()), file=sys.stderr)
+    said = f"{type(error).__name__}: {error}"
+    if refused := refusal_of(error):
+        return refused
+    if hidden := hidden_library(dict.fromkeys((os.getcwd(), sys.path[0]))):  # noqa: PTH109 - it may be gone
+        return UsageError(f"{hidden}: {said}", "Rename it, and run again.")
+    return AdvisorError(f"this is a bug of ours: {said}", _keep_traceback())
 
 
 def _keep_traceback() -> str:
@@ -117,3 +106,14 @@ def _keep_traceback() -> str:
             continue
         return f"Please report it with the traceback in {path}."
     return f"Please report it with this traceback: {text}"
+
+
+def _complain(message: str, hint: str, details: str = "") -> None:
+    """Print an error on stderr: one line for the problem, one for the remedy; then the details, when there are some."""
+    from advisor.figures.formatting import plain, printable
+
+    message, hint = (plain(" ".join(text.split())) for text in (message, hint))
+    print(f"perf-advisor: {message}", file=sys.stderr)
+    print(hint, file=sys.stderr)
+    if details:
+        print(printable(details.rstrip()), file=sys.stderr)

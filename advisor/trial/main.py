@@ -200,6 +200,17 @@ class Trial:
         set_mode(loop)
         return loop, device
 
+    def _of_another_loop(self, loop: Loop, device: torch.device) -> TrialResult:
+        """The result of a trial that does not run the timed loop: its own steps, or those of a plain loop."""
+        if self.spec.kind is TrialKind.REFERENCE:
+            self._say("first steps in a higher precision")
+            return reference_result(loop, device, self.catalog, self.spec)
+        if self.spec.kind is TrialKind.PACKAGE:
+            self._say("compiling the model to a file")
+            return packaged_result(loop, device, self.catalog, self.spec)
+        self._say("timing a plain loop")
+        return verified_result(loop, device, self.catalog, self.spec)
+
     def _prepare(self, loop: Loop, device: torch.device) -> _Parts:
         self._say("applying the settings")
         started = time.perf_counter()
@@ -218,6 +229,40 @@ class Trial:
         started = time.perf_counter()
         probe = self._probe(parts, batches)
         return _FirstSteps(probe, data, time.perf_counter() - started - probe.seconds)
+
+    def _inspect_data(self, loop: Loop, components: Components, batches: list[Any]) -> DataPrint | None:
+        """Describe the first batches, for the comparison with other trials; in the baseline, collect all the facts."""
+        if self.spec.kind.inspects:
+            check_batches(batches, of_loader=components.has_loader)
+            loop.notes.extend(form_notes(batches))
+            self._inspect(loop, torch.device(components.plan.device), batches)
+        if components.batch_size != loop.batch_size:
+            check_batch_size(components.data)
+        else:
+            check_epochs(loop.data, components.data, self.spec.seed)
+        return print_of_data(components.data, batches, self.spec.seed, components.plan, twice=self.spec.kind.inspects)
+
+    def _inspect(self, loop: Loop, device: torch.device, batches: list[Any]) -> None:
+        with side_effects_undone(loop.data):
+            facts = inspect_loop(loop, device, batches)
+        self.channel.send(Inspected(facts, versions(), imported_sources()))
+
+    def _probe(self, parts: _Parts, batches: list[Any]) -> Probe:
+        """The first steps. They also compile, so they count as warm-up."""
+        plan, loop = parts.components.plan, parts.loop
+        self._say("first steps" if plan.compiles_with == "none" else "compiling")
+        probe = probe_training if plan.mode is Mode.TRAIN else probe_inference
+        try:
+            return probe(parts.step, batches, self.spec.stream_seed)
+        except (torch.OutOfMemoryError, AdvisorError):
+            raise
+        except Exception as error:
+            if not self.spec.kind.inspects:
+                raise
+            if isinstance(error, LossError):
+                raise TargetError(error.message, error.hint) from error
+            hint = hint_for(error, loop.hint or fitting_hint(loop.model, batches[0], error))
+            raise TargetError(f"the first step failed: {one_line(error)}", hint, user_frames(error)) from error
 
     def _measured(self, parts: _Parts, first: _FirstSteps) -> TrialResult:
         """Warm up and time blocks of steps; then whatever else this kind of trial measures."""
@@ -257,79 +302,6 @@ class Trial:
         result = self._with_guards(replace(result, notes=notes), blocks)
         phases = self._after_the_blocks(parts, feed, clock, blocks)
         return replace(result, phases=phases, measuring_s=first.comparing_s + time.perf_counter() - started)
-
-    def _with_guards(self, result: TrialResult, blocks: list[Block]) -> TrialResult:
-        """The result with the guards' readings: disturbances, energy, clocks."""
-        return replace(
-            result,
-            disturbed=self.guards.disturbed,
-            energy_j_per_sample=self.guards.energy_j_per_sample(blocks),
-            gpu=self.guards.gpu,
-        )
-
-    def _after_the_blocks(self, parts: _Parts, feed: Feed, clock: StepClock, blocks: list[Block]) -> dict[str, float]:
-        """Run the instrumented pass of this kind of trial; the phases that belong to its result, in ms."""
-        if self.spec.kind is TrialKind.PROFILE:
-            self._profile(parts.step, feed, clock, blocks)
-        elif self.spec.kind is TrialKind.BASELINE and parts.components.has_loader:
-            self._time_phases(parts.step, feed, blocks)
-        elif self.spec.times_phases:
-            return measure_parts(parts.step, feed, limit_s=_PHASES_LIMIT_S)
-        return {}
-
-    def _latency(self, clock: StepClock, warm: WarmUp, mode: Mode) -> Latency | None:
-        """The latency of single calls: of inference alone, and not while another trial waits for its turn."""
-        if mode is not Mode.INFER or self.spec.kind is TrialKind.TURNS:
-            return None
-        return latency_of_calls(clock, warm.step_s, self.spec.measure_s)
-
-    def _of_another_loop(self, loop: Loop, device: torch.device) -> TrialResult:
-        """The result of a trial that does not run the timed loop: its own steps, or those of a plain loop."""
-        if self.spec.kind is TrialKind.REFERENCE:
-            self._say("first steps in a higher precision")
-            return reference_result(loop, device, self.catalog, self.spec)
-        if self.spec.kind is TrialKind.PACKAGE:
-            self._say("compiling the model to a file")
-            return packaged_result(loop, device, self.catalog, self.spec)
-        self._say("timing a plain loop")
-        return verified_result(loop, device, self.catalog, self.spec)
-
-    def _say(self, text: str) -> None:
-        self.channel.send(Activity(text))
-
-    def _inspect(self, loop: Loop, device: torch.device, batches: list[Any]) -> None:
-        with side_effects_undone(loop.data):
-            facts = inspect_loop(loop, device, batches)
-        self.channel.send(Inspected(facts, versions(), imported_sources()))
-
-    def _inspect_data(self, loop: Loop, components: Components, batches: list[Any]) -> DataPrint | None:
-        """Describe the first batches, for the comparison with other trials; in the baseline, collect all the facts."""
-        if self.spec.kind.inspects:
-            check_batches(batches, of_loader=components.has_loader)
-            loop.notes.extend(form_notes(batches))
-            self._inspect(loop, torch.device(components.plan.device), batches)
-        if components.batch_size != loop.batch_size:
-            check_batch_size(components.data)
-        else:
-            check_epochs(loop.data, components.data, self.spec.seed)
-        return print_of_data(components.data, batches, self.spec.seed, components.plan, twice=self.spec.kind.inspects)
-
-    def _probe(self, parts: _Parts, batches: list[Any]) -> Probe:
-        """The first steps. They also compile, so they count as warm-up."""
-        plan, loop = parts.components.plan, parts.loop
-        self._say("first steps" if plan.compiles_with == "none" else "compiling")
-        probe = probe_training if plan.mode is Mode.TRAIN else probe_inference
-        try:
-            return probe(parts.step, batches, self.spec.stream_seed)
-        except (torch.OutOfMemoryError, AdvisorError):
-            raise
-        except Exception as error:
-            if not self.spec.kind.inspects:
-                raise
-            if isinstance(error, LossError):
-                raise TargetError(error.message, error.hint) from error
-            hint = hint_for(error, loop.hint or fitting_hint(loop.model, batches[0], error))
-            raise TargetError(f"the first step failed: {one_line(error)}", hint, user_frames(error)) from error
 
     def _refuse_hopeless(self, loop: Loop, spent_s: float, step_s: float) -> None:
         """Say at once, not at the time-out, that steps are too long for the budget."""
@@ -378,6 +350,31 @@ class Trial:
                 self.channel.send(BlockDone(blocks[-1]))
         return blocks
 
+    def _latency(self, clock: StepClock, warm: WarmUp, mode: Mode) -> Latency | None:
+        """The latency of single calls: of inference alone, and not while another trial waits for its turn."""
+        if mode is not Mode.INFER or self.spec.kind is TrialKind.TURNS:
+            return None
+        return latency_of_calls(clock, warm.step_s, self.spec.measure_s)
+
+    def _with_guards(self, result: TrialResult, blocks: list[Block]) -> TrialResult:
+        """The result with the guards' readings: disturbances, energy, clocks."""
+        return replace(
+            result,
+            disturbed=self.guards.disturbed,
+            energy_j_per_sample=self.guards.energy_j_per_sample(blocks),
+            gpu=self.guards.gpu,
+        )
+
+    def _after_the_blocks(self, parts: _Parts, feed: Feed, clock: StepClock, blocks: list[Block]) -> dict[str, float]:
+        """Run the instrumented pass of this kind of trial; the phases that belong to its result, in ms."""
+        if self.spec.kind is TrialKind.PROFILE:
+            self._profile(parts.step, feed, clock, blocks)
+        elif self.spec.kind is TrialKind.BASELINE and parts.components.has_loader:
+            self._time_phases(parts.step, feed, blocks)
+        elif self.spec.times_phases:
+            return measure_parts(parts.step, feed, limit_s=_PHASES_LIMIT_S)
+        return {}
+
     def _time_phases(self, step: Any, feed: Feed, blocks: list[Block]) -> None:
         """Time the phases of some steps. Whether the step waits for data decides the first candidates."""
         self._say("timing the phases of a step")
@@ -395,6 +392,9 @@ class Trial:
         )
         measured = replace(measured, clock=check_clocks(clock, step_ms, measured.kernels_per_step))
         self.channel.send(Profiled(with_habits(measured, eager, feed)))
+
+    def _say(self, text: str) -> None:
+        self.channel.send(Activity(text))
 
 
 def _smaller(loop: Loop) -> str:
