@@ -82,113 +82,61 @@ class Watch:
         self.written_in = [place for place in self.objects_in.places if inner_state(value_at(*place)) is not None]
         self.unfollowed = finder.unfollowed
         self.functions, self.spaces = list(finder.functions), list(finder.spaces.values())
-        self.remember()
-        self.checks = (
-            ("layers, parameters or buffers of the model changed", self.has_other_objects),
-            ("the memory of the parameters changed", self.has_moved),
-            ("other parameters are trained", self.trains_others),
-            ("the hooks of the layers changed", self.has_other_hooks),
-            ("a number changed that the model or the loss reads", self.has_other_numbers),
-            ("a list or a dictionary grew or shrank that the model or the loss uses", self.has_other_sizes),
-            (REPLACED, self.has_other_values),
-            ("an array or a random generator was used that the model or the loss reads", self.has_other_states),
-            ("a global flag of PyTorch changed", self.has_other_flags),
-            ("the optimizer's parameters or state changed", self.updates_others),
-            ("other layers are in training mode", self.has_other_modes),
+        # The changes in words, the state that tells of each, and the comparison of two such states.
+        self.checks: tuple[tuple[str, Callable[[], Any], Callable[[Any, Any], bool]], ...] = (
+            ("layers, parameters or buffers of the model changed", self.read_objects, same_objects),
+            ("the memory of the parameters changed", self.read_addresses, operator.eq),
+            ("other parameters are trained", lambda: list(map(REQUIRES_GRAD, self.parameters)), operator.eq),
+            ("the hooks of the layers changed", lambda: sum(map(len, self.hooks)), operator.eq),
+            ("a number changed that the model or the loss reads", self.numbers_in.read, same_numbers),
+            (
+                "a list or a dictionary grew or shrank that the model or the loss uses",
+                lambda: list(map(len, self.containers)),
+                operator.eq,
+            ),
+            (REPLACED, self.objects_in.read, same_objects),
+            (
+                "an array or a random generator was used that the model or the loss reads",
+                lambda: [inner_state(value_at(*place)) for place in self.written_in],
+                operator.eq,
+            ),
+            ("a global flag of PyTorch changed", lambda: [flag() for flag in self.flags], operator.eq),
+            ("the optimizer's parameters or state changed", self.read_optimizer, same_objects),
+            ("other layers are in training mode", self.read_modes, operator.eq),
         )
+        self.remember()
 
     def remember(self) -> None:
         """Take the present state as the one that later ones are compared with."""
-        self.objects = self.read_objects()
-        tensors = [part for part in self.objects if isinstance(part, torch.Tensor)]
+        tensors = [part for part in self.read_objects() if isinstance(part, torch.Tensor)]
         self.placed = [tensor for tensor in tensors if has_address(tensor)]
-        self.addresses = list(map(torch.Tensor.data_ptr, self.placed))
         self.parameters = [tensor for tensor in tensors if isinstance(tensor, torch.nn.Parameter)]
-        self.trained = list(map(REQUIRES_GRAD, self.parameters))
-        self.evaluated = self.is_evaluated()
-        self.modes = list(map(dict.get, self.attributes, repeat("training")))
-        self.hook_count = sum(map(len, self.hooks))
-        self.numbers = self.numbers_in.read()
-        self.values = self.objects_in.read()
-        self.states = self.read_states()
-        self.sizes = list(map(len, self.containers))
-        self.flag_values = self.read_flags()
-        self.optimized = self.read_optimizer()
+        self.remembered = {words: read() for words, read, _ in self.checks}
 
     def changed(self) -> str:
         """The differences, in words; empty when there are none."""
-        for words, differs in self.checks:
-            if differs():
+        for words, read, are_same in self.checks:
+            if not are_same(read(), self.remembered[words]):
                 return words
         return ""
 
-    def has_other_objects(self) -> bool:
-        """Whether a layer, a parameter or a buffer took the place of another."""
-        return not same_objects(self.read_objects(), self.objects)
-
-    def has_moved(self) -> bool:
-        """Whether a tensor lies elsewhere, as after ``parameter.data = other``."""
-        return list(map(torch.Tensor.data_ptr, self.placed)) != self.addresses
-
-    def trains_others(self) -> bool:
-        """Whether parameters were frozen or unfrozen."""
-        return list(map(REQUIRES_GRAD, self.parameters)) != self.trained
-
-    def has_other_hooks(self) -> bool:
-        """Whether hooks of layers came or went."""
-        return sum(map(len, self.hooks)) != self.hook_count
-
-    def has_other_numbers(self) -> bool:
-        """Whether a plain value that the model or the loss reads is another."""
-        return not same_numbers(self.numbers_in.read(), self.numbers)
-
-    def has_other_sizes(self) -> bool:
-        """Whether a container has another size."""
-        return list(map(len, self.containers)) != self.sizes
-
-    def has_other_values(self) -> bool:
-        """Whether another tensor or object is where the model or the loss reads one."""
-        return not same_objects(self.objects_in.read(), self.values)
-
     def replaced(self) -> list[Place]:
         """The places with another tensor or object."""
-        now = self.objects_in.read()
-        pairs = zip(self.objects_in.places, map(operator.is_, now, self.values), strict=True)
-        return [place for place, is_same in pairs if not is_same]
-
-    def has_other_states(self) -> bool:
-        """Whether something was written into an array or the environment, or a random generator was drawn from."""
-        return self.read_states() != self.states
-
-    def read_states(self) -> list[Any]:
-        """The contents of the arrays, the random generators and the environment."""
-        return [inner_state(value_at(*place)) for place in self.written_in]
-
-    def has_other_flags(self) -> bool:
-        """Whether a global flag of PyTorch is another."""
-        return self.read_flags() != self.flag_values
-
-    def updates_others(self) -> bool:
-        """Whether the optimizer has other parameters or, in a captured update, another state."""
-        return not same_objects(self.read_optimizer(), self.optimized)
-
-    def has_other_modes(self) -> bool:
-        """Whether layers changed between training and evaluation; a step that evaluates a training model sets them."""
-        if self.is_evaluated() != self.evaluated:
-            return True
-        return not self.evaluated and list(map(dict.get, self.attributes, repeat("training"))) != self.modes
-
-    def is_evaluated(self) -> bool:
-        """Whether the step puts all layers into evaluation mode."""
-        return self.evaluates and self.model.training
+        pairs = zip(self.objects_in.places, self.objects_in.read(), self.remembered[REPLACED], strict=True)
+        return [place for place, now, before in pairs if now is not before]
 
     def read_objects(self) -> list[Any]:
         """The layers, parameters and buffers of all modules."""
         return list(chain.from_iterable(map(dict.values, self.own)))
 
-    def read_flags(self) -> list[Any]:
-        """PyTorch's global flags."""
-        return [flag() for flag in self.flags]
+    def read_addresses(self) -> list[int]:
+        """Where the tensors lie, which ``parameter.data = other`` changes."""
+        return list(map(torch.Tensor.data_ptr, self.placed))
+
+    def read_modes(self) -> Any:
+        """The modes of the layers; of a step that puts a model into evaluation mode itself, only that it does."""
+        evaluated = self.evaluates and self.model.training
+        return evaluated or list(map(dict.get, self.attributes, repeat("training")))
 
     def read_optimizer(self) -> list[Any]:
         """The parameters that are cleared and updated; of a captured update also its groups, state and ``step``."""
