@@ -6,7 +6,7 @@ import pytest
 from tui_pictures import is_unchanged
 from tui_pilot import LARGE
 
-from advisor.tui.actions import VIEWS
+from advisor.tui.views import VIEWS
 
 OF_VIEWS = [view.id for view in VIEWS]
 

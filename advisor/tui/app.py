@@ -15,8 +15,9 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on, work
-from textual.app import SystemCommand
+from textual.app import App, SystemCommand
 from textual.binding import BindingType
+from textual.command import Provider
 from textual.screen import Screen
 from textual.worker import Worker, WorkerState
 
@@ -24,11 +25,11 @@ from advisor.experiment.events import BaselineMeasured, Event, SessionFailed, Se
 from advisor.experiment.request import Request
 from advisor.recipe.catalog import Catalog
 from advisor.report.comparison import Measured
-from advisor.tui.actions import ACTIONS, app_bindings, view_info
 from advisor.tui.context import Context, Countdown, Recorded
 from advisor.tui.decider import Decider
 from advisor.tui.exporting import FileExporter
 from advisor.tui.jobs import Job, Jobs, Pace
+from advisor.tui.keys import APP_KEYS
 from advisor.tui.main_screen import MainScreen
 from advisor.tui.messages import Decided, EventsWaiting, ExportSaved, RetryWanted, UndoWanted
 from advisor.tui.result import AppResult, Then, bug_of, result_of, result_of_recorded
@@ -36,6 +37,7 @@ from advisor.tui.sessions import ComparisonScreen, SessionsScreen
 from advisor.tui.steering import GpusQuestion, Steering
 from advisor.tui.theme import ADVISOR_THEME, BREAKPOINTS, THEMES
 from advisor.tui.toasts import MOST_TOASTS, Toast, ToastingApp, toast_for
+from advisor.tui.views import view_info
 from advisor.tui.views.base import View
 from advisor.tui.views.deciding import DecidingView
 from advisor.tui.widgets.gauges import GaugeReader
@@ -51,6 +53,12 @@ BEGINS_WITHIN_S = 5.0
 DRAW_INTERVAL_S = 0.1  # nobody reads faster, and drawing takes time from the trial
 
 
+def _things_provider() -> type[Provider]:
+    from advisor.tui.palette import ThingsProvider
+
+    return ThingsProvider
+
+
 class AdvisorApp(ToastingApp):
     """Five views of one session.
 
@@ -60,7 +68,8 @@ class AdvisorApp(ToastingApp):
 
     CSS_PATH = "app.tcss"
     TITLE = "perf-advisor"
-    BINDINGS: ClassVar[list[BindingType]] = app_bindings()
+    COMMANDS = App.COMMANDS | {_things_provider}
+    BINDINGS: ClassVar[list[BindingType]] = list(APP_KEYS)
     HORIZONTAL_BREAKPOINTS = BREAKPOINTS
     VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012
 
@@ -183,17 +192,16 @@ class AdvisorApp(ToastingApp):
         if self.alive:
             self.context.busy_with = self.jobs.busy_with
             self.context.waiting = self.jobs.waiting
-            self._drawn_by(self.base_screen.draw)
+            self.context.version += 1
+            self._draw_news()
 
     def _draw_news(self) -> None:
+        """Draw what has changed."""
         if self.alive:
-            self._drawn_by(self.base_screen.draw_news)
-
-    def _drawn_by(self, draw: Callable[[], None]) -> None:
-        draw()
-        if self.focused is None and len(self.screen_stack) == 1:  # the view may have got something to focus on
-            self.base_screen.focus_view()
-        self.pace.drawn()
+            self.base_screen.draw()
+            if self.focused is None and len(self.screen_stack) == 1:  # the view may have got something to focus on
+                self.base_screen.focus_view()
+            self.pace.drawn()
 
     def tell(self, text: str) -> None:
         """Tell the person something in a notice."""
@@ -292,15 +300,14 @@ class AdvisorApp(ToastingApp):
         """Show the help screen."""
         from advisor.tui.screens import HelpScreen
 
-        active = {active.binding.id for active in self.base_screen.active_bindings.values()}
-        now = [action for action in ACTIONS if action.id in active]
-        self.push_screen(HelpScreen(view_info(self.view.id or ""), now))
+        active = list(self.base_screen.active_bindings.values())
+        self.push_screen(HelpScreen(view_info(self.view.id or ""), active))
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """The commands of the palette."""
-        from advisor.tui.palette import commands
+        """The actions in the palette; :class:`ThingsProvider` finds the rest."""
+        from advisor.tui.palette import actions
 
-        return commands(self)
+        return actions(self)
 
     # --- other sessions --------------------------------------------------------------------------------------
 

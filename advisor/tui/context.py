@@ -102,7 +102,8 @@ class Context:
 
     ``waiting`` names the trials that the person asked for and that have not begun. ``can_undo``: there is a decision to
     take back. ``paused``: no further trial begins.
-    ``version`` grows with each event but those that pour in while a trial runs: its activity, its blocks, the progress.
+    ``version`` grows with all that a view may show, but not with the events that pour in while a trial runs: its
+    activity, its blocks, the progress.
     ``recorded`` is the session that is shown again; None for one that measures. ``kept_trials`` were measured before by
     the session that goes on.
     """

@@ -6,21 +6,24 @@ from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+from textual.content import Content
 from textual.message import Message
 from textual.reactive import Reactive
 from textual.screen import Screen
 from textual.widget import Widget
-from textual.widgets import ContentSwitcher
+from textual.widgets import ContentSwitcher, Static, Tab, Tabs
 
-from advisor.tui.actions import VIEWS, screen_bindings, view_info
 from advisor.tui.context import Context
-from advisor.tui.views import view_class
+from advisor.tui.text import DIM
+from advisor.tui.views import VIEWS, view_class, view_info
 from advisor.tui.views.base import View
 from advisor.tui.widgets.gauges import GaugeReader, GaugeStrip
 from advisor.tui.widgets.key_footer import KeyFooter
-from advisor.tui.widgets.nav import NavBar, NavTab
 from advisor.tui.widgets.status import StatusBar
+
+_TAB = "tab-"
 
 
 class MainScreen(Screen[object]):
@@ -29,7 +32,37 @@ class MainScreen(Screen[object]):
     Textual paints a whole screen again when another widget gets the focus; here the two widgets draw themselves.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = screen_bindings()
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(
+            Binding(
+                view.key,
+                f"show_view('{view.id}')",
+                view.title,
+                show=False,
+                tooltip=view.description,
+                id=f"view.{view.id}",
+            )
+            for view in VIEWS
+        ),
+        Binding(
+            "right_square_bracket",
+            "step_view(1)",
+            "Next view",
+            show=False,
+            tooltip="Go to the next view",
+            id="screen.next_view",
+            system=True,
+        ),
+        Binding(
+            "left_square_bracket",
+            "step_view(-1)",
+            "Previous view",
+            show=False,
+            tooltip="Go to the previous view",
+            id="screen.previous_view",
+            system=True,
+        ),
+    ]
     focused: Reactive[Widget | None] = Reactive(None, repaint=False)
 
     class Shown(Message):
@@ -39,18 +72,21 @@ class MainScreen(Screen[object]):
         """Another view is on screen, drawn as all is now."""
 
     def __init__(self, context: Context, read_gauges: GaugeReader | None) -> None:
-        super().__init__(id="_default")  # as Textual calls it
+        super().__init__()
         self.context = context
         self._read_gauges = read_gauges
         self._wanted = ""
-        self._version = -1  # of the context, as it was drawn last
 
     def compose(self) -> ComposeResult:
-        yield NavBar(self.context.request.target.target, self.context.recorded)
+        with Horizontal(id="nav"):
+            tabs = Tabs(*(_tab_of(view.id) for view in VIEWS))
+            tabs.can_focus = False
+            yield tabs
+            yield Static(_target_text(self.context), id="target")
         yield GaugeStrip(self._read_gauges, self.context.recorded)
         with ContentSwitcher(initial=VIEWS[0].id, id="views"):
             yield view_class(VIEWS[0].id)(self.context)
-        yield StatusBar()
+        yield StatusBar(self.context)
         yield KeyFooter()
 
     def on_mount(self) -> None:
@@ -66,9 +102,7 @@ class MainScreen(Screen[object]):
             view.display = False
         await self._switcher.mount_all(hidden)
         if self._wanted:
-            self.show_view(self._wanted)
-            self.draw()
-            self.focus_view()
+            self.action_show_view(self._wanted)
 
     @property
     def _switcher(self) -> ContentSwitcher:
@@ -85,12 +119,15 @@ class MainScreen(Screen[object]):
             self._wanted = view_id
             return
         self._switcher.current = view_id
-        self.query_one(NavBar).mark(view_id)
+        self.query_one(Tabs).active = f"{_TAB}{view_id}"
         self.query_one(GaugeStrip).sentence = view_info(view_id).sentence
 
-    @on(NavTab.Chosen)
-    def _on_tab_chosen(self, message: NavTab.Chosen) -> None:
-        self.action_show_view(message.view_id)
+    @on(Tabs.TabActivated)
+    def _on_tab_activated(self, message: Tabs.TabActivated) -> None:
+        """Follow a click on a tab. A tab that a key made active has its view already, maybe even the next one."""
+        view_id = message.tabs.active.removeprefix(_TAB)
+        if view_id != self.view.id:
+            self.action_show_view(view_id)
 
     def action_show_view(self, view_id: str) -> None:
         """Switch to a view and let it take the keys."""
@@ -105,21 +142,30 @@ class MainScreen(Screen[object]):
         self.action_show_view(ids[(ids.index(self.view.id or ids[0]) + step) % len(ids)])
 
     def draw(self) -> None:
-        """Draw the visible view, and the bars around it."""
-        self._version = self.context.version
-        self.view.show()
-        self.query_one(StatusBar).show(self.context)
-        self.query_one(GaugeStrip).device_uuid = self.context.device_uuid
-        self.refresh_bindings()
+        """Draw what has changed since the visible view was drawn.
 
-    def draw_news(self) -> None:
-        """Draw what events have changed: between two results that is what follows the running trial and the clock."""
-        if self.context.version != self._version:
-            self.draw()
-        else:
+        Between two results that is what follows the running trial and the clock.
+        """
+        if self.view.version == self.context.version:
             self.view.show_live()
-            self.query_one(StatusBar).show(self.context)
+        else:
+            self.view.version = self.context.version
+            self.query_one(GaugeStrip).device_uuid = self.context.device_uuid
+            self.refresh_bindings()
+        self.query_one(StatusBar).show()
 
     def focus_view(self) -> None:
         """Let the view take the keys."""
         self.set_focus(self.view.first_focus(), scroll_visible=False)
+
+
+def _tab_of(view_id: str) -> Tab:
+    view = view_info(view_id)
+    tab = Tab(Content.assemble((view.key, "bold $accent"), f" {view.title}"), id=f"{_TAB}{view_id}")
+    tab.tooltip = view.description
+    return tab
+
+
+def _target_text(context: Context) -> Content:
+    when = f"  recorded {context.recorded.date_text}" if context.recorded else ""
+    return Content.assemble((context.request.target.target, DIM), (when, "$accent"))

@@ -1,55 +1,86 @@
-"""The command palette: every action that makes sense now, exports, trials, settings, recommendations, the theme."""
+"""The command palette: every action that makes sense now and every file; recommendations and trials by their names."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from textual.app import SystemCommand
+from textual.command import Hit, Hits, Matcher, Provider
+from textual.content import Content
 
 from advisor.figures.formatting import format_setting
-from advisor.tui.actions import ACTIONS, Action
+from advisor.tui.app import AdvisorApp
 from advisor.tui.views.advice import AdviceView
 from advisor.tui.views.export import ExportView
 from advisor.tui.views.trial_rows import BASELINE, SKIPPED_PREFIX, STACK
 from advisor.tui.views.trials import TrialsView
 
-if TYPE_CHECKING:
-    from advisor.tui.app import AdvisorApp
 
-
-def commands(app: AdvisorApp) -> Iterable[SystemCommand]:
-    """The commands of the app as it is now."""
-    active = {active.binding.id: active.node for active in app.base_screen.active_bindings.values()}
-    for action in ACTIONS:
-        if action.palette and action.id in active:
-            run = partial(app.run_action, action.action, active[action.id])
-            yield SystemCommand(_title(app, action), action.description, run)
+def actions(app: AdvisorApp) -> Iterable[SystemCommand]:
+    """The actions that do something now, the files that can be written, and what Textual offers every app."""
+    seen = set[str]()
+    for node, binding, _, _ in app.base_screen.active_bindings.values():
+        if binding.id and not binding.system and binding.id not in seen:
+            seen.add(binding.id)
+            goes = binding.action.startswith("show_view")
+            title = f"Go to {binding.description}" if goes else app.view.palette_title(binding.description)
+            yield SystemCommand(_literal(title), binding.tooltip, partial(app.run_action, binding.action, node))
     for item in app.context.exporter.formats():
         title = f"Export {item.title}: {item.default_name}"
-        yield SystemCommand(title, item.description, partial(_show_export, app, item.id))
-    yield from _things(app)
+        yield SystemCommand(_literal(title), _literal(item.description), partial(_show_export, app, item.id))
     yield SystemCommand("Theme", "Choose another theme", app.action_change_theme)
     screenshot = partial(app.set_timer, 0.1, app.deliver_screenshot)
     yield SystemCommand("Screenshot", "Save an SVG of the screen", lambda: (screenshot(), None)[1])
     yield SystemCommand("Quit", "Leave; everything measured is kept", app.action_quit)
 
 
-def _things(app: AdvisorApp) -> Iterable[SystemCommand]:
-    """Commands for recommended and tried candidates, by name; the palette lists them only when typed."""
+class Thing(NamedTuple):
+    """Something that the palette finds: its title, a line about it, and the way to it."""
+
+    title: str
+    about: str
+    go: Callable[[], None]
+
+
+class ThingsProvider(Provider):
+    """Finds what the session has, once words are typed: recommendations, trials by setting, skipped recipes."""
+
+    async def search(self, query: str) -> Hits:
+        """All whose title matches, as text: names of people's settings may look like markup."""
+        matcher = self.matcher(query)
+        assert isinstance(self.app, AdvisorApp)
+        for title, about, go in things(self.app):
+            if (score := matcher.match(title)) > 0:
+                yield Hit(score, _highlighted(title, matcher), go, help=_literal(about))
+
+
+def _literal(text: str) -> str:
+    """A text for those places of the palette that take markup."""
+    return text.replace("[", "\\[")
+
+
+def _highlighted(title: str, matcher: Matcher) -> Content:
+    _, places = matcher.fuzzy_search.match(matcher.query, title)
+    text = Content(title)
+    for place in places:
+        text = text.stylize(matcher.match_style, place, place + 1)
+    return text
+
+
+def things(app: AdvisorApp) -> Iterator[Thing]:
+    """The recommendations, the trials with their settings, and the recipes that were not tried."""
     state = app.context.state
     for item in state.recommendations:
-        recipe = item.recipe
-        yield SystemCommand(f"Advice: {item.title} ({recipe})", item.why, partial(_show_advice, app, recipe), False)
+        yield Thing(f"Advice: {item.title} ({item.recipe})", item.why, partial(_show_advice, app, item.recipe))
     for name, candidate in state.candidates.items():
         setting = format_setting(candidate.key, candidate.value)
-        yield SystemCommand(f"Trial: {name} ({setting})", "Its row and its log", partial(_show_trial, app, name), False)
+        yield Thing(f"Trial: {name} ({setting})", "Its row and its log", partial(_show_trial, app, name))
     for name in (BASELINE, STACK):
-        yield SystemCommand(f"Trial: {name}", "Its row and its log", partial(_show_trial, app, name), False)
+        yield Thing(f"Trial: {name}", "Its row and its log", partial(_show_trial, app, name))
     for recipe, reason in state.skipped.items():
-        row = f"{SKIPPED_PREFIX}{recipe}"
-        yield SystemCommand(f"Not tried: {recipe}", reason, partial(_show_trial, app, row), False)
+        yield Thing(f"Not tried: {recipe}", reason, partial(_show_trial, app, f"{SKIPPED_PREFIX}{recipe}"))
 
 
 def _show_export(app: AdvisorApp, format_id: str) -> None:
@@ -68,7 +99,3 @@ def _show_trial(app: AdvisorApp, row: str) -> None:
     app.base_screen.action_show_view("trials")
     if isinstance(app.view, TrialsView):
         app.view.choose_row(row)
-
-
-def _title(app: AdvisorApp, action: Action) -> str:
-    return f"Go to {action.label}" if action.does.startswith("show_view") else app.view.palette_title(action.label)

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import ActiveBinding, Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen, ScreenResultType
@@ -17,8 +17,9 @@ from textual.widget import Widget
 from textual.widgets import Button, Footer, OptionList, Static
 
 from advisor.experiment.events import SessionFailed
-from advisor.tui.actions import Action, ViewInfo
 from advisor.tui.text import DIM
+from advisor.tui.views import ViewInfo
+from advisor.tui.views.base import View
 from advisor.tui.widgets.choice_list import ChoiceList
 from advisor.tui.widgets.fact_list import FactList
 
@@ -38,19 +39,31 @@ class HelpScreen(ModalScreen[None]):
         _QUIT,
     ]
 
-    def __init__(self, view: ViewInfo, actions: Sequence[Action]) -> None:
+    def __init__(self, view: ViewInfo, active: Sequence[ActiveBinding]) -> None:
         super().__init__()
         self._view = view
-        self._actions = actions
+        self._active = active
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog", id="help-dialog") as dialog:
             dialog.border_title = "Help"
             with VerticalScroll(id="help-text"):
-                for title, text in help_sections(self._view, self._actions):
+                for title, text in help_sections(self._view, self._keys()):
                     yield Static(title, classes="section")
                     yield text if isinstance(text, Widget) else Static(text)
         yield Footer(show_command_palette=False)
+
+    def _keys(self) -> Keys:
+        """The keys that have an id, of the view, of the session and of every view; each action once."""
+        keys: Keys = {"view": [], "session": [], "all": []}
+        seen = set[str]()
+        for node, binding, _, _ in self._active:
+            if binding.id and binding.id not in seen:
+                seen.add(binding.id)
+                steers = binding.id.startswith("session.")
+                kind = "view" if isinstance(node, View) else "session" if steers else "all"
+                keys[kind].append((self.app.get_key_display(binding), binding.tooltip))
+        return keys
 
     def on_mount(self) -> None:
         self.query_one("#help-text").focus()
@@ -291,32 +304,29 @@ Energy is what the whole GPU took while the blocks were timed, by its own counte
 what this machine reached in products of large matrices and in large copies."""
 
 
-def help_sections(view: ViewInfo, actions: Sequence[Action]) -> list[tuple[str, Content | FactList]]:
-    """The sections as (title, body), of a view and the actions that do something in it now."""
-    of_view = [key_line(action) for action in actions if action.views]
-    of_session = [key_line(action) for action in actions if action.id.startswith("session.")]
-    others = [key_line(action) for action in actions if not action.views and not action.id.startswith("session.")]
-    others += [
+# Keys as a person types them with what they do, by what they belong to: the view, the session, all views.
+Keys = dict[str, list[tuple[str, str]]]
+
+
+def help_sections(view: ViewInfo, keys: Keys) -> list[tuple[str, Content | FactList]]:
+    """The sections as (title, body), of a view and the keys that do something in it now."""
+    others = [
+        *keys.get("all", []),
         ("^p", "Command palette: every action by name, and the themes"),
         ("j k", "Down and up in lists; Enter opens the detail, Escape goes back"),
     ]
-    keys = (
-        (f"Keys of view {view.key}, {view.title}, now", of_view),
-        ("The session", of_session),
+    groups = (
+        (f"Keys of view {view.key}, {view.title}, now", keys.get("view", [])),
+        ("The session", keys.get("session", [])),
         ("All views", others),
     )
     marks = [Content.assemble((sign, style), f" {text}") for sign, style, text in MARKS_TEXT]
     return [
-        *((title, _list(lines)) for title, lines in keys if lines),
+        *((title, _list(lines)) for title, lines in groups if lines),
         ("Words", _list(WORDS, 13)),
         ("Marks", Content("\n").join(marks)),
         ("How the numbers are made", Content(NUMBERS)),
     ]
-
-
-def key_line(action: Action) -> tuple[str, str]:
-    """An action's key as a person types it, and what it does."""
-    return action.key_display or action.key, action.description
 
 
 def _list(lines: Sequence[tuple[str, str]], width: int = 7) -> FactList:

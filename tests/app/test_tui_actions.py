@@ -1,4 +1,4 @@
-"""Every action of the registry does something that can be seen; copying, and the list of the advice by keys."""
+"""Every key that is offered does something that can be seen; copying, and the list of the advice by keys."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 import tui_histories as histories
 from textual.widgets import OptionList
 from tui_fakes import YAML, FakeControl, make_app
+from tui_keys import KEYS, Key
 from tui_pilot import LARGE, drive, screen_text, settle
 
 from advisor.experiment import events
 from advisor.records import Outcome
-from advisor.tui.actions import ACTIONS, Action
 from advisor.tui.app import AdvisorApp
 
 UNTRIED = histories.failed("tf32", "precision.float32_matmul", "medium", Outcome.SKIPPED, "it needs about 17 s")
@@ -26,6 +26,11 @@ BEFORE = {
     "session.untried": [],
     "session.go_on": ["space"],
     "advice.accept": ["down", "down", "down"],
+    # On the baseline's row there is nothing to decide, to copy or to run again.
+    "trials:advice.reject": ["down", "down", "down"],
+    "trials:advice.undo": ["down", "down", "down", "r"],
+    "trials:trial.retry": ["down", "down"],
+    "trials:view.copy": ["down", "down"],
 }
 # In a running session; all others after it.
 WHILE_RUNNING = {"session.skip", "session.pause", "session.go_on", "session.finish", "trials.follow"}
@@ -45,25 +50,25 @@ def seen(app: AdvisorApp, control: FakeControl) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize(
-    "action", [action for action in ACTIONS if action.id not in ELSEWHERE], ids=lambda each: each.id
+    "key", [key for key in KEYS if key.id not in ELSEWHERE], ids=lambda key: f"{key.view or 'all'}-{key.id}"
 )
-async def test_every_key_has_a_consequence_where_it_is_offered(action: Action, tmp_path, monkeypatch) -> None:
+async def test_every_key_has_a_consequence_where_it_is_offered(key: Key, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    running = action.id in WHILE_RUNNING
-    view = action.views[-1] if action.views else "overview" if action.id != "view.overview" else "trials"
+    running = key.id in WHILE_RUNNING
+    view = key.view or ("overview" if key.id != "view.overview" else "trials")
     app, control = make_app(histories.to_trials() if running else after_it(), hold=running)
     async with app.run_test(size=LARGE, notifications=True) as pilot:
         await settle(pilot)
         app.base_screen.action_show_view(view)
         await settle(pilot)
-        await pilot.press(*BEFORE.get(action.id, []))
+        await pilot.press(*BEFORE.get(f"{key.view}:{key.id}", BEFORE.get(key.id, [])))
         app.clear_notifications()
         await settle(pilot)
         app.clear_notifications()
         await settle(pilot)
         before = seen(app, control)
-        assert action.id in {active.binding.id for active in app.screen.active_bindings.values()}
-        await pilot.press(action.key.partition(",")[0])
+        assert key.id in {active.binding.id for active in app.screen.active_bindings.values()}
+        await pilot.press(key.binding.key)
         await settle(pilot)
         assert seen(app, control) != before
         control.cancel()

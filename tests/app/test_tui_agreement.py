@@ -16,10 +16,10 @@ from tui_pilot import SIZES, SMALL, drive, screen_text, settle
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
 from advisor.records import Outcome, StackRecord, TrialRecord, TrialResult
-from advisor.tui.actions import VIEWS
 from advisor.tui.context import Context
 from advisor.tui.result import result_of
 from advisor.tui.screens import help_sections
+from advisor.tui.views import VIEWS
 from advisor.tui.views.advice_text import effect_facts, list_entry, nothing_helped
 from advisor.tui.views.headline import headline
 from advisor.tui.views.overview_facts import step_now
@@ -191,7 +191,7 @@ def test_what_is_built_before_the_first_trial_is_no_baseline_yet(context) -> Non
 
 
 def test_no_mark_of_the_help_is_parted_from_its_word() -> None:
-    marks = next(text for title, text in help_sections(VIEWS[0], []) if title == "Marks")
+    marks = next(text for title, text in help_sections(VIEWS[0], {}) if title == "Marks")
     assert [line.plain.split(" ", 1)[0] for line in marks.wrap(68)] == list("▲▼≈✗○★≠!⇄⧗")
 
 

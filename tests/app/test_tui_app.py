@@ -6,22 +6,27 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import sample_session
 import tui_histories as histories
+from textual.binding import Binding
+from textual.command import CommandList, CommandPalette
 from textual.widget import Widget
-from textual.widgets import Static
+from textual.widgets import Input, Static
 from tui_fakes import make_app
+from tui_keys import KEYS
 from tui_pilot import SIZES, SMALL, drive, screen_text, settle, trial_cell
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision
 from advisor.records import Outcome
-from advisor.tui.actions import ACTIONS, VIEWS
+from advisor.tui.app import AdvisorApp
 from advisor.tui.result import AppResult
 from advisor.tui.screens import FailureScreen, HelpScreen
+from advisor.tui.views import VIEWS, view_class
 from advisor.tui.widgets.fact_list import FactList
 from advisor.tui.widgets.key_footer import KeyFooter
 from advisor.tui.widgets.log_tail import LogTail, read_tail
@@ -334,7 +339,8 @@ async def test_help_lists_the_keys_that_do_something_now_and_no_others(history) 
             await settle(pilot)
             assert isinstance(app.screen, HelpScreen)
             text = "\n".join(facts.plain for facts in app.screen.query(FactList))
-            assert {action.id for action in ACTIONS if action.description in text} == {a.id for a in ACTIONS} & able
+            told = {key.id for key in KEYS if key.binding.tooltip in text}
+            assert told == {key.id for key in KEYS} & able
             assert footer <= able
             assert "noise floor" in text
             await pilot.press("escape")
@@ -346,7 +352,6 @@ async def test_help_lists_the_keys_that_do_something_now_and_no_others(history) 
 async def test_the_palette_depends_on_the_view() -> None:
     async def check(pilot, app, control) -> None:
         titles = [command.title for command in app.get_system_commands(app.screen)]
-        assert "Export Report: report.md" in titles
         assert "Theme" in titles
         assert not any(title.startswith("Accept") for title in titles)
         await pilot.press("4")
@@ -354,10 +359,6 @@ async def test_the_palette_depends_on_the_view() -> None:
         await commands["Accept: Channels-last memory format"].callback()
         await settle(pilot)
         assert ("decide", "channels_last", Decision.ACCEPTED) in control.calls
-        commands["Export Python file: tuned.py"].callback()
-        await settle(pilot)
-        assert app.view.id == "export"
-        assert "import torch" in screen_text(app)
         await pilot.press("ctrl+p")
         await settle(pilot)
         assert "Export Settings YAML" in screen_text(app)
@@ -372,15 +373,12 @@ async def test_the_palette_depends_on_the_view() -> None:
         ("not tried", "trials", "was not tried"),
         ("precision.autocast", "trials", "autocast=bfloat16"),
         ("advice channels", "advice", "Channels-last memory format"),
-        ("tuned", "export", "tuned"),
+        ("python file", "export", "import torch"),
     ],
 )
 async def test_the_palette_finds_trials_settings_recipes_and_files(typed, view, shown) -> None:
     async def check(pilot, app, control) -> None:
-        found = [c for c in app.get_system_commands(app.screen) if fuzzy(typed, c.title)]
-        assert found
-        found[0].callback()
-        await settle(pilot)
+        await choose_in_the_palette(pilot, app, typed)
         assert app.view.id == view
         strip = app.query_one("#selection" if view == "trials" else f"#{view}", Widget)
         assert shown in (str(strip.content) if view == "trials" else screen_text(app))
@@ -388,8 +386,43 @@ async def test_the_palette_finds_trials_settings_recipes_and_files(typed, view, 
     await drive(histories.whole(), check)
 
 
-def fuzzy(typed: str, text: str) -> bool:
-    return all(word in text.lower() for word in typed.split())
+async def choose_in_the_palette(pilot, app, typed: str) -> None:
+    """Type into the palette as a person does, and take the best it finds."""
+    await pilot.press("ctrl+p")
+    await settle(pilot)
+    app.screen.query_one(Input).value = typed
+    found = app.screen.query_one(CommandList)
+    for _ in range(200):
+        await pilot.pause(0.02)
+        if found.option_count and typed.split(maxsplit=1)[0] in found.get_option_at_index(0).prompt.plain.lower():
+            break
+    await settle(pilot)
+    await pilot.press("down", "enter") if found.highlighted is None else await pilot.press("enter")
+    await settle(pilot)
+    if isinstance(app.screen, CommandPalette):  # the first Enter has taken the highlighted one over into the input
+        await pilot.press("enter")
+        await settle(pilot)
+
+
+async def test_the_palette_takes_names_and_reasons_literally() -> None:
+    nasty = "[red]x[/] [/nothing"
+    history = [
+        replace(event, skipped={nasty: f"because of {nasty}"}) if isinstance(event, events.TrialsPlanned) else event
+        for event in histories.whole()
+    ]
+
+    async def check(pilot, app, control) -> None:
+        await pilot.press("ctrl+p")
+        await settle(pilot)
+        app.screen.query_one(Input).value = "not tried red"
+        for _ in range(100):
+            await pilot.pause(0.02)
+            if "Not tried" in screen_text(app):
+                break
+        assert f"Not tried: {nasty}" in screen_text(app)
+        assert f"because of {nasty}" in screen_text(app)
+
+    await drive(history, check, toasts=False)
 
 
 async def test_themes_can_be_changed_on_any_view() -> None:
@@ -418,9 +451,15 @@ def test_events_before_the_start_are_not_lost() -> None:
     assert app.context.state.facts is not None
 
 
-def test_every_action_has_an_id_a_label_and_a_tooltip() -> None:
-    assert len({action.id for action in ACTIONS}) == len(ACTIONS)
-    assert all(action.label and action.description for action in ACTIONS)
+def test_every_key_that_is_shown_has_an_id_a_label_and_a_tooltip() -> None:
+    declared = [binding for key in KEYS for binding in type_of(key.view).BINDINGS]
+    shown = [binding for binding in declared if isinstance(binding, Binding) and binding.show]
+    assert [binding for binding in shown if not (binding.id and binding.description and binding.tooltip)] == []
+    assert len(KEYS) > 40
+
+
+def type_of(view: str):
+    return view_class(view) if view else AdvisorApp
 
 
 def test_importing_the_app_loads_neither_torch_nor_plotext() -> None:

@@ -14,9 +14,8 @@ from tui_pilot import drive, screen_text, settle
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
-from advisor.tui.actions import VIEWS
 from advisor.tui.context import Countdown
-from advisor.tui.views import view_class
+from advisor.tui.views import VIEWS, view_class
 from advisor.tui.widgets import status
 from advisor.tui.widgets.changes import look_same, show_text
 from advisor.tui.widgets.fact_list import FactList

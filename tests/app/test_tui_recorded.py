@@ -21,11 +21,11 @@ from advisor.records.outputs import Outputs
 from advisor.report.comparison import Change, Changes
 from advisor.report.verdict import result_line
 from advisor.tui import launch
-from advisor.tui.actions import VIEWS
 from advisor.tui.app import AdvisorApp
 from advisor.tui.context import Recorded
 from advisor.tui.result import Then
 from advisor.tui.sessions import SessionPicker, _kind
+from advisor.tui.views import VIEWS
 
 
 @pytest.fixture(autouse=True)

@@ -8,13 +8,13 @@ import pytest
 import tui_histories as histories
 from textual.widgets import OptionList
 from tui_fakes import make_app
+from tui_keys import KEYS
 from tui_pilot import drive, screen_text, settle, trial_cell
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision
 from advisor.experiment.state import SessionState
 from advisor.records import Outcome, TrialResult
-from advisor.tui.actions import ACTIONS
 from advisor.tui.deciding import can_decide, consequence, value_to_accept
 from advisor.tui.screens import OverwriteScreen, QuitScreen, ValueScreen
 from advisor.tui.steering import consequence_of_skipping
@@ -115,11 +115,11 @@ def test_what_follows_from_skipping_is_told() -> None:
 
 
 def test_every_steering_key_is_in_the_palette_and_the_help() -> None:
-    steering = [action for action in ACTIONS if action.action.startswith("steer")]
-    assert {action.action.removeprefix("steer") for action in steering} == {
+    steering = [key for key in KEYS if key.binding.action.startswith("steer")]
+    assert {key.binding.action.removeprefix("steer") for key in steering} == {
         f"('{name}')" for name in ("continue", "skip", "stop", "pause", "go_on", "minute", "untried", "finish")
     }
-    assert all(action.palette and not action.views for action in steering)
+    assert not any(key.binding.system or key.view for key in steering)
 
 
 # --- trying again ---------------------------------------------------------------------------------------------

@@ -19,8 +19,8 @@ from tui_pilot import SMALL, drive, screen_text, settle
 
 from advisor.experiment import events
 from advisor.records import Outcome
-from advisor.tui.actions import VIEWS
 from advisor.tui.theme import THEMES
+from advisor.tui.views import VIEWS
 from advisor.tui.widgets.log_tail import LogTail
 
 TINY = (40, 10)

@@ -343,6 +343,7 @@ async def test_the_table_is_sorted_filtered_and_unfolded_by_keys() -> None:
         shown = screen_text(app)
         assert "/batch: 3 of" in shown
         assert "channels_last" not in shown.replace("stack", "")
+        assert "/ Filter" not in shown.splitlines()[-1], "it is typed now"
         await pilot.press("enter")
         assert app.focused is app.query_one("#trials-table")
         await pilot.press("escape")

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 import tui_histories as histories
+from tui_keys import KEYS
 from tui_pilot import SIZES, SMALL, cells, drive, rows_text, screen_text, settle
 
 from advisor.experiment import events
@@ -27,7 +28,6 @@ from advisor.report.conclusions import sweep_of
 from advisor.report.evidence import sweep_sentence
 from advisor.report.figures import ceiling_figures, step_figures
 from advisor.report.pictures import front_chart, steps_chart
-from advisor.tui.actions import actions_of
 from advisor.tui.exporting import copy_trace, free_path
 from advisor.tui.views.advice_text import sweep_text
 from advisor.tui.views.profile_text import habits_text, roof_facts
@@ -171,7 +171,7 @@ async def test_keys_that_need_a_profile_are_hidden_without_one() -> None:
         await pilot.press("2", "o", "g", "t", "m")
         await settle(pilot)
         view = app.view
-        assert [action.action for action in actions_of("profile") if view.can(action.action)] == []
+        assert [key.id for key in KEYS if key.view == "profile" and view.can(key.binding.action)] == []
 
     await drive(histories.start(), check, toasts=False, hold=True)
 

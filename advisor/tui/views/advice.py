@@ -22,7 +22,6 @@ from advisor.records import Candidate, Recommendation
 from advisor.report.conclusions import sweep_of
 from advisor.report.evidence import sweep_caveats
 from advisor.report.pictures import batch_chart, front_chart
-from advisor.tui.actions import view_bindings
 from advisor.tui.context import Context
 from advisor.tui.deciding import can_decide, values_of
 from advisor.tui.messages import Decided
@@ -39,7 +38,7 @@ from advisor.tui.views.advice_text import (
     title_text,
     value_lines,
 )
-from advisor.tui.views.base import highlighted
+from advisor.tui.views.base import PLOT, highlighted
 from advisor.tui.views.deciding import DecidingView
 from advisor.tui.widgets.changes import look_same, show_text, show_titles
 from advisor.tui.widgets.choice_list import ChoiceList
@@ -55,7 +54,15 @@ class AdviceView(DecidingView):
     """The list on the left; on the right the detail, or the plot in its place."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        *view_bindings("advice"),
+        Binding(
+            "v",
+            "check",
+            "Check",
+            tooltip="Put the recipe into the stack, or take it out: what its check box says, the other way round",
+            show=False,
+            id="advice.check",
+        ),
+        PLOT,
         Binding("escape", "leave_detail", "Back", show=False),
         Binding("j", "step(1)", "Next", show=False),
         Binding("k", "step(-1)", "Previous", show=False),

@@ -1,4 +1,4 @@
-"""The base of every view: a container that can draw a session's state and owns its keys."""
+"""The base of every view: a container that draws a session's state, owns its keys and carries them out."""
 
 from __future__ import annotations
 
@@ -9,23 +9,49 @@ from textual.binding import Binding
 from textual.containers import Container
 from textual.content import Content
 from textual.geometry import Size
+from textual.reactive import var
 from textual.widget import Widget
 
 from advisor.figures.formatting import counted
 from advisor.tui.context import Context
 from advisor.tui.widgets.picture_panel import Picture, PicturePanel
 
+# Keys of more than one view.
+COPY = Binding(
+    "y",
+    "copy",
+    "Copy",
+    tooltip="Copy the code of the recommendation, the settings of the trial, or the file shown, to the clipboard",
+    id="view.copy",
+)
+PLOT = Binding(
+    "p",
+    "plot",
+    "Plot",
+    tooltip="The next picture: speed against memory, batch sizes; in the profile the roofline and the step times",
+    id="view.plot",
+)
+SORT = Binding(
+    "o", "sort", "Sort", tooltip="Order the rows by the next column; a click on a heading does it too", id="view.sort"
+)
+
 
 class View(Container):
-    """A view. ``show`` draws the state that the context holds now; it is called only while the view is on screen."""
+    """A view. ``show`` draws the state that the context holds now; it is called only while the view is on screen.
+
+    ``version`` is that of the context as the view shows it: where it is set to another, the view is drawn.
+    """
+
+    version: var[int] = var(-1, init=False)
 
     def __init__(self, context: Context, *, id: str) -> None:  # noqa: A002 - as every widget calls it
         super().__init__(id=id, classes="view")
         self.context = context
-        bound = (binding.action.partition("(")[0] for binding in self.BINDINGS if isinstance(binding, Binding))
-        self._own = frozenset(bound)
         self._fitted: Size | None = None
         self._pictured: tuple[object, list[Picture]] = (None, [])
+
+    def watch_version(self) -> None:
+        self.show()
 
     def show(self) -> None:
         """Draw the present state."""
@@ -51,7 +77,7 @@ class View(Container):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Hide the view's own keys that do nothing just now."""
-        return self.can(action) if action in self._own else True
+        return self.can(action)
 
     def can(self, name: str) -> bool:
         """Whether an action that the view has a key for does anything just now."""

@@ -21,13 +21,12 @@ from advisor.export.format import Offer
 from advisor.files.paths import is_file
 from advisor.records import Verification
 from advisor.report.figures import verified_words
-from advisor.tui.actions import view_bindings
 from advisor.tui.context import Context
 from advisor.tui.exporting import free_path
 from advisor.tui.messages import ExportSaved
 from advisor.tui.screens import OverwriteScreen, Overwriting
 from advisor.tui.text import DIM, waiting_text
-from advisor.tui.views.base import View, highlighted
+from advisor.tui.views.base import COPY, View, highlighted
 from advisor.tui.widgets.changes import look_same, show_text, show_titles
 from advisor.tui.widgets.choice_list import ChoiceList
 
@@ -39,7 +38,9 @@ class ExportView(View):
     """Formats on the left; the preview on the right, with the path and the button under it; then the next steps."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        *view_bindings("export"),
+        COPY,
+        Binding("s", "save", "Save", tooltip="Write the selected format to the path shown", id="export.save"),
+        Binding("f", "path", "File", tooltip="Edit the path to write to", id="export.path"),
         Binding("escape", "leave_path", "Back", show=False),
     ]
 
@@ -95,6 +96,10 @@ class ExportView(View):
     def _is_short(self) -> bool:
         """Whether the list has a line only for each format; then the chosen one's description stands elsewhere."""
         return self.app.size.height < _TALL
+
+    def on_show(self) -> None:
+        """Look at the user's own files again, which may have changed while another view was on screen."""
+        self.show()
 
     def fit(self) -> None:
         for item in self._formats:

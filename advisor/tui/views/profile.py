@@ -7,20 +7,20 @@ from typing import ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
+from textual.reactive import var
 from textual.widget import Widget
 from textual.widgets import Static
 
 from advisor.records import Profile
 from advisor.report.pictures import phases_chart, roofline_chart, steps_chart
-from advisor.tui.actions import view_bindings
 from advisor.tui.context import Context
 from advisor.tui.exporting import copy_trace
 from advisor.tui.messages import TraceSaved
 from advisor.tui.text import DIM, waiting_text
-from advisor.tui.views.base import View
+from advisor.tui.views.base import PLOT, SORT, View
 from advisor.tui.views.profile_text import habits_text, roof_facts
 from advisor.tui.widgets.changes import show_text, show_titles
 from advisor.tui.widgets.fact_list import FactList
@@ -38,11 +38,32 @@ _PANELS = ("operators", "roof", "habits")
 class ProfileView(View):
     """The phase bar over the operators, the roof and the habits."""
 
-    BINDINGS: ClassVar[list[BindingType]] = view_bindings("profile")
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(
+            "m",
+            "panel",
+            "More",
+            tooltip="Go to the next panel: operators, efficiency, waits and habits",
+            id="profile.panel",
+        ),
+        PLOT,
+        SORT,
+        Binding(
+            "g", "shapes", "Shapes", tooltip="Group the operators by the shapes of their inputs", id="profile.shapes"
+        ),
+        Binding(
+            "t",
+            "trace",
+            "Trace",
+            tooltip="Save the Chrome trace of the profiled steps, for ui.perfetto.dev",
+            id="profile.trace",
+        ),
+    ]
+
+    panel: var[str] = var(_PANELS[0])
 
     def __init__(self, context: Context) -> None:
         super().__init__(context, id="profile")
-        self._panel = _PANELS[0]
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="panel", id="phases-panel"):
@@ -61,7 +82,6 @@ class ProfileView(View):
         yield PicturePanel()
 
     def on_mount(self) -> None:
-        self.add_class(f"-{self._panel}")
         self.query_one("#phases-panel").border_title = "Where a step goes"
         self.query_one("#roof-panel").border_title = "Efficiency"
         self.query_one("#habits-panel").border_title = "Waits and habits"
@@ -74,7 +94,8 @@ class ProfileView(View):
         profile, state = self.context.state.profile, self.context.state
         self._show_verdict(profile)
         on_device = profile.device_phases if profile else {}
-        self.query_one(PhaseBar).show(phases_chart(state), on_device, waiting_text(state, _WAITING))
+        phases = self.query_one(PhaseBar)
+        phases.chart, phases.device, phases.empty = phases_chart(state), on_device, waiting_text(state, _WAITING)
         nothing = waiting_text(state, "Nothing to compare with yet.")
         self.query_one("#roof", FactList).show(roof_facts(self.context.state), nothing)
         waiting = waiting_text(state, "No operators yet.")
@@ -84,7 +105,7 @@ class ProfileView(View):
         has_rows = profile is not None and bool(profile.operators)
         self.query_one("#operators-empty").display = not has_rows
         self._table.display = has_rows
-        self._table.show_profile(profile)
+        self._table.profile = profile
         self._tell_operators()
         self.show_pictures()
 
@@ -127,11 +148,11 @@ class ProfileView(View):
     def action_shapes(self) -> None:
         """Group the operators by the shapes of their inputs, or no longer."""
         self._go_to(_PANELS[0])
-        self._table.toggle_shapes()
+        self._table.by_shape = not self._table.by_shape
 
     def action_panel(self) -> None:
         """Go to the next of the panels under the phase bar."""
-        self._go_to(_PANELS[(_PANELS.index(self._panel) + 1) % len(_PANELS)])
+        self._go_to(_PANELS[(_PANELS.index(self.panel) + 1) % len(_PANELS)])
 
     def make_pictures(self) -> list[Picture]:
         drawn = (roofline_chart(self.context.state), steps_chart(self.context.state))
@@ -143,17 +164,18 @@ class ProfileView(View):
         self.set_class(pictured, "-picture")
 
     def _go_to(self, panel: str) -> None:
-        if panel != self._panel:  # each change of a class has all styles in the view looked up
-            self.set_classes(self.classes - {f"-{self._panel}"} | {f"-{panel}"})
-            self._panel = panel
+        self.panel = panel
         self.call_after_refresh(self.first_focus().focus)
+
+    def watch_panel(self, before: str, panel: str) -> None:
+        self.set_classes(self.classes - {f"-{before}"} | {f"-{panel}"})  # at once: each has all styles looked up
 
     def first_focus(self) -> Widget:
         picture = self.query_one(PicturePanel)
         if picture.is_open:
             return picture
-        if self._panel != _PANELS[0]:
-            return self.query_one(f"#{self._panel}-panel")
+        if self.panel != _PANELS[0]:
+            return self.query_one(f"#{self.panel}-panel")
         return self._table if self._table.display else self.query_one(Placeholder)
 
     # --- the trace -------------------------------------------------------------------------------------------

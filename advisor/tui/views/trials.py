@@ -12,16 +12,17 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
+from textual.reactive import var
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from advisor.experiment.control import Decision
 from advisor.recipe.settings import Settings
-from advisor.tui.actions import view_bindings
 from advisor.tui.context import Context
 from advisor.tui.deciding import can_decide, can_measure_stack, value_to_accept
 from advisor.tui.messages import Decided
 from advisor.tui.text import DIM, trial_name, waiting_text
+from advisor.tui.views.base import SORT
 from advisor.tui.views.deciding import DecidingView
 from advisor.tui.views.trial_order import Order, rows_to_show
 from advisor.tui.views.trial_rows import (
@@ -48,16 +49,40 @@ class TrialsView(DecidingView):
     """The tally, the table, what is known of the selected row, and its log."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        *view_bindings("trials"),
+        Binding("l", "log", "Log", tooltip="Show or hide the log of the selected trial", id="trials.log"),
+        Binding(
+            "slash",
+            "filter",
+            "Filter",
+            tooltip="Show only the trials with these words in their name, verdict or reason; Escape clears it",
+            id="trials.filter",
+        ),
+        Binding(
+            "h",
+            "hide",
+            "Hidden",
+            tooltip="Show or hide the recipes that do not apply, each with its reason",
+            id="trials.hide",
+        ),
+        Binding(
+            "f",
+            "follow",
+            "Follow",
+            tooltip="Have the cursor and the log follow the running trial again",
+            show=False,
+            id="trials.follow",
+        ),
+        SORT,
         Binding("escape", "clear_filter", "Show all", show=False),
     ]
+
+    order: var[Order] = var(Order(), init=False)
+    follows: var[bool] = var(True, init=False)
+    log_wanted: var[bool | None] = var(None, init=False)
 
     def __init__(self, context: Context) -> None:
         super().__init__(context, id="trials")
         self._rows: dict[str, Row] = {}
-        self._log_wanted: bool | None = None
-        self._order = Order()
-        self._follows = True
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="trials-head"):
@@ -75,18 +100,18 @@ class TrialsView(DecidingView):
     def show(self) -> None:
         state = self.context.state
         every = build_rows(state, self.context.waiting)
-        rows = rows_to_show(every, self._order, state)
+        rows = rows_to_show(every, self.order, state)
         show_text(self.query_one("#tally", Static), self._tally(every, rows))
         waiting = waiting_text(state, "Candidates are chosen once the baseline is measured.")
-        waiting = f"Nothing here has “{self._order.query}” in it. Escape shows all." if self._order.query else waiting
+        waiting = f"Nothing here has “{self.order.query}” in it. Escape shows all." if self.order.query else waiting
         show_text(self.query_one("#trials-empty", Static), Content.styled(waiting, DIM))
         self.query_one("#trials-empty").display = not rows
         self._table.display = bool(rows)
         self._rows = {row.key: row for row in rows}
         columns = fitting_columns(self.width, name_width(state))
-        headings = [Heading(column.key, self._order.label(column), width, column.number) for column, width in columns]
+        headings = [Heading(column.key, self.order.label(column), width, column.number) for column, width in columns]
         self._table.show(headings, {row.key: [row.cells[column.key] for column, _ in columns] for row in rows})
-        if self._follows:
+        if self.follows:
             self._table.go_to(state.running)
         self._show_selection()
 
@@ -102,8 +127,8 @@ class TrialsView(DecidingView):
     def _tally(self, every: Sequence[Row], shown: Sequence[Row]) -> Content:
         """The number of candidates tried, and of rows not shown, with the key that shows them."""
         parts = [tally(self.context.state, wide=self.width >= WIDE)]
-        if self._order.query:
-            parts.append(Content.styled(f"/{self._order.query}: {len(shown)} of {len(every)} rows", "$accent"))
+        if self.order.query:
+            parts.append(Content.styled(f"/{self.order.query}: {len(shown)} of {len(every)} rows", "$accent"))
         elif hidden := len(every) - len(shown):
             parts.append(Content.styled(f"{hidden} do not apply: h shows them", DIM))
         return Content.styled("  ·  ", DIM).join(parts)
@@ -124,12 +149,11 @@ class TrialsView(DecidingView):
     @on(RowTable.Moved)
     def _on_moved(self) -> None:
         """The person picked a row: the log stays with it."""
-        self._follows = self.selected_key == self.context.state.running
-        self.refresh_bindings()
+        self.follows = self.selected_key == self.context.state.running
 
     @on(RowTable.HeadingChosen)
     def _on_heading_chosen(self, message: RowTable.HeadingChosen) -> None:
-        self._arrange(self._order.by(message.key))
+        self.order = self.order.by(message.key)
 
     @on(RowTable.Highlighted)
     def _on_highlighted(self) -> None:
@@ -157,15 +181,15 @@ class TrialsView(DecidingView):
 
     @property
     def _log_shown(self) -> bool:
-        return self.app.size.height >= _TALL if self._log_wanted is None else self._log_wanted
+        return self.app.size.height >= _TALL if self.log_wanted is None else self.log_wanted
 
     def can(self, name: str) -> bool:
         """Whether an action does anything just now: most are about the selected row."""
         checks: dict[str, Callable[[], object]] = {
             "log": lambda: self._rows,
-            "sort": lambda: self._rows or self._order.query,
-            "filter": lambda: self._rows or self._order.query,
-            "follow": lambda: self.context.state.running in self._rows and not self._follows,
+            "sort": lambda: self._rows or self.order.query,
+            "filter": lambda: (self._rows or self.order.query) and not self.query_one("#filter").has_focus,
+            "follow": lambda: self.context.state.running in self._rows and not self.follows,
             "hide": lambda: self.context.state.skipped,
             "copy": self.text_to_copy,
             "undo": lambda: self.context.can_undo,
@@ -174,7 +198,7 @@ class TrialsView(DecidingView):
             "accept": partial(self._can_decide, Decision.ACCEPTED),
             "reject": partial(self._can_decide, Decision.REJECTED),
         }
-        return bool(checks[name]())
+        return name not in checks or bool(checks[name]())
 
     def _can_retry(self) -> bool:
         """Whether the selected trial has ended, or is a stack that is left to be measured."""
@@ -200,29 +224,36 @@ class TrialsView(DecidingView):
     def choose_recipe(self, recipe: str) -> None:
         candidates = {row: self.context.state.candidate(row) for row in self._rows}
         rows = [row for row, candidate in candidates.items() if candidate and candidate.recipe == recipe]
-        self._follows = False
+        self.follows = False
         if rows and self.selected_key not in rows:
             self._table.go_to(rows[0])
 
     def choose_row(self, key: str) -> None:
         """Go to a row, also to one that is hidden or filtered out now."""
-        self._follows = False
+        self.follows = False
         if key not in self._rows:
-            self._arrange(replace(self._order, query="", show_skipped=True))
+            self.order = replace(self.order, query="", show_skipped=True)
         self._table.go_to(key)
 
-    def _arrange(self, order: Order) -> None:
-        self._order = order
+    def watch_order(self) -> None:
         self.show()
         self.refresh_bindings()
 
+    def watch_follows(self, follows: bool) -> None:
+        if follows:
+            self._table.go_to(self.context.state.running)
+        self.refresh_bindings()
+
+    def watch_log_wanted(self) -> None:
+        self._show_selection()
+
     def action_sort(self) -> None:
         """Sort by the next column."""
-        self._arrange(self._order.by_next([column for column, _ in fitting_columns(self.width)]))
+        self.order = self.order.by_next([column for column, _ in fitting_columns(self.width)])
 
     def action_hide(self) -> None:
         """Hide rows that do not apply, or show them again."""
-        self._arrange(replace(self._order, show_skipped=not self._order.show_skipped))
+        self.order = replace(self.order, show_skipped=not self.order.show_skipped)
 
     def action_filter(self) -> None:
         """Put the cursor into the filter."""
@@ -232,12 +263,12 @@ class TrialsView(DecidingView):
 
     @on(Input.Changed, "#filter")
     def _on_filter_changed(self, event: Input.Changed) -> None:
-        if event.value != self._order.query:
-            self._arrange(replace(self._order, query=event.value))
+        if event.value != self.order.query:
+            self.order = replace(self.order, query=event.value)
 
     @on(Input.Submitted, "#filter")
     def _on_filter_submitted(self) -> None:
-        self.query_one("#filter").display = bool(self._order.query)
+        self.query_one("#filter").display = bool(self.order.query)
         self._table.focus()
 
     def action_clear_filter(self) -> None:
@@ -245,20 +276,17 @@ class TrialsView(DecidingView):
         entry = self.query_one("#filter", Input)
         if entry.display:
             entry.value = ""
-            self._arrange(replace(self._order, query=""))
+            self.order = replace(self.order, query="")
             entry.display = False
             self._table.focus()
 
     def action_follow(self) -> None:
         """Have the cursor and the log follow the running trial."""
-        self._follows = True
-        self.show()
-        self.refresh_bindings()
+        self.follows = True
 
     def action_log(self) -> None:
         """Show or hide the log."""
-        self._log_wanted = not self._log_shown
-        self._show_selection()
+        self.log_wanted = not self._log_shown
 
     def text_to_copy(self) -> str:
         """The settings of the selected row, as a settings file has them."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from textual import events, on
 from textual.content import Content
 from textual.message import Message
+from textual.reactive import var
 
 from advisor.figures.formatting import format_ms
 from advisor.records import OperatorRow, Profile
@@ -59,78 +60,65 @@ def _name_width(columns: tuple[OperatorColumn, ...], width: int) -> int:
 
 
 class OperatorTable(RowTable):
-    """The operators of a profile. ``show_profile`` draws them; a click on a heading sorts by it."""
+    """The operators of a ``profile``; a click on a heading sorts by it, and a second table has them ``by_shape``.
+
+    ``cells`` is the table's width, which it keeps: a table that is not on screen has none.
+    """
+
+    profile: var[Profile | None] = var(None, init=False)
+    by_shape: var[bool] = var(False, init=False)
+    sorted_by: var[str] = var("", init=False)
+    cells: var[int] = var(0, init=False)
 
     class Drawn(Message):
         """The table shows other rows, or in another order."""
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - as every widget calls it
         super().__init__(id=id)
-        self._profile: Profile | None = None
         self._columns: tuple[OperatorColumn, ...] = ()
-        self._order = ""
-        self._drawn: object = None
-        self._width = 0
-        self.by_shape = False
-
-    def show_profile(self, profile: Profile | None) -> None:
-        """Draw the operators, unless they stand there already at this width and in this order."""
-        self._profile = profile
-        wanted = (profile, self.by_shape, self._order, self._width)
-        if wanted != self._drawn:
-            self._drawn = wanted
-            self._draw()
 
     @property
     def rows_shown(self) -> tuple[OperatorRow, ...]:
         """The rows of the table that is chosen, sorted."""
-        if self._profile is None:
-            return ()
-        rows = self._profile.by_shape if self.by_shape else self._profile.operators
         order = self.order
-        return tuple(sorted(rows, key=order.value, reverse=True)) if order else rows
+        return tuple(sorted(self._rows, key=order.value, reverse=True)) if order else self._rows
+
+    @property
+    def _rows(self) -> tuple[OperatorRow, ...]:
+        if self.profile is None:
+            return ()
+        return self.profile.by_shape if self.by_shape else self.profile.operators
 
     @property
     def order(self) -> OperatorColumn | None:
         """The column by which the rows are sorted; the first one unless another was chosen."""
-        chosen = next((column for column in self._columns if column.key == self._order), None)
+        chosen = next((column for column in self._columns if column.key == self.sorted_by), None)
         return chosen or next(iter(self._columns), None)
-
-    def toggle_shapes(self) -> None:
-        """Group the rows by input shapes, or no longer."""
-        self.by_shape = not self.by_shape
-        self.show_profile(self._profile)
 
     def sort_by_next(self) -> None:
         """Sort by the column right of the present one, around the end."""
         keys = [column.key for column in self._columns]
         if keys and self.order:
-            self._sort(keys[(keys.index(self.order.key) + 1) % len(keys)])
+            self.sorted_by = keys[(keys.index(self.order.key) + 1) % len(keys)]
 
     @on(RowTable.HeadingChosen)
     def _on_heading_chosen(self, message: RowTable.HeadingChosen) -> None:
         if any(column.key == message.key for column in self._columns):
-            self._sort(message.key)
-
-    def _sort(self, key: str) -> None:
-        self._order = key
-        self.show_profile(self._profile)
+            self.sorted_by = message.key
 
     def _draw(self) -> None:
-        profile = self._profile
-        rows = (profile.by_shape if self.by_shape else profile.operators) if profile else ()
-        self._columns = columns_of(rows, self._width, by_shape=self.by_shape)
+        self._columns = columns_of(self._rows, self.cells, by_shape=self.by_shape)
         names, *_ = headings = self._headings()
-        self.show(headings, {str(place): self._cells(row, names.width) for place, row in enumerate(self.rows_shown)})
+        self.show(headings, {str(place): self._row(row, names.width) for place, row in enumerate(self.rows_shown)})
         self.post_message(self.Drawn())
 
+    watch_profile = watch_by_shape = watch_sorted_by = watch_cells = _draw
+
     def on_resize(self, event: events.Resize) -> None:
-        """Fit the names to the new width, and keep it: a table that is not on screen has none."""
-        self._width = event.size.width
-        self.show_profile(self._profile)
+        self.cells = event.size.width
 
     def _headings(self) -> list[Heading]:
-        room = _name_width(self._columns, self._width)
+        room = _name_width(self._columns, self.cells)
         names = _SHAPED_NAME_WIDTH if self.by_shape else max(_LEAST_NAME_WIDTH, room)
         shapes = Heading("shapes", "input shapes", max(_LEAST_NAME_WIDTH, room - _SHAPED_NAME_WIDTH - _PADDING))
         figures = [
@@ -139,7 +127,7 @@ class OperatorTable(RowTable):
         ]
         return [Heading(_NAME, "operator", names), *([shapes] if self.by_shape else []), *figures]
 
-    def _cells(self, row: OperatorRow, name_cells: int) -> list[Content]:
+    def _row(self, row: OperatorRow, name_cells: int) -> list[Content]:
         cells = [Content(shortened(row.name.removeprefix("aten::"), name_cells))]
         cells += [Content(row.shapes)] if self.by_shape else []
         return cells + [Content(_figure(column, row)) for column in self._columns]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from textual.content import Content
 from textual.geometry import Size
+from textual.reactive import reactive
 from textual.widget import Widget
 
 from advisor.figures.formatting import format_ms, format_percent
@@ -24,42 +25,32 @@ class PhaseBar(Widget):
     """A stacked bar of the phases before, and after where they were timed, with each phase's initial in it.
 
     Under them each phase's colour, initial, name, ms and share, and how long the GPU worked for it; then what the
-    phases take afterwards.
+    phases take afterwards. ``device`` has the ms of kernels and copies that each launched (empty on a CPU); ``empty``
+    stands in the place of a ``chart``.
     """
 
     DEFAULT_CSS = """
     PhaseBar { height: auto; width: 1fr; }
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._empty = ""
-        self._chart: StackedBars | None = None
-        self._device: dict[str, float] = {}
-
-    def show(self, chart: StackedBars | None, device: Mapping[str, float], empty: str = "") -> None:
-        """Replace the phases, and the ms of kernels and copies that each launched (empty on a CPU).
-
-        ``empty`` stands in their place where there are none.
-        """
-        if (chart, dict(device), empty) != (self._chart, self._device, self._empty):
-            self._chart, self._device, self._empty = chart, dict(device), empty
-            self.refresh(layout=True)
+    chart: reactive[StackedBars | None] = reactive(None, layout=True)
+    device: reactive[Mapping[str, float]] = reactive(dict, layout=True)
+    empty: reactive[str] = reactive("", layout=True)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        return len(self._lines(self._chart, width)) if self._chart else 1
+        return len(self._lines(self.chart, width)) if self.chart else 1
 
     def render(self) -> Content:
-        if self._chart is None:
-            return Content.styled(self._empty, DIM)
-        return Content("\n").join(self._lines(self._chart, self.content_size.width))
+        if self.chart is None:
+            return Content.styled(self.empty, DIM)
+        return Content("\n").join(self._lines(self.chart, self.content_size.width))
 
     def _lines(self, chart: StackedBars, width: int) -> list[Content]:
         tall = self.app.size.height >= _TALL and len(chart.bars) == 1
         lines = bars(chart, width)
         return [
             *([lines[0], Content("")] if tall else lines),
-            *legend(chart.bars[0], self._device, width),
+            *legend(chart.bars[0], self.device, width),
             *(afterwards(bar, width) for bar in chart.bars[1:]),
         ]
 

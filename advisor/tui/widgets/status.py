@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.content import Content
-from textual.timer import Timer
+from textual.reactive import var
 from textual.widgets import Static
 
 from advisor.experiment.state import SessionState
@@ -30,16 +30,17 @@ _MINUTES = 100
 
 
 class StatusBar(Horizontal):
-    """Left: the running trial, its state and its seconds. Right: the time left, and the stack's speed-up."""
+    """Left: the running trial, its state and its seconds. Right: the time left, and the stack's speed-up.
 
-    def __init__(self) -> None:
+    ``turns`` counts those of the spinner.
+    """
+
+    turns: var[int] = var(0, init=False)
+
+    def __init__(self, context: Context) -> None:
         super().__init__(id="status")
-        self._frame = 0
-        self._working = False
-        self._left = Content("")
-        self._sign = ("●", "$success")
-        self._timer: Timer | None = None
-        self._drawn: Context | None = None
+        self.context = context
+        self._now = Content("")
 
     def compose(self) -> ComposeResult:
         yield Static(id="status-now")
@@ -47,42 +48,38 @@ class StatusBar(Horizontal):
 
     def on_mount(self) -> None:
         if self.app.animation_level != "none":
-            self._timer = self.set_interval(SPIN_INTERVAL_S, self._turn)
+            self.set_interval(SPIN_INTERVAL_S, self._turn)
         self.set_interval(COUNT_INTERVAL_S, self._count)
 
-    def show(self, context: Context) -> None:
+    @property
+    def _spins(self) -> bool:
+        return is_working(self.context) and not self.context.state.held
+
+    def show(self) -> None:
         """Draw the present state."""
-        self._drawn = context
-        self._working = is_working(context)
-        self._sign = sign_of(context)
-        width = self.size.width
-        far = far_text(context, working=self._working, wide=width >= _WIDE)
+        working, width = is_working(self.context), self.size.width
+        far = far_text(self.context, working=working, wide=width >= _WIDE)
         room = width - len(far) - 6
-        now = now_text(context, room)
-        if len(now) > room:  # the trial's state comes before the stack's figure
-            far = left_text(context, working=self._working, wide=False)
+        if len(now_text(self.context, room)) > room:  # the trial's state comes before the stack's figure
+            far = left_text(self.context, working=working, wide=False)
             room = width - len(far) - 6
-        self._left = now_text(context, room)
+        self._now = now_text(self.context, room)
         show_text(self.query_one("#status-far", Static), far)
-        self._draw()
+        self.watch_turns()
 
     def on_resize(self) -> None:
-        if self._drawn:
-            self.show(self._drawn)
+        self.show()
 
     def _count(self) -> None:
-        if self._drawn and self._working:
-            self.show(self._drawn)
+        if is_working(self.context):
+            self.show()
 
     def _turn(self) -> None:
-        if self._working and self._drawn and not self._drawn.state.held:
-            self._frame += 1
-            self._draw()
+        self.turns += self._spins
 
-    def _draw(self) -> None:
-        spinning = (_SPINNER[self._frame % len(_SPINNER)], "$accent")
-        held = self._drawn is not None and self._drawn.state.held
-        now = Content.assemble(spinning if self._working and not held else self._sign, " ", self._left)
+    def watch_turns(self) -> None:
+        spinning = (_SPINNER[self.turns % len(_SPINNER)], "$accent")
+        now = Content.assemble(spinning if self._spins else sign_of(self.context), " ", self._now)
         show_text(self.query_one("#status-now", Static), now, layout=False)  # as wide as the rest of the line
 
 
