@@ -73,6 +73,18 @@ def test_another_machine_and_workload():
     assert "not tried" in {change.after for change in found["Verdicts"].values()}
 
 
+def test_different_targets_stand_side_by_side_without_a_ratio():
+    one, other = side(sample_history()), side(cpu_history(), cpu_request())
+    told = summary(one, other)
+    assert "no ratio is given" in told
+    assert "faster" not in told
+    assert "slower" not in told
+    found = by_title(one, other)
+    step = found["Baseline"]["Step"]
+    assert step.before != step.after
+    assert {change.told for title in ("Baseline", "Stack") for change in found[title].values()} == {""}
+
+
 def test_a_verdict_that_changed_is_told():
     other = SessionState.of(sample_history())
     name, record = next((n, r) for n, r in other.trials.items() if r.verdict is Verdict.FASTER)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.request import Request
@@ -61,12 +61,14 @@ class Measured:
 def compare(before: Measured, after: Measured) -> list[Changes]:
     """Return the changes from one session to the other, the most important first; kinds without changes are left out.
 
-    The baseline and the stack are told even where they are the same: a person looks for them.
+    The baseline and the stack are told even where they are the same: a person looks for them. Of different targets
+    they stand side by side only: a ratio of two models' times says nothing.
     """
     one, other = before.state, after.state
+    alike = _same_target(before, after)
     kinds = (
-        ("Baseline", _baseline(one.baseline, other.baseline)),
-        ("Stack", _stack(one.stack, other.stack)),
+        ("Baseline", _side_by_side(_baseline(one.baseline, other.baseline), ratios=alike)),
+        ("Stack", _side_by_side(_stack(one.stack, other.stack), ratios=alike)),
         ("Settings of the stack", _settings(one.stack_settings, other.stack_settings)),
         ("Verdicts", _verdicts(one, other)),
         ("Workload", _different(_workload(before), _workload(after))),
@@ -78,18 +80,27 @@ def compare(before: Measured, after: Measured) -> list[Changes]:
     return [kind for kind in found if kind.changes]
 
 
+def _same_target(before: Measured, after: Measured) -> bool:
+    return before.request.target.command == after.request.target.command
+
+
+def _side_by_side(changes: Iterator[Change], *, ratios: bool) -> Iterator[Change]:
+    yield from changes if ratios else (replace(change, told="", matters=True) for change in changes)
+
+
 def summary(before: Measured, after: Measured) -> str:
     """Return the answer in one sentence: whether the workload itself, and its best settings, became faster."""
     one, other = before.state, after.state
     if one.baseline is None or other.baseline is None:
         missing = before.session_id if one.baseline is None else after.session_id
         return f"The session {missing} has no baseline, so speeds cannot be compared."
+    if not _same_target(before, after):
+        targets = " and ".join(side.request.target.command for side in (before, after))
+        return f"Different targets, {targets}: their times are of different work, so no ratio is given."
     plain = _ratio(other.baseline.samples_per_s, one.baseline.samples_per_s)
     best = _ratio(_best(other), _best(one))
     noise = max(one.baseline.noise_floor, other.baseline.noise_floor)
-    answer = f"The baseline {_moved(plain, noise)}; the best settings {_moved(best, noise)}."
-    targets = [side.request.target.command for side in (before, after)]
-    return answer if targets[0] == targets[1] else f"Different targets, {targets[0]} and {targets[1]}. {answer}"
+    return f"The baseline {_moved(plain, noise)}; the best settings {_moved(best, noise)}."
 
 
 def _moved(ratio: float, noise: float) -> str:

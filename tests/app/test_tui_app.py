@@ -193,7 +193,7 @@ async def test_the_log_is_plain_text_and_grows(tmp_path) -> None:
         assert "done" in list(tail.lines)
         await pilot.press("l")
         await settle(pilot)
-        assert not app.query_one("#log-panel").display
+        assert not app.query_one("#log").display
 
     history = [events.TrialStarted("baseline", str(log))]
     await drive(history, check, size=SMALL, hold=True)

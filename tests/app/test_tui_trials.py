@@ -354,6 +354,25 @@ async def test_the_table_is_sorted_filtered_and_unfolded_by_keys() -> None:
     await drive(histories.whole(), check, toasts=False)
 
 
+async def test_a_log_takes_as_many_rows_as_it_has_lines_and_at_most_a_third(tmp_path) -> None:
+    log = tmp_path / "trial.log"
+    log.write_text("")
+
+    async def check(pilot, app, control) -> None:
+        await pilot.press("3")
+        await settle(pilot)
+        tail = app.query_one(LogTail)
+        assert tail.outer_size.height == 3, "a sentence in a border"
+        for lines, rows in ((3, 5), (200, 9)):
+            log.write_text("\n".join(f"line {line}" for line in range(lines)))
+            tail.poll()
+            await settle(pilot)
+            assert tail.outer_size.height == rows
+        assert "line 199" in screen_text(app)
+
+    await drive([events.TrialStarted("baseline", str(log))], check, hold=True)
+
+
 async def test_the_log_follows_the_running_trial_until_another_is_picked(tmp_path) -> None:
     logs = {name: tmp_path / f"{name}.log" for name in "abc"}
     for name, path in logs.items():

@@ -10,7 +10,7 @@ from typing import ClassVar
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
+from textual.containers import Horizontal
 from textual.content import Content
 from textual.reactive import var
 from textual.widget import Widget
@@ -91,8 +91,7 @@ class TrialsView(DecidingView):
         yield Input(placeholder="words to look for; Enter goes to the table, Escape clears", id="filter", compact=True)
         yield RowTable(id="trials-table")
         yield Static(id="selection")
-        with Vertical(classes="panel", id="log-panel"):
-            yield LogTail(id="log")
+        yield LogTail(id="log")
 
     def on_mount(self) -> None:
         self.query_one("#filter").display = False
@@ -172,12 +171,11 @@ class TrialsView(DecidingView):
         return selection_text(key, self.context.state, self.context.catalog, recorded=recorded)
 
     def _show_log(self, key: str) -> None:
-        panel = self.query_one("#log-panel")
-        panel.display = bool(key) and self._log_shown
-        if panel.display:
-            row = self._rows[key]
-            show_titles(panel, f"Log of {trial_name(self.subject, self.width - 12)}")
-            self.query_one(LogTail).follow(row.log_path)
+        log = self.query_one(LogTail)
+        log.display = bool(key) and self._log_shown
+        if log.display:
+            show_titles(log, f"Log of {trial_name(self.subject, self.width - 12)}")
+            log.follow(self._rows[key].log_path)
 
     @property
     def _log_shown(self) -> bool:

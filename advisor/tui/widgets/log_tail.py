@@ -54,7 +54,7 @@ class LogTail(Log):
     """Shows the tail of one file at a time and follows it while it grows."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
-        super().__init__(id=id, max_lines=_MOST_LINES, auto_scroll=True)
+        super().__init__(id=id, classes="panel", max_lines=_MOST_LINES, auto_scroll=True)
         self._path = ""
         self._stamp: tuple[str, int, int] | None = None
 
@@ -76,6 +76,7 @@ class LogTail(Log):
             self._stamp = stamp
             self.clear()
             self.write(read_tail(self._path))
+            self.call_after_refresh(self.scroll_end, animate=False)  # once it has as many rows as its text needs
 
     def _stamp_now(self) -> tuple[str, int, int]:
         try:
