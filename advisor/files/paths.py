@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 
 from advisor.errors import TargetError
@@ -34,24 +35,22 @@ EXPORTED = (".pt2", ".pt", ".pth", ".ts", ".torchscript", ".jit")
 
 def is_file(path: str | Path) -> bool:
     """Whether there is such a file; a name that no file can have is none."""
-    try:
-        return Path(path).is_file()
-    except (OSError, ValueError):
-        return False
+    return _answers(Path(path).is_file)
 
 
 def is_folder(path: str | Path) -> bool:
     """Whether there is such a folder; a name that no folder can have is none."""
-    try:
-        return Path(path).is_dir()
-    except (OSError, ValueError):
-        return False
+    return _answers(Path(path).is_dir)
 
 
 def exists(path: str | Path) -> bool:
     """Whether there is anything of that name."""
+    return _answers(Path(path).exists)
+
+
+def _answers(ask: Callable[[], bool]) -> bool:
     try:
-        return Path(path).exists()
+        return ask()
     except (OSError, ValueError):
         return False
 

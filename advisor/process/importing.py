@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import sys
 import traceback
 from multiprocessing.connection import Connection
@@ -14,6 +15,20 @@ from advisor.errors import refusal_of
 from advisor.process.channel import send_message
 from advisor.process.hiding import hidden_library
 from advisor.records import Finished, Outcome, TrialResult
+
+_RANK = (
+    "import json, sys\n"
+    "sys.path[:] = json.loads(sys.argv[1])\n"
+    "from advisor.process.collector import collector_waits\n"
+    "with collector_waits():\n"
+    "    from advisor.trial.ranks.rank import main\n"
+    "main(sys.argv[2])\n"
+)
+
+
+def program_of_rank(listener: str = "") -> list[str]:
+    """The command line of a rank, for torchrun. ``listener``: the address that it reports to, if any does."""
+    return [sys.executable, "-P", "-c", _RANK, json.dumps(sys.path), listener]
 
 
 def import_main(connection: Connection, directory: str, log_path: str) -> ModuleType | None:

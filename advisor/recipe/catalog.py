@@ -15,11 +15,12 @@ import math
 import pkgutil
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
+from typing import TypeVar
 
 from advisor.errors import UsageError
 from advisor.figures.options import alternatives
@@ -38,6 +39,7 @@ UNKNOWN_GAIN = 1.02
 _PACKAGE = "advisor.recipes"
 _LIBRARIES = "LD_PRELOAD"
 _ID = re.compile(r"[a-z][a-z0-9_]*")
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,8 @@ class Catalog:
 
     def cost(self, settings: Mapping[str, Value]) -> float:
         """The duration of a trial's compilation relative to the usual one; 0 when nothing is compiled."""
-        costs = [_cost(recipe, value) for recipe, value in self.in_order(settings) if recipe.expensive]
+        expensive = ((recipe, value) for recipe, value in self.in_order(settings) if recipe.expensive)
+        costs = [_answered(1.0, lambda recipe, value: float(recipe.cost(value)), *pair) for pair in expensive]
         return max(costs, default=0.0)
 
     def compiles(self, settings: Mapping[str, Value]) -> bool:
@@ -142,7 +145,9 @@ class Catalog:
         PyTorch's own values bring none, nor do unknown keys.
         """
         known = [(self._by_key[key], value) for key, value in settings.items() if key in self._by_key]
-        return max((_rounding(recipe, value) for recipe, value in known if value != recipe.default), default=0.0)
+        others = [(recipe, value) for recipe, value in known if value != recipe.default]
+        found = (_answered(0.0, lambda recipe, value: float(recipe.rounding(value)), *pair) for pair in others)
+        return max(found, default=0.0)
 
     def expected_gain(
         self, recipe_id: str, facts: Facts, value: Value, beside: Mapping[str, Value] | None = None
@@ -159,33 +164,30 @@ class Catalog:
         present = current.get(recipe.key, recipe.default)
         if value == present:
             return 1.0
-        try:
-            gains = [_within(float(recipe.expected_gain(joined, one))) for one in (value, present)]
-        except Exception:  # a stranger's code may raise anything; its values are then tried like others
-            return UNKNOWN_GAIN
-        return _within(gains[0] / gains[1])
+
+        def gain_of(one: Value) -> float:
+            return _within(float(recipe.expected_gain(joined, one)))
+
+        return _answered(UNKNOWN_GAIN, lambda: _within(gain_of(value) / gain_of(present)))
 
     def why(self, recipe_id: str, facts: Facts, value: Value) -> str:
         """The reason to try a value on this workload, in the recipe's words; empty when it cannot say."""
-        try:
-            return self[recipe_id].why(facts, value)
-        except Exception:  # as above: a recommendation is worth having without its explanation
-            return ""
+        return _answered("", lambda: self[recipe_id].why(facts, value))
 
     def after(self, facts: Facts, record: TrialRecord) -> str:
         """The findings of a trial besides its speed, in its recipe's words; empty when there is nothing to say."""
-        try:
-            return self[record.candidate.recipe].after(facts, record) if record.result.measured else ""
-        except Exception:  # as above
+        if not record.result.measured:
             return ""
+        return _answered("", lambda: self[record.candidate.recipe].after(facts, record))
 
     def proposes(self, candidate: Candidate, facts: Facts) -> bool:
         """Whether a recipe finds a value worth trying for a workload; one that cannot say is not in the way."""
-        try:
+
+        def is_proposed() -> bool:
             found = _proposed(self[candidate.recipe], facts)
-        except Exception:  # as above
-            return True
-        return not isinstance(found, Skip) and (candidate.value in found or candidate.already_on)
+            return not isinstance(found, Skip) and (candidate.value in found or candidate.already_on)
+
+        return _answered(True, is_proposed)
 
     def propose(self, facts: Facts, *, only: Sequence[str] = (), skip: Sequence[str] = ()) -> Proposals:
         """Candidates for a workload. A recipe that is already on proposes its default, to show what it is worth."""
@@ -387,18 +389,12 @@ def _within(gain: float) -> float:
     return min(max(gain, low), high) if math.isfinite(gain) else UNKNOWN_GAIN
 
 
-def _cost(recipe: Recipe, value: Value) -> float:
+def _answered(otherwise: _Answer, ask: Callable[..., _Answer], *about: object) -> _Answer:
+    """A recipe's answer; a stranger's code may raise anything, and then ``otherwise`` stands for it."""
     try:
-        return float(recipe.cost(value))
-    except Exception:  # a stranger's code may raise anything; the usual cost is a fair guess
-        return 1.0
-
-
-def _rounding(recipe: Recipe, value: Value) -> float:
-    try:
-        return float(recipe.rounding(value))
-    except Exception:  # as above: a recipe that cannot say gets no allowance
-        return 0.0
+        return ask(*about)
+    except Exception:
+        return otherwise
 
 
 def _unfit(recipe: Recipe, facts: Facts) -> Skip | None:

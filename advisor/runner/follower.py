@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -10,25 +9,17 @@ import time
 from collections.abc import Callable, Sequence
 
 from advisor.process.household import OURS, SAFE_PATH
+from advisor.process.importing import program_of_rank
 
 # A session on several machines has ended, or searches on one GPU, when it asks for nothing. Seconds.
 _PATIENCE_S = 1800.0
 _PAUSE_S = 0.5
-_BOOTSTRAP = (
-    "import json, sys\n"
-    "sys.path[:] = json.loads(sys.argv[1])\n"
-    "from advisor.process.collector import collector_waits\n"
-    "with collector_waits():\n"
-    "    from advisor.trial.ranks.rank import main\n"
-    "main('')\n"
-)
 
 
 def follow(launch: Sequence[str], gpus: int, say: Callable[[str], None], patience_s: float = _PATIENCE_S) -> None:
     """Take part in trials until none was asked for in so long. ``gpus``: this machine's, 0 for all."""
-    program = [sys.executable, "-P", "-c", _BOOTSTRAP, json.dumps(sys.path)]
     numbers = ["--nproc-per-node", str(gpus or "gpu"), "--no-python"]
-    command = [sys.executable, "-P", "-m", "torch.distributed.run", *launch, *numbers, *program]
+    command = [sys.executable, "-P", "-m", "torch.distributed.run", *launch, *numbers, *program_of_rank()]
     environment = {SAFE_PATH: OURS, **os.environ}
     last = time.monotonic()
     trials = 0

@@ -8,7 +8,6 @@ when it closes, however the launcher ended.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -24,6 +23,7 @@ from typing import NoReturn
 from advisor.process import household
 from advisor.process.channel import Channel, GarbageError, Inbox
 from advisor.process.household import lead_own_group
+from advisor.process.importing import program_of_rank
 from advisor.process.streams import redirect_output
 from advisor.records import (
     Activity,
@@ -46,14 +46,6 @@ _POLL_S = 0.1
 _SETTLING_S = 1.5
 # The ranks leave the devices, and torchrun notices. Seconds.
 _LEAVING_S = 8.0
-_BOOTSTRAP = (
-    "import json, sys\n"
-    "sys.path[:] = json.loads(sys.argv[1])\n"
-    "from advisor.process.collector import collector_waits\n"
-    "with collector_waits():\n"
-    "    from advisor.trial.ranks.rank import main\n"
-    "main(sys.argv[2])\n"
-)
 
 
 def launch_main(spec: TrialSpec, connection: Connection, asked_at: float) -> NoReturn:
@@ -245,6 +237,5 @@ def torchrun_arguments(spec: TrialSpec, folder: Path) -> list[str]:
     """The command line of torchrun. The user's own options replace ``--standalone``."""
     assert spec.world is not None
     meets = list(spec.world.options) or ["--standalone"]
-    program = [sys.executable, "-P", "-c", _BOOTSTRAP, json.dumps(sys.path), str(folder / "s")]
     numbers = ["--nproc-per-node", str(spec.world.ranks), "--log-dir", str(folder)]
-    return [*meets, *numbers, "--no-python", *program]
+    return [*meets, *numbers, "--no-python", *program_of_rank(str(folder / "s"))]
