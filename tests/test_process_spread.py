@@ -228,8 +228,7 @@ def test_the_interval_of_later_runs_holds_what_two_more_of_each_show(sigma, prio
         sides = [[math.exp(draw.gauss(0.0, sigma)) for _ in range(count)] for count in (3, 5)]
         later = [fmean(math.exp(draw.gauss(0.0, sigma)) for _ in range(2)) for _ in range(2)]
         spread = process_spread(sides, prior=prior)
-        runs = [[[rate] * 3 for rate in side] for side in sides]
-        _, low, high = runs_ratio_interval(*runs, spread, of_later_runs=True)
+        _, low, high = runs_ratio_interval(*map(single_blocks, sides), spread, of_later_runs=True)
         held += low <= later[0] / later[1] <= high
     assert held >= 0.93 * 300
 
