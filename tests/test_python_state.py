@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch import nn
 
+from advisor.portable.host_draws import HostDraws
 from advisor.portable.inplace import inplace_sites
 from advisor.portable.losses import undone
-from advisor.portable.python_state import MOST_COPIED, HostDraws, PythonState
+from advisor.portable.python_state import MOST_COPIED, PythonState
 from advisor.portable.tracing import CannotTraceError
 
 

@@ -7,7 +7,8 @@ import typing
 import torch
 
 from advisor.portable.blocks import repeated_blocks
-from advisor.portable.python_state import HostDraws, PythonState
+from advisor.portable.host_draws import HostDraws
+from advisor.portable.python_state import PythonState
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 

@@ -3,9 +3,6 @@
 A step that depends on neither is captured, though it draws numbers or replaces tensors each time.
 """
 
-import pickle
-import random
-import sys
 from collections.abc import Callable, Sequence
 from types import CellType
 from typing import Any
@@ -13,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from advisor.portable.host_draws import HostDraws
 from advisor.portable.layouts import have_equal_values
 from advisor.portable.losses import undone
 from advisor.portable.nested import tensors_of
@@ -22,13 +20,6 @@ from advisor.portable.places import Place, Values, put_at
 UNIFORM = ("rand", "uniform_")
 LARGEST_BELOW_1 = 1 - 2**-8  # also in half precision
 DRAWS = "the step draws random numbers on the host, and a graph would repeat what they decided"
-
-
-def host_generators() -> list[Any]:
-    """The states of the random generators on the host: PyTorch's, Python's, and NumPy's where it is in use."""
-    numpy = sys.modules.get("numpy")
-    drawn_by_numpy = pickle.dumps(numpy.random.get_state(legacy=False)) if numpy else b""
-    return [torch.get_rng_state().tolist(), random.getstate(), drawn_by_numpy]
 
 
 class FixedDraws(TorchDispatchMode):
@@ -62,10 +53,10 @@ def depends_on_draws(model: torch.nn.Module, loss: Any, call: Callable[[], Any])
         draws = FixedDraws(value)
         try:
             with undone(model, loss):
-                _, *others = host_generators()
+                others = HostDraws()
                 with draws:
                     results.append(computed(model, call))
-                if draws.others or host_generators()[1:] != others:
+                if draws.others or HostDraws() != others:
                     return True
         except Exception:  # user code under a mode that few people run
             return True

@@ -18,7 +18,8 @@ from advisor.portable.capturing import (
     own_copy,
     places_on_host,
 )
-from advisor.portable.dependence import DRAWS, depends_on_draws, depends_on_values, host_generators
+from advisor.portable.dependence import DRAWS, depends_on_draws, depends_on_values
+from advisor.portable.host_draws import AllHostDraws
 from advisor.portable.nested import copy_into, copy_of_batch, map_tensors, signature_of, tensors_of
 from advisor.portable.optimizer_options import TensorRates, mark_stepped
 from advisor.portable.optimizer_steps import updates_without_host
@@ -272,13 +273,13 @@ class GraphedStep:
             with self._constants.on_device():
                 result = self.graph.warm_up(lambda: self.step.run(batch))
         else:
-            generators = host_generators() if self.patience.is_almost_over else []
+            draws = AllHostDraws() if self.patience.is_almost_over else None
             versions = list(map(writes_to, given))
             run = self._rehearse if self._rehearses else self.step.run
             self._look_for_constants(batch)
             with self._constants.on_device():
                 result = self.graph.warm_up(lambda: run(batch))
-            drew = bool(generators) and host_generators() != generators
+            drew = draws is not None and AllHostDraws() != draws
             self._look_after_a_step(batch, drew=drew, wrote=list(map(writes_to, given)) != versions)
         self.patience.ran_eagerly()
         return result

@@ -7,8 +7,9 @@ import warnings
 import torch
 
 from advisor.portable.capturing import as_if_captured, masks_as_given, own_copy
-from advisor.portable.dependence import DRAWS, host_generators
+from advisor.portable.dependence import DRAWS
 from advisor.portable.graphed import GraphedStep, writes_to
+from advisor.portable.host_draws import AllHostDraws
 from advisor.portable.nested import copy_of_batch, tensors_of
 from advisor.portable.observed_step import ObservedStep, address_of
 from advisor.portable.optimizer_options import TensorRates, mark_stepped, on_device
@@ -310,7 +311,7 @@ class StepState:
 
     def draws(self) -> list[typing.Any]:
         """The states of the random generators on the host: the global ones, and those of the step's own."""
-        return [*host_generators(), *self.reached.draws()]
+        return [AllHostDraws(), *self.reached.draws()]
 
     def _names_changed(self) -> list[str]:
         """The names of what was changed. Where equal objects took the place of others, these are taken for the same."""

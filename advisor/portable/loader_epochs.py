@@ -10,6 +10,7 @@ import weakref
 import torch
 
 from advisor.portable.forked import StartForked, forks
+from advisor.portable.host_draws import AllHostDraws
 from advisor.portable.reached import (
     changed_in,
     given_to_workers,
@@ -18,7 +19,6 @@ from advisor.portable.reached import (
     watched_of,
 )
 from advisor.portable.unread import UnreadKept
-from advisor.portable.worker_samples import are_same, generator_states
 
 # The options under which an iterator reads its samples in this process.
 ALONE = {"num_workers": 0, "timeout": 0}
@@ -215,12 +215,12 @@ class Epoch:
         """Give workers their indices: one batch's while the loop may still turn out to decide on them, else many."""
         maker = self.maker
         maker.asked += 1
-        states = generator_states()
+        draws = AllHostDraws()
         kept.open = True
         self.iterator._try_put_index()
         if kept.goes_on and maker.asked <= ASKED_ONE_BY_ONE:
             kept.open = False
-            if maker.asked == ASKED_ONE_BY_ONE and not are_same(states, generator_states()):
+            if maker.asked == ASKED_ONE_BY_ONE and AllHostDraws() != draws:
                 warnings.warn(DRAWS_EARLIER, stacklevel=5)
             return
         for _ in range(self.iterator._prefetch_factor * self.iterator._num_workers - 1):

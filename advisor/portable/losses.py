@@ -11,10 +11,11 @@ from typing import Any
 import torch
 
 from advisor.portable.finder import Finder
+from advisor.portable.host_draws import draws_kept
 from advisor.portable.nested import map_tensors, tensors_of
 from advisor.portable.owners import is_installed
 from advisor.portable.places import Values, value_of_cell
-from advisor.portable.python_state import HostDraws, PythonState
+from advisor.portable.python_state import PythonState
 from advisor.portable.read_code import calls, names_of_globals
 
 MODEL_NAMES = frozenset({"model", "net", "network", "module"})
@@ -311,7 +312,7 @@ def undone(model: torch.nn.Module, loss: Any = None) -> Iterator[None]:
     attributes, elsewhere = PythonState(modules, with_hooks=True), Values(finder.places.values())
     devices = {tensor.device for tensor, _ in (*gradients, *buffers) if tensor.device.type == "cuda"}
     try:
-        with same_draws(list(devices)), torch.compiler.set_stance("force_eager"):
+        with draws_kept(list(devices)), torch.compiler.set_stance("force_eager"):
             yield
     finally:
         for parameter, gradient in gradients:
@@ -321,17 +322,6 @@ def undone(model: torch.nn.Module, loss: Any = None) -> Iterator[None]:
         with torch.no_grad():
             for buffer, value in buffers:
                 buffer.copy_(value)
-
-
-@contextlib.contextmanager
-def same_draws(devices: list[torch.device]) -> Iterator[None]:
-    """Give the random generators their states back on leaving: Python's, NumPy's and PyTorch's."""
-    draws = HostDraws()
-    try:
-        with torch.random.fork_rng(devices=devices):
-            yield
-    finally:
-        draws.put_back()
 
 
 def parameters_of_loss(loss: Callable[..., Any]) -> list[inspect.Parameter]:

@@ -1,11 +1,9 @@
-"""Saves and restores the Python attributes of modules, and the states of the host's random generators."""
+"""Saves and restores the Python attributes of modules."""
 
 import argparse
 import collections
 import itertools
 import operator
-import random
-import sys
 import types
 import typing
 
@@ -103,30 +101,3 @@ def give_contents(holder: typing.Any, contents: typing.Any) -> None:
     elif contents is not None:
         holder.clear()
         (holder.extend if isinstance(holder, collections.deque) else holder.update)(contents)
-
-
-class HostDraws:
-    """The states of Python's random generator and of NumPy's, where it is in use."""
-
-    def __init__(self) -> None:
-        numpy: typing.Any = sys.modules.get("numpy")
-        self.of_python = random.getstate()
-        self.of_numpy = None if numpy is None else numpy.random.get_state()
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, HostDraws) and self.numbers() == other.numbers()
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def numbers(self) -> tuple[typing.Any, ...]:
-        """The states as tuples that can be compared."""
-        if self.of_numpy is None:
-            return (self.of_python,)
-        name, numbers, *others = self.of_numpy
-        return self.of_python, name, numbers.tobytes(), *others
-
-    def put_back(self) -> None:
-        """Give the generators these states."""
-        random.setstate(self.of_python)
-        if self.of_numpy is not None:
-            sys.modules["numpy"].random.set_state(self.of_numpy)

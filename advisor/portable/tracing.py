@@ -9,8 +9,9 @@ import typing
 
 import torch
 
+from advisor.portable.host_draws import draws_kept
 from advisor.portable.layouts import have_equal_values
-from advisor.portable.python_state import HostDraws, PythonState
+from advisor.portable.python_state import PythonState
 
 
 class CannotTraceError(ValueError):
@@ -141,12 +142,8 @@ def random_streams_kept(model: torch.nn.Module) -> typing.Iterator[None]:
     """Afterwards PyTorch's generators of the host and of the model's GPUs, Python's and NumPy's are as they were."""
     tensors = [*model.parameters(), *model.buffers()]
     devices = {tensor.device for tensor in tensors if tensor.device.type == "cuda"}
-    draws = HostDraws()
-    try:
-        with torch.random.fork_rng(devices):
-            yield
-    finally:
-        draws.put_back()
+    with draws_kept(devices):
+        yield
 
 
 @contextlib.contextmanager

@@ -1,13 +1,13 @@
 """The last transforms of a dataset, taken out of it so that they can run on whole batches on the device."""
 
 import copy
-import random
 import sys
 import typing
 import warnings
 
 import torch
 
+from advisor.portable.host_draws import draws_kept, seed_host
 from advisor.portable.layouts import have_equal_values
 from advisor.portable.loaders import loader_with
 
@@ -162,19 +162,9 @@ def on_batches(transform: typing.Any) -> typing.Any:
 
 def same_samples(loader: typing.Any, dataset: typing.Any) -> typing.Any:
     """The first samples of a dataset as a batch, with the same random numbers at each call."""
-    numpy = sys.modules.get("numpy")
-    states = random.getstate(), numpy.random.get_state() if numpy else None
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            random.seed(0)
-            if numpy:
-                numpy.random.seed(0)
-            return loader.collate_fn([dataset[index] for index in range(min(SAMPLES_COMPARED, len(dataset)))])
-    finally:
-        random.setstate(states[0])
-        if numpy:
-            numpy.random.set_state(states[1])
+    with draws_kept():
+        seed_host(0)
+        return loader.collate_fn([dataset[index] for index in range(min(SAMPLES_COMPARED, len(dataset)))])
 
 
 def changed_places(expected: typing.Any, have: typing.Any) -> list[typing.Any]:

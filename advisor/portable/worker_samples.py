@@ -7,10 +7,8 @@ import contextlib
 import dataclasses
 import json
 import os
-import random
 import select
 import signal
-import sys
 import typing
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 
 from advisor.portable.forked import read_independently
+from advisor.portable.host_draws import seed_host
 from advisor.portable.layouts import strided_parts
 
 # Samples that are read. A count: two of them show what one leaves to the next.
@@ -62,7 +61,7 @@ def difference_between(read: Callable[[bool], typing.Any]) -> str:
     """As :func:`difference_in_workers`, in the fork."""
 
     def under(seed: int, *, in_worker: bool) -> typing.Any:
-        seed_generators(seed)
+        seed_host(seed)
         return read(in_worker)
 
     first, other = SEEDS
@@ -87,28 +86,13 @@ def difference_in_later_epochs(read: Callable[[], typing.Any]) -> str:
     def difference() -> str:
         found = []
         for seed in (SEEDS[0], *SEEDS):
-            seed_generators(seed)
+            seed_host(seed)
             found.append(read())
         if not are_same(*found[:2]):
             return REMEMBERED
         return "" if are_same(*found[1:]) else DRAWN_ON
 
     return str(answer_of_fork(difference) or "")
-
-
-def seed_generators(seed: int) -> None:
-    """Seed the generators of the host, from which samples are drawn."""
-    torch.default_generator.manual_seed(seed)
-    random.seed(seed)
-    numpy: typing.Any = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(seed)
-
-
-def generator_states() -> list[typing.Any]:
-    """The states of the host's generators, from which samplers and samples are drawn."""
-    numpy: typing.Any = sys.modules.get("numpy")
-    return [torch.get_rng_state(), random.getstate(), None if numpy is None else numpy.random.get_state()]
 
 
 def answer_of_fork(call: Callable[[], typing.Any]) -> typing.Any:

@@ -19,6 +19,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from advisor.errors import RefusedError, TargetError
 from advisor.figures.formatting import format_first
+from advisor.portable.host_draws import AllHostDraws, seed_host
 from advisor.portable.loaders import copy_with
 from advisor.portable.nested import tensors_of
 from advisor.portable.owners import is_of_library
@@ -133,7 +134,7 @@ def print_of_data(data: Any, batches: list[Any], seed: int, plan: StepPlan, *, t
 
 def state_problem(loader: Any) -> str:
     """The program state that reading a sample changes, which a worker changes in its process only; empty if none."""
-    before, ends = _program_state(), list[tuple[tuple[Any, ...], dict[str, Any]]]()
+    before, ends = _program_state(), list[tuple[AllHostDraws, dict[str, Any]]]()
     started = time.perf_counter()
     try:
         for seed in (1, 2):  # of the same samples
@@ -142,12 +143,12 @@ def state_problem(loader: Any) -> str:
                 if reseeded is loader or time.perf_counter() - started > _SECOND_LOOK_S:
                     return ""
                 _drawn(reseeded, 0, 1, plan=None, limit_s=_LIMIT_S, workers=0)
-                ends.append((_host_states(), _program_state()))
+                ends.append((AllHostDraws(), _program_state()))
     except Exception:  # whatever reading the loader raises is told where its batches are used
         return ""
     (one, after), (other, _) = ends
     changed = [name for name, value in after.items() if value != before[name]]
-    if torch.equal(one[0], other[0]) or one[1] == other[1]:
+    if torch.equal(one.of_torch, other.of_torch) or one.of_python == other.of_python:
         changed.append("random seed")
     if not changed:
         return ""
@@ -235,15 +236,6 @@ def loader_failure(error: BaseException, turn: int) -> TargetError:
     )
 
 
-def seed_host(seed: int) -> None:
-    """Seed the generators that datasets, samplers and transforms use: those of PyTorch, Python and NumPy."""
-    torch.default_generator.manual_seed(seed)
-    random.seed(seed)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(seed % 2**32)
-
-
 def seed_all(seed: int) -> None:
     """Seed the generators of the host and of all devices."""
     torch.manual_seed(seed)
@@ -268,7 +260,7 @@ def side_effects_undone(loader: Any) -> Iterator[None]:
     named = list(_global_names(loader))
     generators = [*(value for _, attributes in held for value in attributes.values()), *_deep_inside(loader)]
     states = [(generator, _state_of(generator)) for generator in generators]
-    host, program = _host_states(), _program_state()
+    host, program = AllHostDraws(), _program_state()
     try:
         yield
     finally:
@@ -281,7 +273,7 @@ def side_effects_undone(loader: Any) -> Iterator[None]:
             names[name] = value
         for generator, state in states:
             _restore(generator, state)
-        _restore_host(host)
+        host.put_back()
 
 
 def _with_attributes(loader: Any) -> list[Any]:
@@ -345,14 +337,14 @@ class _Reseeded(_Watched):
         self.seed = seed
 
     def __iter__(self) -> Iterator[Any]:
-        drawn, state = iter(self.indices), _host_states()
+        drawn, state = iter(self.indices), AllHostDraws()
         for turn in itertools.count():
-            _restore_host(state)
+            state.put_back()
             try:
                 batch = next(drawn)
             except StopIteration:
                 return
-            state = _host_states()
+            state = AllHostDraws()
             seed_host(self.seed + turn)
             yield batch
 
@@ -438,15 +430,3 @@ def _restore(generator: Any, state: Any) -> None:
         generator.set_state(state)
     else:
         generator.bit_generator.state = state
-
-
-def _host_states() -> tuple[Any, ...]:
-    numpy = sys.modules.get("numpy")
-    return torch.get_rng_state(), random.getstate(), numpy.random.get_state() if numpy is not None else None
-
-
-def _restore_host(states: tuple[Any, ...]) -> None:
-    torch.set_rng_state(states[0])
-    random.setstate(states[1])
-    if states[2] is not None:
-        sys.modules["numpy"].random.set_state(states[2])

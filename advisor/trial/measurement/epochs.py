@@ -10,8 +10,9 @@ from typing import Any
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
 
 from advisor.errors import RefusedError
+from advisor.portable.host_draws import seed_host
 from advisor.portable.loaders import copy_with
-from advisor.trial.measurement.draws import seed_host, side_effects_undone
+from advisor.trial.measurement.draws import side_effects_undone
 
 # Epochs that are compared: what a sampler changes in one shows in the next. A count.
 _EPOCHS = 2

@@ -11,12 +11,13 @@ import torch
 
 from advisor.errors import AdvisorError, TargetError
 from advisor.portable.device_loader import DeviceLoader
+from advisor.portable.host_draws import seed_host
 from advisor.portable.nested import attributes_with_tensors
 from advisor.records import BatchPrint
 from advisor.runtime.loop import batches_in, is_loader
 from advisor.target.entrypoint import one_line, user_frames
 from advisor.trial.measurement.data_prints import print_of
-from advisor.trial.measurement.draws import begun_early, loader_failure, seed_host
+from advisor.trial.measurement.draws import begun_early, loader_failure
 
 # Characters of a batch's description; enough for about six tensors.
 _LONGEST_TEXT = 160

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from advisor.errors import TargetError
 from advisor.machine.device import backend_of
+from advisor.portable.host_draws import seed_host
 from advisor.portable.nested import map_tensors, tensors_of
 from advisor.portable.parallel import share_of_tensor, spread_loader, spread_model
 from advisor.portable.plan import StepPlan
@@ -37,7 +38,7 @@ from advisor.runtime.loop import Loop
 from advisor.runtime.step import TrainStep, make_step
 from advisor.target.entrypoint import load_target
 from advisor.trial.measurement.clock import StepClock, batch_samples, steps_in
-from advisor.trial.measurement.draws import seed_all, seed_host
+from advisor.trial.measurement.draws import seed_all
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.measurement.probe import PROBE_LIMIT_S, PROBE_STEPS, probe_batches
 from advisor.trial.ranks.communication import Communication, Peers, all_reduce_sweep, communication_of

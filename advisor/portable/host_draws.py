@@ -1,0 +1,71 @@
+"""The random generators of the host: PyTorch's own, Python's, and NumPy's where it is in use."""
+
+import contextlib
+import pickle
+import random
+import sys
+import typing
+from collections.abc import Iterable
+
+import torch
+
+
+class HostDraws:
+    """The states of Python's random generator and of NumPy's, where it is in use."""
+
+    def __init__(self) -> None:
+        numpy: typing.Any = sys.modules.get("numpy")
+        self.of_python = random.getstate()
+        self.of_numpy = None if numpy is None else numpy.random.get_state(legacy=False)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HostDraws) and self.numbers() == other.numbers()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def numbers(self) -> tuple[typing.Any, ...]:
+        """The states as what can be compared."""
+        return self.of_python, pickle.dumps(self.of_numpy)
+
+    def put_back(self) -> None:
+        """Give the generators these states."""
+        random.setstate(self.of_python)
+        if self.of_numpy is not None:
+            sys.modules["numpy"].random.set_state(self.of_numpy)
+
+
+class AllHostDraws(HostDraws):
+    """The same with the state of PyTorch's generator of the host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of_torch = torch.get_rng_state()
+
+    def numbers(self) -> tuple[typing.Any, ...]:
+        """The states as what can be compared."""
+        return *super().numbers(), self.of_torch.tolist()
+
+    def put_back(self) -> None:
+        """Give the generators these states."""
+        super().put_back()
+        torch.set_rng_state(self.of_torch)
+
+
+def seed_host(seed: int) -> None:
+    """Seed the generators, from which datasets, samplers and transforms draw."""
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    numpy: typing.Any = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)
+
+
+@contextlib.contextmanager
+def draws_kept(devices: Iterable[torch.device] = ()) -> typing.Iterator[None]:
+    """Give the generators of the host and of these devices their states back on leaving."""
+    draws = HostDraws()
+    try:
+        with torch.random.fork_rng(devices):
+            yield
+    finally:
+        draws.put_back()
