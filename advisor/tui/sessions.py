@@ -22,6 +22,7 @@ from advisor.tui.text import DIM, shortened
 from advisor.tui.theme import ADVISOR_THEME, BREAKPOINTS
 
 _NONE = "There is no recorded session yet: `perf-advisor demo` makes one."
+_NO_OTHER = "There is no other recorded session."
 _NAME, _TARGET = 17, 32
 # Width from which on the whole target is shown; below it the target makes room for the result. Cells.
 _BROAD, _NARROW_TARGET = 100, 20
@@ -94,7 +95,7 @@ class SessionsScreen(ModalScreen[str | None]):
     def _all_read(self) -> None:
         if not self.is_attached:
             return
-        self.query_one("#sessions-empty", Static).update(Content.styled(_NONE, DIM))
+        self.query_one("#sessions-empty", Static).update(Content.styled(_NO_OTHER if self._besides else _NONE, DIM))
         self.query_one("#sessions-empty").display = not self._rows
 
     def _show_row(self, session_id: str) -> None:

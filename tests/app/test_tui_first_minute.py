@@ -96,4 +96,5 @@ def test_a_verified_export_and_inference_are_told():
     state.apply(events.ExportVerified(Verification("here/tuned.yaml", 1.9, 26.3, 13.8, 1.97)))
     assert next_steps("tuned.yaml", (), state.verification).plain.startswith("✓ verified: 1.9x in a plain loop")
     state.apply(events.ExportVerified(Verification("here/tuned.yaml", problem="it fails")))
-    assert next_steps("tuned.yaml", ("load it",), state.verification).plain == "! not verified: it fails\n2  load it"
+    told = next_steps("tuned.yaml", ("load it",), state.verification).plain
+    assert told == "1  s writes tuned.yaml  ! not verified: it fails\n2  load it"

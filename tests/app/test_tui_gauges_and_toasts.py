@@ -67,6 +67,13 @@ def test_that_a_trial_is_measured_again_is_a_toast_once() -> None:
     assert toast_for(events.Said("another remark"), state) is not None
 
 
+def test_a_toast_on_a_stack_does_not_list_its_settings() -> None:
+    name = "stack: cpu.threads: 1, model.memory_format: channels_last, precision.autocast: bfloat16"
+    toast = toast_for(events.Said(f"{name} is measured again: the clock fell"), SessionState())
+    assert toast is not None
+    assert toast.text == "stack of 3 is measured again: the clock fell"
+
+
 def test_a_stack_without_settings_is_no_success() -> None:
     state = SessionState()
     for event in histories.whole():

@@ -140,10 +140,8 @@ def test_what_is_added_to_the_stack_stands_before_what_is_done_alone(state) -> N
 
 def test_the_first_line_is_the_result_then_its_cost_then_the_key(state) -> None:
     lines = headline(state).plain.splitlines()
-    assert lines[0] == "2.35x faster: 32.6 ms → 13.9 ms a step, confirmed"
-    assert [
-        text for text in ("2.35x (2.32–2.37)", "memory 5.20 GiB (-43 %)", "close", "44.0 s") if text not in lines[1]
-    ] == []
+    assert lines[0] == "2.35x faster: 32.6 ms → 13.9 ms a step, confirmed  (2.32–2.37)"
+    assert [text for text in ("4 settings", "memory 5.20 GiB (-43 %)", "close", "44.0 s") if text not in lines[1]] == []
     assert lines[-2].startswith("5 exports it")
     assert lines[-1].startswith("All that applies was tried"), "what more time would bring"
 

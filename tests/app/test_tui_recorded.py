@@ -96,6 +96,11 @@ async def test_leaving_says_how_to_open_it_again():
     assert (app.return_value.exit_code, app.return_value.then) == (0, None)
 
 
+async def test_the_only_session_has_no_other_to_open():
+    _, text = await shown(journaled(sample_history()), "O")
+    assert "There is no other recorded session." in text
+
+
 @pytest.mark.parametrize(("key", "budget_s"), [("c", None), ("plus", 60.0)])
 async def test_a_recorded_session_is_continued(key, budget_s):
     session_id = journaled(sample_history())

@@ -187,6 +187,17 @@ def test_reasons_get_the_width_and_names_do_not() -> None:
     assert {column.key: cells for column, cells in fitting_columns(200)}["effect"] > 60
 
 
+@pytest.mark.parametrize(("width", "added", "bar"), [(80, "+1.41x (1.39–1.43)", 13), (200, "on the stack", 37)])
+def test_a_wide_screen_says_where_a_setting_was_measured_and_draws_longer_bars(width, added, bar) -> None:
+    state = SessionState.of(histories.contributed())
+    long = Candidate("find_unused_parameters", "ddp.find_unused_parameters", True)
+    state.apply(events.TrialsPlanned((*state.candidates.values(), long), {}))
+    rows = [row for row in build_rows(state, width=width) if "+1.41x" in row.cells["effect"].plain]
+    assert rows
+    assert rows[0].cells["effect"].plain.endswith(added)
+    assert len(rows[0].cells["bar"].plain) == bar
+
+
 def test_a_trial_of_no_candidate_that_runs_is_told_in_full_by_both_columns(state) -> None:
     state.apply(events.TrialStarted("baseline, instrumented", ""))
     state.apply(events.TrialActivity("baseline, instrumented", "warming up"))

@@ -256,7 +256,13 @@ def next_steps(name: str, after: Sequence[str], verification: Verification | Non
 
 
 def _written(name: str, verification: Verification | None) -> Content:
-    if verification and Path(verification.path).name == Path(name).name:
-        sign, style = ("!", "$warning") if verification.problem else ("✓", "$success")
-        return Content.assemble((f"{sign} {verified_words(verification)}", style))
-    return Content.assemble(("1  s", "bold $accent"), f" writes {name}")
+    """The key that writes the file; of one that was written, and tried in a plain loop, what that found."""
+    key = Content.assemble(("1  s", "bold $accent"), f" writes {name}")
+    if verification is None or Path(verification.path).name != Path(name).name:
+        return key
+    words = verified_words(verification)
+    return (
+        key + Content.styled(f"  ! {words}", "$warning")
+        if verification.problem
+        else Content.styled(f"✓ {words}", "$success")
+    )

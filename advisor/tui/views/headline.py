@@ -82,6 +82,8 @@ def _of_the_stack(stack: StackRecord, state: SessionState) -> Content:
     sure = turns if stack.confirmed else f"{MEASURED_ONCE}{so_far}, not confirmed"
     helps = stack_helps(state)
     first = Content.assemble((_result(stack, state), "bold $success" if helps else _PROBLEM), f", {sure}")
+    if _is_speed(state) and stack.comparison and stack.comparison.verdict is not Verdict.NO_DIFFERENCE:
+        first += Content.styled(f"  {_interval(stack).partition(' ')[2]}", DIM)  # the sentence has the figure
     lines = [first, _cost(stack, state), *_roof(state), _how_to_use(state, helps=helps), *_more_time(state)]
     return Content("\n").join(lines)
 
@@ -90,7 +92,7 @@ def _result(stack: StackRecord, state: SessionState) -> str:
     """The result in one sentence: ``2.35x faster: 32.6 ms → 13.9 ms``."""
     comparison, by = stack.comparison, state.yardstick
     assert comparison is not None
-    if by is None or by.goal.objective is not Objective.THROUGHPUT:
+    if by is None or not _is_speed(state):
         told = by.effect(stack.result, comparison) if by else format_interval(comparison)
         return f"{told[:1].upper()}{told[1:]}: {_before_and_after(stack, state)}"
     if comparison.is_open:
@@ -100,6 +102,11 @@ def _result(stack: StackRecord, state: SessionState) -> str:
     figure = format_interval(comparison).partition(" ")[0]
     word = "faster" if comparison.verdict is Verdict.FASTER else "the speed, slower"
     return f"{figure} {word}: {_before_and_after(stack, state)}"
+
+
+def _is_speed(state: SessionState) -> bool:
+    """Whether speed is the goal, so that the sentence has the speed-up; of another goal it has the speed beside it."""
+    return state.yardstick is not None and state.yardstick.goal.objective is Objective.THROUGHPUT
 
 
 def _before_and_after(stack: StackRecord, state: SessionState) -> str:
@@ -115,9 +122,9 @@ def _before_and_after(stack: StackRecord, state: SessionState) -> str:
 
 def _cost(stack: StackRecord, state: SessionState) -> Content:
     count = len(stack.settings)
-    told = stack.comparison is not None and not stack.comparison.is_open  # the first line has the open one in words
+    speed = "" if _is_speed(state) else _interval(stack)
     parts = [
-        *([Content(format_interval(stack.comparison) + _noise(state))] if told else []),
+        *([Content(speed)] if speed else []),
         Content(f"{count} settings" if count > 1 else "one setting"),
         Content.assemble("memory ", memory_against(stack.result.peak_reserved_bytes, state.baseline_bytes)),
     ]
@@ -129,9 +136,10 @@ def _cost(stack: StackRecord, state: SessionState) -> Content:
     return Content.styled(" · ", DIM).join(parts)
 
 
-def _noise(state: SessionState) -> str:
-    """The noise against which the interval is judged."""
-    return f", noise {format_noise(state.baseline.noise_floor)}" if state.baseline else ""
+def _interval(stack: StackRecord) -> str:
+    """The interval of a speed-up; empty where it is told in words."""
+    told = stack.comparison is not None and not stack.comparison.is_open
+    return format_interval(stack.comparison) if told else ""
 
 
 def _more_time(state: SessionState) -> list[Content]:

@@ -33,6 +33,7 @@ from advisor.tui.widgets.fact_list import Fact, FactList
 from advisor.tui.widgets.picture_panel import Picture, PicturePanel
 
 _BROAD = 100
+_AFTER_LOADING = "Your present settings are timed once the model is loaded."
 _WORKLOAD = "The model is described once its baseline has been measured."
 _OVERLAP = "they overlap: each bar runs from the stack without it to the stack"
 
@@ -61,11 +62,11 @@ class OverviewView(View):
                     yield _panel("Workload", FactList(id="workload"))
                 with Vertical(classes="column"):
                     yield _panel("Hardware", FactList(id="hardware"))
+                    yield _panel("Notes", FactList(id="notes"))
             yield PicturePanel()
             words = Static(id="clock-words", markup=False)
             yield _panel("Timing cross-check", FactList(id="clocks", label_width=25), words)
             yield _panel("Found in your source", FactList(id="source", label_width=2))
-            yield _panel("Notes", FactList(id="notes"))
 
     def show(self) -> None:
         state, request = self.context.state, self.context.request
@@ -73,7 +74,8 @@ class OverviewView(View):
         show_text(self.query_one("#headline", Static), headline(state, self.context.kept_trials))
         show_titles(self.query_one("#headline"), "Result", what_is_measured(state.facts))
         self._show_waterfall()
-        self._show_panel("#baseline", baseline_facts(state.baseline, state.facts), "The baseline is being measured…")
+        waiting = _AFTER_LOADING if state.is_loading else "The baseline is being measured…"
+        self._show_panel("#baseline", baseline_facts(state.baseline, state.facts), waiting)
         self._show_panel("#workload", workload_facts(state.facts, self.context.defaults), _WORKLOAD)
         machine = hardware_facts(state.hardware, self.context.device_uuid, short=self.width < _BROAD)
         self._show_panel("#hardware", machine, "The machine is inspected…")

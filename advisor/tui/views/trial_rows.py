@@ -40,6 +40,8 @@ BASELINE = "baseline"
 STACK = "stack"
 NAME, EFFECT = "name", "effect"
 BAR_WIDTH = 13
+# A bar gets this many cells more for so many more of the screen, and is even then not wider than that.
+_MORE_BAR, _MORE_SCREEN, _WIDEST_BAR = 12, 40, 37
 NAME_WIDTH = 18
 EFFECT_WIDTH = 31  # of a screen of 80 cells
 # Names get this many cells where one needs them: effects have fewer then.
@@ -85,6 +87,8 @@ def fitting_columns(width: int, names: int = NAME_WIDTH) -> list[tuple[Column, i
     kept = [column for column in COLUMNS if width >= column.at_least]
     widths = {column.key: column.wide if width >= WIDE else column.width for column in kept}
     widths[NAME] = max(widths[NAME], names)
+    if "bar" in widths:
+        widths["bar"] = min(_WIDEST_BAR, BAR_WIDTH + _MORE_BAR * ((width - WIDE) // _MORE_SCREEN))
     others = sum(widths[column.key] for column in kept if column.key != EFFECT)
     widths[EFFECT] = max(widths[EFFECT], width - others - 2 * len(kept) - 1)
     return [(column, widths[column.key]) for column in kept]
@@ -124,22 +128,33 @@ def _by_recipe(part: str, state: SessionState) -> str:
     return ", ".join(recipes.get(key, key) for key in keys) if keys else part
 
 
-def build_rows(state: SessionState, waiting: Collection[str] = ()) -> list[Row]:
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """The cells for an effect and for its bar, and the largest effect, whose bar is the longest."""
+
+    effect: int
+    bar: int
+    widest: float
+
+
+def _look(state: SessionState, width: int) -> _Look:
+    cells = {column.key: cells for column, cells in fitting_columns(width, name_width(state))}
+    return _Look(cells[EFFECT], cells.get("bar", BAR_WIDTH), widest_effect(state.trials.values(), state.stack))
+
+
+def build_rows(state: SessionState, waiting: Collection[str] = (), width: int = 80) -> list[Row]:
     """All rows: the baseline, the stack, candidates that ran, other trials, the other candidates, skipped recipes.
 
     Candidates are in the order of the plan. ``waiting`` names the trials that the person asked for and that have not
-    begun.
+    begun; ``width`` is the screen's.
     """
-    widest = widest_effect(state.trials.values(), state.stack)
+    look = _look(state, width)
     rows: list[Row] = []
     if state.baseline or state.running == BASELINE:
         rows.append(_baseline_row(state))
     if state.stack and (state.stack.settings or state.stack.pending):
-        rows.append(_stack_row(state, widest))
-    room = EFFECT_WIDTH + NAME_WIDTH - name_width(state)
-    candidates = {
-        name: _candidate_row(name, state, widest, room, waited_for=name in waiting) for name in state.candidates
-    }
+        rows.append(_stack_row(state, look))
+    candidates = {name: _candidate_row(name, state, look, waited_for=name in waiting) for name in state.candidates}
     ran = {name for name in candidates if state.running == name or state.has_run(name)}
     # Trials of no candidate: stacks, parts of stacks, repeats of the baseline, instruments.
     others = [name for name in state.logs if name != BASELINE and state.candidate(name) is None]
@@ -169,7 +184,7 @@ def _baseline_row(state: SessionState) -> Row:
     return _row(BASELINE, cells, log_path or baseline.result.log_path)
 
 
-def _stack_row(state: SessionState, widest: float) -> Row:
+def _stack_row(state: SessionState, look: _Look) -> Row:
     stack = state.stack
     assert stack is not None
     count = len(stack.settings)
@@ -179,7 +194,7 @@ def _stack_row(state: SessionState, widest: float) -> Row:
     cells = {
         "state": _marked(Content.styled("★", "$accent"), stack.result, stack.numerics, in_turn=stack.confirmed),
         "name": _plain(f"stack of {count}{'' if stack.confirmed else ', once'}", "bold"),  # measured once: no room
-        **_effect_cells(stack.comparison, widest),
+        **_effect_cells(stack.comparison, look),
         **_measured_cells(stack.step_ms, stack.result, stack.numerics),
     }
     return _row(STACK, cells, stack.result.log_path)
@@ -217,7 +232,7 @@ def _of_several_gpus(name: str, state: SessionState) -> str:
     return next((against_one_gpu(row) for row in rows if row.trial == name), "")
 
 
-def _candidate_row(name: str, state: SessionState, widest: float, room: int, *, waited_for: bool = False) -> Row:
+def _candidate_row(name: str, state: SessionState, look: _Look, *, waited_for: bool = False) -> Row:
     record = state.trials.get(name)
     log_path = state.logs.get(name, "") or (record.result.log_path if record else "")
     if state.running == name:
@@ -229,7 +244,7 @@ def _candidate_row(name: str, state: SessionState, widest: float, room: int, *, 
         return _row(name, cells, log_path)
     if record is None:
         return _row(name, _waiting_cells(name, state), log_path)
-    cells = _record_cells(record, widest, room)
+    cells = _record_cells(record, look)
     rejected = record.candidate.recipe in state.rejected
     cells["name"] = _plain(_named(name, state), "dim" if rejected or record.verdict is Verdict.SKIPPED else "")
     if rejected:
@@ -262,7 +277,7 @@ def _running_cells(name: str, state: SessionState) -> dict[str, Content]:
     }
 
 
-def _record_cells(record: TrialRecord, widest: float, room: int) -> dict[str, Content]:
+def _record_cells(record: TrialRecord, look: _Look) -> dict[str, Content]:
     symbol, colour = own_mark(record)
     style = f"${colour}" if record.verdict is not Verdict.SKIPPED else "dim"
     record = own_figures(record)
@@ -271,8 +286,8 @@ def _record_cells(record: TrialRecord, widest: float, room: int) -> dict[str, Co
     }
     if not record.result.measured:
         return cells | {"effect": _plain(_reason(record.result), style)}
-    added = _added(record.contribution, room) if record.contribution is not None else ""
-    effect = _effect_cells(record.contribution or record.comparison, widest, added)
+    added = _added(record.contribution, look.effect) if record.contribution is not None else ""
+    effect = _effect_cells(record.contribution or record.comparison, look, added)
     if record.contribution is None and not record.alone:
         effect["effect"] = _plain(effect_words(record), "dim")
     return cells | {**effect, **_measured_cells(record.step_ms, record.result, record.numerics)}
@@ -302,14 +317,14 @@ def _reason(result: TrialResult) -> str:
     return format_outcome(result)
 
 
-def _effect_cells(comparison: Comparison | None, widest: float, told: str = "") -> dict[str, Content]:
+def _effect_cells(comparison: Comparison | None, look: _Look, told: str = "") -> dict[str, Content]:
     if comparison is None:
         return {}
     _, colour = MARKS[comparison.verdict]
     style = "dim" if comparison.verdict is Verdict.NO_DIFFERENCE else f"${colour}"
     return {
         "effect": _plain(told or format_ratio(comparison), style),
-        "bar": Content.styled(interval_bar(comparison, widest, BAR_WIDTH), style),
+        "bar": Content.styled(interval_bar(comparison, look.widest, look.bar), style),
     }
 
 

@@ -98,7 +98,7 @@ class TrialsView(DecidingView):
 
     def show(self) -> None:
         state = self.context.state
-        every = build_rows(state, self.context.waiting)
+        every = build_rows(state, self.context.waiting, self.width)
         rows = rows_to_show(every, self.order, state)
         show_text(self.query_one("#tally", Static), self._tally(every, rows))
         waiting = waiting_text(state, "Candidates are chosen once the baseline is measured.")
