@@ -35,6 +35,7 @@ from advisor.experiment.scaling.moves import moves as scaling_moves
 from advisor.experiment.search import explore, search
 from advisor.experiment.state import SessionState
 from advisor.experiment.telling import Outbox, Teller
+from advisor.figures.formatting import counted
 from advisor.machine.hardware import inspect_hardware
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.recipe.settings import Settings
@@ -274,7 +275,7 @@ class Session:
         for problem in self.catalog.problems:
             self._outbox.warn(f"a recipe could not be loaded: {problem}")
         if self._damaged:
-            lost = "1 line" if self._damaged == 1 else f"{self._damaged} lines"
+            lost = counted(self._damaged, "line")
             self._outbox.warn(f"{lost} of the journal cannot be read; their measurements are repeated where needed")
         for recipe, decision in self.decisions().items():
             self._outbox.post(events.Decided(recipe, decision))  # in the journal already

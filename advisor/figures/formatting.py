@@ -339,8 +339,7 @@ def format_way(row: HabitRow) -> str:
 
 def format_found(findings: int, files: int) -> str:
     """``3 habits found in 2 files``."""
-    habits = "no habit" if not findings else "1 habit" if findings == 1 else f"{findings} habits"
-    return f"{habits} found in {'1 file' if files == 1 else f'{files} files'}"
+    return f"{counted(findings, 'habit') if findings else 'no habit'} found in {counted(files, 'file')}"
 
 
 def format_setting(key: str, value: Value) -> str:
@@ -382,10 +381,9 @@ def link_words(link: GpuLink) -> str:
     """The link of two GPUs: ``18 NVLinks 4.0, 478 GB/s each way``, or the path over PCIe."""
     if not link.nvlinks:
         return f"no NVLink, {link.path}" if link.path else "no NVLink"
-    count = "1 NVLink" if link.nvlinks == 1 else f"{link.nvlinks} NVLinks"
     version = f" {link.nvlink_version}" if link.nvlink_version else ""
     rate = link.nvlinks * link.nvlink_bytes_per_s if link.nvlink_bytes_per_s else None
-    return f"{count}{version}" + (f", {format_rate(rate, 'B')} each way" if rate else "")
+    return f"{counted(link.nvlinks, 'NVLink')}{version}" + (f", {format_rate(rate, 'B')} each way" if rate else "")
 
 
 def all_reduce_sentence(sweep: AllReduceSweep) -> str:

@@ -13,6 +13,7 @@ from advisor.experiment.objective import Yardstick
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
     MISSING,
+    counted,
     format_bytes,
     format_count,
     format_interval,
@@ -130,8 +131,7 @@ class HeadlessReporter:
     def _(self, event: events.SourceRead) -> Iterable[str]:
         if event.files:
             # Which of the findings matter is known once the loop has been inspected.
-            read = "1 file" if len(event.files) == 1 else f"{len(event.files)} files"
-            yield f"read {read} of your source, for habits that cost time"
+            yield f"read {counted(len(event.files), 'file')} of your source, for habits that cost time"
         yield from event.problems
 
     @_lines.register
@@ -157,9 +157,8 @@ class HeadlessReporter:
             known = {candidate.name for candidate in self.state.planned}
             added = [candidate for candidate in event.candidates if candidate.name not in known]
             return (f"{len(added)} more to try with the stack: {format_names(added)}",) if added else ()
-        count = len(event.candidates)
         skipped = f"; {len(event.skipped)} recipes skipped, with the reasons at the end" if event.skipped else ""
-        return (f"{count} {'candidate' if count == 1 else 'candidates'} to try{skipped}",)
+        return (f"{counted(len(event.candidates), 'candidate')} to try{skipped}",)
 
     @_lines.register
     def _(self, event: events.TrialMeasured) -> Iterable[str]:

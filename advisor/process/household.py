@@ -97,6 +97,12 @@ def _end_descendants() -> None:
         time.sleep(_ROUND_S)
 
 
+def kill(pid: int, *, group: bool = False) -> None:
+    """Kill a process, or the group that it leads. Nothing happens where it has ended, or is somebody else's."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        (os.killpg if group else os.kill)(pid, signal.SIGKILL)
+
+
 def leave() -> None:
     """Close the fork server's files in a child that is about to run the user's code, whose output must not reach it.
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import math
-import os
-import signal
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing import reduction
@@ -14,6 +12,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from advisor.process.channel import GarbageError, Inbox, send_message
+from advisor.process.household import kill
 from advisor.process.stacks import innermost_calls
 from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec, TrialKind, TrialSpec
 from advisor.runner import fork_server
@@ -67,8 +66,7 @@ class ForkedTrial:
 
     def kill(self) -> None:
         """End the trial's process."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
+        kill(self.pid)
 
 
 class Builder:
@@ -183,8 +181,7 @@ class Builder:
         self.usable = False
         self._connection.close()
         if self._process.pid is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            kill(self._process.pid, group=True)
             if self._process.is_alive():  # it may not lead a group of its own yet
                 self._process.kill()
             self._process.join(1.0)

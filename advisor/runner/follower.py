@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
+from advisor.figures.formatting import counted
 from advisor.process.household import OURS, SAFE_PATH
 from advisor.process.importing import program_of_rank
 
@@ -27,6 +28,6 @@ def follow(launch: Sequence[str], gpus: int, say: Callable[[str], None], patienc
         ended = subprocess.run(command, env=environment, check=False)  # noqa: S603 - our own interpreter
         if ended.returncode == 0:
             trials, last = trials + 1, time.monotonic()
-            say(f"took part in {trials} {'trial' if trials == 1 else 'trials'}")
+            say(f"took part in {counted(trials, 'trial')}")
         time.sleep(_PAUSE_S)
     say("no trial was asked for any more")

@@ -114,8 +114,7 @@ def end_strays(known: set[int]) -> None:
     for _ in range(_SWEEPS):
         strays = [child for child in children() if child not in known]
         for stray in strays:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(stray, signal.SIGKILL)
+            household.kill(stray)
         if not strays:
             return
         time.sleep(_SWEEP_EVERY_S)
@@ -220,8 +219,7 @@ class _Start:
 def _kill() -> None:
     pid = _pid()
     if pid is not None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
+        household.kill(pid)
         until = time.monotonic() + 1.0
         while _is_running() and time.monotonic() < until:
             time.sleep(_LOOK_EVERY_S / 5)

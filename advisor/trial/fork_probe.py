@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from advisor.portable.forked import read_independently
 from advisor.portable.loaders import copy_with
 from advisor.portable.plan import StepPlan
-from advisor.process.household import lead_own_group
+from advisor.process.household import kill, lead_own_group
 from advisor.recipe.rebuild import resize_batch
 from advisor.records import Mode
 from advisor.runtime.loop import Loop
@@ -213,7 +213,6 @@ def _read(reading: int) -> bytes:
 
 
 def _kill(child: int) -> None:
-    for end in (os.killpg, os.kill):  # it may not lead its group yet
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            end(child, signal.SIGKILL)
+    kill(child, group=True)
+    kill(child)  # it may not lead its group yet
     os.waitpid(child, 0)

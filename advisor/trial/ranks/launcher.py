@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import socket
 import sys
 import tempfile
@@ -225,12 +224,10 @@ class Launcher:
             with contextlib.suppress(OSError):
                 one.connection.close()
             if one.pid and not self._agent_ended():
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(one.pid, signal.SIGKILL)  # torchrun made each the leader of a session
+                household.kill(one.pid, group=True)  # torchrun made each the leader of a session
         if not self._agent_ended():
             self._await_agent(_SETTLING_S)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.agent, signal.SIGKILL)
+            household.kill(self.agent)
 
 
 def torchrun_arguments(spec: TrialSpec, folder: Path) -> list[str]:
