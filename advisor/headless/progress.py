@@ -41,6 +41,7 @@ from advisor.report.figures import (
     IN_TURN,
     STAGES,
     effect_words,
+    gpu_names,
     how_confirmed,
     noise_words,
     verdict_shown,
@@ -210,10 +211,8 @@ class HeadlessReporter:
 def _hardware_line(hardware: Hardware) -> str:
     """The machine in one line: its GPUs, its processor."""
     host = hardware.host
-    names = [gpu.name for gpu in hardware.gpus]
-    gpus = [f"{names.count(name)} x {name}" for name in dict.fromkeys(names)]
     memory = format_bytes(host.memory_total_bytes)
-    return ", ".join((*gpus, f"{host.cpu} with {host.usable_cores} usable cores", f"{memory} of memory"))
+    return ", ".join((*gpu_names(hardware), f"{host.cpu} with {host.usable_cores} usable cores", f"{memory} of memory"))
 
 
 def _workload_line(facts: Facts) -> str:

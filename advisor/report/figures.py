@@ -308,10 +308,13 @@ def energy_words(result: TrialResult, baseline: TrialResult | None = None) -> st
 
 def hardware_line(hardware: Hardware) -> str:
     """The machine in one line: its GPUs by name, or its processor."""
+    return ", ".join(gpu_names(hardware)) or f"{hardware.host.cpu}, {hardware.host.usable_cores} cores"
+
+
+def gpu_names(hardware: Hardware) -> list[str]:
+    """The machine's GPUs by name, with how many there are of each: ``8 x NVIDIA H200``."""
     names = [gpu.name for gpu in hardware.gpus]
-    if not names:
-        return f"{hardware.host.cpu}, {hardware.host.usable_cores} cores"
-    return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
+    return [f"{names.count(name)} x {name}" for name in dict.fromkeys(names)]
 
 
 def measured_on(state: SessionState) -> str:

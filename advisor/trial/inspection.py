@@ -433,9 +433,5 @@ def _of_modules(one: Any) -> list[Any]:
     if not isinstance(one, types.FunctionType) or is_of_library(one):
         return []
     used = [one.__globals__.get(name) for name in one.__code__.co_names]
-    modules = [part for part in used if isinstance(part, types.ModuleType) and not _is_library(part)]
+    modules = [part for part in used if isinstance(part, types.ModuleType) and not is_of_library(part)]
     return [getattr(module, name, None) for module in modules for name in one.__code__.co_names]
-
-
-def _is_library(module: types.ModuleType) -> bool:
-    return module.__name__.partition(".")[0] in ("torch", "numpy", "math", "functools", "itertools")

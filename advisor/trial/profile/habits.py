@@ -29,6 +29,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from advisor.files.paths import INSTALLED, PACKAGE, is_pythons_own
 from advisor.machine.device import backend_of
+from advisor.portable.contexts import evaluating
 from advisor.process.replaced import replaced
 from advisor.records import HabitRow, Profile, SyncPlace
 from advisor.runtime.compilation import uncompiled
@@ -104,7 +105,7 @@ def validation_rows(step: TrainStep, batch: Any, *, limit_s: float) -> tuple[Hab
         with grad_mode(way):
             step.loss(step.forward(batch), batch)
 
-    with _evaluating(step.model):
+    with evaluating(step.model):
         try:
             peaks = {way: peak_bytes(functools.partial(validate, way), step.device) for way in GRAD_MODES}
             times_s = _in_rounds(
@@ -173,18 +174,6 @@ def _with_plan(step: TrainStep, **changes: Any) -> TrainStep:
     other = copy.copy(step)
     other.plan = replace(step.plan, **changes)
     return other
-
-
-@contextlib.contextmanager
-def _evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Evaluation mode, and afterwards for each module the mode that it had: some may have been frozen."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 @dataclass(slots=True)
