@@ -10,6 +10,7 @@ from recipe_workload import components, refusal, run_code
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from advisor.portable.loader_epochs import READS_WITH
 from advisor.portable.plan import StepPlan
 from advisor.recipe import Components, Recipe, Stage
 from advisor.records import Mode
@@ -84,7 +85,7 @@ def described(model, optimizer, loader):
     loading += [
         context and context.get_start_method(),
         loader.worker_init_fn is None,
-        hasattr(loader.dataset, "__getitems__"),
+        hasattr(loader, READS_WITH),
     ]
     return tensors, modules, type(optimizer).__name__, groups, loading, process_state()
 
