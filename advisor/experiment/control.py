@@ -24,16 +24,12 @@ class Decision(StrEnum):
 
 
 class Decisions:
-    """The person's decisions so far, read and changed from any thread.
-
-    ``version`` grows with each change, also when one is taken back.
-    """
+    """The person's decisions so far, read and changed from any thread."""
 
     def __init__(self, known: Mapping[str, Decision] | None = None, values: Mapping[str, Value] | None = None) -> None:
         self._of = dict(known or {})
         self._values = dict(values or {})
         self._lock = threading.Lock()
-        self.version = 0
 
     def take(self, recipe: str, decision: Decision | None, value: Value | None = None) -> bool:
         """Take a decision on a recipe or one of its values, or take it back (None). Return whether anything changed."""
@@ -46,17 +42,7 @@ class Decisions:
                 self._of[recipe] = decision
             if value is not None:
                 self._values[recipe] = value
-            self.version += 1
             return True
-
-    def of(self, recipe: str) -> Decision | None:
-        """The decision on a recipe."""
-        with self._lock:
-            return self._of.get(recipe)
-
-    def rejects(self, recipe: str) -> bool:
-        """Whether a recipe is rejected."""
-        return self.of(recipe) is Decision.REJECTED
 
     def all(self) -> dict[str, Decision]:
         """Every decision that stands, the latest last."""

@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 from advisor.portable.plan import StepPlan
-from advisor.records import Bottleneck, Facts, Mode, Numerics, Phase, Skip, TrialRecord, Value, text_of
+from advisor.records import Bottleneck, Facts, Mode, Numerics, Phase, Skip, TrialRecord, Value
 from advisor.records.kinds import DEVICES
 from advisor.records.workload import NVIDIA_SINCE
 
@@ -269,10 +269,6 @@ class Recipe(ABC):
     def after(self, facts: Facts, record: TrialRecord) -> str:
         """The findings of a trial of this recipe besides its speed, in sentences for the advice; empty for nothing."""
         return ""
-
-    def describe(self, value: Value) -> str:
-        """The setting as a person reads it."""
-        return f"{self.key}: {text_of(value)}"
 
 
 _UNITS = {
