@@ -5,7 +5,6 @@ import pickle
 import random
 import sys
 import typing
-from collections.abc import Iterable
 
 import torch
 
@@ -61,8 +60,10 @@ def seed_host(seed: int) -> None:
 
 
 @contextlib.contextmanager
-def draws_kept(devices: Iterable[torch.device] = ()) -> typing.Iterator[None]:
-    """Give the generators of the host and of these devices their states back on leaving."""
+def draws_kept(*modules: torch.nn.Module) -> typing.Iterator[None]:
+    """Give the generators of the host, and of the GPUs that modules are on, their states back on leaving."""
+    tensors = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
+    devices = {tensor.device for tensor in tensors if tensor.device.type == "cuda"}
     draws = HostDraws()
     try:
         with torch.random.fork_rng(devices):

@@ -310,9 +310,8 @@ def undone(model: torch.nn.Module, loss: Any = None) -> Iterator[None]:
     finder = Finder()
     finder.look_at_call(loss)
     attributes, elsewhere = PythonState(modules, with_hooks=True), Values(finder.places.values())
-    devices = {tensor.device for tensor, _ in (*gradients, *buffers) if tensor.device.type == "cuda"}
     try:
-        with draws_kept(list(devices)), torch.compiler.set_stance("force_eager"):
+        with draws_kept(*wholes), torch.compiler.set_stance("force_eager"):
             yield
     finally:
         for parameter, gradient in gradients:

@@ -10,8 +10,9 @@ import warnings
 
 import torch
 
+from advisor.portable.host_draws import draws_kept
 from advisor.portable.python_state import PythonState
-from advisor.portable.tracing import CannotTraceError, LimitedTracer, inputs_to_trace, not_followed, random_streams_kept
+from advisor.portable.tracing import CannotTraceError, LimitedTracer, inputs_to_trace, not_followed
 
 LAYERS = (torch.nn.modules.conv._ConvNd, torch.nn.Linear)
 NORMS = (torch.nn.modules.batchnorm._BatchNorm, torch.nn.modules.instancenorm._InstanceNorm)
@@ -289,7 +290,7 @@ def kept_as_it_is(model: torch.nn.Module, training: bool) -> typing.Iterator[Non
         model.train(training)
         for module in frozen:
             module.training = False
-        with random_streams_kept(model):
+        with draws_kept(model):
             yield
     finally:
         state.put_back()
@@ -332,7 +333,7 @@ def example_calls(
     """Arguments to call a model with, the likeliest first; none when there is no batch to take them from."""
     device = next((tensor.device for tensor in itertools.chain(model.parameters(), model.buffers())), None)
     try:
-        with random_streams_kept(model):
+        with draws_kept(model):
             samples = few_samples(data)
     except Exception:  # a dataset may ask for other indices, a callable for another size: then there is no example
         return []

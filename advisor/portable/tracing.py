@@ -90,7 +90,7 @@ def trace(model: torch.nn.Module, limit_s: float = 10.0) -> torch.fx.GraphModule
     versions = written_versions(model)
     with buffers_put_back(model):
         try:
-            with random_streams_kept(model), own_functions_refused():
+            with draws_kept(model), own_functions_refused():
                 graph = LimitedTracer(limit_s).trace(model)
             freezes = before.is_other_now or written_versions(model) != versions
             traced = None if freezes else torch.fx.GraphModule(model, graph, type(model).__name__)
@@ -135,15 +135,6 @@ def trace_both(model: torch.nn.Module, limit_s: float = 10.0) -> list[torch.fx.G
     finally:
         for module, training in modes.items():
             module.training = training
-
-
-@contextlib.contextmanager
-def random_streams_kept(model: torch.nn.Module) -> typing.Iterator[None]:
-    """Afterwards PyTorch's generators of the host and of the model's GPUs, Python's and NumPy's are as they were."""
-    tensors = [*model.parameters(), *model.buffers()]
-    devices = {tensor.device for tensor in tensors if tensor.device.type == "cuda"}
-    with draws_kept(devices):
-        yield
 
 
 @contextlib.contextmanager
