@@ -32,12 +32,8 @@ def taken_up(session_id: str, asked: Request | None, *, anew: bool) -> tuple[Req
 
 
 def _request_of(asked: Request | None, past: PastSession) -> Request:
-    withheld = past.withheld_arguments
-    if withheld and (asked is None or not asked.target.arguments):
-        raise UsageError(
-            f"the target's arguments held secrets ({', '.join(withheld)}), which a session does not keep.",
-            f"Give them again: `perf-advisor {past.request.target.target} --resume -- …`.",
-        )
+    if asked is None or not asked.target.arguments:
+        past.check_arguments()
     return past.request if asked is None else asked.continuing(past.request)
 
 

@@ -38,6 +38,7 @@ MOST_HOST_ELEMENTS = 65_536
 MOST_EAGER_STEPS = 3_000  # between two captures
 # Changes of the optimizer's options, each soon after the last, before an update is left outside the graph.
 MOST_OPTION_CHANGES = 1
+WRITES_INTO_BATCH = "the step writes into the batch that it is given"
 GRADIENT = operator.attrgetter("grad")
 
 
@@ -318,7 +319,7 @@ class GraphedStep:
         elif drew and self._is_drawn(batch):
             changed = DRAWS
         elif wrote:
-            changed = "the step writes into the batch that it is given"
+            changed = WRITES_INTO_BATCH
         if changed:
             self.patience.look(changed)
 

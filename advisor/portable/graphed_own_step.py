@@ -8,7 +8,7 @@ import torch
 
 from advisor.portable.capturing import as_if_captured, masks_as_given, own_copy
 from advisor.portable.dependence import DRAWS
-from advisor.portable.graphed import GraphedStep, writes_to
+from advisor.portable.graphed import WRITES_INTO_BATCH, GraphedStep, writes_to
 from advisor.portable.host_draws import AllHostDraws
 from advisor.portable.nested import copy_of_batch, tensors_of
 from advisor.portable.observed_step import ObservedStep, address_of
@@ -132,7 +132,7 @@ class GraphedOwnStep(GraphedStep):
         elif watches and state.draws() != draws:
             self._refuse(DRAWS)
         elif list(map(writes_to, given)) != versions:
-            self._refuse("the step writes into the batch that it is given")
+            self._refuse(WRITES_INTO_BATCH)
         else:
             self._look_after(state, observed, result)
         if not self.refusal:

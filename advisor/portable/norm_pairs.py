@@ -12,7 +12,7 @@ import torch
 
 from advisor.portable.host_draws import draws_kept
 from advisor.portable.python_state import PythonState
-from advisor.portable.tracing import CannotTraceError, LimitedTracer, inputs_to_trace, not_followed
+from advisor.portable.tracing import TOO_LONG_TO_TRACE, CannotTraceError, LimitedTracer, inputs_to_trace, not_followed
 
 LAYERS = (torch.nn.modules.conv._ConvNd, torch.nn.Linear)
 NORMS = (torch.nn.modules.batchnorm._BatchNorm, torch.nn.modules.instancenorm._InstanceNorm)
@@ -86,7 +86,7 @@ class Deadline(torch.overrides.TorchFunctionMode):
         self, func: typing.Any, types: typing.Any, args: typing.Any = (), kwargs: typing.Any = None
     ) -> typing.Any:
         if time.monotonic() > self.deadline:
-            raise CannotTraceError("has too many operations to trace in reasonable time")
+            raise CannotTraceError(TOO_LONG_TO_TRACE)
         return func(*args, **(kwargs or {}))
 
 

@@ -13,6 +13,8 @@ from advisor.portable.host_draws import draws_kept
 from advisor.portable.layouts import have_equal_values
 from advisor.portable.python_state import PythonState
 
+TOO_LONG_TO_TRACE = "has too many operations to trace in reasonable time"
+
 
 class CannotTraceError(ValueError):
     """A model cannot be traced; the message is the rest of a sentence that begins with the model."""
@@ -66,7 +68,7 @@ class LimitedTracer(torch.fx.Tracer):
     def create_node(self, *args: typing.Any, **kwargs: typing.Any) -> torch.fx.Node:
         """One more operation in the graph."""
         if time.monotonic() > self._deadline:
-            raise CannotTraceError("has too many operations to trace in reasonable time")
+            raise CannotTraceError(TOO_LONG_TO_TRACE)
         return super().create_node(*args, **kwargs)
 
 

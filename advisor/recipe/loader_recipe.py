@@ -12,6 +12,7 @@ from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Skip, Value
 
 # Smallest share of a step that phases must take for a gain to be visible. Unitless.
 LEAST_SHARE = 0.01
+NO_LOADER = "the data does not come from a DataLoader"
 
 
 def little_time_in(facts: Facts, phases: Collection[Phase]) -> Skip | None:
@@ -46,7 +47,7 @@ class LoaderRecipe(Recipe):
         """The values for a loader that can be made again, or why there are none to try."""
         loader = facts.workload.loader
         if loader is None:
-            return Skip("the data does not come from a DataLoader")
+            return Skip(NO_LOADER)
         return Skip(loader.copy_problem) if loader.copy_problem else self.values_for(loader, facts)
 
 

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from advisor.figures.formatting import format_bytes
 from advisor.recipe.contract import TRAINING, Recipe, Stage
+from advisor.recipe.loader_recipe import NO_LOADER
 from advisor.records import Bottleneck, Facts, Skip, Value
 
 STRATEGY = "parallel.strategy"
@@ -79,7 +80,7 @@ def why_not_sharded(facts: Facts) -> str:
 def why_no_uneven_lengths(facts: Facts) -> str:
     """The reason that no GPU waits for the longer samples of another; empty where one may."""
     if facts.workload.loader is None:
-        return "the data does not come from a DataLoader"
+        return NO_LOADER
     if not facts.workload.varying_shapes:
         return "the first batches are of one shape, so no GPU waits for longer samples"
     return ""

@@ -31,6 +31,7 @@ from advisor.runtime.loop import Loop, is_loader
 from advisor.runtime.optimizers import optimizers_in
 from advisor.runtime.tuning import Tuning
 from advisor.trial.measurement.clock import batch_samples
+from advisor.trial.measurement.draws import no_batch
 from advisor.trial.measurement.probe import sample_of
 
 COMPILED_MODEL = ".pt2"
@@ -156,7 +157,7 @@ def _batches(data: Any, device: torch.device, *, of_size: int | None = None) -> 
             if of_size is None or batch_samples(batch, of_size) == of_size:
                 yield batch
         if batch is None:
-            raise TargetError("the DataLoader yields no batch.", "Check its dataset, sampler and drop_last.")
+            raise no_batch()
 
 
 def _check_finite(result: Any) -> None:

@@ -92,18 +92,12 @@ def _go_on_with(then: Then) -> int:
 
 def _as_it_was(past: PastSession) -> Request:
     """The request of a session, if it would measure the same today."""
-    target = past.request.target.target
-    if past.withheld_arguments:
-        names = ", ".join(past.withheld_arguments)
-        raise UsageError(
-            f"the target's arguments held secrets ({names}), which a session does not keep.",
-            f"Give them again: `perf-advisor {target} --resume -- …`.",
-        )
+    past.check_arguments()
     request = with_its_config(past.request, past, given=False)
     if changed := "; ".join(changes(request, past)):
         raise UsageError(
             f"the session {past.session_id} measured something else: {changed}.",
-            f"Undo that, or measure anew: `perf-advisor {target}`.",
+            f"Undo that, or measure anew: `perf-advisor {past.request.target.target}`.",
         )
     return request
 

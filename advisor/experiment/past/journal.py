@@ -144,6 +144,15 @@ class PastSession:
     withheld: tuple[str, ...] = ()
     withheld_arguments: tuple[str, ...] = ()
 
+    def check_arguments(self) -> None:
+        """Raise UsageError where the target's arguments are not all known."""
+        if self.withheld_arguments:
+            names = ", ".join(self.withheld_arguments)
+            raise UsageError(
+                f"the target's arguments held secrets ({names}), which a session does not keep.",
+                f"Give them again: `perf-advisor {self.request.target.target} --resume -- …`.",
+            )
+
 
 def open_session(session_id: str | None = None) -> PastSession:
     """A past session by its id (or its unique beginning), the latest when None. Raises UsageError."""

@@ -68,7 +68,7 @@ def first_batches(
 def check_batches(batches: list[Any], *, of_loader: bool) -> None:
     """Raise TargetError where there is nothing in the first batches that a step could be run on."""
     if not batches:
-        raise TargetError("the DataLoader yields no batch.", "Check its dataset, sampler and drop_last.")
+        raise no_batch()
     for turn, batch in enumerate(batches, 1):
         which = f"batch {turn} of the DataLoader" if of_loader else "the batch"
         tensors = list(tensors_of(batch))
@@ -222,6 +222,11 @@ def check_batch_size(data: Any) -> None:
         next(iter(_copied(loader, 0)), None)
     if not sizes:
         raise RefusedError(f"{type(data).__name__} reads its samples in its own way: data.batch_size changes nothing")
+
+
+def no_batch() -> TargetError:
+    """Return the error for a loader without batches."""
+    return TargetError("the DataLoader yields no batch.", "Check its dataset, sampler and drop_last.")
 
 
 def loader_failure(error: BaseException, turn: int) -> TargetError:

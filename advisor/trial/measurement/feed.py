@@ -17,7 +17,7 @@ from advisor.records import BatchPrint
 from advisor.runtime.loop import batches_in, is_loader
 from advisor.target.entrypoint import one_line, user_frames
 from advisor.trial.measurement.data_prints import print_of
-from advisor.trial.measurement.draws import begun_early, loader_failure
+from advisor.trial.measurement.draws import begun_early, loader_failure, no_batch
 
 # Characters of a batch's description; enough for about six tensors.
 _LONGEST_TEXT = 160
@@ -163,7 +163,7 @@ class Feed:
 
     def _empty(self) -> TargetError:
         if not self._served:
-            return TargetError("the DataLoader yields no batch.", "Check its dataset, sampler and drop_last.")
+            return no_batch()
         return TargetError(
             f"the DataLoader yields nothing after its first {self._served} batches: its dataset can be read once only.",
             "Let the dataset's __iter__ start from the beginning each time, or give build() one batch.",

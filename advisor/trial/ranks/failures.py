@@ -36,7 +36,7 @@ _WAITING_CALLS = ("_engine_run_backward", "distributed_c10d.py", "in synchronize
 _INNERMOST = 2
 _TAIL_BYTES = 2**16
 _SEES_LOG = "The trial's log has the whole story."
-_OWN_GROUP = "Return the plain model and loader from build(): perf-advisor starts the ranks and divides the batches."
+RETURN_PLAIN = "Return the plain model and loader from build(): perf-advisor starts the ranks and divides the batches."
 
 
 def blames_another(result: TrialResult | None) -> bool:
@@ -52,7 +52,7 @@ def of_rank(rank: int, result: TrialResult | None) -> TrialResult:
         reason = UNUSED_PARAMETERS
         hint = "Set `parallel.find_unused_parameters: true`, or leave these layers out of the model."
     elif _TWICE in reason:
-        hint = _OWN_GROUP
+        hint = RETURN_PLAIN
     return replace(result, reason=f"rank {rank}: {reason}", hint=hint)
 
 

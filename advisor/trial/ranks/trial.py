@@ -42,6 +42,7 @@ from advisor.trial.measurement.draws import seed_all
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.measurement.probe import PROBE_LIMIT_S, PROBE_STEPS, probe_batches
 from advisor.trial.ranks.communication import Communication, Peers, all_reduce_sweep, communication_of
+from advisor.trial.ranks.failures import RETURN_PLAIN
 from advisor.trial.ranks.launcher import WAITING
 from advisor.trial.timed_loop import components_of, resident_data, set_mode, settle_loss, stepper
 
@@ -156,7 +157,7 @@ class RankTrial:
             try:
                 return spread_loader(components.data, components.plan, rank, ranks, seed)
             except ValueError as problem:
-                raise TargetError(f"the batches cannot be divided: {problem}.", _PLAIN) from problem
+                raise TargetError(f"the batches cannot be divided: {problem}.", RETURN_PLAIN) from problem
         if not divides:
             return components.data
         samples = batch_samples(components.data, 0)
@@ -292,13 +293,10 @@ def samples_in(data: Any) -> int | None:
     return len(dataset) if hasattr(dataset, "__len__") else None
 
 
-_PLAIN = "Return the plain model and loader from build(): perf-advisor starts the ranks and divides the batches."
-
-
 def _check_plain(loop: Loop) -> None:
     """Raise TargetError for a workload that is spread over ranks already, or cannot be."""
     if loop.spread_already:
-        raise TargetError(f"{loop.spread_already}.", _PLAIN)
+        raise TargetError(f"{loop.spread_already}.", RETURN_PLAIN)
     if loop.step is not None:
         raise TargetError(
             "the step is your own, and what several GPUs change happens inside it.",
