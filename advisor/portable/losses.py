@@ -15,7 +15,7 @@ from advisor.portable.host_draws import draws_kept
 from advisor.portable.nested import map_tensors, tensors_of
 from advisor.portable.owners import is_installed
 from advisor.portable.places import Values, value_of_cell
-from advisor.portable.python_state import PythonState
+from advisor.portable.python_state import PythonState, buffers_kept
 from advisor.portable.read_code import calls, names_of_globals
 
 MODEL_NAMES = frozenset({"model", "net", "network", "module"})
@@ -305,22 +305,18 @@ def undone(model: torch.nn.Module, loss: Any = None) -> Iterator[None]:
     """
     wholes = [model, *modules_of_loss(loss)]
     gradients = [(parameter, parameter.grad) for whole in wholes for parameter in whole.parameters()]
-    buffers = [(buffer, buffer.detach().clone()) for whole in wholes for buffer in whole.buffers()]
     modules = [module for whole in wholes for module in whole.modules()]
     finder = Finder()
     finder.look_at_call(loss)
     attributes, elsewhere = PythonState(modules, with_hooks=True), Values(finder.places.values())
     try:
-        with draws_kept(*wholes), torch.compiler.set_stance("force_eager"):
+        with buffers_kept(*wholes), draws_kept(*wholes), torch.compiler.set_stance("force_eager"):
             yield
     finally:
         for parameter, gradient in gradients:
             parameter.grad = gradient
         elsewhere.put_back()
         attributes.put_back()
-        with torch.no_grad():
-            for buffer, value in buffers:
-                buffer.copy_(value)
 
 
 def parameters_of_loss(loss: Callable[..., Any]) -> list[inspect.Parameter]:

@@ -2,6 +2,7 @@
 
 import argparse
 import collections
+import contextlib
 import itertools
 import operator
 import types
@@ -9,6 +10,7 @@ import typing
 
 import torch
 
+from advisor.portable.layouts import have_equal_values
 from advisor.portable.owners import is_of_library
 
 # Containers and objects that are looked into, at most, and things in each of them. Counts: more are data.
@@ -45,6 +47,19 @@ class PythonState:
         """Give all of them the contents that they had. What was written into a tensor stays."""
         for holder, contents in self.held:
             give_contents(holder, contents)
+
+
+@contextlib.contextmanager
+def buffers_kept(*modules: torch.nn.Module) -> typing.Iterator[None]:
+    """Give the buffers of modules their values back on leaving."""
+    buffers = [(buffer, buffer.detach().clone()) for module in modules for buffer in module.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in buffers:
+                if not have_equal_values(buffer, value):
+                    buffer.copy_(value)
 
 
 def holders_in(modules: typing.Iterable[torch.nn.Module]) -> list[typing.Any]:

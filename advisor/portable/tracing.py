@@ -10,8 +10,7 @@ import typing
 import torch
 
 from advisor.portable.host_draws import draws_kept
-from advisor.portable.layouts import have_equal_values
-from advisor.portable.python_state import PythonState
+from advisor.portable.python_state import PythonState, buffers_kept
 
 TOO_LONG_TO_TRACE = "has too many operations to trace in reasonable time"
 
@@ -90,7 +89,7 @@ def trace(model: torch.nn.Module, limit_s: float = 10.0) -> torch.fx.GraphModule
     refuse_options_and_hooks(model)
     before = PythonState(model.modules(), with_hooks=True)
     versions = written_versions(model)
-    with buffers_put_back(model):
+    with buffers_kept(model):
         try:
             with draws_kept(model), own_functions_refused():
                 graph = LimitedTracer(limit_s).trace(model)
@@ -114,19 +113,6 @@ def refuse_options_and_hooks(model: torch.nn.Module) -> None:
         raise CannotTraceError("has a forward with optional arguments, whose absence a trace does not notice")
     if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
         raise CannotTraceError("has forward hooks, which a trace would lose")
-
-
-@contextlib.contextmanager
-def buffers_put_back(model: torch.nn.Module) -> typing.Iterator[None]:
-    """Afterwards the model's buffers have the values from before."""
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for buffer, value in buffers:
-                if not have_equal_values(buffer, value):
-                    buffer.copy_(value)
 
 
 def trace_both(model: torch.nn.Module, limit_s: float = 10.0) -> list[torch.fx.GraphModule]:
