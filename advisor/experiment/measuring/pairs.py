@@ -6,9 +6,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
+from typing import TYPE_CHECKING
 
 from advisor.records import Outcome, TrialResult, TrialSpec
-from advisor.runner.trials import Runner
+
+if TYPE_CHECKING:
+    from advisor.runner.trials import Runner  # the app imports this module before it starts a trial
 
 # Time to have left for another pair, as a multiple of the longest so far. Unitless.
 _LIKE_BEFORE = 1.2
