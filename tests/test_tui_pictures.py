@@ -14,5 +14,7 @@ OF_VIEWS = [view.id for view in VIEWS]
 @pytest.mark.parametrize("name", OF_VIEWS)
 def test_picture(snap_compare, name, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLORTERM", "truecolor")
     (tmp_path / "tuned.yaml").touch()
     assert is_unchanged(snap_compare, name, LARGE)

@@ -35,7 +35,7 @@ from advisor.tui.messages import Decided, EventsWaiting, ExportSaved, RetryWante
 from advisor.tui.result import AppResult, Then, bug_of, result_of, result_of_recorded
 from advisor.tui.sessions import ComparisonScreen, SessionsScreen
 from advisor.tui.steering import GpusQuestion, Steering
-from advisor.tui.theme import ADVISOR_THEME, BREAKPOINTS, THEMES
+from advisor.tui.theme import BREAKPOINTS, use_themes
 from advisor.tui.toasts import MOST_TOASTS, Toast, ToastingApp, toast_for
 from advisor.tui.views import view_info
 from advisor.tui.views.base import View
@@ -101,9 +101,7 @@ class AdvisorApp(ToastingApp):
         self.gpus_question = GpusQuestion(self)
         self._stopping = False
         self._then: Then | None = None
-        for theme in THEMES:
-            self.register_theme(theme)
-        self.theme = ADVISOR_THEME.name
+        use_themes(self)
 
     # --- the session's side: any thread ----------------------------------------------------------------------
 

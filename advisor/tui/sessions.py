@@ -19,7 +19,7 @@ from advisor.experiment.state import SessionState
 from advisor.report.comparison import Changes, Measured, compare, summary
 from advisor.report.verdict import result_line
 from advisor.tui.text import DIM, shortened
-from advisor.tui.theme import ADVISOR_THEME, BREAKPOINTS
+from advisor.tui.theme import BREAKPOINTS, use_themes
 
 _NONE = "There is no recorded session yet: `perf-advisor demo` makes one."
 _NO_OTHER = "There is no other recorded session."
@@ -196,6 +196,5 @@ class SessionPicker(App[str]):
     HORIZONTAL_BREAKPOINTS = BREAKPOINTS
 
     def on_mount(self) -> None:
-        self.register_theme(ADVISOR_THEME)
-        self.theme = ADVISOR_THEME.name
+        use_themes(self)
         self.push_screen(SessionsScreen("Open a session"), self.exit)

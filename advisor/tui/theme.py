@@ -1,7 +1,11 @@
-"""The app's own themes, dark and light; all of Textual's others can be chosen from the palette."""
+"""The app's own themes: dark, light, and one of sixteen colours; the palette offers all of Textual's others."""
 
 from __future__ import annotations
 
+import os
+from typing import Any
+
+from textual.app import App
 from textual.theme import Theme
 
 ADVISOR_THEME = Theme(
@@ -55,6 +59,42 @@ ADVISOR_LIGHT_THEME = Theme(
         "input-selection-background": "#1f5fbf 25%",
     },
 )
+# Colours that a terminal of sixteen has. Of those above, the accent would become the red of an error there.
+ADVISOR_SIXTEEN_THEME = Theme(
+    name="advisor-16",
+    primary="#8888ff",
+    secondary="#c0c0c0",
+    accent="#55ffff",
+    foreground="#e5e5e5",
+    background="#000000",
+    surface="#000000",
+    panel="#000000",
+    success="#55ff55",
+    warning="#ffff55",
+    error="#ff5555",
+    dark=True,
+    variables={
+        "border": "#c0c0c0",
+        "border-blurred": "#555555",
+        "footer-key-foreground": "#55ffff",
+        "footer-background": "#000000",
+        "block-cursor-background": "#0000aa",
+        "block-cursor-foreground": "#ffffff",
+        "block-cursor-blurred-background": "#555555",
+        "block-cursor-blurred-foreground": "#ffffff",
+    },
+)
 # The narrowest screens of each class of styles, as Textual declares them.
 BREAKPOINTS = [(0, "-narrow"), (100, "-broad")]
-THEMES = (ADVISOR_THEME, ADVISOR_LIGHT_THEME)
+THEMES = (ADVISOR_THEME, ADVISOR_LIGHT_THEME, ADVISOR_SIXTEEN_THEME)
+
+
+def use_themes(app: App[Any]) -> None:
+    """Begin with the theme that TEXTUAL_THEME names, or with ours for as many colours as the terminal has."""
+    for theme in THEMES:
+        app.register_theme(theme)
+    ours = ADVISOR_SIXTEEN_THEME if app.console.color_system == "standard" else ADVISOR_THEME
+    app.theme = ours.name  # first: Textual has begun with the name that was asked for, before there was such a theme
+    asked = os.environ.get("TEXTUAL_THEME", "")
+    if asked in app.available_themes:
+        app.theme = asked

@@ -23,6 +23,14 @@ def rare_collections():
 
 
 @pytest.fixture(autouse=True)
+def many_colours(monkeypatch):
+    """The terminal has all colours, whatever the tests run in."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLORTERM", "truecolor")
+    monkeypatch.delenv("TEXTUAL_THEME", raising=False)
+
+
+@pytest.fixture(autouse=True)
 def no_idle_sleep(monkeypatch):
     """A key that is pressed is waited for as long as the app is at work, not as long as it could be."""
     for module in ("app", "pilot"):

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import io
+import os
 import re
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 from statistics import median
 
 import pytest
 import tui_histories as histories
+from rich.color import Color as RichColor
+from rich.color import ColorSystem
 from rich.console import Console
 from rich.segment import Segments
 from textual.color import Color
 from textual.events import Key
 from tui_fakes import make_app
-from tui_pilot import SMALL, drive, screen_text, settle
+from tui_pilot import LARGE, SMALL, drive, screen_text, settle
 
 from advisor.experiment import events
 from advisor.records import Outcome
@@ -79,6 +85,44 @@ async def test_sixteen_colours_are_enough() -> None:
         assert codes & set(range(30, 38)) or codes & set(range(90, 98))
 
     await drive(histories.whole(), check, toasts=False)
+
+
+async def test_the_accent_is_no_error_where_there_are_sixteen_colours(monkeypatch) -> None:
+    """The terminal says how many it has; what it is sent for the accent is none of the reds."""
+    monkeypatch.delenv("COLORTERM", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    app, _ = make_app(histories.whole())
+    async with app.run_test(size=LARGE):
+        sent = {
+            name: RichColor.parse(app.theme_variables[name]).downgrade(ColorSystem.STANDARD).number
+            for name in ("accent", "success", "warning", "error", "primary", "foreground", "background")
+        }
+        assert len(set(sent.values())) == len(sent), sent
+
+
+BEGIN = """
+import asyncio, sys
+sys.path[:0] = sys.argv[1:]
+from tui_fakes import make_app
+
+async def begin():
+    app, _ = make_app([])
+    async with app.run_test():
+        print(app.theme, app.screen.styles.background.hex)
+
+asyncio.run(begin())
+"""
+
+
+@pytest.mark.parametrize(("asked", "begins"), [("advisor-light", "advisor-light #FBFBFC"), ("?", "advisor #0F1218")])
+def test_the_person_may_name_a_theme_to_begin_with(asked, begins) -> None:
+    """In a process of its own: Textual reads the variable when it is imported."""
+    here = Path(__file__).parent
+    command = [sys.executable, "-c", BEGIN, str(here), str(here.parent)]
+    done = subprocess.run(
+        command, env={**os.environ, "TEXTUAL_THEME": asked}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == begins
 
 
 def _luminance(colour: str) -> float:
