@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import itertools
 import warnings
 
@@ -19,6 +20,7 @@ from advisor.portable.compiled_module import (
     without_graphs,
 )
 from advisor.portable.plan import StepPlan
+from advisor.runtime.compilation import collect_rarely_while_compiling
 from advisor.runtime.step import InferStep, TrainStep
 from advisor.runtime.tuning import Tuning
 
@@ -233,3 +235,21 @@ def test_unfreezing_layers_keeps_what_else_was_compiled(settings):
 
     torch.testing.assert_close(trained(tuned=True), trained(tuned=False))
     assert len(made) == 1
+
+
+def test_collections_are_rarer_while_code_is_compiled_and_then_as_before():
+    usual, seen = gc.get_threshold(), []
+
+    def backend(graph, _):
+        seen.append(gc.get_threshold())
+        return graph
+
+    torch.compiler.reset()
+    for _ in range(2):
+        collect_rarely_while_compiling()
+    try:
+        torch.compile(nn.Linear(2, 2), backend=backend)(torch.ones(1, 2))
+        assert seen == [(100 * usual[0], *usual[1:])]
+        assert gc.get_threshold() == usual
+    finally:
+        torch.compiler.reset()

@@ -18,7 +18,7 @@ from advisor.portable.plan import AROUND_LOSS, StepPlan
 from advisor.portable.steps import InferStep, OwnStep, TrainStep, mover_of
 from advisor.recipe import Components
 from advisor.records import Mode
-from advisor.runtime.compilation import compiled
+from advisor.runtime.compilation import collect_rarely_while_compiling, compiled
 from advisor.runtime.optimizers import optimizers_in
 
 __all__ = [
@@ -43,6 +43,7 @@ def finish_components(components: Components) -> None:
     if plan.compiles_with != "none":
         if plan.attention_backend != "auto":
             tell_attention_apart()
+        collect_rarely_while_compiling()
         components.model = compiled(components.model, plan)
     settle_optimizers(components)
 
