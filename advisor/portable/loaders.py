@@ -153,9 +153,10 @@ def keep_draws(copied: typing.Any, loader: typing.Any, began: bool) -> None:
     """
     held = vars(copied).pop("_get_iterator", None)
     ours = hasattr(held, "lives_on")  # of another copy of this code too, as where two settings' code is in one file
-    once = copied.num_workers > 0 and (held.once if ours else not loader.num_workers)
+    had = ours and (held.once or held.lives_on or held.draws_once)  # workers of another kind than its owner's
+    once = copied.num_workers > 0 and (held.once if had else not loader.num_workers)
     lives_on = copied.persistent_workers and (began or (ours and held.lives_on))
-    draws_once = held.draws_once if ours else bool(loader.num_workers and loader.persistent_workers)
+    draws_once = held.draws_once if had else bool(loader.num_workers and loader.persistent_workers)
     draws_once = draws_once and not copied.persistent_workers
     if once or lives_on or draws_once or hasattr(copied, READS_WITH):
         copied._get_iterator = IteratorsOf(copied, once, lives_on, draws_once)
