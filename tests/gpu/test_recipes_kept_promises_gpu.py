@@ -12,7 +12,7 @@ from test_recipes_kept_promises import OF_ADAM, cases, components, kept, run
 
 from advisor.records import Mode
 
-pytestmark = pytest.mark.gpu  # some of cases() have pytest.mark.compile as well
+pytestmark = pytest.mark.gpu  # some of cases() have pytest.mark.compile or pytest.mark.process as well
 
 
 @pytest.fixture(autouse=True)
