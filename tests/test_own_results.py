@@ -1,4 +1,4 @@
-"""What a step of the user's own returns is what its callers get, captured or not."""
+"""A step of the user's own gives its callers the results that it returns, captured or not."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class AnyMove(Protocol):
 
 
 class Knowledge(Protocol):
-    """What is known, on one GPU or on several."""
+    """All that the search knows at one moment; there is one kind for one GPU and one for several."""
 
     def after(self, move: Any, evidence: Any, /) -> Self:
         """Return the knowledge with the evidence of a move added."""

@@ -40,7 +40,7 @@ class LossCall:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What a loop did up to its last update that was seen; behind that the next round begins."""
+    """One round of a loop: what it did from its start to the last update that was seen."""
 
     calls: tuple[ModelCall, ...]
     backward_passes: int
