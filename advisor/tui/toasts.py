@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from textual import on
 from textual.app import App
-from textual.notifications import Notification, SeverityLevel
+from textual.notifications import Notify, SeverityLevel
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
@@ -87,33 +88,10 @@ def _said_toast(said: events.Said, before: SessionState) -> Toast | None:
 
 
 class ToastingApp(App[AppResult]):
-    """An app in which older toasts make room for newer ones."""
+    """An app in which the oldest toasts make room for a newer one."""
 
-    _notices: tuple[Notification, ...] = ()
-
-    def notify(
-        self,
-        message: str,
-        *,
-        title: str = "",
-        severity: SeverityLevel = "information",
-        timeout: float | None = None,
-        markup: bool = True,
-    ) -> None:
-        """Show a toast. The oldest make room where there are too many."""
-        newest = Notification(message, title, severity, timeout or self.NOTIFICATION_TIMEOUT, markup)
-        shown = [notice for notice in self._notices if not notice.has_expired]
-        added = [newest]
-        if len(shown) >= MOST_TOASTS:
-            self.clear_notifications()
-            shown, added = [], [*shown[1 - MOST_TOASTS :], newest]
-        self._notices = (*shown, *added)
-        for each in added:
-            super().notify(
-                each.message, title=each.title, severity=each.severity, timeout=each.time_left, markup=each.markup
-            )
-
-    def clear_notifications(self) -> None:
-        """Take all toasts from the screen."""
-        self._notices = ()
-        super().clear_notifications()
+    @on(Notify)
+    def _make_room(self) -> None:
+        """Take the oldest away just before Textual adds the newest, however many came at once."""
+        for notice in list(self._notifications)[: 1 - MOST_TOASTS]:
+            self._unnotify(notice, refresh=False)

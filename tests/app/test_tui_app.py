@@ -16,6 +16,7 @@ from textual.binding import Binding
 from textual.command import CommandList, CommandPalette
 from textual.widget import Widget
 from textual.widgets import Input, Static
+from textual.widgets._toast import Toast
 from tui_fakes import make_app
 from tui_keys import KEYS
 from tui_pilot import SIZES, SMALL, drive, screen_text, settle, trial_cell
@@ -26,6 +27,7 @@ from advisor.records import Outcome
 from advisor.tui.app import AdvisorApp
 from advisor.tui.result import AppResult
 from advisor.tui.screens import FailureScreen, HelpScreen
+from advisor.tui.toasts import MOST_TOASTS
 from advisor.tui.views import VIEWS, view_class
 from advisor.tui.widgets.fact_list import FactList
 from advisor.tui.widgets.key_footer import KeyFooter
@@ -139,6 +141,17 @@ async def test_retry_from_the_advice_and_from_the_trials() -> None:
         await pilot.press("3", "home", "down", "down", "down", "down", "t")
         await settle(pilot)
         assert control.calls[-1] == ("retry", histories.AUTOCAST.candidate.name)
+
+    await drive(histories.whole(), check)
+
+
+async def test_of_many_notices_at_once_the_newest_have_a_toast() -> None:
+    async def check(pilot, app, control) -> None:
+        for number in range(2 * MOST_TOASTS):
+            app.notify(str(number))
+        await settle(pilot)
+        shown = [toast.render().plain for toast in app.screen.query(Toast)]
+        assert shown == [str(number) for number in range(MOST_TOASTS, 2 * MOST_TOASTS)]
 
     await drive(histories.whole(), check)
 
