@@ -12,7 +12,8 @@ from named_models import TINY, failure, load, one_step, refuse_the_network, shap
 from advisor.records import Mode, TargetSpec
 from advisor.target.hubs import hf_batches
 from advisor.target.hubs.contract import options_of
-from advisor.target.hubs.hf_batches import _ModelInputs, class_for, hf_samples
+from advisor.target.hubs.hf_batches import _ModelInputs, hf_samples
+from advisor.target.hubs.hf_classes import class_for
 from advisor.target.hubs.hf_names import architecture_in, architecture_of
 from advisor.target.hubs.huggingface import _config, _with_options
 from advisor.target.normalise import normalise
@@ -240,7 +241,9 @@ def test_what_a_default_configuration_lacks_can_be_given():
     assert "prediction_length" in error.message
     assert "`-- prediction_length=2`" in error.hint
     assert "behind --" in error.hint
-    assert "prediction_length" not in failure("hf:time_series_transformer", "prediction_length=8").message
+    loop = load("hf:time_series_transformer", "prediction_length=8", batch_size=2)
+    assert loop.data["future_values"].shape == (2, 8)
+    assert torch.isfinite(one_step(loop))
 
 
 @pytest.mark.usefixtures("transformers")

@@ -37,6 +37,8 @@ _TRAIN_PASSES = 3
 _COUNTED = 2
 # A training step this many times as long as is made for gets one sample, where the model takes one. Unitless.
 _FAR_TOO_LONG = 10
+# Parameters of the largest model that is tried on a batch with contents. A count: a second or two on one core.
+_MOST_TRIED = 500_000_000
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
@@ -107,16 +109,51 @@ def counted_run(model: nn.Module, batch: Any) -> tuple[Any, int] | None:
 
 def refuses(model: nn.Module, batch: Any) -> bool:
     """Whether a model cannot take a batch, as far as its shapes show; not where it only lacks the contents."""
+    return _told_by_shapes(model, batch) is False
+
+
+def takes(model: nn.Module, batch: Any) -> bool:
+    """Whether a model can take a batch: by its shapes, or by a forward pass where the model looks at the contents."""
+    by_shapes = _told_by_shapes(model, batch)
+    if by_shapes is not None or sum(parameter.numel() for parameter in model.parameters()) > _MOST_TRIED:
+        return by_shapes is not False
+    training = [module for module in model.modules() if module.training]
+    split = splitter(model, with_target=False)(batch)
+    model.eval()
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            model(*split.args, **split.kwargs)
+    except Exception:  # whatever code it has runs here
+        return False
+    finally:
+        for module in training:
+            module.training = True
+    return True
+
+
+def _told_by_shapes(model: nn.Module, batch: Any) -> bool | None:
+    """Whether a model can take a batch, by its shapes; None where it looks at contents, which are not there."""
     try:
         _run_without_contents(model, batch)
     except Exception as error:  # as above
-        return "meta" not in str(error)  # the device of tensors without contents, in all of PyTorch's own complaints
-    return False
+        return None if "meta" in str(error) else False  # the device of tensors without contents, as PyTorch names it
+    return True
 
 
 def _run_without_contents(model: nn.Module, batch: Any) -> tuple[Any, int]:
+    """The output and the operations of a forward pass, without masks where the model can do without them."""
+    bare = _without_masks(batch)
+    try:
+        return _run_on_meta(model, bare)
+    except (TypeError, AttributeError):  # as of a model that looks at a mask that is None
+        if bare is batch or len(bare) == len(batch):
+            raise
+        return _run_on_meta(model, batch)
+
+
+def _run_on_meta(model: nn.Module, batch: Any) -> tuple[Any, int]:
     twin = without_contents(model)
-    split = splitter(model, with_target=False)(map_tensors(lambda tensor: tensor.to("meta"), _without_masks(batch)))
+    split = splitter(model, with_target=False)(map_tensors(lambda tensor: tensor.to("meta"), batch))
     with torch.no_grad(), torch.random.fork_rng(devices=[]), FlopCounterMode(display=False) as counter:
         output = twin(*split.args, **split.kwargs)
     return output, counter.get_total_flops()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -17,7 +18,10 @@ from advisor.portable.nested import map_tensors
 from advisor.records import TargetSpec
 from advisor.target.guess import generator_for, noise, typed, whole_numbers
 from advisor.target.hubs.contract import Samples, check_input
-from advisor.target.sizing import counted_run, refuses
+from advisor.target.hubs.hf_beside import BESIDE, Make, bins_first, together_of, with_a_channel
+from advisor.target.hubs.hf_classes import labels_of, text_of
+from advisor.target.hubs.hf_series import future, past
+from advisor.target.sizing import counted_run, refuses, takes
 
 # Usual length of a text: tokens. Longer ones are possible with --input.
 _USUAL_LENGTH = 512
@@ -36,10 +40,13 @@ _USUAL_VOCABULARY = 128  # of a model that takes characters without a table of t
 _TRIED = 2  # samples of a batch by which inputs are chosen
 # Parts of a configuration that are about images and sounds, the first that says something being heard.
 _PARTS = ("vision_config", "audio_config", "encoder_config", "encoder", "backbone_config")
+# Inputs whose length may be chosen.
+_OF_A_LENGTH = frozenset({"input_ids", "flattened_patches"})
+# Labels that a loss matches with what was found in an image, by scipy.
+_MATCHED = frozenset({"boxes", "masks"})
 
 _ADAMW = partial(torch.optim.AdamW, lr=1e-5)
 
-Make = Callable[[int], dict[str, Any]]
 MakeLabels = Callable[[int, dict[str, Any]], dict[str, Any]]
 
 
@@ -47,10 +54,11 @@ def hf_samples(model: Any, spec: TargetSpec, *, train: bool) -> Samples:
     """Batches of keyword arguments for a ``PreTrainedModel``. Raises TargetError where its inputs are unknown."""
     _give_a_start(model.config)
     longest = _ModelInputs(model, spec, _longest(model))
-    first = _samples(longest, train=train)
     if spec.input_shape is not None:
-        return first
-    shorter = [replace(longest, length=n) for n in _SHORTER if n < longest.length and "input_ids" in longest.inputs(1)]
+        return _samples(longest, train=train)
+    of_a_length = not _only_length(text_of(model.config)) and not _OF_A_LENGTH.isdisjoint(longest.inputs(1))
+    shorter = [replace(longest, length=length) for length in _SHORTER if length < longest.length and of_a_length]
+    first = _samples(longest, train=train)
     if longest.sees_larger_than(_USUAL_SIDE):
         smaller = replace(shorter[-1] if shorter else longest, side=_USUAL_SIDE)
         shorter += [smaller] if not smaller.refuses(smaller.inputs) else []
@@ -65,7 +73,7 @@ def prompts(model: Any, spec: TargetSpec, length: int) -> Make:
 
 def longest_text(model: Any) -> int:
     """The number of positions that the configuration gives a model; a usual number where it names none."""
-    config = model.config.get_text_config()
+    config = text_of(model.config)
     named = (getattr(config, name, None) for name in ("max_position_embeddings", "n_positions"))
     return next((positions for positions in named if isinstance(positions, int) and positions > 1), _NO_LIMIT)
 
@@ -73,7 +81,7 @@ def longest_text(model: Any) -> int:
 def _give_a_start(config: Any) -> None:
     """Say with which token a decoder starts and pads; configurations that no checkpoint came with leave it open."""
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
-        config.decoder_start_token_id = getattr(config.get_text_config(), "pad_token_id", None) or 0
+        config.decoder_start_token_id = getattr(text_of(config), "pad_token_id", None) or 0
     if config.is_encoder_decoder and getattr(config, "pad_token_id", None) is None:
         config.pad_token_id = 0
 
@@ -107,9 +115,17 @@ def _has_a_loss(model: Any, make: Make) -> bool:
     return isinstance(loss, torch.Tensor) and loss.numel() == 1
 
 
+def _only_length(config: Any) -> int:
+    """The length of each text of a model whose positions are in a grid; 0 for others."""
+    grid = getattr(config, "axial_pos_shape", None)
+    return math.prod(grid) if grid and getattr(config, "axial_pos_embds", True) else 0
+
+
 def _longest(model: Any) -> int:
-    """The usual length of a text, or as many positions as the model has."""
-    config = model.config.get_text_config()
+    """The usual length of a text, or as many positions as the model has; the only one where it takes no other."""
+    config = text_of(model.config)
+    if only := _only_length(config):
+        return only
     named = (getattr(config, name, None) for name in ("max_position_embeddings", "n_positions"))
     tables = (
         module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
@@ -118,14 +134,6 @@ def _longest(model: Any) -> int:
     )
     # A table of 512 whose first rows are for padding has fewer.
     return min([_USUAL_LENGTH, *(n for n in (*named, *tables) if isinstance(n, int) and n > 1)])
-
-
-def _together(makes: list[Make]) -> Make:
-    return lambda size: {name: value for make in makes for name, value in make(size).items()}
-
-
-def _with_a_channel(make: Make) -> Make:
-    return lambda size: {name: value[:, None] for name, value in make(size).items()}
 
 
 @dataclass(frozen=True)
@@ -143,7 +151,7 @@ class _ModelInputs:
 
     @property
     def text(self) -> Any:
-        return self.config.get_text_config()
+        return text_of(self.config)
 
     @property
     def accepted(self) -> Any:
@@ -170,9 +178,25 @@ class _ModelInputs:
     def inputs(self) -> Make:
         """Makes the inputs of a batch: the first of the alternatives that the model does not refuse."""
         alternatives = self._alternatives()
-        if len(alternatives) == 1 or self.shape:
-            return alternatives[0]
-        return next((make for make in alternatives if not self.refuses(make)), alternatives[0])
+        whole = [make for make in alternatives if not self._missing(make)]
+        if not whole:
+            raise self._unknown(self._missing(alternatives[-1]))
+        if len(whole) == 1 or self.shape:
+            return whole[0]
+        return next((make for make in whole if takes(self.model, self._tried(make))), whole[0])
+
+    def _missing(self, make: Make) -> list[str]:
+        """The names of inputs that the model requires and that are not made."""
+        made = make(1)
+        kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        named = [name for name, parameter in self.accepted.items() if parameter.kind in kinds]
+        return [name for name in named if self._requires(name) and name not in made]
+
+    def _unknown(self, named: list[str]) -> TargetError:
+        return TargetError(
+            f"the inputs of {type(self.model).__name__} are not known: it is called with {', '.join(named[:6])}.",
+            "Return (model, batch) from a build() of your own, with a dict of these as the batch.",
+        )
 
     def sees_larger_than(self, side: int) -> bool:
         """Whether the batches have images, each one alone, of more pixels a side."""
@@ -180,27 +204,47 @@ class _ModelInputs:
         return images is not None and images.dim() == 4 and images.shape[-1] > side
 
     def refuses(self, make: Make) -> bool:
-        """Whether the model cannot take these inputs, with labels where it takes some."""
+        """Whether the model cannot take these inputs, with labels where it takes some, as far as shapes show."""
+        return refuses(self.model, self._tried(make))
+
+    def _tried(self, make: Make) -> dict[str, Any]:
         batch, labels = make(_TRIED), self.labels()
-        return refuses(self.model, {**batch, **(labels(_TRIED, batch) if labels else {})})
+        batch.update(labels(_TRIED, batch) if labels else self.decoder(_TRIED, batch))
+        return batch
 
     def _alternatives(self) -> list[Make]:
+        """Makers of inputs: the main ones, all together, sounds and spectrograms the other way; then with the rest."""
+        makers = {name: partial(make, self) for name, make in _MAKERS.items() if name in self.accepted}
         main = self.model.main_input_name
-        makers: dict[str, Make] = {
-            "input_ids": self._texts,
-            "pixel_values": self._images,
-            "pixel_values_videos": self._videos,
-            "input_values": self._sound,
-            "input_features": self._spectrograms,
-        }
-        if main not in makers or main not in self.accepted:
+        main = main if main in makers else next((name for name in makers if self._requires(name)), "")
+        if not main:
             return [self._dummies()]
-        accepted = [make for name, make in makers.items() if name in self.accepted]
-        together = _together(accepted) if len(accepted) > 1 else None
+        together = together_of(list(makers.values())) if len(makers) > 1 else None
         if together and self._compares():
-            return [together]
-        mono = _with_a_channel(makers[main]) if main == "input_values" else None
-        return [makers[main], *filter(None, (together, mono))]
+            ways = [together]
+        else:
+            mono = with_a_channel(makers[main]) if main == "input_values" else None
+            ways = [makers[main], *filter(None, (together, mono))]
+        if "input_features" in makers:
+            ways += [bins_first(make) for make in ways]
+        wholes = [self._with_rest(make, all_of_it=True) for make in ways]
+        more = [whole for make, whole in zip(ways, wholes, strict=True) if whole(1).keys() != make(1).keys()]
+        return [*(self._with_rest(make, all_of_it=False) for make in ways), *more]
+
+    def _requires(self, name: str) -> bool:
+        return name in self.accepted and self.accepted[name].default is inspect.Parameter.empty
+
+    def _with_rest(self, make: Make, *, all_of_it: bool) -> Make:
+        """Inputs with the masks and boxes that a model requires beside them; with ``all_of_it`` those it may take."""
+
+        def made(size: int) -> dict[str, Any]:
+            batch = make(size)
+            for name, kind in BESIDE.items():
+                if name in self.accepted and name not in batch and (all_of_it or self._requires(name)):
+                    batch.update(kind(name, batch))
+            return batch
+
+        return made
 
     def _compares(self) -> bool:
         """Whether a model takes pairs of a text and an image or sound, which it tells from other pairs."""
@@ -210,7 +254,9 @@ class _ModelInputs:
     def vocabulary(self) -> int:
         """The number of tokens that there are."""
         said = _said_by(self.text, "vocab_size")
-        return said if isinstance(said, int) else _USUAL_VOCABULARY
+        tables = (module.num_embeddings for module in self.model.modules() if isinstance(module, nn.Embedding))
+        # The part that a configuration says it of may be left out of the model.
+        return min(said, max(tables, default=said)) if isinstance(said, int) else _USUAL_VOCABULARY
 
     def _texts(self, size: int) -> dict[str, Any]:
         shape = self.shape or (self.length,)
@@ -235,12 +281,17 @@ class _ModelInputs:
                 f"Give a shorter one, as in --input {size}x{longest}.",
             )
 
-    def _tokens(self, *shape: int) -> torch.Tensor:
+    @property
+    def decoding(self) -> Any:
+        """The part of the configuration that is about decoded tokens."""
+        return self.config.get_text_config(decoder=True)
+
+    def _tokens(self, *shape: int, below: int | None = None) -> torch.Tensor:
         """Token ids without special ones, such as padding, to which models react."""
         special = [getattr(self.text, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")]
         low = [i for i in special if isinstance(i, int) and 0 <= i < 10]
-        tokens = whole_numbers(self.vocabulary, *shape, at_least=max(low, default=-1) + 1)
-        for special_id in (*special, getattr(self.config, "image_token_id", None)):
+        tokens = whole_numbers(below or self.vocabulary, *shape, at_least=max(low, default=-1) + 1)
+        for special_id in (*special, *_special_ids(self.config)):
             if isinstance(special_id, int):
                 tokens[tokens == special_id] = max(low, default=-1) + 1
         return tokens
@@ -274,6 +325,23 @@ class _ModelInputs:
         shape = self.shape or (frames, self.get("num_channels", "in_chans", default=3), side, side)
         return {"pixel_values_videos": noise(size, *shape)}
 
+    def _flattened(self, size: int) -> dict[str, Any]:
+        """The patches of an image, each with its row and its column, which begin with one, in front."""
+        side, columns = self.get("patch_size", default=_USUAL_PATCH), max(1, math.isqrt(self.length))
+        values = self.get("patch_embed_hidden_size", default=self.get("num_channels", default=3) * side * side)
+        shape = self.shape or (self.length, values + 2)
+        patches = noise(size, *shape)
+        places = torch.arange(shape[0])
+        patches[..., 0], patches[..., 1] = places // columns + 1, places % columns + 1
+        return {"flattened_patches": patches}
+
+    def _series(self, size: int) -> dict[str, Any]:
+        return {name: values for name, values in past(self.config, size, self.shape).items() if self._takes(name)}
+
+    def _takes(self, name: str) -> bool:
+        """Whether a series' part is needed: the values, what has no default, and features that are there."""
+        return name == "past_values" or self._requires(name)
+
     def _sound(self, size: int) -> dict[str, Any]:
         bins, longest, channels = self.get("num_mel_bins"), self.get("max_length"), self.get("audio_channels")
         if self.shape:
@@ -302,11 +370,7 @@ class _ModelInputs:
     def _dummies(self) -> Make:
         dummies = {name: value for name, value in (self.model.dummy_inputs or {}).items() if name in self.accepted}
         if not dummies:
-            raise TargetError(
-                f"the inputs of {type(self.model).__name__} are not known: it is called with "
-                f"{', '.join(list(self.accepted)[:6])}.",
-                "Return (model, batch) from a build() of your own, with a dict of these as the batch.",
-            )
+            raise self._unknown(list(self.accepted))
         return lambda size: {
             name: value[:1].expand(size, *value.shape[1:]).clone() if isinstance(value, torch.Tensor) else value
             for name, value in dummies.items()
@@ -316,7 +380,8 @@ class _ModelInputs:
         """The decoder's inputs where there are no labels that it could start from."""
         if not self.config.is_encoder_decoder or "decoder_input_ids" not in self.accepted:
             return {}
-        tokens = self._tokens(size, self._decoded(batch))
+        several = _said_by(self.decoding, "num_codebooks") or 1  # of a sound, decoded side by side
+        tokens = self._tokens(size * several, self._decoded(batch), below=_said_by(self.decoding, "vocab_size"))
         start = self.get("decoder_start_token_id", default=0)
         tokens[:, 0] = start
         return {"decoder_input_ids": tokens}
@@ -342,12 +407,18 @@ class _ModelInputs:
             "pairs": lambda size, batch: {"return_loss": True},
             "boxes": lambda size, batch: {"labels": [self._boxes() for _ in range(size)]},
             "masks": lambda size, batch: self._masks(size, batch["pixel_values"].shape[-2:]),
+            "future": lambda size, batch: {n: v for n, v in future(self.config, batch).items() if n in self.accepted},
         }
         kind = "pairs" if self._compares() else labels_of(self.model)
         known = makers.get(kind)
         if kind in _MATCHED and not has_scipy():
             return None
-        wanted = {"span": "start_positions", "pairs": "return_loss", "masks": "mask_labels"}.get(kind, "labels")
+        wanted = {
+            "span": "start_positions",
+            "pairs": "return_loss",
+            "masks": "mask_labels",
+            "future": "future_values",
+        }.get(kind, "labels")
         return known if wanted in self.accepted else None
 
     def _boxes(self) -> dict[str, torch.Tensor]:
@@ -381,76 +452,25 @@ class _ModelInputs:
         return whole_numbers(self.config.num_labels, *shape)
 
 
-# transformers' tables of classes, by what their labels are; the first that knows an architecture decides its class.
-_TASKS = {
-    "SEQ_TO_SEQ_CAUSAL_LM": "decoded tokens",
-    "SPEECH_SEQ_2_SEQ": "decoded tokens",
-    "MASKED_LM": "tokens",
-    "CAUSAL_LM": "tokens",
-    "CTC": "characters",
-    "ZERO_SHOT_IMAGE_CLASSIFICATION": "pairs",
-    "IMAGE_CLASSIFICATION": "class",
-    "VIDEO_CLASSIFICATION": "class",
-    "AUDIO_CLASSIFICATION": "class",
-    "SEMANTIC_SEGMENTATION": "pixels",
-    "OBJECT_DETECTION": "boxes",
-    "SEQUENCE_CLASSIFICATION": "class",
-    "TOKEN_CLASSIFICATION": "token classes",
-    "QUESTION_ANSWERING": "span",
-    "MULTIPLE_CHOICE": "choice",
-    "DEPTH_ESTIMATION": "",
-    "IMAGE_TEXT_TO_TEXT": "tokens",
-    "IMAGE_SEGMENTATION": "",
-    "UNIVERSAL_SEGMENTATION": "masks",
-    "PRETRAINING": "",
+_MAKERS = {
+    "input_ids": _ModelInputs._texts,
+    "pixel_values": _ModelInputs._images,
+    "pixel_values_videos": _ModelInputs._videos,
+    "input_values": _ModelInputs._sound,
+    "input_features": _ModelInputs._spectrograms,
+    "flattened_patches": _ModelInputs._flattened,
+    "past_values": _ModelInputs._series,
 }
-# Labels that a loss matches with what was found in an image, by scipy.
-_MATCHED = frozenset({"boxes", "masks"})
+#: Inputs that can be made for a model by its configuration.
+INPUTS = frozenset(_MAKERS)
+
+
+def _special_ids(config: Any) -> Iterator[int]:
+    """The ids of tokens that stand for something else than text, such as an image."""
+    named = ((name, value) for name, value in vars(config).items() if name.endswith(("_token_id", "_token_index")))
+    return (value for _, value in named if isinstance(value, int))
 
 
 def has_scipy() -> bool:
     """Whether scipy can be imported."""
     return importlib.util.find_spec("scipy") is not None
-
-
-def class_for(transformers: Any, config: Any) -> Any:
-    """The class that a configuration was saved from, else the first of its architecture, with a head before without."""
-    saved = config.architectures or ()
-    for name in (*saved, *_classes_of(config.model_type)):
-        kind = getattr(transformers, name, None)
-        if kind is not None and (name in saved or not _is_pretrained_on_labels(kind)):
-            return kind
-    raise TargetError(
-        f"transformers has no model for the configuration {type(config).__name__}.",
-        "Return the model itself from a build() of your own.",
-    )
-
-
-def _is_pretrained_on_labels(kind: Any) -> bool:
-    """Whether a class is for pretraining on labels of several kinds, which only its processor makes."""
-    named = inspect.signature(kind.forward).parameters
-    return kind.__name__.endswith("ForPreTraining") and any("labels" in name for name in named)
-
-
-def labels_of(model: Any) -> str:
-    """The kind of labels that a model's head is trained on; empty where that is unknown."""
-    names = [kind.__name__ for kind in type(model).__mro__]
-    for task, labels in _TASKS.items():
-        known = {name for value in _table(f"MODEL_FOR_{task}").values() for name in _names(value)}
-        if any(name in known for name in names):
-            return labels
-    return ""
-
-
-def _classes_of(model_type: str) -> list[str]:
-    tables = [*(f"MODEL_FOR_{task}" for task in _TASKS), "MODEL"]
-    return [name for table in tables for name in _names(_table(table).get(model_type, ()))]
-
-
-def _table(name: str) -> dict[str, Any]:
-    tables = importlib.import_module("transformers.models.auto.modeling_auto")
-    return getattr(tables, f"{name}_MAPPING_NAMES", {})
-
-
-def _names(value: Any) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(value)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -19,7 +20,8 @@ from torch import nn
 from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
 from advisor.target.hubs.contract import Adapted, Adapter, Samples, nearest, options_of
-from advisor.target.hubs.hf_batches import class_for, hf_samples, longest_text, prompts
+from advisor.target.hubs.hf_batches import INPUTS, hf_samples, longest_text, prompts
+from advisor.target.hubs.hf_classes import class_for, has_forward, text_of
 from advisor.target.hubs.hf_names import architecture_of
 from advisor.target.sizing import runs_on_gpu
 
@@ -29,6 +31,8 @@ _TRAIN_COPIES = 4
 _MOST_OF_MEMORY = 0.8
 # What transformers says of weights that do not fit a configuration: the option that would leave them out.
 _OTHER_SHAPES = "ignore_mismatched_sizes"
+# What a model raises that is made of a configuration without some of its values.
+_INCOMPLETE = (ValueError, TypeError, AttributeError, KeyError, IndexError)
 _USUAL_VOCABULARY = 32  # of models of sounds and proteins
 
 
@@ -53,14 +57,14 @@ class HuggingFace(Adapter):
         model, origin = _model(transformers, config, name, spec)
         if new_tokens:
             return generating(model, new_tokens, spec, [*notes, origin])
-        return Adapted(model=model.train(), notes=[*notes, origin])
+        return _whole_or_part(model.train(), [*notes, origin])
 
     def workload(self, value: Any, spec: TargetSpec) -> Any:
         """Make a workload of a configuration, a class of models, or a Trainer."""
         import transformers
 
         if isinstance(value, transformers.PretrainedConfig):
-            return Adapted(model=_random_weights(transformers, value, spec), notes=["random weights"])
+            return _whole_or_part(_random_weights(transformers, value, spec), ["random weights"])
         if isinstance(value, type) and issubclass(value, transformers.PreTrainedModel):
             return _of_class(value)
         if any(kind.__module__ == "transformers.trainer" for kind in type(value).__mro__):
@@ -76,6 +80,25 @@ class HuggingFace(Adapter):
         if not isinstance(plain, transformers.PreTrainedModel):
             return None
         return hf_samples(plain, spec, train=train)
+
+
+def _whole_or_part(model: Any, notes: list[str]) -> Adapted:
+    """A model; of one that has no forward pass of its own, since it only generates, its largest part that has one."""
+    if has_forward(type(model)):
+        return Adapted(model=model, notes=notes)
+    parts = [part for part in model.modules() if hasattr(part, "main_input_name") and _can_be_called(part)]
+    part = max(parts, key=lambda part: sum(p.numel() for p in part.parameters()), default=model)
+    told = (
+        f"{type(model).__name__} has no forward pass of its own: its largest part, {type(part).__name__}, is measured"
+    )
+    return Adapted(model=part, notes=[*notes, told] if part is not model else notes)
+
+
+def _can_be_called(model: Any) -> bool:
+    """Whether a model has a forward pass that requires no other inputs than those that can be made."""
+    named = inspect.signature(model.forward).parameters
+    required = {name for name, p in named.items() if p.default is p.empty and p.kind is not p.VAR_KEYWORD}
+    return has_forward(type(model)) and required <= INPUTS and not INPUTS.isdisjoint(named)
 
 
 def _of_class(kind: Any) -> Adapted | None:
@@ -101,12 +124,23 @@ def _config(transformers: Any, name: str, spec: TargetSpec) -> tuple[Any, list[s
             f"Type `hf download {name}` first (a gated model needs `hf auth login`), or name an architecture"
             f"{f', such as hf:{near[0]}' if near else ', such as hf:bert'}.",
         )
-    config = _with_usual_vocabulary(transformers.CONFIG_MAPPING[kind]())
+    config = _with_usual_vocabulary(_default(transformers, kind))
     note = (
         f"{name} is not on this machine: the default configuration of {kind} stands in for it "
         f"(`hf download {name}` fetches it)"
     )
     return config, [note] if name != kind else []
+
+
+def _default(transformers: Any, kind: str) -> Any:
+    """The default configuration of an architecture. Raises TargetError for one that is made of others' only."""
+    try:
+        return transformers.CONFIG_MAPPING[kind]()
+    except _INCOMPLETE as error:
+        raise TargetError(
+            f"{kind} has no default configuration: {' '.join(str(error).split())[:160]}",
+            "Give a folder with its config.json, as in hf:./FOLDER; `hf download NAME` fetches one.",
+        ) from error
 
 
 def _read_config(transformers: Any, path: Path, shown: str) -> Any:
@@ -128,7 +162,7 @@ def _with_options(config: Any, options: dict[str, Any], name: str) -> Any:
     own = {key: value for key, value in options.items() if hasattr(config, key)}
     if own and not config.name_or_path:
         config = _with_usual_vocabulary(type(config)(**own))
-    parts = (config, config.get_text_config())  # a model of text and images keeps its layers' sizes apart
+    parts = (config, text_of(config))  # a model of text and images keeps its layers' sizes apart
     for key, value in options.items():
         holder = next((part for part in parts if hasattr(part, key)), None)
         if holder is None:
@@ -141,7 +175,7 @@ def _with_options(config: Any, options: dict[str, Any], name: str) -> Any:
 
 def _with_usual_vocabulary(config: Any) -> Any:
     """A default configuration with a vocabulary where only a checkpoint says it, and which token is for padding."""
-    text = config.get_text_config()
+    text = text_of(config)
     if getattr(text, "vocab_size", 0) is None:
         text.vocab_size = _USUAL_VOCABULARY
         if text.pad_token_id is None:
@@ -183,7 +217,7 @@ def _lacking(told: str, config: Any) -> str:
 def _of_config(kind: Any, config: Any) -> nn.Module:
     try:
         model: nn.Module = kind(config)
-    except ValueError as error:  # a default configuration may lack what each checkpoint says
+    except _INCOMPLETE as error:  # a default configuration may lack what each checkpoint says
         raise TargetError(
             f"{kind.__name__} cannot be made of this configuration: {' '.join(str(error).split())[:160]}",
             f"Give what it lacks behind --, as in `-- {_lacking(str(error), config)}`, or a folder with a config.json.",

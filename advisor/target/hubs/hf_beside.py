@@ -1,0 +1,55 @@
+"""Inputs that Hugging Face models take beside others, such as masks and boxes, and inputs put another way round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+Make = Callable[[int], dict[str, Any]]
+
+
+def together_of(makes: list[Make]) -> Make:
+    """The inputs of several makers in one batch."""
+    return lambda size: {name: value for make in makes for name, value in make(size).items()}
+
+
+def bins_first(make: Make) -> Make:
+    """Spectrograms with their bins before their frames, and the other way round."""
+    return lambda size: {n: value.mT if n == "input_features" else value for n, value in make(size).items()}
+
+
+def _mask(name: str, batch: dict[str, Any]) -> dict[str, Any]:
+    """A mask that hides nothing: for each position of a text, sample of a sound, frame, or pixel."""
+    if name == "pixel_mask":
+        images = batch.get("pixel_values")
+        return {} if images is None else {name: torch.ones(len(images), *images.shape[-2:], dtype=torch.long)}
+    if (features := batch.get("input_features")) is not None:
+        length = max(features.shape[1:])  # a spectrogram has more frames than bins
+    else:
+        length = next((batch[n].shape[-1] for n in ("input_ids", "input_values") if n in batch), 0)
+    size = next(len(value) for value in batch.values() if isinstance(value, torch.Tensor))
+    return {name: torch.ones(size, length, dtype=torch.long)} if length else {}
+
+
+def _boxes_of_words(name: str, batch: dict[str, Any]) -> dict[str, Any]:
+    """The place of each word on a page: its left, upper, right and lower edge, as shares of the page."""
+    if "input_ids" not in batch:
+        return {}
+    return {name: torch.tensor([0.25, 0.25, 0.75, 0.5]).expand(*batch["input_ids"].shape, 4).clone()}
+
+
+# Inputs that come with others.
+BESIDE: dict[str, Callable[[str, dict[str, Any]], dict[str, Any]]] = {
+    "attention_mask": _mask,
+    "input_features_mask": _mask,
+    "padding_mask": _mask,
+    "pixel_mask": _mask,
+    "bbox": _boxes_of_words,
+}
+
+
+def with_a_channel(make: Make) -> Make:
+    """Inputs with a dimension for the one channel of a sound."""
+    return lambda size: {name: value[:, None] for name, value in make(size).items()}

@@ -1,0 +1,61 @@
+"""Made-up time series for the models of Hugging Face that forecast: what was, what is to come, and their features."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from advisor.target.guess import noise, whole_numbers
+
+_USUAL_STEPS = 512  # of a model that takes a series of any length
+_USUAL_HORIZON = 24
+
+
+def past(config: Any, size: int, shape: tuple[int, ...] | None) -> dict[str, torch.Tensor]:
+    """All that a model may be given of the past. ``shape``: of one series, as ``--input`` gives it."""
+    own = shape or (_steps(config), *_channels(config))
+    return {
+        "past_values": noise(size, *own),
+        "past_observed_mask": torch.ones(size, *own),
+        "past_values_padding": torch.zeros(size, own[0], dtype=torch.long),
+        "past_time_features": noise(size, own[0], _count(config, "num_time_features")),
+        "static_real_features": noise(size, _count(config, "num_static_real_features")),
+        "static_categorical_features": _categories(config, size),
+        "freq": torch.zeros(size, 1, dtype=torch.long),
+    }
+
+
+def future(config: Any, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The values that a model is trained to forecast, in as many channels as it forecasts."""
+    size, channels = batch["past_values"].shape[0], batch["past_values"].shape[2:]
+    horizon = _count(config, "prediction_length") or _count(config, "horizon_length") or _USUAL_HORIZON
+    return {
+        "future_values": noise(size, horizon, *channels),
+        "future_observed_mask": torch.ones(size, horizon, *channels),
+        "future_time_features": noise(size, horizon, _count(config, "num_time_features")),
+    }
+
+
+def _steps(config: Any) -> int:
+    """The steps of the past: the context, and before it the longest lag that the model looks back from its start."""
+    lags: list[int] = getattr(config, "lags_sequence", None) or [0]
+    return min(_count(config, "context_length") or _USUAL_STEPS, _USUAL_STEPS) + max(lags)
+
+
+def _channels(config: Any) -> tuple[int, ...]:
+    """The dimension of several series side by side; none for a model of a single one."""
+    if channels := _count(config, "num_input_channels"):
+        return (channels,)
+    several = _count(config, "input_size")
+    return (several,) if several > 1 else ()
+
+
+def _categories(config: Any, size: int) -> torch.Tensor:
+    kinds = getattr(config, "cardinality", None) or [1]
+    return whole_numbers(max(1, min(kinds)), size, _count(config, "num_static_categorical_features"))
+
+
+def _count(config: Any, name: str) -> int:
+    value = getattr(config, name, None)
+    return value if isinstance(value, int) else 0

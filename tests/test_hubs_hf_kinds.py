@@ -1,0 +1,130 @@
+"""Inputs of Hugging Face models beside text, images and sound: series, patches, boxes, masks, codebooks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from named_models import failure, load, one_step, refuse_the_network, shapes
+
+from advisor.records import Mode, TargetSpec
+from advisor.target.normalise import normalise
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch):
+    refuse_the_network(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def transformers():
+    return pytest.importorskip("transformers")
+
+
+SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+SMALL_TEXT = {**SMALL, "vocab_size": 50, "max_position_embeddings": 34}
+SERIES = {"d_model": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "ffn_dim": 16, "context_length": 32}
+SMALL_CODEC = {"model_type": "encodec", "codebook_size": 32, "num_filters": 2, "hidden_size": 8, "num_lstm_layers": 1}
+PIX2STRUCT = {"hidden_size": 16, "d_kv": 8, "d_ff": 16, "num_heads": 2}
+
+
+def loop_of(transformers, kind, options, mode=None):
+    config = getattr(transformers, f"{kind}Config")(**options)
+    loop = normalise(config, TargetSpec(f"hf:{kind}", "/", device="cpu", batch_size=2, mode=mode))
+    loop.model.train(loop.mode is Mode.TRAIN)
+    return loop
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "expected"),
+    [
+        ("PatchTST", {**SERIES, "num_input_channels": 3, "prediction_length": 8, "patch_length": 8},
+         {"past_values": (2, 32, 3), "future_values": (2, 8, 3)}),
+        ("TimesFm", {**SMALL, "patch_length": 8, "context_length": 32, "horizon_length": 8, "head_dim": 8},
+         {"past_values": (2, 32), "future_values": (2, 8)}),
+        ("Informer", {"prediction_length": 8, "context_length": 24, "d_model": 16, "lags_sequence": [1, 5],
+                      "num_time_features": 2, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16,
+                      "decoder_ffn_dim": 16},
+         {"past_values": (2, 29), "past_time_features": (2, 29, 2), "future_values": (2, 8),
+          "future_time_features": (2, 8, 2)}),
+        ("Pix2Struct", {"text_config": {**PIX2STRUCT, "num_layers": 1, "vocab_size": 50},
+                        "vision_config": {**PIX2STRUCT, "num_hidden_layers": 1, "num_attention_heads": 2,
+                                          "patch_size": 4, "patch_embed_hidden_size": 48}},
+         {"flattened_patches": (2, 512, 50)}),
+        ("Bros", {**SMALL_TEXT, "hidden_size": 64, "num_labels": 3}, {"input_ids": (2, 34), "bbox": (2, 34, 4)}),
+        ("Reformer", {"attn_layers": ["local"], "axial_pos_shape": [4, 16], "axial_pos_embds_dim": [8, 8],
+                      "hidden_size": 16, "feed_forward_size": 16, "num_attention_heads": 2, "vocab_size": 50,
+                      "attention_head_size": 8, "local_attn_chunk_length": 16, "max_position_embeddings": 64},
+         {"input_ids": (2, 64)}),
+    ],
+)  # fmt: skip
+def test_a_model_is_trained_on_the_kind_of_inputs_that_it_takes(transformers, kind, options, expected):
+    loop = loop_of(transformers, kind, options)
+    made = shapes(loop.data)
+    assert {name: made.get(name) for name in expected} == expected
+    assert loop.mode is Mode.TRAIN
+    assert torch.isfinite(one_step(loop))
+
+
+def test_patches_are_numbered_by_row_and_column(transformers):
+    sizes = {**PIX2STRUCT, "num_hidden_layers": 1, "num_attention_heads": 2, "patch_embed_hidden_size": 12}
+    loop = loop_of(transformers, "Pix2StructVision", sizes, Mode.INFER)
+    places = loop.data["flattened_patches"][0, :, :2]
+    assert places[0].tolist() == [1, 1]
+    assert len({tuple(place) for place in places.tolist()}) == len(places), "each patch has a place of its own"
+
+
+CONFORMER = {
+    **SMALL,
+    "num_mel_bins": 16,
+    "subsampling_conv_channels": 8,
+    "conv_kernel_size": 3,
+    "num_key_value_heads": 2,
+}
+
+
+def test_a_mask_that_a_model_looks_at_is_made_though_its_signature_does_not_require_it(transformers):
+    loop = loop_of(transformers, "LasrCTC", {"encoder_config": CONFORMER, "vocab_size": 32})
+    features, mask = loop.data["input_features"], loop.data["attention_mask"]
+    assert mask.shape == features.shape[:2]
+    assert torch.isfinite(one_step(loop))
+
+
+def test_a_sound_is_decoded_from_the_tokens_of_each_codebook(transformers):
+    text = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "vocab_size": 50}
+    heads = {"num_attention_heads": 2, "ffn_dim": 16, "hidden_size": 16, "num_hidden_layers": 1}
+    decoder = {**heads, "vocab_size": 30, "num_codebooks": 4, "bos_token_id": 29, "pad_token_id": 29}
+    parts = {"text_encoder": {"model_type": "t5", **text}, "audio_encoder": SMALL_CODEC}
+    loop = loop_of(transformers, "Musicgen", {**parts, "decoder": decoder}, Mode.INFER)
+    made = loop.data["decoder_input_ids"]
+    assert made.shape == (2 * 4, loop.data["input_ids"].shape[1])
+    assert made.max() < 30
+    one_step(loop)
+
+
+def test_a_class_that_is_in_no_table_of_transformers_is_found_beside_its_configuration():
+    loop = load("hf:superpoint", batch_size=1, input_shape=(1, 3, 64, 64))
+    assert type(loop.model).__name__ == "SuperPointForKeypointDetection"
+    one_step(loop)
+
+
+def test_of_a_model_that_only_generates_the_largest_part_is_measured(transformers):
+    small = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "block_size": 32}
+    texts = {"semantic_config": {**small, "hidden_size": 32}, "coarse_acoustics_config": small}
+    config = transformers.BarkConfig(**texts, fine_acoustics_config=small, codec_config=SMALL_CODEC)
+    loop = normalise(config, TargetSpec("hf:bark", "/", device="cpu", batch_size=2))
+    assert type(loop.model).__name__ == "BarkSemanticModel"
+    assert any("BarkModel has no forward pass of its own" in note for note in loop.notes)
+    one_step(loop)
+
+
+def test_an_architecture_that_is_made_of_others_has_no_default(transformers, monkeypatch):
+    class MadeOfParts(transformers.PretrainedConfig):
+        model_type = "made_of_parts"
+
+        def __post_init__(self, **options):
+            raise KeyError("Give both\nof its parts")
+
+    monkeypatch.setitem(transformers.CONFIG_MAPPING._extra_content, "made_of_parts", MadeOfParts)
+    error = failure("hf:made-of-parts")
+    assert "made_of_parts has no default configuration" in error.message
+    assert "config.json" in error.hint
