@@ -218,6 +218,12 @@ def test_an_architecture_is_found_in_a_name(name, kind):
         ("state-spaces/mamba-2.8b", "mamba"),  # and not mamba2
         ("state-spaces/mamba-9.9b-hf", "mamba"),
         ("google/bert-of-mine", "bert"),
+        ("naver-clova-ix/donut-base", "donut-swin"),  # the only architecture of the folder donut
+        ("ibm-granite/granite-timeseries-patchtst", "patchtst"),
+        ("granite-timeseries-patchtst", "patchtst"),  # an example without its organisation
+        ("somebody/granite-timeseries-patchtst-tuned", "patchtst"),  # and not granite
+        ("ibm-granite/granite-of-mine", "granite"),
+        ("Qwen/Qwen2-VL-2B", "qwen2_vl"),
         ("nobody/nothing-like-it", None),
     ],
 )
@@ -251,6 +257,16 @@ def test_a_text_longer_than_the_model_takes_is_refused():
     error = failure("hf:bert", *TINY, "max_position_embeddings=24", input_shape=(2, 25))
     assert "25 tokens" in error.message
     assert "--input 2x24" in error.hint
+
+
+@pytest.mark.usefixtures("transformers")
+def test_a_folder_without_a_configuration_hides_no_architecture_of_its_name(tmp_path):
+    (tmp_path / "bert").mkdir()
+    (tmp_path / "data").mkdir()
+    loop = load("hf:bert", *TINY, "max_position_embeddings=24", directory=tmp_path, batch_size=2)
+    assert type(loop.model).__name__ == "BertForMaskedLM"
+    assert "./bert holds no configuration" in failure("hf:./bert", directory=tmp_path).message
+    assert "data holds no configuration" in failure("hf:data", directory=tmp_path).message
 
 
 @pytest.mark.usefixtures("transformers")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -17,18 +18,56 @@ _CHECKPOINT = re.compile(r'(?:checkpoint="|\]\(https://huggingface\.co/)([\w.-]+
 def architecture_of(name: str, transformers: Any) -> str | None:
     """The architecture that a name means: by transformers' own examples, by its words, or by its organisation."""
     by_words = architecture_in(name, transformers.CONFIG_MAPPING.keys())
-    documented = _documented(Path(transformers.__file__).parent)
-    kinds = {kind.replace("-", "_"): kind for kind in transformers.CONFIG_MAPPING}
-    named = [kinds[folder] for folder in documented.get(name.lower(), ()) if folder in kinds]
+    documented, kinds = _documented(Path(transformers.__file__).parent), _by_folder(transformers)
+    named = [kind for folder in _folders_of(name.lower(), by_words, documented) for kind in kinds.get(folder, ())]
     if named:
         return by_words if by_words in named else named[0]
-    return by_words or _only_one({kinds[folder] for folder in _of_organisation(name, documented) if folder in kinds})
+    return by_words or _only_one({kinds[folder][0] for folder in _of_organisation(name, documented) if folder in kinds})
+
+
+def _by_folder(transformers: Any) -> dict[str, list[str]]:
+    """The architectures in each folder of transformers' models, that of the folder's own name first, then the shortest.
+
+    The folder ``donut`` has ``donut-swin`` alone.
+    """
+    auto = importlib.import_module("transformers.models.auto.configuration_auto")
+    found: dict[str, list[str]] = {}
+    for kind in sorted(transformers.CONFIG_MAPPING, key=len):
+        found.setdefault(auto.model_type_to_module_name(kind), []).append(kind)
+    for folder, kinds in found.items():
+        kinds.sort(key=lambda kind: kind.replace("-", "_") != folder)
+    return found
+
+
+def _folders_of(name: str, by_words: str | None, documented: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """The folders that a documented name belongs to: this one, else the longest whose last part this one begins with.
+
+    The beginning has to say more than the architecture in the name's words.
+    """
+    if name in documented:
+        return documented[name]
+    last, said = name.rpartition("/")[2], len(_squeezed(by_words or ""))
+    by_last: dict[str, tuple[str, ...]] = {}
+    for other, folders in documented.items():
+        begin = other.rpartition("/")[2]
+        if _begins(last, begin) and len(_squeezed(begin)) > said:
+            by_last[begin] = (*by_last.get(begin, ()), *folders)
+    return by_last[max(by_last, key=len)] if by_last else ()
+
+
+def _begins(name: str, begin: str) -> bool:
+    """Whether a name begins with the whole words of another."""
+    return name.startswith(begin) and not name[len(begin) :][:1].isalnum()
+
+
+def _squeezed(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name)
 
 
 def architecture_in(name: str, known: Iterable[str]) -> str | None:
     """The architecture in a model's name: whole words first, then the longest of the earliest."""
     words = [word for word in re.split(r"[^a-z0-9]+", _SIZE.sub("", name.rpartition("/")[2].lower())) if word]
-    squeezed = {re.sub(r"[^a-z0-9]", "", kind): kind for kind in known}
+    squeezed = {_squeezed(kind): kind for kind in known}
     for start in range(len(words)):
         for end in range(len(words), start, -1):
             if (kind := squeezed.get("".join(words[start:end]))) is not None:

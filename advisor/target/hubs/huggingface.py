@@ -33,6 +33,8 @@ _MOST_OF_MEMORY = 0.8
 _OTHER_SHAPES = "ignore_mismatched_sizes"
 # What a model raises that is made of a configuration without some of its values.
 _INCOMPLETE = (ValueError, TypeError, AttributeError, KeyError, IndexError)
+# How a path begins that is no name of a model.
+_PATHS = (".", "/", "~")
 _USUAL_VOCABULARY = 32  # of models of sounds and proteins
 
 
@@ -109,15 +111,17 @@ def _of_class(kind: Any) -> Adapted | None:
 
 def _config(transformers: Any, name: str, spec: TargetSpec) -> tuple[Any, list[str]]:
     """The configuration of a name, and where it comes from."""
-    folder = Path(spec.directory, name).expanduser()
-    if folder.is_dir() or folder.is_file():
-        return _read_config(transformers, folder, name), []
-    if name.startswith((".", "/", "~")):
+    path = _path_of(name, spec)
+    if path is not None:
+        return _read_config(transformers, path, name), []
+    if name.startswith(_PATHS):
         raise TargetError(f"there is no folder {name}.", "Give a folder that holds a config.json, or a model's name.")
     with contextlib.suppress(OSError, ValueError):
         return transformers.AutoConfig.from_pretrained(name, local_files_only=True), []
     kind = architecture_of(name, transformers)
     if kind is None:
+        if (folder := Path(spec.directory, name)).is_dir():
+            return _read_config(transformers, folder, name), []  # which says what the folder lacks
         near = nearest(name.rpartition("/")[2].lower(), transformers.CONFIG_MAPPING)
         raise TargetError(
             f"{name} is not on this machine, and no architecture that transformers knows is in its name.",
@@ -130,6 +134,13 @@ def _config(transformers: Any, name: str, spec: TargetSpec) -> tuple[Any, list[s
         f"(`hf download {name}` fetches it)"
     )
     return config, [note] if name != kind else []
+
+
+def _path_of(name: str, spec: TargetSpec) -> Path | None:
+    """The folder or file that a name means; None where there is none, or only a folder of a model's name."""
+    path = Path(spec.directory, name).expanduser()
+    means_one = path.is_file() or (path / "config.json").is_file() or (path.is_dir() and name.startswith(_PATHS))
+    return path if means_one else None
 
 
 def _default(transformers: Any, kind: str) -> Any:
@@ -186,9 +197,9 @@ def _with_usual_vocabulary(config: Any) -> Any:
 def _model(transformers: Any, config: Any, name: str, spec: TargetSpec) -> tuple[nn.Module, str]:
     """The model with its own weights where they are on disk, else with random ones; and a note that says which."""
     kind = class_for(transformers, config)
-    path = Path(spec.directory, name).expanduser()
+    path = _path_of(name, spec)
     with contextlib.suppress(OSError):
-        weights = str(path) if path.exists() else name
+        weights = name if path is None else str(path)
         try:
             model: nn.Module = kind.from_pretrained(weights, config=config, local_files_only=True)
         except RuntimeError as error:
