@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -130,6 +131,7 @@ class FakeTrial:
 
     def __init__(self, trials: FakeTrials, spec, listen, slowed=1.0):
         self._trials, self._spec, self._listen = trials, spec, listen
+        self._ends_s = trials.now_s + spec.timeout_s
         speed = trials.speed(Settings(spec.settings))
         if isinstance(speed, float):
             speed /= slowed
@@ -149,7 +151,8 @@ class FakeTrial:
     def measure_block(self, seconds):
         if self._trials.ended:
             return CANCELLED
-        self._trials.now_s += seconds
+        if self._is_late(seconds):
+            return failed("no result in time", Outcome.TIMED_OUT)
         first = self._answer.blocks[0]
         steps = max(1, round(seconds * first.steps / first.seconds))
         done = BlockDone(Block(steps, steps * first.samples // first.steps, steps * first.seconds / first.steps))
@@ -167,11 +170,18 @@ class FakeTrial:
             if facts.profile is not None:
                 self._listen(Profiled(facts.profile))
         self._listen(Activity("warming up"))
-        late = self._answer.outcome is Outcome.TIMED_OUT
-        self._trials.now_s += self._spec.timeout_s if late else self._trials.trial_s
+        late = self._is_late(math.inf if self._answer.outcome is Outcome.TIMED_OUT else self._trials.trial_s)
         if self._trials.ended:
             return CANCELLED
+        if late and self._answer.measured:
+            return failed("no result in time", Outcome.TIMED_OUT)
         return None if self._answer.measured else replace(self._answer, wall_s=self._trials.trial_s)
+
+    def _is_late(self, seconds: float) -> bool:
+        """Let time pass, and say whether the trial is given up before it is over."""
+        ends_s = self._trials.now_s + seconds
+        self._trials.now_s = min(ends_s, max(self._ends_s, self._trials.now_s))
+        return ends_s > self._ends_s
 
     def _measure(self) -> TrialResult:
         if self._spec.kind is TrialKind.PROFILE:

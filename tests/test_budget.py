@@ -52,6 +52,30 @@ def test_the_expectation_is_the_median_of_the_last_trials(clock):
     assert budget.expected_s() == 3.0
 
 
+def test_a_trial_is_expected_to_take_as_long_as_those_with_the_closest_settings(clock):
+    budget = Budget(90.0, clock)
+    stack = Settings({"precision.autocast": "bfloat16", "model.memory_format": "channels_last", "cpu.threads": 1})
+    budget.baseline_s = 18.0
+    for wall_s in (2.5, 3.5):
+        budget.learn(wall_s, stack)
+    assert (budget.expected_s(), budget.expected_s(stack)) == (18.0, 3.0)
+    budget.learn(16.0, PLAIN)
+    assert budget.expected_s() == 16.0
+    alone, another = Settings({"data.num_workers": 2}), stack.merged({"data.num_workers": 2})
+    assert (budget.expected_s(alone), budget.expected_s(another)) == (16.0, 3.0)
+
+
+def test_the_overrun_is_that_over_what_trials_of_such_settings_take(clock):
+    budget, stack = Budget(90.0, clock), Settings({"cpu.threads": 1})
+    assert budget.overrun_s == 0.0
+    budget.baseline_s = 18.0
+    for wall_s, settings in ((17.0, PLAIN), (2.5, stack), (2.5, stack), (16.0, PLAIN)):
+        budget.learn(wall_s, settings)
+    assert budget.overrun_s == 0.0
+    budget.learn(6.5, stack)
+    assert budget.overrun_s == 4.0
+
+
 def test_compilation_is_learned_apart_and_by_its_cost(clock):
     budget = Budget(300.0, clock)
     budget.learn(2.0, PLAIN)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from facts import gpu_facts, host
+from facts import cpu_facts, gpu_facts, host
 from made_up import BF16, CATALOG, COMPILED, CUDNN, FUSED, GRAPH, known_of, result_at
 
 from advisor.experiment.judging.judge import BASELINE
@@ -93,6 +93,21 @@ def test_the_reserve_is_what_the_turns_need_and_a_fifth_at_most(lab):
     assert lab.reserve_s(proven) == 0.0
 
 
+def test_the_turns_of_a_slow_baseline_get_their_reserve_and_begin_with_no_more(lab):
+    """On busy cores a trial of the baseline takes 19 s, and one of the stack 3 s."""
+    known, turns = with_stack(STACK, known_of(cpu_facts())), Move(Kind.TURNS, STACK, 1.02, "turns")
+    for _ in range(5):
+        lab.bench.budget.learn(19.0, BASELINE)
+    lab.bench.budget.learn(3.0, STACK)
+    assert lab.cost_s(turns, known) > 22.0
+    assert lab.reserve_s(known) == 20.0
+    lab.clock.now = 79.0
+    assert lab.affords(turns, known)
+    assert not lab.affords(Move(Kind.CONTROL, BASELINE, 1.04, "control"), known), "it takes as long as the baseline"
+    lab.clock.now = 90.0
+    assert not lab.affords(turns, known)
+
+
 def test_nothing_is_reserved_for_turns_that_no_longer_fit(lab):
     known = with_stack(STACK)
     lab.clock.now = 95.0
@@ -120,6 +135,15 @@ def test_a_bold_leap_leaves_the_turns_their_time_where_only_they_can_recommend_t
     assert lab._spec(leap(WHOLE), known).timeout_s == pytest.approx(whole - left_s)
     lab.clock.now = 92.5
     assert lab.affords(leap(Settings(FUSED.settings)), known) is (not left_s)
+
+
+@pytest.mark.parametrize(("other_run", "gain"), [(1.0, POLICY.proof), (2.2, POLICY.only_proof)])
+def test_the_turns_come_early_where_only_they_can_show_what_the_stack_gains(other_run, gain):
+    known = with_stack(STACK)
+    judge = known.judge.with_run(STACK, result_at(3.0)).with_control(result_at(other_run))
+    known = replace(known, judge=judge, done=frozenset({Kind.CONTROL, Kind.REFERENCE, Kind.PROFILE}))
+    [turns] = [move for move in moves(known) if move.kind is Kind.TURNS]
+    assert turns.gain == gain
 
 
 @pytest.mark.parametrize(("gain", "started"), [(POLICY.bold, True), (1.15, False)])

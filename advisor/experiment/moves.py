@@ -305,7 +305,8 @@ def turns(known: Known) -> Moves:
     )
     open_question = not known.judge.took_turns(stack) or known.undecided(stack)
     if stack and not (known.pending or failed) and known.usable(stack) and open_question:
-        yield Move(Kind.TURNS, stack, POLICY.proof, "stack, confirmed")
+        gain = POLICY.only_proof if known.needs_turns else POLICY.proof
+        yield Move(Kind.TURNS, stack, gain, "stack, confirmed")
 
 
 def why_not(known: Known, candidate: Candidate) -> str:

@@ -137,6 +137,8 @@ def test_turns_are_expected_to_take_a_trial_of_each_and_their_blocks(tmp_path):
     bench.budget.learn(7.0, Settings())
     assert turns_s(bench, SETTINGS, side_by_side=False) == 14.0
     assert turns_s(bench, SETTINGS, side_by_side=True) == pytest.approx(14.0 + 2 * FEWEST_PAIRS * 0.2 * 0.5)
+    bench.budget.learn(2.0, SETTINGS)
+    assert turns_s(bench, SETTINGS, side_by_side=False) == 9.0
 
 
 def test_two_processes_live_side_by_side_on_the_cpu_where_both_fit():

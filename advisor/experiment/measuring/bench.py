@@ -138,7 +138,9 @@ class Bench:
     def expected_s(self, settings: Mapping[str, Value]) -> float:
         """The expected duration of a trial of these settings, in seconds."""
         code, cost = self.catalog.compiled_code(settings), self.catalog.cost(settings)
-        expected_s = max(self.budget.expected_s(code, cost=cost), self.budget.expected_s())
+        expected_s = self.budget.expected_s(Settings(settings))
+        if cost:
+            expected_s = max(expected_s, self.budget.expected_s(code, cost=cost))
         if any(recipe.times_kernels and value for recipe, value in self.catalog.in_order(settings)):
             expected_s += _TIMING_KERNELS_S
         environment = self.catalog.environment(settings)
@@ -301,9 +303,10 @@ class Bench:
         """
         budget, startup_s = self.budget, result.startup_s or 0.0
         if spec.kind is TrialKind.CANDIDATE and not spec.environment:
-            budget.learn(wall_s, self.catalog.compiled_code(spec.settings), cost=cost)
+            what = self.catalog.compiled_code(spec.settings) if cost else Settings(spec.settings)
+            budget.learn(wall_s, what, cost=cost)
         elif spec.kind.inspects and budget.baseline_s is None:
-            budget.baseline_s = _ordinary_s(result)
+            budget.baseline_s = min(wall_s, _ordinary_s(result))
             # The build's time has the fork server's import of torch in it, as a fresh interpreter has.
             budget.interpreter_s = max(budget.interpreter_s, budget.build_s + startup_s)
         elif spec.environment:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import dataclass
 from statistics import median
 
 from advisor.recipe.settings import Settings
@@ -47,7 +48,7 @@ class Budget:
         self.total_s = total_s
         self._clock = clock
         self._started = clock()
-        self._walls: list[float] = []
+        self._walls: list[_Wall] = []
         self._compiled: dict[Settings, list[float]] = {}
         self.extended_s = 0.0
         self.repeated_s = 0.0
@@ -121,30 +122,49 @@ class Budget:
 
     # --- what trials take -----------------------------------------------------------------------------------------
 
-    def learn(self, wall_s: float, code: Settings, *, cost: float = 0.0) -> None:
-        """Learn from a trial's duration. ``code`` is what it compiled, ``cost`` the usual relative time of that."""
+    def learn(self, wall_s: float, what: Settings, *, cost: float = 0.0) -> None:
+        """Learn from a trial's duration.
+
+        ``what`` is the code that it compiled, and ``cost`` the usual relative time of that. Of a trial that compiled
+        nothing, ``what`` are its settings, and ``cost`` is 0.
+        """
         if cost:
-            self._compiled.setdefault(code, []).append(wall_s / cost)
+            self._compiled.setdefault(what, []).append(wall_s / cost)
         else:
-            self._walls.append(wall_s)
+            self._walls.append(_Wall(what, wall_s, overrun_s=wall_s - self.expected_s(what)))
 
     @property
     def overrun_s(self) -> float:
-        """Longest overrun of a trial over its usual duration, among the latest ones. Seconds."""
-        latest = self._walls[-_LATEST:]
-        return max(latest) - median(latest) if latest else 0.0
+        """Longest overrun of a trial over its expected duration, among the latest ones. Seconds, never negative."""
+        return max((0.0, *(wall.overrun_s for wall in self._walls[-_LATEST:])))
 
-    def expected_s(self, code: Settings | None = None, *, cost: float = 0.0) -> float:
-        """The expected duration of the next trial, in seconds; ``code`` and ``cost`` as in :meth:`learn`."""
-        guess_s = max(2 * self.measure_s + 1, self.baseline_s or 0.0)
-        ordinary_s = median(self._walls[-_LATEST:]) if self._walls else guess_s
+    def expected_s(self, what: Settings | None = None, *, cost: float = 0.0) -> float:
+        """The expected duration of the next trial, in seconds; ``what`` and ``cost`` as in :meth:`learn`.
+
+        A trial that compiles nothing takes as long as the latest ones whose settings are the closest to its own: where
+        a step is twenty times faster than the baseline's, as on a busy CPU, so are its first steps.
+        """
+        what = what or Settings()
         if not cost:
-            return ordinary_s
+            return self._like_closest_s(what)
+        ordinary_s = median(wall.seconds for wall in self._walls[-_LATEST:]) if self._walls else self._guess_s
         cold_s = cost * self._cold_s(ordinary_s)
-        again = self._compiled.get(code or Settings(), [])
+        again = self._compiled.get(what, [])
         if not again:
             return cold_s
         return cost * min(again[1:]) if len(again) > 1 else max(ordinary_s, _CACHED_SHARE * cold_s)
+
+    @property
+    def _guess_s(self) -> float:
+        """What a trial of the baseline's settings takes before another than the first one ran."""
+        return 2 * self.measure_s + 1 if self.baseline_s is None else self.baseline_s
+
+    def _like_closest_s(self, settings: Settings) -> float:
+        known = [(_distance(wall.settings, settings), wall.seconds) for wall in self._walls]
+        if all(wall.settings for wall in self._walls):
+            known.append((len(settings), self._guess_s))
+        closest = min(distance for distance, _ in known)
+        return median([seconds for distance, seconds in known if distance == closest][-_LATEST:])
 
     def has_compiled(self, code: Settings) -> bool:
         """Whether a trial has compiled this before, so that the compiler's cache holds it."""
@@ -169,6 +189,20 @@ class Budget:
     def allows(self, expected_s: float, *, reserve_s: float = 0.0) -> bool:
         """Whether something of this length still fits, with the reserve behind it."""
         return expected_s + reserve_s <= self.left_s
+
+
+@dataclass(frozen=True, slots=True)
+class _Wall:
+    """The duration of a trial that compiled nothing, and how much longer it was than expected. Seconds."""
+
+    settings: Settings
+    seconds: float
+    overrun_s: float
+
+
+def _distance(one: Settings, other: Settings) -> int:
+    """The number of settings whose values differ."""
+    return sum(one.get(key) != other.get(key) for key in {*one, *other})
 
 
 # By least squares over eleven models in training on an H200's host (16 cores of a Xeon), torch 2.11, compiled as one

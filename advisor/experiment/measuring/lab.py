@@ -93,7 +93,7 @@ class Lab:
         if move.is_bold:
             return self._affords_noise(move, known) if move.kind is Kind.CONTROL else self._affords_leap(move, known)
         if move.kind is Kind.TURNS:
-            return budget.allows(cost_s)
+            return budget.allows(self._turns_begin_with_s(known, move.settings))
         reserve_s = self.reserve_s(known)
         return budget.allows(cost_s + (budget.overrun_s if reserve_s else 0.0), reserve_s=reserve_s)
 
@@ -125,15 +125,26 @@ class Lab:
         """
         if not known.stack or known.judge.took_turns(known.stack):
             return 0.0
-        needed_s = turns_s(self.bench, known.stack, side_by_side=self._may_run_side_by_side(known, known.stack))
-        if not self.bench.budget.allows(needed_s):
+        if not self.bench.budget.allows(self._turns_begin_with_s(known, known.stack)):
             return 0.0
-        return min(_MARGIN * needed_s, POLICY.reserve_share * self.bench.budget.total_s)
+        needed_s = turns_s(self.bench, known.stack, side_by_side=self._may_run_side_by_side(known, known.stack))
+        return min(_MARGIN * needed_s, self._most_reserved_s)
+
+    @property
+    def _most_reserved_s(self) -> float:
+        return POLICY.reserve_share * self.bench.budget.total_s
+
+    def _turns_begin_with_s(self, known: Known, settings: Settings) -> float:
+        """The seconds with which the turns may begin. Whole trials have to end; side by side a few blocks are enough.
+
+        Two processes that live side by side also start and warm up at the same time.
+        """
+        side_by_side = self._may_run_side_by_side(known, settings)
+        return (POLICY.gamble if side_by_side else 1.0) * turns_s(self.bench, settings, side_by_side=side_by_side)
 
     def _reserve_against_a_leap_s(self, known: Known) -> float:
         """The seconds that a bold leap leaves: those of the turns, where only they can show that the stack gains."""
-        seems_much = bool(known.stack) and known.judge.gain(known.stack, BASELINE).ratio >= POLICY.bold
-        return self.reserve_s(known) if seems_much and not known.may_recommend(known.stack) else 0.0
+        return self.reserve_s(known) if known.needs_turns else 0.0
 
     def _may_run_side_by_side(self, known: Known, settings: Settings) -> bool:
         result = known.judge.result(settings)

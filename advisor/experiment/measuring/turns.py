@@ -58,7 +58,7 @@ def in_turn(bench: Bench, settings: Settings) -> Evidence:
             runs.append((values, result))
             if not result.measured:
                 return Evidence(runs=tuple(runs))
-        if not bench.budget.allows(bench.expected_s(settings) + bench.expected_s({})):
+        if not bench.budget.allows(turns_s(bench, settings, side_by_side=False)):
             break
     return Evidence(runs=tuple(runs))
 
