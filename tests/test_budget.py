@@ -65,8 +65,18 @@ def test_a_trial_is_expected_to_take_as_long_as_those_with_the_closest_settings(
     assert (budget.expected_s(alone), budget.expected_s(another)) == (16.0, 3.0)
 
 
+def test_what_only_the_first_trial_of_a_stack_takes_is_not_expected_of_all_its_neighbours(clock):
+    budget = Budget(90.0, clock)
+    stack = Settings({"precision.autocast": "bfloat16", "cpu.threads": 1, "step.cuda_graph": True})
+    budget.baseline_s = 4.0
+    budget.learn(20.0, stack)
+    for name in ("planted.first", "planted.second"):
+        budget.learn(5.0, stack.merged({name: True}))
+    assert budget.expected_s(stack.merged({"planted.third": True})) == 5.0
+
+
 def test_the_overrun_is_that_over_what_trials_of_such_settings_take(clock):
-    budget, stack = Budget(90.0, clock), Settings({"cpu.threads": 1})
+    budget, stack = Budget(90.0, clock), Settings({"precision.autocast": "bfloat16", "cpu.threads": 1})
     assert budget.overrun_s == 0.0
     budget.baseline_s = 18.0
     for wall_s, settings in ((17.0, PLAIN), (2.5, stack), (2.5, stack), (16.0, PLAIN)):
