@@ -106,6 +106,23 @@ class Finder:
                 for function in methods_called(kind, "forward"):
                     self.look_at_function(function)
 
+    def look_at_modules_given(self) -> None:
+        """Look at the plain values of modules whose names the user's own functions read, which may be given modules.
+
+        Such are ``loss(model, batch)`` and a function that ``forward`` calls with ``self``.
+        """
+        codes = [
+            code for function in self.functions if not is_installed(function) for code in codes_of(function.__code__)
+        ]
+        read = frozenset(name for code in codes for name in names_in(code))
+        for module in self.modules:
+            if not type(module).__module__.startswith("torch."):
+                own = vars(module)
+                self.add_hidden(type(module), own, read)
+                self.look_at_class(type(module), read, 0)
+                for name in [name for name in read & own.keys() - OF_TORCH if is_plain(own[name])]:
+                    self.add(own, name)
+
     def look_at_object(self, owner: typing.Any, method: str, depth: int) -> None:
         """Look at what a method reads in its object."""
         kind = owner if isinstance(owner, type) else type(owner)

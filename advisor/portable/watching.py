@@ -69,6 +69,7 @@ class Watch:
         finder = Finder()
         finder.look_at_call(model)
         finder.look_at_call(loss)
+        finder.look_at_modules_given()
         self.modules = modules = list(finder.modules)
         self.own = [part for module in modules for part in parts_of_module(module) if part]
         self.hooks = [hooks for module in modules for hooks in hooks_of(module)] + HOOKS_OF_ALL
