@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from advisor.errors import TargetError
-from advisor.records import Mode
+from advisor.records import Mode, TargetSpec
+from advisor.target.entrypoint import load_target
+from advisor.target.scripts import watch
 from advisor.trial.inspection import inspect_loop
 from scripts.steps import batches, step_of
 
@@ -29,9 +33,70 @@ def test_one_call_for_each_batch_needs_no_note(script):
     assert not any("several times" in note for note in loop.notes)
 
 
-def test_a_model_that_no_batch_reaches_as_it_is_has_no_loop(script):
+def test_inputs_that_are_no_batch_of_a_loader_are_measured_without_their_making(script):
+    loop, names = script("with torch.no_grad():\n    for x, y in loader:\n        model(-x)\n")
+    assert loop.mode is Mode.INFER
+    assert any("without the making of these inputs" in note for note in loop.notes)
+    assert torch.equal(loop.data, -names["x"])
+
+
+class Scaled(torch.nn.Linear):
+    def forward(self, x, scale=None, *, shift=0):
+        return super().forward(x if scale is None else x * scale) + shift
+
+
+@pytest.mark.parametrize("call", ["x, torch.ones(8, 1)", "x, scale=torch.ones(8, 1), shift=1", "scale=None, x=x"])
+def test_a_script_without_a_loader_predicts_with_the_inputs_of_its_call(call, script):
+    loop, names = script(
+        "from scripts.test_calls_of_a_model import Scaled\nmodel = Scaled(1, 1)\n",
+        f"x = torch.ones(8, 1)\nwith torch.inference_mode():\n    x = x + 1\n    out = model({call})\n",
+    )
+    assert loop.mode is Mode.INFER
+    assert loop.batch_size == 8
+    assert torch.equal(step_of(loop)(loop.data), names["out"])
+
+
+def test_inputs_that_a_call_may_change_are_no_batch(script):
     with pytest.raises(TargetError, match="called with something else than a batch"):
-        script("with torch.no_grad():\n    for x, y in loader:\n        model(-x)\n")
+        script(
+            """
+            class Remembers(nn.Linear):
+                def forward(self, x, past):
+                    past.seen += 1
+                    return super().forward(x)
+            class Past:
+                seen = 0
+            Remembers(1, 1)(numbers, Past())
+            """
+        )
+
+
+def test_a_loop_that_predicts_for_ever_is_left(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(watch, "_PREDICTS_S", 0.05)
+    Path("serve.py").write_text(
+        "import torch\nmodel = torch.nn.Linear(1, 1)\n"
+        "with torch.no_grad():\n    while True:\n        model(torch.ones(8, 1))\n"
+    )
+    loop = load_target(TargetSpec("serve.py", ".", device="cpu"))
+    assert loop.mode is Mode.INFER
+    assert any("went on predicting" in note for note in loop.notes)
+
+
+def test_a_script_that_predicts_for_long_and_then_trains_is_watched_up_to_there(script, monkeypatch):
+    monkeypatch.setattr(watch, "_PREDICTS_S", 0.05)
+    loop, _ = script(
+        """
+        import time
+        with torch.no_grad():
+            for _ in range(4):
+                model(numbers)
+                time.sleep(0.05)
+        for x, y in loader:
+            STEP
+        """
+    )
+    assert loop.mode is Mode.TRAIN
 
 
 @pytest.mark.parametrize(

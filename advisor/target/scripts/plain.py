@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
-import torch
 from torch import nn
 
 from advisor.figures.formatting import format_first
 from advisor.portable.calls import splitter
-from advisor.portable.layouts import have_equal_values
+from advisor.portable.losses import target_name_of
 from advisor.portable.nested import tensors_of
 from advisor.target.hubs.contract import Adapted
 from advisor.target.scripts.body import NoBodyError, step_of, training_loop
+from advisor.target.scripts.inference import inference_of
 from advisor.target.scripts.loops import told_of_others
-from advisor.target.scripts.seen import LossCall, ModelCall, Round, Seen
+from advisor.target.scripts.seen import LossCall, ModelCall, Round, Seen, inputs_by_name, same_values
 
 _MOST_NAMED = 5  # statements after the update, by name
 
@@ -29,7 +28,7 @@ def workload_of(seen: Seen) -> Any:
     if seen.trains_elsewhere:
         raise NoBodyError("processes that it starts train")
     if not seen.updates and not seen.by_hand:
-        return _inference(seen)
+        return inference_of(seen)
     return _plain(seen) or _own_step(seen)
 
 
@@ -47,7 +46,7 @@ def _plain(seen: Seen) -> Adapted | None:
         loss=None if loss is None else _bound(loss),
         optimizer=seen.updates[0],
         mode="train",
-        current=_current(call),
+        current=call.current,
         clip_grad=seen.clip_norm,
         notes=[_note_of_parts(seen), *_others(seen)],
     )
@@ -72,10 +71,11 @@ def _is_loss_of(batch: Any, call: ModelCall, loss: LossCall | None, backward: An
     """
     if loss is None:
         kwargs = splitter(call.module, with_target=False)(batch).kwargs
-        return getattr(call.output, "loss", None) is backward and not call.args and _same(kwargs, call.kwargs)
-    split = splitter(call.module, with_target=True)(batch)
-    same_inputs = _same(split.args, call.args) and not split.kwargs and not call.kwargs
-    return same_inputs and _same(split.target, loss.args[1])
+        return getattr(call.output, "loss", None) is backward and not call.args and same_values(kwargs, call.kwargs)
+    split = splitter(call.module, with_target=True, target_name=target_name_of(_bound(loss)))(batch)
+    given = inputs_by_name(call.module, call.args, call.kwargs)
+    same_inputs = same_values(inputs_by_name(call.module, split.args, split.kwargs), given)
+    return same_inputs and same_values(split.target, loss.args[1])
 
 
 def _note_of_parts(seen: Seen) -> str:
@@ -90,8 +90,8 @@ def _repeats(seen: Seen) -> bool:
     if seen.loader is not None or not len(seen.calls) == len(seen.losses) == len(seen.backward) == 2:
         return False
     (first, second), (loss, next_loss) = seen.calls, seen.losses
-    same_call = first.module is second.module and _same((first.args, first.kwargs), (second.args, second.kwargs))
-    same_loss = loss.function is next_loss.function and _same(loss.args[1:], next_loss.args[1:])
+    same_call = first.module is second.module and same_values((first.args, first.kwargs), (second.args, second.kwargs))
+    same_loss = loss.function is next_loss.function and same_values(loss.args[1:], next_loss.args[1:])
     return same_call and same_loss and loss.kwargs == next_loss.kwargs
 
 
@@ -151,17 +151,6 @@ def _made_batch(call: ModelCall, loss: LossCall | None) -> Any:
     return (*call.args, loss.args[1])
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Whether two nests of tensors hold the same values, wherever they are."""
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        return one is other or (have_equal_values(one.cpu(), other.cpu().to(one.dtype)))
-    if isinstance(one, tuple | list) and isinstance(other, tuple | list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    return one is other
-
-
 def _own_step(seen: Seen) -> Adapted:
     """The body of the script's loop as a step of its own."""
     models = seen.models or seen.called  # what is trained may be an image, or a copy of the weights
@@ -213,52 +202,3 @@ def _outermost(models: Iterable[nn.Module]) -> Iterable[nn.Module]:
     for model in models:
         if not any(model is not other and any(part is model for part in other.modules()) for other in models):
             yield model
-
-
-def _inference(seen: Seen) -> Adapted:
-    """The model and the loader of a script that updates nothing."""
-    if seen.goes_backward:
-        raise NoBodyError("gradients are computed, and no optimizer of torch.optim makes an update with them")
-    if not seen.models or seen.batch is None:
-        raise NoBodyError("no optimizer made an update, and no model was called with the batches of a DataLoader")
-    calls = [call for call in seen.calls if call.module in seen.models]
-    call = next((call for call in reversed(calls) if _is_called_with(call, seen.batch)), None)
-    if call is None:
-        raise NoBodyError("no optimizer made an update, and the model was called with something else than a batch")
-    notes = ["the script's model on the batches of its loader; nothing was updated, so this is inference"]
-    if len(calls) > 1:
-        notes.append(
-            "the script calls its models several times for a batch; the call with the batch itself is measured"
-        )
-    model = _outside_inference_mode(call.module.eval())
-    current = {**_current(call), "infer.grad": call.gradients, **_half_precision(call, seen.batch)}
-    return Adapted(model=model, data=seen.loader, mode="infer", current=current, notes=notes)
-
-
-def _is_called_with(call: ModelCall, batch: Any) -> bool:
-    split = splitter(call.module, with_target=False)(batch)
-    return _is_made_of(split.args, call.args) and _is_made_of(split.kwargs, call.kwargs)
-
-
-def _is_made_of(batch: Any, given: Any) -> bool:
-    """Whether a model's argument is a batch, or a batch in a type of fewer bits."""
-    return _same(batch, given) or _same(given, batch)
-
-
-def _current(call: ModelCall) -> dict[str, Any]:
-    return {} if call.autocast == "none" else {"precision.autocast": call.autocast}
-
-
-def _half_precision(call: ModelCall, batch: Any) -> dict[str, Any]:
-    """The setting of a script that converts its batches to the type of a model in half precision."""
-    types = {parameter.dtype for parameter in call.module.parameters() if parameter.is_floating_point()}
-    floats = {tensor.dtype for tensor in tensors_of(batch) if tensor.is_floating_point()}
-    if len(types) != 1 or types == floats or not types <= {torch.bfloat16, torch.float16}:
-        return {}
-    return {"precision.weights": str(types.pop()).removeprefix("torch.")}
-
-
-def _outside_inference_mode(model: nn.Module) -> nn.Module:
-    """A model whose tensors autograd can work with: those made in inference mode are copied."""
-    held = (*model.parameters(), *model.buffers())
-    return copy.deepcopy(model) if any(tensor.is_inference() for tensor in held) else model

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any
@@ -13,6 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from advisor.files.paths import is_library
+from advisor.portable.layouts import have_equal_values
 from advisor.target.scripts.positions import Iterators
 
 
@@ -26,6 +28,11 @@ class ModelCall:
     output: Any
     autocast: str
     gradients: str = "grad"
+
+    @property
+    def current(self) -> dict[str, Any]:
+        """The settings that the call was made under, beside those of inference."""
+        return {} if self.autocast == "none" else {"precision.autocast": self.autocast}
 
 
 @dataclass(slots=True)
@@ -72,7 +79,8 @@ class Seen:
     ``frames`` is the stack at the second. ``fitted`` is what a library's trainer was asked to train. ``casts`` is
     the type of autocast around a module, also inside another. ``goes_backward``: gradients were computed at some
     time. ``calls_in_threads``: a module was called beside the main thread. ``starts_processes``: other processes
-    were started, or forked; ``trains_elsewhere``: one of them came to an update.
+    were started, or forked; ``trains_elsewhere``: one of them came to an update. ``goes_on``: it was left while it
+    predicted, without an end in sight.
     """
 
     loader: Any = None
@@ -96,6 +104,7 @@ class Seen:
     calls_in_threads: bool = False
     starts_processes: bool = False
     trains_elsewhere: bool = False
+    goes_on: bool = False
 
     def forget(self) -> None:
         """Forget the records of a step."""
@@ -140,3 +149,22 @@ def gradients() -> str:
     if torch.is_inference_mode_enabled():
         return "inference_mode"
     return "grad" if torch.is_grad_enabled() else "no_grad"
+
+
+def same_values(one: Any, other: Any) -> bool:
+    """Whether two nests of tensors hold the same values, wherever they are."""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return one is other or (have_equal_values(one.cpu(), other.cpu().to(one.dtype)))
+    if isinstance(one, tuple | list) and isinstance(other, tuple | list):
+        return len(one) == len(other) and all(map(same_values, one, other))
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(same_values(one[key], other[key]) for key in one)
+    return one is other
+
+
+def inputs_by_name(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The inputs of a call by the names of the model's parameters, in whatever form it was made."""
+    try:
+        return inspect.signature(module.forward).bind(*args, **kwargs).arguments
+    except (TypeError, ValueError):  # a forward without a signature
+        return {"args": args, "kwargs": kwargs}

@@ -12,6 +12,7 @@ import multiprocessing.process
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
@@ -44,6 +45,8 @@ LOSSES = (
 )
 # Calls that are kept, with what they were called with. A count: of a step; what comes before a loop may call thousands.
 MOST_CALLS = 64
+# A script without an optimizer that predicts for so long does only that; a server's loop never ends. Seconds.
+_PREDICTS_S = 10.0
 # A process that is killed ends within this. Seconds.
 _GRACE_S = 5.0
 
@@ -70,6 +73,8 @@ class Watch:
         self._at_backward: list[tuple[nn.Parameter, float]] = []
         self._started: list[multiprocessing.process.BaseProcess] = []
         self._kept_files = contextlib.ExitStack()
+        self._makes_optimizers = False
+        self._predicts_since: float | None = None
         self._pid = os.getpid()
         self._thread = threading.get_ident()
         self._depth = self._owners = 0
@@ -88,6 +93,7 @@ class Watch:
                 stack.callback(handle.remove)
             for owner, name, wrapper in (
                 (torch.Tensor, "backward", self._on_backward),
+                (Optimizer, "__init__", self._on_new_optimizer),
                 (DataLoader, "__iter__", self._on_iter),
                 (_BaseDataLoaderIter, "__next__", self._on_next_batch),
                 (torch.nn.utils, "clip_grad_norm_", self._on_clip_norm),
@@ -143,8 +149,24 @@ class Watch:
         if owns:  # also inside a loss that calls the model
             self.seen.calls.append(ModelCall(module, args, kwargs, output, autocast(), gradients()))
             del self.seen.calls[:-MOST_CALLS]
+            self._look_for_endless_prediction()
         else:
             self.seen.losses.append(LossCall(module, args, kwargs, output))
+
+    def _look_for_endless_prediction(self) -> None:
+        """Raise LoopSeen where the script has called its models for long, and has nothing to train them with."""
+        if self._makes_optimizers or self.seen.goes_backward or self.seen.starts_processes:
+            return
+        now = time.monotonic()
+        if self._predicts_since is None:
+            self._predicts_since = now
+        elif now - self._predicts_since > _PREDICTS_S:
+            self.seen.goes_on = self._over = True
+            raise LoopSeen
+
+    def _on_new_optimizer(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        self._makes_optimizers = True
+        function(*args, **kwargs)
 
     def _on_loss(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self._in_loss += 1

@@ -1,0 +1,108 @@
+"""The workload of a script that only predicts: its model, and what it is called with."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from advisor.portable.calls import splitter
+from advisor.portable.nested import map_tensors, tensors_of
+from advisor.target.hubs.contract import Adapted
+from advisor.target.scripts.body import NoBodyError
+from advisor.target.scripts.seen import ModelCall, Seen, inputs_by_name, same_values
+
+
+def inference_of(seen: Seen) -> Adapted:
+    """The model of a script that updates nothing, on its loader, or else on the inputs of its last call."""
+    if seen.goes_backward:
+        raise NoBodyError("gradients are computed, and no optimizer of torch.optim makes an update with them")
+    calls = [call for call in seen.calls if call.module in seen.models]
+    if not calls:
+        raise NoBodyError("no optimizer made an update, and no model was called")
+    batch = seen.batch
+    call = None if batch is None else next((one for one in reversed(calls) if _is_called_with(one, batch)), None)
+    data, notes = seen.loader, _notes_on_inference(seen, calls, of_loader=call is not None)
+    if call is None:
+        call = calls[-1]
+        data = batch = _inputs_alone(call, seen)
+    model = _outside_inference_mode(call.module.eval())
+    current = {**call.current, "infer.grad": call.gradients, **_half_precision(call, batch)}
+    return Adapted(model=model, data=data, mode="infer", current=current, notes=notes)
+
+
+def _notes_on_inference(seen: Seen, calls: list[ModelCall], *, of_loader: bool) -> list[str]:
+    """Notes on what of a script that updates nothing is measured, and on what is left out."""
+    inputs = "batches of its loader" if of_loader else "inputs of its last call, without the making of these inputs"
+    notes = [f"the script's model on the {inputs}; nothing was updated, so this is inference"]
+    if of_loader and len(calls) > 1:
+        notes.append(
+            "the script calls its models several times for a batch; the call with the batch itself is measured"
+        )
+    if seen.goes_on:
+        notes.append(
+            "the script was left while it went on predicting: if it trains afterwards, let it come to that sooner"
+        )
+    return notes
+
+
+def _inputs_alone(call: ModelCall, seen: Seen) -> Any:
+    """The inputs of a call as a batch. Raises NoBodyError for several models, and where a call may change them."""
+    if len(seen.models) > 1:
+        raise NoBodyError("no optimizer made an update, and none of several models was called with a loader's batch")
+    args, kwargs = map_tensors(_copied, (call.args, call.kwargs))
+    named = inputs_by_name(call.module, args, kwargs)
+    forms = [named] if kwargs else [args[0], named] if len(args) == 1 else [args, named]
+    batch = next((form for form in forms if _stands_for(form, call)), None)
+    if batch is None or not all(map(_is_data, named.values())):
+        raise NoBodyError("no optimizer made an update, and the model was called with something else than a batch")
+    return batch
+
+
+def _stands_for(batch: Any, call: ModelCall) -> bool:
+    """Whether a model gets the inputs of a call from a batch, in whatever form."""
+    split = splitter(call.module, with_target=False)(batch)
+    given = inputs_by_name(call.module, call.args, call.kwargs)
+    return same_values(inputs_by_name(call.module, split.args, split.kwargs), given)
+
+
+def _is_called_with(call: ModelCall, batch: Any) -> bool:
+    split = splitter(call.module, with_target=False)(batch)
+    return _is_made_of(split.args, call.args) and _is_made_of(split.kwargs, call.kwargs)
+
+
+def _is_made_of(batch: Any, given: Any) -> bool:
+    """Whether a model's argument is a batch, or a batch in a type of fewer bits."""
+    return same_values(batch, given) or same_values(given, batch)
+
+
+def _half_precision(call: ModelCall, batch: Any) -> dict[str, Any]:
+    """The setting of a script that converts its batches to the type of a model in half precision."""
+    types = {parameter.dtype for parameter in call.module.parameters() if parameter.is_floating_point()}
+    floats = {tensor.dtype for tensor in tensors_of(batch) if tensor.is_floating_point()}
+    if len(types) != 1 or types == floats or not types <= {torch.bfloat16, torch.float16}:
+        return {}
+    return {"precision.weights": str(types.pop()).removeprefix("torch.")}
+
+
+def _outside_inference_mode(model: nn.Module) -> nn.Module:
+    """A model whose tensors autograd can work with: those made in inference mode are copied."""
+    held = (*model.parameters(), *model.buffers())
+    return copy.deepcopy(model) if any(tensor.is_inference() for tensor in held) else model
+
+
+def _is_data(value: Any) -> bool:
+    """Whether a value is made of tensors and plain values, which no call changes as it would a cache."""
+    if isinstance(value, Mapping):
+        return all(map(_is_data, value.values()))
+    if isinstance(value, tuple | list):
+        return all(map(_is_data, value))
+    return value is None or isinstance(value, torch.Tensor | int | float | str)
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy, also of a tensor that was made in inference mode, that autograd can work with."""
+    return tensor.detach().clone()
