@@ -56,12 +56,16 @@ Names = frozenset[str] | None
 class Finder:
     """Collects ``places``, by what they can be found by, and the ``modules`` and ``functions`` whose code is run.
 
+    ``names`` are those that the user's own code is known to read somewhere: a function may get any object as an
+    argument. :func:`found_in` finds them out.
+
     ``spaces`` are the namespaces, containers and cells that code which is run can write to. ``unfollowed`` says what
     it reads that no comparison can follow; empty where there is nothing. ``taken_from`` is the kind of an iterator that
     it takes values from.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, names: frozenset[str] = frozenset()) -> None:
+        self.names = names
         self.places: dict[tuple[int, typing.Any], Place] = {}
         self.modules: dict[torch.nn.Module, None] = {}
         self.functions: dict[types.FunctionType, None] = {}
@@ -94,39 +98,22 @@ class Finder:
             self.modules[module] = None
             kind: typing.Any = type(module)
             of_torch = kind.__module__.startswith("torch.")
-            read = names_read(kind, "forward")
+            read = names_read(kind, "forward") | self.names
             self.spaces[id(vars(module))] = vars(module)
             self.add_hidden(kind, vars(module), read)
-            for name in read & vars(module).keys() - OF_TORCH:
+            for name in (read | {"forward"}) & vars(module).keys() - OF_TORCH:
                 value = vars(module)[name]
-                if type(value) is float or not of_torch:
+                if type(value) is float or not of_torch or name in self.names or name == "forward":
                     self.look_at(vars(module), name, value, read)
             if not of_torch:
                 self.look_at_class(kind, read, DEEPEST_READ)
                 for function in methods_called(kind, "forward"):
                     self.look_at_function(function)
 
-    def look_at_modules_given(self) -> None:
-        """Look at the plain values of modules whose names the user's own functions read, which may be given modules.
-
-        Such are ``loss(model, batch)`` and a function that ``forward`` calls with ``self``.
-        """
-        codes = [
-            code for function in self.functions if not is_installed(function) for code in codes_of(function.__code__)
-        ]
-        read = frozenset(name for code in codes for name in names_in(code))
-        for module in self.modules:
-            if not type(module).__module__.startswith("torch."):
-                own = vars(module)
-                self.add_hidden(type(module), own, read)
-                self.look_at_class(type(module), read, 0)
-                for name in [name for name in read & own.keys() - OF_TORCH if is_plain(own[name])]:
-                    self.add(own, name)
-
     def look_at_object(self, owner: typing.Any, method: str, depth: int) -> None:
         """Look at what a method reads in its object."""
         kind = owner if isinstance(owner, type) else type(owner)
-        read = names_read(kind, method)
+        read = names_read(kind, method) | self.names
         own = {} if isinstance(owner, type) else getattr(owner, "__dict__", {})
         self.spaces[id(own)] = own
         self.add_hidden(kind, own, read)
@@ -142,6 +129,7 @@ class Finder:
         self.functions[function] = None
         codes = list(codes_of(function.__code__))
         read = frozenset(name for code in codes for name in names_in(code))
+        read |= frozenset() if is_installed(function) else self.names
         for cell in function.__closure__ or ():
             self.look_at(cell, "", value_of_cell(cell), read, depth)
         for held in map(value_of_cell, function.__closure__ or ()):
@@ -206,6 +194,8 @@ class Finder:
                 for name, value in list(vars(base).items()):
                     if (read is None or name in read) and is_data_of_class(name, value):
                         self.look_at(base, name, value, read, depth)
+                    elif hasattr(value, "__get__") and not is_of_package(type(value)):  # a decorator that is an object
+                        self.look_into(value, read, depth)
 
     def look_at(
         self, holder: typing.Any, name: typing.Any, value: typing.Any, read: Names, depth: int = DEEPEST_READ
@@ -274,6 +264,19 @@ class Finder:
         if len(self.places) < MOST_PLACES:
             self.places[named((holder, name))] = (holder, name)
             self.spaces[id(holder)] = holder
+
+
+def found_in(*calls: typing.Any) -> Finder:
+    """Look at what these models, functions and other objects read when they are called."""
+    finder = Finder()
+    while True:
+        for call in calls:
+            finder.look_at_call(call)
+        own = [function for function in finder.functions if not is_installed(function)]
+        names = {name for function in own for code in codes_of(function.__code__) for name in names_in(code)}
+        if names <= finder.names:
+            return finder
+        finder = Finder(finder.names | names)
 
 
 def with_methods(kind: typing.Any, read: Names) -> Names:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from advisor.portable.finder import Finder
+from advisor.portable.finder import found_in
 from advisor.portable.host_draws import draws_kept
 from advisor.portable.nested import map_tensors, tensors_of
 from advisor.portable.owners import is_installed
@@ -157,9 +157,7 @@ def form_that_works(
 
 def iterator_of(loss: Callable[..., Any]) -> str:
     """The kind of an iterator that a loss takes values from, such as a generator; empty for none."""
-    finder = Finder()
-    finder.look_at_call(loss)
-    return finder.taken_from
+    return found_in(loss).taken_from
 
 
 def calls_first(loss: Callable[..., Any]) -> bool:
@@ -306,9 +304,7 @@ def undone(model: torch.nn.Module, loss: Any = None) -> Iterator[None]:
     wholes = [model, *modules_of_loss(loss)]
     gradients = [(parameter, parameter.grad) for whole in wholes for parameter in whole.parameters()]
     modules = [module for whole in wholes for module in whole.modules()]
-    finder = Finder()
-    finder.look_at_call(loss)
-    attributes, elsewhere = PythonState(modules, with_hooks=True), Values(finder.places.values())
+    attributes, elsewhere = PythonState(modules, with_hooks=True), Values(found_in(loss).places.values())
     try:
         with buffers_kept(*wholes), draws_kept(*wholes), torch.compiler.set_stance("force_eager"):
             yield

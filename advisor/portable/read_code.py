@@ -17,6 +17,8 @@ USES_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")
 # Those by which code reads a name from around it, and an attribute of that.
 READS_AROUND = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF")
 ASKS_ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
+# Names by which code asks for an attribute whose name is a text.
+BY_TEXT = {"getattr", "attrgetter", "vars", "__dict__"}
 # Names in ``os`` that read the environment.
 ENVIRONMENT = {"environ", "getenv"}
 # Functions whose names are kept, at most. A count.
@@ -52,9 +54,10 @@ def names_asked(code: types.CodeType) -> tuple[str, ...]:
 
 
 def names_in(code: types.CodeType) -> set[str]:
-    """The names that code reads, also by ``getattr``; attributes that it only writes are left out."""
+    """The names that code reads, also by a text of its own; attributes that it only writes are left out."""
     used = [one.argval for one in dis.get_instructions(code) if one.opname not in ("STORE_ATTR", "DELETE_ATTR")]
-    asked = [one for one in code.co_consts if isinstance(one, str)] if "getattr" in code.co_names else []
+    by_text = not BY_TEXT.isdisjoint(code.co_names)
+    asked = [one for one in code.co_consts if isinstance(one, str)] if by_text else []
     return {name for name in used if isinstance(name, str)} & set(code.co_names) | set(asked)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from advisor.portable.finder import Finder
+from advisor.portable.finder import found_in
 from advisor.portable.owners import is_installed
 from advisor.portable.places import CONTENTS, Place, inner_state, is_plain, value_at, value_of_cell
 
@@ -66,10 +66,7 @@ class Watch:
         self.optimizer = optimizer
         self.updates = updates
         self.evaluates = evaluates
-        finder = Finder()
-        finder.look_at_call(model)
-        finder.look_at_call(loss)
-        finder.look_at_modules_given()
+        finder = found_in(model, loss)
         self.modules = modules = list(finder.modules)
         self.own = [part for module in modules for part in parts_of_module(module) if part]
         self.hooks = [hooks for module in modules for hooks in hooks_of(module)] + HOOKS_OF_ALL
