@@ -195,6 +195,28 @@ def test_a_model_that_is_compiled_in_place_is_not_hooked():
     assert len(probe.losses) == 2
 
 
+def test_a_step_whose_owner_compiled_its_forward_pass_as_one_graph_can_be_probed():
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def loss_of(inputs, target):
+        return nn.functional.cross_entropy(model(inputs), target)
+
+    def own(given):
+        optimizer.zero_grad()
+        loss = loss_of(*given)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    plan = StepPlan(mode=Mode.TRAIN, device="cpu")
+    step = make_step(Components(model, optimizer, batch(), plan, own_step=own), None)
+    probe = probe_training(step, [batch()] * 3, 0)
+    assert probe.losses == pytest.approx(probe_training(train_step(), [batch()] * 3, 0).losses)
+    assert not model._forward_hooks
+
+
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore:.*torch.jit:FutureWarning")
 def test_torchscript_is_not_hooked():
     probe = probe_training(train_step(torch.jit.script(net())), [batch()] * 2, 0)

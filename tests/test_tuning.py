@@ -297,3 +297,22 @@ def test_the_scaler_can_be_reached_saved_and_loaded(model):
     plain_step.load_state_dict(saved)  # another precision: no scaler to load into
     assert plain_step.scaler is None
     assert plain_step.state_dict() == {"scaler": None, "accumulated": 0}
+
+
+@pytest.mark.parametrize("wrap", [lambda model: torch.compile(model, backend="eager"), nn.DataParallel])
+def test_a_model_that_was_wrapped_after_it_was_prepared_is_the_prepared_one(wrap):
+    """To evaluate with it does not end its training, as it would for a model of which nothing is known."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    tuning = Tuning({"step.zero_grad": "manual"})
+    model, optimizer = tuning.prepare(model, optimizer)
+    wrapped = wrap(model)
+    step, evaluate = tuning.train_step(wrapped, optimizer, nn.functional.cross_entropy), tuning.infer(wrapped)
+    batch = torch.randn(6, 4), torch.arange(6) % 3
+    losses = [float(step(batch)), evaluate(batch[0]).sum(), float(step(batch))]
+    assert losses[2] < losses[0]
+    assert wrapped.training
+    assert model[1].training
+    assert model[1].num_batches_tracked == 2
+    assert tuning.own_step(lambda given: wrapped(given[0]), wrapped)(batch).shape == (6, 3)

@@ -38,7 +38,7 @@ class LossCall(Planned):
 
     def __init__(self, model: torch.nn.Module, loss: Callable[..., Any] | None, plan: StepPlan) -> None:
         super().__init__(model, plan)
-        self.loss_function: Callable[..., Any] = loss or default_loss
+        self.loss_function: Callable[..., Any] = default_loss if loss is None else loss
         self._loss_takes_model = takes_model(loss) if loss is not None else False
         # Nobody else is to get the target then: the model takes what it needs of the batch.
         self._loss_takes_output_only = loss is not None and takes_output_only(loss)

@@ -28,6 +28,7 @@ from advisor.portable.launched import (
     uses_accelerate,
     why_not_spread,
 )
+from advisor.portable.parallel import unwrapped
 from advisor.portable.plan import StepPlan
 from advisor.portable.steps import start_training
 from advisor.recipe import Components, Recipe, Stage
@@ -121,7 +122,7 @@ class Tuning:
         self._tuned.update(fresh)
         optimizer = optimizers[0] if optimizers == fresh and len(fresh) == 1 else Together(optimizers, fresh)
         written = getattr(model, "_orig_mod", model) if compiled_as(model) else model
-        present = self._prepared.get(written)
+        present = self._prepared.get(as_prepared(model))
         if present is None or (present.mode is not mode and mode is Mode.TRAIN):
             if present is not None:
                 self._check_trainable(model, present)
@@ -208,7 +209,7 @@ class Tuning:
         call, every layer its own; any other one is put into evaluation mode for good. What a step returns is the
         caller's: no later call changes it.
         """
-        plan = self._prepared.get(model)
+        plan = self._prepared.get(as_prepared(model))
         if plan is None or plan.mode is not Mode.TRAIN:
             model.eval()
         if plan is None:
@@ -270,7 +271,7 @@ class Tuning:
 
     def _plan_of(self, model: nn.Module) -> StepPlan:
         try:
-            return self._prepared[model]
+            return self._prepared[as_prepared(model)]
         except KeyError:
             raise RuntimeError(
                 "this model has not been prepared: call `model, optimizer, loader = tuning.prepare(model, optimizer, "
@@ -304,6 +305,12 @@ def _warn_of_refusal(recipe: Recipe, value: Value, error: RefusedError) -> None:
 
 def _is_for_any_loader(recipe: Recipe) -> bool:
     return recipe.key.startswith("data.")
+
+
+def as_prepared(model: nn.Module) -> nn.Module:
+    """The model inside the wrappers that a loop may put around what ``prepare`` returned; else the model itself."""
+    inner = unwrapped(getattr(model, "_orig_mod", model))
+    return model if inner is model else as_prepared(inner)
 
 
 def _device_of(model: nn.Module) -> torch.device:

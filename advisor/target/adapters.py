@@ -88,8 +88,8 @@ def with_samples(workload: Workload, spec: TargetSpec) -> Adapted:
     return Adapted(
         model=workload.model,
         data=chosen.samples.make,
-        loss=workload.loss or (samples.loss if training else None),
-        optimizer=workload.optimizer or (samples.optimizer if training else None),
+        loss=samples.loss if training and workload.loss is None else workload.loss,
+        optimizer=samples.optimizer if training and workload.optimizer is None else workload.optimizer,
         mode=wanted.value,
         current=workload.current,
         clip_grad=workload.clip_grad,

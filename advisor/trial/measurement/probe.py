@@ -299,6 +299,8 @@ class _FirstOutput:
             self._handle.remove()  # again after a forward pass that was undone, and the removal with it
 
     def _keep(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        if torch.compiler.is_compiling():  # in a function that the user compiled: a compiler would trace what follows
+            return
         if not self.sample:
             self.sample = sample_of(_without_caches(output))
             self.operations = operations_behind(output)
