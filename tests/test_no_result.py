@@ -44,7 +44,11 @@ def failed(result):
     [
         (session(), Cause.NOT_TRIED, "Nothing could be judged: no candidate was tried."),
         (session(failed), Cause.ALL_FAILED, r"Nothing could be judged: all \d+ trials failed."),
-        (session(lambda r: r, noise=0.5), Cause.TOO_NOISY, "Nothing could be judged: identical runs differ by 50 %.*"),
+        (
+            session(lambda r: r, noise=0.5),
+            Cause.TOO_NOISY,
+            "Nothing could be judged: identical runs differ by more than 50 %.*",
+        ),
         (session(lambda r: r), Cause.NO_GAIN, "Nothing that was tried is measurably faster."),
     ],
 )

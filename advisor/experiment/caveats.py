@@ -11,8 +11,7 @@ from advisor.experiment.known import Kind, Known
 from advisor.experiment.plan import Plan
 from advisor.experiment.policy import POLICY
 from advisor.experiment.request import Request
-from advisor.figures.formatting import format_bytes, format_ms, format_percent, format_seconds
-from advisor.figures.stats import LARGEST_NOISE_FLOOR
+from advisor.figures.formatting import format_bytes, format_ms, format_seconds, format_spread
 from advisor.recipe.settings import Settings
 from advisor.records import Mode, Outcome
 
@@ -27,11 +26,10 @@ def of_noise(known: Known) -> str:
     floor = known.judge.noise_floor
     if floor <= POLICY.noisy:
         return ""
-    much = "more than" if floor >= LARGEST_NOISE_FLOOR else "about"
     wanted = of_the_load()
     busy = f"; {wanted}" if wanted else ""
     return (
-        f"this machine is noisy: processes that run the same steps differ by {much} {format_percent(floor)}{busy}. "
+        f"this machine is noisy: processes that run the same steps differ by {format_spread(floor)}{busy}. "
         "The intervals are wider for it; end other programs and run again for narrower ones"
     )
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from advisor.figures.stats import LARGEST_NOISE_FLOOR
 from advisor.records import (
     AllReduceSweep,
     Candidate,
@@ -120,7 +121,15 @@ def format_quotient(comparison: Comparison, factor: float) -> str:
 
 def format_noise(noise_floor: float | None) -> str:
     """A noise floor or another small relative difference: ``±0.4 %``."""
-    return MISSING if noise_floor is None else f"±{format_percent(noise_floor, digits=1)}"
+    if noise_floor is None:
+        return MISSING
+    bounded = " or more" if noise_floor >= LARGEST_NOISE_FLOOR else ""
+    return f"±{format_percent(noise_floor, digits=1)}{bounded}"
+
+
+def format_spread(noise_floor: float) -> str:
+    """By how much identical runs differ: ``about 12 %``; the floor ends where they differ by more."""
+    return f"{'more than' if noise_floor >= LARGEST_NOISE_FLOOR else 'about'} {format_percent(noise_floor)}"
 
 
 def format_percent(share: float | None, *, digits: int = 0) -> str:

@@ -15,7 +15,7 @@ from advisor.figures.formatting import (
     format_interval,
     format_ms,
     format_pending,
-    format_percent,
+    format_spread,
     interval_or_words,
     plain,
 )
@@ -175,7 +175,7 @@ def no_result(state: SessionState) -> NoResult:
         )
     noise = state.baseline.noise_floor if state.baseline else 0.0
     if noise > POLICY.noisy and state.baseline and state.baseline.runs > 1:
-        return NoResult(Cause.TOO_NOISY, f"identical runs differ by {format_percent(noise)} on this machine")
+        return NoResult(Cause.TOO_NOISY, f"identical runs differ by {format_spread(noise)} on this machine")
     if noise > POLICY.noisy or _all_open(state, tried):
         return NoResult(Cause.TOO_NOISY, "step times vary so much that faster and slower cannot be told apart")
     return NoResult(Cause.NO_GAIN, f"nothing that was tried {state.goal.better()}")
