@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import ast
 import math
 import multiprocessing
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from advisor.cli.commands import init
-from advisor.errors import TargetError, UsageError
+from advisor.errors import TargetError
 from advisor.portable.plan import StepPlan
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Mode, TargetSpec
 from advisor.runtime.apply import apply_settings
 from advisor.target.entrypoint import load_target
-from advisor.target.scripts.draft import draft_of
 from advisor.trial.measurement.feed import Feed
-from scripts.steps import HEAD, step_of
+from scripts.steps import step_of
 
 HERE = Path(__file__).parent
 PLAIN, OWN, INFERENCE = "its parts", "its body", "inference"
@@ -184,85 +180,3 @@ class TestBadInput:
         with pytest.raises(TargetError) as error:
             load_target(TargetSpec("analysis.ipynb", str(HERE)))
         assert "advisor.tune(build)" in error.value.hint
-
-
-class TestADraft:
-    """``perf-advisor init``: what was seen, as a file to complete."""
-
-    @pytest.mark.parametrize(
-        ("name", "has"),
-        [
-            ("mnist_example", ("from mnist_example import Net", "nll_loss", "batch_size=16, num_workers=2", "lr=1.0")),
-            (
-                "gan",
-                ("def step(batch):", "for (i, real) in [(0, batch)]", "models=[model, model_2]", "Adam(model_2.par"),
-            ),
-            ("bad/no_loop", ("def step(batch):", "TODO: the model")),
-        ],
-    )
-    def test_has_what_was_seen_and_parses(self, name, has, monkeypatch):
-        monkeypatch.chdir(HERE)
-        monkeypatch.setattr(sys, "argv", [f"{name}.py", *ARGUMENTS.get(name, ())])
-        text = draft_of(f"{name}.py", "build_it.py")
-        ast.parse(text)
-        assert [part for part in has if part not in text] == []
-
-    @pytest.mark.parametrize(
-        ("loss", "has"),
-        [
-            (
-                "nn.functional.huber_loss(model(x), y, delta=0.5, weight=torch.ones(8, 1))",
-                "torch.nn.functional.huber_loss(output, target, delta=0.5, weight=...)  # TODO",
-            ),
-            ("nn.SmoothL1Loss(beta=0.5)(model(x), y)", "loss = torch.nn.SmoothL1Loss(beta=0.5)\n"),
-            (
-                "nn.BCEWithLogitsLoss(pos_weight=numbers[:1, 0])(model(x), y)",
-                "loss = torch.nn.BCEWithLogitsLoss(pos_weight=...)  # TODO",
-            ),
-            ("nn.MSELoss()(model(x), y)", "loss = torch.nn.MSELoss()\n"),
-        ],
-    )
-    def test_has_the_options_of_the_loss_and_of_the_optimizer(self, loss, has, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", ["train.py"])
-        Path("train.py").write_text(
-            f"{HEAD}groups = [dict(params=[p]) for p in model.parameters()]\n"
-            "optimizer = torch.optim.SGD(groups, lr=1e-4, foreach=True)\n"
-            f"for x, y in loader:\n    loss = {loss}\n"
-            "    optimizer.zero_grad(); loss.backward(); optimizer.step()\n"
-        )
-        text = draft_of("train.py", "build_it.py")
-        ast.parse(text)
-        assert has in text
-        assert "nesterov=False, foreach=True)  # TODO: 2 groups of parameters" in text
-
-    def test_refuses_to_write_over_a_file(self, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)
-        for file in ("train.py", "build_train.py"):
-            Path(file).write_text("")
-        with pytest.raises(UsageError, match="already"):
-            init.parse(["train.py"]).run()
-
-    def test_of_a_notebook_says_how_as_measuring_one_does(self, tmp_path):
-        (tmp_path / "train.ipynb").write_text("{}")
-        with pytest.raises(TargetError, match="is a notebook") as error:
-            init.parse([str(tmp_path / "train.ipynb")])
-        assert "nbconvert" in error.value.hint
-
-    def test_help_says_where_the_scripts_arguments_go(self, capsys):
-        with pytest.raises(SystemExit):
-            init.parse(["--help"])
-        assert "[-- ARGUMENTS of the script]" in capsys.readouterr().out
-
-    @pytest.mark.process
-    def test_the_command_writes_it(self, tmp_path, capsys):
-        output = tmp_path / "build_it.py"
-        assert init.parse([str(HERE / "trainer_class.py"), "--output", str(output)]).run() == 0
-        assert "RMSprop" in output.read_text()
-        assert "perf-advisor" in capsys.readouterr().out
-
-    @pytest.mark.process
-    def test_a_script_that_never_gets_there_is_stopped(self, tmp_path):
-        (tmp_path / "waits.py").write_text("import time\ntime.sleep(600)\n")
-        with pytest.raises(TargetError, match="no update of weights within"):
-            init.parse([str(tmp_path / "waits.py"), "--budget", "8s"]).run()

@@ -9,9 +9,11 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import join, quote
 
 from advisor.cli.parser import Parser, split_arguments
 from advisor.errors import ExitCode, TargetError, UsageError
+from advisor.figures.formatting import counted
 from advisor.figures.options import seconds_of
 from advisor.files.paths import check_target
 
@@ -33,12 +35,24 @@ class Init:
         path = Path(self.file)
         if path.exists():
             raise UsageError(f"there is a file {self.file} already.", "Name another one with --output.")
-        path.write_text(self._draft(), encoding="utf-8")
-        todo = path.read_text(encoding="utf-8").count("TODO")
-        print(f"{self.file} written. Complete its {todo} lines marked TODO, then type: perf-advisor {self.file}")
+        text, is_measurable = self._draft()
+        path.write_text(text, encoding="utf-8")
+        todo = len([line for line in text.splitlines() if "# TODO" in line])
+        print(
+            f"{self.file} written. Complete its {counted(todo, 'line')} marked TODO, "
+            f"then type: perf-advisor {quote(self.file)}"
+        )
+        if is_measurable:
+            print(f"{self.script} can be measured as it is, too. For that type: {self._as_it_is}")
         return ExitCode.OK
 
-    def _draft(self) -> str:
+    @property
+    def _as_it_is(self) -> str:
+        """The command that measures the script without an edit."""
+        return join(["perf-advisor", self.script, *(["--", *self.arguments] if self.arguments else [])])
+
+    def _draft(self) -> tuple[str, bool]:
+        """The file's text, and whether the script can be measured without it."""
         with tempfile.TemporaryDirectory() as folder:
             result = Path(folder, "result.json")
             command = [sys.executable, "-m", "advisor.target.scripts.draft", self.script, self.file, str(result)]
@@ -62,7 +76,7 @@ class Init:
             outcome = json.loads(result.read_text(encoding="utf-8"))
         if "text" not in outcome:
             raise TargetError(outcome["message"], outcome["hint"], outcome["details"])
-        return str(outcome["text"])
+        return str(outcome["text"]), bool(outcome["measurable"])
 
 
 def parse(arguments: Sequence[str]) -> Init:

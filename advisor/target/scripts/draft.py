@@ -8,16 +8,18 @@ import json
 import linecache
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
+from torch.utils.data import RandomSampler, SequentialSampler, default_collate, default_convert
 
 from advisor.errors import AdvisorError, TargetError
 from advisor.runtime.loop import describe
 from advisor.target.scripts.body import FoundLoop, NoBodyError, position_in, training_loop
+from advisor.target.scripts.draft_names import lines_for, names_used
 from advisor.target.scripts.plain import loss_of, workload_of
 from advisor.target.scripts.positions import COUNTED
 from advisor.target.scripts.run import package_of, watched
@@ -28,17 +30,19 @@ _HEAD = '''"""What perf-advisor measures of {script}, as far as it was seen: com
 Then type: perf-advisor {file}
 """
 
-import torch
 '''
 # Options of an optimizer that are shown where they are set.
 _SHOWN_IF_SET = ("dampening", "maximize", "centered", "fused", "foreach", "capturable")
+# Options of a loader that are shown where they are on.
+_SET_OF_LOADERS = ("drop_last", "pin_memory", "persistent_workers")
 _SHOWN_PARAMETERS = ("lr", "momentum", "betas", "weight_decay", "eps", "alpha", "rho", "nesterov", "amsgrad")
 
 
 def main(script: str, file: str, result: str) -> None:
     """Watch ``script``, whose arguments are in ``sys.argv``, and write the text of ``file``, or why not, as JSON."""
     try:
-        outcome = {"text": draft_of(script, file)}
+        seen = _seen(script)
+        outcome = {"text": _text(seen, script, file), "measurable": _workload(seen) is not None}
     except AdvisorError as error:
         outcome = {"message": error.message, "hint": error.hint, "details": error.details}
     Path(result).write_text(json.dumps(outcome), encoding="utf-8")
@@ -46,30 +50,67 @@ def main(script: str, file: str, result: str) -> None:
 
 def draft_of(script: str, file: str) -> str:
     """The text of the file. Raises TargetError where running the script fails."""
+    return _text(_seen(script), script, file)
+
+
+def _seen(script: str) -> Seen:
     from advisor.target.entrypoint import in_user_code
 
-    seen = in_user_code(f"running {script}", lambda: watched(script, str(Path.cwd())))
-    models = seen.models
-    lines = [*_models(seen, models), *_data(seen), *_optimizers(seen)]
-    lines += _plain(seen) if _is_plain(seen) else _own_step(seen)
-    body = textwrap.indent("\n".join(lines), "    ")
-    head = _HEAD.format(script=script, file=file)
-    return f"{head}{_imports(script, models)}\n\ndef build():\n{body}\n"
+    return in_user_code(f"running {script}", lambda: watched(script, str(Path.cwd())))
 
 
-def _imports(script: str, models: list[nn.Module]) -> str:
-    """Imports of the models' classes; of a script that runs when it is imported, where to take them from."""
+def _text(seen: Seen, script: str, file: str) -> str:
+    source = _importable(script)
+    parts = _fitted_parts(seen) or seen.models
+    lines = [*_fitted(seen)] if seen.fitted is not None else [*_models(seen), *_rest(seen, source)]
+    imports = [*_imports(script, source, parts), *filter(_is_import, lines)]
+    head = _HEAD.format(script=script, file=file) + "\n".join(dict.fromkeys(imports))
+    body = textwrap.indent("\n".join(line for line in lines if not _is_import(line)), "    ")
+    return f"{head}\n\n\ndef build():\n{body}\n"
+
+
+def _is_import(line: str) -> bool:
+    return line.startswith(("import ", "from "))
+
+
+def _rest(seen: Seen, source: str) -> Iterator[str]:
+    """What follows the models: of a script that only predicts its batches; else data, optimizers, and the step."""
+    workload = _workload(seen)
+    if workload is not None and workload.mode == "infer":
+        yield from _data(seen) if workload.data is seen.loader else _inputs(workload.data)
+        yield 'return advisor.Workload(model=model.eval(), data=data, mode="infer")'
+        return
+    yield from _data(seen)
+    yield from _optimizers(seen)
+    yield from _plain(seen) if workload is not None and workload.step is None else _own_step(seen, source)
+
+
+def _workload(seen: Seen) -> Any:
+    """The workload that was seen; None where the loop can be neither taken apart nor run by itself."""
+    try:
+        return workload_of(seen)
+    except (NoBodyError, TargetError):
+        return None
+
+
+def _importable(script: str) -> str:
+    """The module that a script is imported as; empty for one that runs when it is imported."""
     path = Path(script).resolve()
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    lines = ["import advisor"]
-    for kind in dict.fromkeys(type(model) for model in models):
+    return ".".join((*package_of(path, tree), path.stem)) if _is_guarded(tree) else ""
+
+
+def _imports(script: str, source: str, parts: Sequence[Any]) -> list[str]:
+    """Imports of the parts' classes; of a script that runs when it is imported, where to take them from."""
+    lines = ["import torch"] if isinstance(parts, tuple) else ["import torch", "import advisor"]
+    for kind in dict.fromkeys(map(type, parts)):
         if kind.__module__ != "__main__":
             lines.append(f"from {kind.__module__} import {kind.__qualname__}")
-        elif _is_guarded(tree):
-            lines.append(f"from {'.'.join((*package_of(path, tree), path.stem))} import {kind.__qualname__}")
+        elif source:
+            lines.append(f"from {source} import {kind.__qualname__}")
         else:
             lines.append(f"# TODO: copy the class {kind.__qualname__} to here: importing {script} would run it")
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def _is_guarded(tree: ast.Module) -> bool:
@@ -77,14 +118,34 @@ def _is_guarded(tree: ast.Module) -> bool:
     return any(isinstance(node, ast.If) and "__name__" in ast.unparse(node.test) for node in tree.body)
 
 
-def _models(seen: Seen, models: list[nn.Module]) -> Iterator[str]:
-    if not models:
+def _fitted_parts(seen: Seen) -> tuple[Any, ...]:
+    """The objects that a library's trainer was given, itself among them; empty without one."""
+    if seen.fitted is None:
+        return ()
+    return seen.fitted if isinstance(seen.fitted, tuple) else (seen.fitted,)
+
+
+def _fitted(seen: Seen) -> Iterator[str]:
+    """Lines that return what a library trains: its own training step is measured."""
+    parts = _fitted_parts(seen)
+    for part in parts:
+        yield from _as_written(seen, part)
+        yield f"{type(part).__name__.lower()} = {type(part).__qualname__}(...)  # TODO: arguments"
+    yield f"return {', '.join(type(part).__name__.lower() for part in parts)}"
+
+
+def _models(seen: Seen) -> Iterator[str]:
+    if not seen.models:
         yield "model = ...  # TODO: the model; the script called none that an optimizer has"
-    for number, model in enumerate(models):
+    for number, model in enumerate(seen.models):
         yield from _as_written(seen, model)
         parameters = sum(parameter.numel() for parameter in model.parameters())
         made = f"{_name('model', number)} = {type(model).__qualname__}(...)"
         yield f"{made}  # TODO: arguments; {parameters:,} parameters"
+
+
+def _inputs(batch: Any) -> Iterator[str]:
+    yield f"data = ...  # TODO: one batch, as the model's inputs: {describe(batch)}"
 
 
 def _data(seen: Seen) -> Iterator[str]:
@@ -93,18 +154,43 @@ def _data(seen: Seen) -> Iterator[str]:
         return
     yield from _as_written(seen, seen.loader)
     loader = seen.loader
-    options = f"batch_size={loader.batch_size}, num_workers={loader.num_workers}"
     yield f"dataset = ...  # TODO: of class {type(loader.dataset).__name__}; a batch is {describe(seen.batch)}"
-    yield f"data = torch.utils.data.DataLoader(dataset, {options})  # TODO: shuffle, collate_fn"
+    options, todo = _loader_options(loader)
+    yield f"data = torch.utils.data.DataLoader(dataset, {options}){todo}"
+
+
+def _loader_options(loader: Any) -> tuple[str, str]:
+    """The options of a loader as arguments of a call, and a remark on those that cannot be written, if any."""
+    size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
+    given = [f"batch_size={size}", f"num_workers={loader.num_workers}"]
+    sampler = getattr(loader, "sampler", None)
+    given += ["shuffle=True"] if type(sampler) is RandomSampler else []
+    given += [f"{name}=True" for name in _SET_OF_LOADERS if getattr(loader, name, False)]
+    todo = [] if type(sampler) in (RandomSampler, SequentialSampler) else [f"sampler, a {type(sampler).__name__}"]
+    if loader.collate_fn not in (default_collate, default_convert):
+        given.append("collate_fn=...")
+        todo.append(getattr(loader.collate_fn, "__qualname__", type(loader.collate_fn).__name__))
+    return ", ".join(given), f"  # TODO: {', '.join(todo)}" if todo else ""
 
 
 def _optimizers(seen: Seen) -> Iterator[str]:
     for number, optimizer in enumerate(seen.optimizers):
         yield from _as_written(seen, optimizer)
-        yield f"{_name('optimizer', number)} = {_optimizer_call(optimizer, _name('model', number))}"
+        yield f"{_name('optimizer', number)} = {_optimizer_call(optimizer, _trained_by(optimizer, seen))}"
 
 
-def _optimizer_call(optimizer: Optimizer, model: str) -> str:
+def _trained_by(optimizer: Optimizer, seen: Seen) -> str:
+    """The parameters of an optimizer, by the draft's names of the models that they are of."""
+    trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    models = [
+        f"{_name('model', number)}.parameters()"
+        for number, model in enumerate(seen.models)
+        if any(id(parameter) in trained for parameter in model.parameters())
+    ]
+    return models[0] if len(models) == 1 else f"[{', '.join(f'*{one}' for one in models)}]"
+
+
+def _optimizer_call(optimizer: Optimizer, parameters: str) -> str:
     kind = type(optimizer)
     module = "torch.optim" if kind.__module__.startswith("torch.optim") else kind.__module__
     given = {name: optimizer.defaults[name] for name in _SHOWN_PARAMETERS if name in optimizer.defaults}
@@ -112,14 +198,7 @@ def _optimizer_call(optimizer: Optimizer, model: str) -> str:
     options = ", ".join(f"{name}={value!r}" for name, value in given.items())
     groups = len(optimizer.param_groups)
     complete = "" if groups == 1 else f"  # TODO: {groups} groups of parameters, each with options of its own"
-    return f"{module}.{kind.__name__}({model}.parameters(), {options}){complete}"
-
-
-def _is_plain(seen: Seen) -> bool:
-    try:
-        return bool(seen.updates) and getattr(workload_of(seen), "step", None) is None
-    except (NoBodyError, TargetError):
-        return False
+    return f"{module}.{kind.__name__}({parameters}, {options}){complete}"
 
 
 def _plain(seen: Seen) -> Iterator[str]:
@@ -168,22 +247,48 @@ def _is_simple(value: object) -> bool:
     return isinstance(value, str | int | float | None)
 
 
-def _own_step(seen: Seen) -> Iterator[str]:
+def _own_step(seen: Seen, source: str) -> Iterator[str]:
     """A step of one's own: the body of the loop, where one was found."""
-    yield ""
-    yield "def step(batch):"
     try:
         loop = training_loop(seen)
     except NoBodyError:
-        yield "    loss = ...  # TODO: all that a step does, from the batch to the update"
+        loss, step, lines = "", "step", ["    loss = ...  # TODO: all that a step does, from the batch to the update"]
+        yield ""
     else:
-        yield f"    # the loop at {Path(loop.file).name}:{loop.statement.lineno}"
-        yield from textwrap.indent(_body_text(loop, seen), "    ").splitlines()
-    yield "    return loss  # TODO: the loss by its name above"
+        used = names_used(loop.statement.body, getattr(loop.statement, "target", None))
+        step = "one_step" if "step" in used.needed else "step"
+        yield from lines_for(used.needed, loop.names, _known(seen), source)
+        yield ""
+        lines = [f"    nonlocal {', '.join(used.bound_anew)}"] if used.bound_anew else []
+        lines.append(f"    # the loop at {Path(loop.file).name}:{loop.statement.lineno}")
+        lines += textwrap.indent(_body_text(loop, seen), "    ").splitlines()
+        loss = _name_of_loss(loop.statement.body)
+    yield f"def {step}(batch):"
+    yield from lines
+    yield f"    return {loss}" if loss else "    return loss  # TODO: the loss by its name above"
     yield ""
     models = ", ".join(_name("model", number) for number in range(max(1, len(seen.models))))
     optimizers = ", ".join(_name("optimizer", number) for number in range(len(seen.optimizers)))
-    yield f"return advisor.Workload(step=step, models=[{models}], optimizers=[{optimizers}], data=data)"
+    yield f"return advisor.Workload(step={step}, models=[{models}], optimizers=[{optimizers}], data=data)"
+
+
+def _name_of_loss(body: Sequence[ast.stmt]) -> str:
+    """The name that each round calls ``backward`` on, or gives to it; empty where it has none."""
+    for statement in body:
+        if isinstance(statement, ast.With) and (name := _name_of_loss(statement.body)):
+            return name
+        call = statement.value if isinstance(statement, ast.Expr) else None
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "backward":
+            given = call.args[0] if call.args else call.func.value
+            return given.id if isinstance(given, ast.Name) else ""
+    return ""
+
+
+def _known(seen: Seen) -> dict[int, str]:
+    """The draft's names by the id of what each holds."""
+    known = {id(model): _name("model", number) for number, model in enumerate(seen.models)}
+    known |= {id(one): _name("optimizer", number) for number, one in enumerate(seen.optimizers)}
+    return known if seen.loader is None else known | {id(seen.loader): "data"}
 
 
 def _body_text(loop: FoundLoop, seen: Seen) -> str:
@@ -192,7 +297,7 @@ def _body_text(loop: FoundLoop, seen: Seen) -> str:
     text = textwrap.dedent("".join(lines[body[0].lineno - 1 : body[-1].end_lineno]))
     target = ast.unparse(loop.statement.target) if isinstance(loop.statement, ast.For) else "_"
     item = "(0, batch)" if position_in(loop, seen) == COUNTED else "batch"
-    return f"for {target} in [{item}]:  # TODO: names that the loop uses\n{textwrap.indent(text, '    ')}"
+    return f"for {target} in [{item}]:\n{textwrap.indent(text, '    ')}"
 
 
 def _as_written(seen: Seen, value: Any) -> Iterator[str]:

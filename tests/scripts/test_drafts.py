@@ -1,0 +1,151 @@
+"""Drafts of a ``build()``: what was seen of a script, as a file to complete."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+from advisor.cli.commands import init
+from advisor.errors import TargetError, UsageError
+from advisor.target.scripts.draft import draft_of
+from scripts.steps import HEAD
+from scripts.test_scripts import ARGUMENTS, HERE
+
+
+def draft(name, monkeypatch):
+    """The draft of one of the scripts beside this file, which is Python."""
+    monkeypatch.chdir(HERE)
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", *ARGUMENTS.get(name, ())])
+    text = draft_of(f"{name}.py", "build_it.py")
+    compile(text, "build_it.py", "exec")
+    return text
+
+
+class TestADraft:
+    """``perf-advisor init``: what was seen, as a file to complete."""
+
+    @pytest.mark.parametrize(
+        ("name", "has"),
+        [
+            ("mnist_example", ("from mnist_example import Net", "nll_loss", "batch_size=16, num_workers=2", "lr=1.0")),
+            (
+                "gan",
+                ("def step(batch):", "for (i, real) in [(0, batch)]", "models=[model, model_2]", "Adam(model_2.par"),
+            ),
+            ("bad/no_loop", ("def step(batch):", "TODO: the model")),
+            (
+                "inference",
+                ('num_workers=0)\n    return advisor.Workload(model=model.eval(), data=data, mode="infer")',),
+            ),
+            ("flat", ("batch_size=16, num_workers=0, shuffle=True)",)),
+        ],
+    )
+    def test_has_what_was_seen_and_compiles(self, name, has, monkeypatch):
+        text = draft(name, monkeypatch)
+        assert [part for part in has if part not in text] == []
+
+    @pytest.mark.process
+    @pytest.mark.parametrize(
+        ("name", "has"),
+        [
+            ("lightning_fit", ("import Trainer", "import Regression", "return trainer, regression, dataloader")),
+            ("hf_trainer", ("from transformers.trainer import Trainer", "return trainer")),
+            ("accelerate_loop", ("batch_size=8", "return loss")),
+        ],
+    )
+    def test_of_a_library_has_what_its_trainer_was_given(self, name, has, monkeypatch):
+        text = draft(name, monkeypatch)
+        assert [part for part in has if part not in text] == []
+
+    def test_defines_the_names_that_the_loop_uses(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["train.py"])
+        Path("helpers.py").write_text("def scaled(x):\n    return x / 7\n")
+        Path("train.py").write_text(
+            "import math as m\nfrom helpers import scaled\n"
+            f"{HEAD}opt, net, step, total, config, log = optimizer, model, 0, 0.0, object(), print\n"
+            "def loss_fn(a, b):\n    return (a - b).abs().mean()\n"
+            "for x, y in loader:\n    opt.zero_grad()\n    with torch.enable_grad():\n"
+            "        d_loss = loss_fn(net(scaled(x)), y) * m.pi\n        d_loss.backward()\n"
+            "    opt.step()\n    step += 1\n    total = total + max(v for v in [d_loss.item()])\n"
+            "    log(config)\n"
+        )
+        text = draft_of("train.py", "build_it.py")
+        compile(text, "build_it.py", "exec")
+        assert text.partition("def build")[0].count("import torch\n") == text.count("import torch\n") == 1
+        has = ("\nfrom helpers import scaled\n", "\nimport math as m\n")
+        has += ("opt = optimizer", "net = model", "step = 1", "total = ", "config = ...  # TODO: of class object")
+        has += ("def one_step(batch):\n        nonlocal step, total\n", "return d_loss\n", "step=one_step")
+        has += ("loss_fn = ...  # TODO: copy it to here",)
+        assert [part for part in has if part not in text] == []
+        assert [name for name in ("d_loss", "v", "x", "max") if f"    {name} = ..." in text] == []
+
+    def test_gives_each_optimizer_the_model_that_it_trains(self, monkeypatch):
+        text = draft("gan", monkeypatch)
+        assert text.index("model = Linear(") < text.index("model_2 = Sequential(")
+        assert text.index("optim.Adam(model_2.parameters()") < text.index("optim.Adam(model.parameters()")
+
+    @pytest.mark.parametrize(
+        ("loss", "has"),
+        [
+            (
+                "nn.functional.huber_loss(model(x), y, delta=0.5, weight=torch.ones(8, 1))",
+                "torch.nn.functional.huber_loss(output, target, delta=0.5, weight=...)  # TODO",
+            ),
+            ("nn.SmoothL1Loss(beta=0.5)(model(x), y)", "loss = torch.nn.SmoothL1Loss(beta=0.5)\n"),
+            (
+                "nn.BCEWithLogitsLoss(pos_weight=numbers[:1, 0])(model(x), y)",
+                "loss = torch.nn.BCEWithLogitsLoss(pos_weight=...)  # TODO",
+            ),
+            ("nn.MSELoss()(model(x), y)", "loss = torch.nn.MSELoss()\n"),
+        ],
+    )
+    def test_has_the_options_of_the_loss_and_of_the_optimizer(self, loss, has, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["train.py"])
+        Path("train.py").write_text(
+            f"{HEAD}groups = [dict(params=[p]) for p in model.parameters()]\n"
+            "optimizer = torch.optim.SGD(groups, lr=1e-4, foreach=True)\n"
+            f"for x, y in loader:\n    loss = {loss}\n"
+            "    optimizer.zero_grad(); loss.backward(); optimizer.step()\n"
+        )
+        text = draft_of("train.py", "build_it.py")
+        ast.parse(text)
+        assert has in text
+        assert "nesterov=False, foreach=True)  # TODO: 2 groups of parameters" in text
+
+    def test_refuses_to_write_over_a_file(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        for file in ("train.py", "build_train.py"):
+            Path(file).write_text("")
+        with pytest.raises(UsageError, match="already"):
+            init.parse(["train.py"]).run()
+
+    def test_of_a_notebook_says_how_as_measuring_one_does(self, tmp_path):
+        (tmp_path / "train.ipynb").write_text("{}")
+        with pytest.raises(TargetError, match="is a notebook") as error:
+            init.parse([str(tmp_path / "train.ipynb")])
+        assert "nbconvert" in error.value.hint
+
+    def test_help_says_where_the_scripts_arguments_go(self, capsys):
+        with pytest.raises(SystemExit):
+            init.parse(["--help"])
+        assert "[-- ARGUMENTS of the script]" in capsys.readouterr().out
+
+    @pytest.mark.process
+    def test_the_command_writes_it(self, tmp_path, capsys):
+        output = tmp_path / "build_it.py"
+        assert init.parse([str(HERE / "trainer_class.py"), "--output", str(output), "--", "--epochs", "2"]).run() == 0
+        assert "RMSprop" in output.read_text()
+        said = capsys.readouterr().out
+        assert f"type: perf-advisor {output}\n" in said
+        assert f"For that type: perf-advisor {HERE / 'trainer_class.py'} -- --epochs 2\n" in said
+
+    @pytest.mark.process
+    def test_a_script_that_never_gets_there_is_stopped(self, tmp_path):
+        (tmp_path / "waits.py").write_text("import time\ntime.sleep(600)\n")
+        with pytest.raises(TargetError, match="no update of weights within"):
+            init.parse([str(tmp_path / "waits.py"), "--budget", "8s"]).run()
