@@ -166,6 +166,13 @@ def test_a_record_told_again_is_a_line_only_when_its_verdict_changed():
     assert lines[1].endswith("no measurable difference (with the new noise floor)")
 
 
+def test_an_interval_that_leaves_all_open_is_too_noisy_to_tell_and_no_equal_speed():
+    told = next(event for event in sample_history() if isinstance(event, events.TrialMeasured))
+    wide = replace(told.record.comparison, speedup=12.0, ci_low=0.5, ci_high=300.0)
+    (line,) = progress_of([events.TrialMeasured(replace(told.record, comparison=wide))])
+    assert line.endswith("too noisy to tell")
+
+
 def test_text_of_the_user_is_one_line_and_never_markup():
     result = TrialResult(Outcome.FAILED, reason="[red]bad\nshape[/] \x1b[31m")
     told = next(event for event in sample_history() if isinstance(event, events.TrialMeasured))

@@ -99,6 +99,12 @@ def test_repeats_widen_the_floor_and_join_the_baseline(judge):
     assert repeated.baseline_record().noise_floor == repeated.noise_floor
 
 
+def test_step_time_and_rate_of_two_runs_that_differ_belong_together(judge):
+    known = judge.with_run({}, result(90.0, seed=3)).baseline_record()
+    assert known.step_ms == pytest.approx(50.0, rel=0.01)
+    assert known.samples_per_s == pytest.approx(8 * 1000 / known.step_ms, rel=0.01)
+
+
 def test_one_disturbed_repeat_changes_neither_the_floor_nor_the_baseline(judge):
     for seed in (2, 3):
         judge = judge.with_run({}, result(10.0, seed=seed))

@@ -22,6 +22,7 @@ from advisor.figures.formatting import (
     format_names,
     format_outcome,
     format_rate,
+    format_ratio,
     format_seconds,
     format_setting,
     plain,
@@ -255,7 +256,7 @@ def _effect(result: TrialResult, comparison: Comparison | None, by: Yardstick | 
     if by is not None and not by.goal.by_time:
         return by.effect(result, comparison)
     if comparison.verdict is Verdict.NO_DIFFERENCE:
-        return comparison.verdict.value
+        return format_ratio(comparison)
     return f"{format_interval(comparison)} {comparison.verdict}"
 
 

@@ -402,7 +402,7 @@ def _smaller(loop: Loop) -> str:
     has_option = loop.loader is None or loop.loader.batch_size is not None
     if has_option and loop.batch_size is not None and loop.batch_size > 1:
         return f"--batch-size {loop.batch_size // 2}"
-    return "smaller samples, by --input SHAPE" if loop.hint else "less work in it"
+    return "smaller samples, by --input SHAPE" if loop.hint and loop.step is None else "less work in it"
 
 
 def _result_of(probe: Probe) -> TrialResult:

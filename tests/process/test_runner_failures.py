@@ -163,6 +163,27 @@ def test_steps_too_long_for_a_baseline_are_told_what_makes_them_shorter(trial, s
     assert result.hint.endswith(f"or a shorter step with {told}")
 
 
+def test_a_step_of_ones_own_is_not_told_an_option_that_does_not_reach_it(trial):
+    source = """
+import time
+import advisor
+import torch
+
+
+def build():
+    model = torch.nn.Linear(2, 2)
+
+    def step(batch):
+        time.sleep(4)
+        return model(torch.ones(2, 2)).sum()
+
+    return advisor.Workload(step=step, models=[model], data=range(8))
+"""
+    result, _ = trial(source, timeout_s=30.0, kind=TrialKind.BASELINE)
+    assert "one step takes about 4 s" in result.reason
+    assert result.hint.endswith("or a shorter step with less work in it.")
+
+
 @pytest.mark.timed
 def test_a_trial_is_cancelled_from_another_thread(trial, tmp_path):
     pids, runner, results = tmp_path / "pids", Runner(), []

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from statistics import median
+from statistics import harmonic_mean, median
 
 from advisor.experiment.judging.data import widened
 from advisor.experiment.judging.numerics import Spread, compare_numerics, spread_between, why_unusable
@@ -388,7 +388,10 @@ def _floor(objective: Objective, runs: Sequence[TrialResult]) -> float:
 def _speed_of_runs(runs: Sequence[TrialResult]) -> tuple[float, float]:
     """The step time in ms and samples per second of several runs, each of which counts once."""
     speeds = [speed(run) for run in runs]
-    return median(step_ms for step_ms, _ in speeds), median(rate for _, rate in speeds)
+    # Of two runs in the middle, the rate that belongs to the mean of their times.
+    in_order = sorted(rate for _, rate in speeds)
+    middle = in_order[(len(in_order) - 1) // 2 : len(in_order) // 2 + 1]
+    return median(step_ms for step_ms, _ in speeds), harmonic_mean(middle)
 
 
 def with_median_energy(runs: Sequence[TrialResult], result: TrialResult) -> TrialResult:
