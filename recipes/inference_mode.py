@@ -56,7 +56,9 @@ class InferenceMode(Recipe):
     gain = 1.02
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
-        return ["no_grad", "inference_mode"]
+        # Who chose inference mode is not sent back to the weaker of the two.
+        chosen = facts.current(self.key, self.default) == "inference_mode"
+        return ["inference_mode"] if chosen else ["no_grad", "inference_mode"]
 
     def code(self, value: Value) -> str:
         if value == "grad":

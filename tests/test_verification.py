@@ -163,6 +163,23 @@ def test_outputs_of_another_model_are_not_verified(tuned, difference, verified):
     assert ("differ by 20.0 %" in verified_words(found)) is not verified
 
 
+class Drawn(Recorded):
+    """A bench whose outputs are others at each start."""
+
+    def run(self, spec, listen):
+        result = super().run(spec, listen)
+        self.outputs = {path: tuple(1.2 * value for value in outputs) for path, outputs in self.outputs.items()}
+        return result
+
+
+def test_outputs_that_differ_from_start_to_start_tell_nothing_of_the_file():
+    found = verify(Drawn((3.0, 1.0), (3.0, 1.0)), Exported("model.pt2"), replace(confirmed().stack, numerics=None))
+    assert found.difference == pytest.approx(0.2)
+    assert found.speedup
+    far = verify(Drawn((3.0, 1.0), (3.0, -9.0)), Exported("model.pt2"), replace(confirmed().stack, numerics=None))
+    assert not far.speedup
+
+
 # --- what a session does with it --------------------------------------------------------------------------------
 
 
