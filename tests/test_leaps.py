@@ -32,7 +32,7 @@ from made_up import (
 
 from advisor.experiment.judging.judge import BASELINE
 from advisor.experiment.known import Kind
-from advisor.experiment.moves import why_not
+from advisor.experiment.moves import moves, why_not
 from advisor.experiment.search import search
 from advisor.portable.observed_step import COPIES_ACROSS
 from advisor.records import Bottleneck, Numerics, Outcome
@@ -249,6 +249,18 @@ def test_where_the_compiled_step_cannot_be_captured_either_the_form_that_ran_is_
     compiled = [settings for settings in lab.settings_of(Kind.LEAP) if CATALOG.cost(settings)]
     assert compiled[:2] == [WHOLE, PLAIN.without(GRAPH.key).merged(IN_PARTS)]
     assert GRAPH.key not in known.stack
+
+
+def test_blocks_are_compiled_without_the_graph_that_only_a_compiled_whole_allows():
+    """What cannot be captured uncompiled may be outside the blocks."""
+    blocks = gpu_facts(repeated_blocks=(("Block", 6),), block_shapes=1, families={"linear": 12})
+    known, _ = found_by(
+        lambda settings: HOST_COPY if GRAPH.key in settings else EVERYTHING_HELPS(settings), blocks, budget_s=20.0
+    )
+    [shorter] = [move for move in moves(known) if move.in_place_of]
+    assert shorter.in_place_of.settings == shorter.settings.merged({GRAPH.key: True, "compile.scope": "with_loss"})
+    assert shorter.settings.get("compile.scope") == "regional"
+    assert GRAPH.key not in shorter.settings
 
 
 def matched_boxes(settings):

@@ -50,7 +50,7 @@ def _compiled_leaps(known: Known, plain: Settings) -> Moves:
     compiled = _compiled_form(known, plain)
     if compiled in (plain, known.stack) or known.judge.has_tried(compiled):
         return
-    gain, in_blocks = _gain_of_compiling(known, compiled), _in_blocks(known, compiled)
+    gain, in_blocks = _gain_of_compiling(known, compiled), _in_blocks(known, compiled, plain)
     if in_blocks and known.judge.measured_runs(in_blocks):
         gain = min(gain, POLICY.whole_over_blocks)
     doubtful = _gains_nothing(known, plain)
@@ -108,9 +108,14 @@ def _captured_once_compiled(known: Known, compiled: Settings) -> Settings:
     return BASELINE if judge.has_tried(whole) and not known.usable(whole) else whole
 
 
-def _in_blocks(known: Known, compiled: Settings) -> Settings:
-    """A compiled stack with its repeated blocks compiled by themselves, which takes less time; empty without blocks."""
+def _in_blocks(known: Known, compiled: Settings, plain: Settings) -> Settings:
+    """A compiled stack with its repeated blocks compiled by themselves, which takes less time; empty without blocks.
+
+    What kept the uncompiled leap from being captured may be outside the blocks, where no compiler removes it.
+    """
     settings = compiled.without(COMPILE_MODE).with_value(COMPILE_SCOPE, "regional")
+    if GRAPH not in plain:
+        settings = settings.without(GRAPH)
     possible = known.plan.has(COMPILE_SCOPE, "regional") and not known.plan.catalog.conflict(settings)
     return settings if possible else BASELINE
 
