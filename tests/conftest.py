@@ -26,6 +26,8 @@ TIERS = ("process", "compile", "app")
 # These have to be asked for with -m.
 ON_DEMAND = ("gpu", "fuzz", "faults")
 MARKERS = frozenset((*TIERS, *ON_DEMAND, "timed"))
+# From so many tests of processes on, it pays that forks are cheap.
+MANY_PROCESSES = 50
 # Files whose few tests take a minute and more.
 LONG = frozenset({"test_ranks.py", "test_interrupts.py", "test_builder.py", "test_recipes_no_leak.py"})
 
@@ -60,10 +62,14 @@ def pytest_collection():
         gc.enable()
 
 
-def pytest_collection_finish():
+def pytest_collection_finish(session):
     """Leave what is imported now out of garbage collections: they took a third of the tests' time."""
     gc.collect()
     gc.freeze()
+    if sum(item.get_closest_marker("process") is not None for item in session.items) >= MANY_PROCESSES:
+        from huge_pages import use_huge_pages
+
+        use_huge_pages()
 
 
 @pytest.hookimpl(tryfirst=True)

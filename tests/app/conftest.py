@@ -1,4 +1,4 @@
-"""What the tests of the app share. The garbage collector runs less often in them.
+"""What the tests of the app share. The garbage collector runs less often in them, and style sheets are parsed once.
 
 An app makes many thousands of small objects for every picture that it draws; looking through them again and again took
 about a fifth of these tests' processor time when it was measured.
@@ -9,6 +9,7 @@ import gc
 import pytest
 import tui_histories
 import tui_pilot
+from textual.css.stylesheet import Stylesheet
 
 from advisor.experiment.state import SessionState
 
@@ -20,6 +21,22 @@ def rare_collections():
     gc.set_threshold(50_000, *before[1:])
     yield
     gc.set_threshold(*before)
+
+
+@pytest.fixture(scope="package", autouse=True)
+def sheets_parsed_once():
+    """Keep the rules of a style sheet, under the theme's variables, from app to app: nothing changes a rule."""
+    parse, parsed = Stylesheet._parse_rules, {}
+
+    def parse_once(sheet, *arguments, **options):
+        key = frozenset(sheet._variables.items()), arguments, *sorted(options.items())
+        if key not in parsed:
+            parsed[key] = parse(sheet, *arguments, **options)
+        return parsed[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Stylesheet, "_parse_rules", parse_once)
+        yield
 
 
 @pytest.fixture(autouse=True)
