@@ -20,11 +20,13 @@ its own, so the reserved memory grows. The step of `train_step` copies learning 
 schedules work; when another number changes that the model or the loss reads, or a tensor is replaced, it records anew.
 A step that keeps a state in an attribute from one call to the next, decides by random numbers of the host, reads a
 file, takes values one after another from an iterator, gets sparse batches or writes into its batch is not recorded.
-What a step leaves in attributes and dictionaries for the loop to read, a replay leaves there too. Under float16 the
-gradient scaler asks the host, so the update stays outside the recording. A step of your own is recorded whole, several
-optimizers and all, once two of its first calls were seen to do the same; one that reads a result (`.item()`), copies
-between the host and the GPU, draws numbers on the host or counts its calls is left as it is, with the reason. In a
-recording of your own, Python numbers are frozen, the learning rate among them.
+What a step leaves in attributes and dictionaries for the loop to read, a replay leaves there too. What a step makes of
+Python's numbers and sends to the GPU, as `torch.tensor([1.0, 2.0], device=x.device)` does, is kept there; a recording
+fails where these numbers differ from step to step. Under float16 the gradient scaler asks the host, so the update stays
+outside the recording. A step of your own is recorded whole, several optimizers and all, once two of its first calls
+were seen to do the same; one that reads a result (`.item()`), copies other tensors between the host and the GPU, draws
+numbers on the host or counts its calls is left as it is, with the reason. In a recording of your own, Python numbers
+are frozen, the learning rate among them.
 
 Numerics
 --------

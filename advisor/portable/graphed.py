@@ -2,7 +2,7 @@
 
 import operator
 import threading
-import warnings
+import traceback
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,86 +20,30 @@ from advisor.portable.capturing import (
 )
 from advisor.portable.dependence import DRAWS, depends_on_draws, depends_on_values
 from advisor.portable.host_draws import AllHostDraws
-from advisor.portable.nested import copy_into, copy_of_batch, map_tensors, signature_of, tensors_of
+from advisor.portable.losses import undone
+from advisor.portable.made_on_host import MadeOnHost, refuses_the_host
+from advisor.portable.nested import (
+    copy_into,
+    copy_of_batch,
+    host_places,
+    map_tensors,
+    signature_of,
+    tensors_of,
+    values_at,
+)
+from advisor.portable.observed_step import OTHER_NUMBERS
 from advisor.portable.optimizer_options import TensorRates, mark_stepped
 from advisor.portable.optimizer_steps import updates_without_host
-from advisor.portable.places import Place, named, value_at
+from advisor.portable.patience import REPLAYS_WORTH_A_CAPTURE, Patience
+from advisor.portable.places import Place, Values, named, value_at
+from advisor.portable.python_state import PythonState
 from advisor.portable.steps import InferStep, TrainStep
 from advisor.portable.watching import REPLACED, Watch, foreign_hook, same_numbers
 
-# Libraries allocate their workspaces and compilers compile in the first steps; a capture must not see that.
-EAGER_STEPS_BEFORE_CAPTURE = 3
-# Replays after which a capture was worth its time. A graph that lives shorter doubles the eager steps before the next.
-REPLAYS_WORTH_A_CAPTURE = 100
-# Eager steps, without a replay between them, before the user is told why.
-EAGER_STEPS_BEFORE_WARNING = 50
-# Tensors that stay on the host are compared by value up to this size. Elements.
-MOST_HOST_ELEMENTS = 65_536
-MOST_EAGER_STEPS = 3_000  # between two captures
 # Changes of the optimizer's options, each soon after the last, before an update is left outside the graph.
 MOST_OPTION_CHANGES = 1
 WRITES_INTO_BATCH = "the step writes into the batch that it is given"
 GRADIENT = operator.attrgetter("grad")
-
-
-class Patience:
-    """The rule for capturing an eager step: once nothing has changed for some steps.
-
-    These are more after each graph that lived for a few steps only. ``reason`` says what was in the way last.
-    """
-
-    def __init__(self) -> None:
-        self.needed = EAGER_STEPS_BEFORE_CAPTURE
-        self.steady = -1  # eager steps since something changed
-        self.replays = 0  # of the present graph
-        self.eager = 0  # steps since the last replay
-        self.reason = ""
-        self.warned = False
-
-    def look(self, reason: str) -> None:
-        """Before an eager step: ``reason`` says what changed since the last one; empty when nothing did."""
-        self.steady = 0 if reason else self.steady + 1
-        self.reason = reason or self.reason
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it is time to capture."""
-        return self.steady >= self.needed
-
-    @property
-    def is_almost_over(self) -> bool:
-        """Whether the next eager step would be captured in its place."""
-        return self.steady >= self.needed - 1
-
-    def put_off(self, reason: str) -> None:
-        """A capture would be wrong: ask again later, and later each time."""
-        self.reason = reason
-        self.steady = 0
-        self.needed = min(2 * self.needed, MOST_EAGER_STEPS)
-
-    def ended(self, reason: str) -> None:
-        """The present graph does not fit any more."""
-        self.reason = reason
-        self.steady = -1
-        short = self.replays < REPLAYS_WORTH_A_CAPTURE
-        self.needed = min(2 * self.needed, MOST_EAGER_STEPS) if short else EAGER_STEPS_BEFORE_CAPTURE
-        self.replays = 0
-
-    def ran_eagerly(self) -> None:
-        """Count an eager step; warn, once, of many without a replay."""
-        self.eager += 1
-        if self.eager == EAGER_STEPS_BEFORE_WARNING and not self.warned:
-            self.warned = True
-            warnings.warn(
-                f"step.cuda_graph: {self.eager} steps in a row ran without a CUDA graph. Last reason: {self.reason}.",
-                stacklevel=6,
-            )
-
-    def replayed(self) -> None:
-        """Count a replay."""
-        self.replays += 1
-        self.eager = 0
-        self.steady = -1
 
 
 class GraphedStep:
@@ -114,8 +58,9 @@ class GraphedStep:
     batch that differs once, such as a short last one, runs eagerly between replays. Where options other than the
     learning rate change again and again, where the optimizer's step needs the host, and where gradients are scaled, the
     update stays outside the graph. A step in which something changes each time, that decides by random numbers of the
-    host, or that writes into its batch goes on eagerly, with a warning that says why. Raises what a capture raises, as
-    where the host reads a result.
+    host, or that writes into its batch goes on eagerly, with a warning that says why. Tensors that a step makes on the
+    host of Python's numbers are held on the device (``made_on_host.py``). Raises what a capture raises, as where the
+    host reads a result, and where these numbers differ from step to step.
     """
 
     def __init__(self, step: TrainStep | InferStep, graph: Any = None) -> None:
@@ -137,6 +82,7 @@ class GraphedStep:
         self._overwritten: dict[tuple[int, Any], Place] = {}  # of tensors that the step writes before it reads them
         self._carried: dict[tuple[int, Any], Place] = {}  # of those that it carries from step to step
         self._constants = HostConstants((), step.device)
+        self._made = MadeOnHost(step.device)
         self._constants_in: list[Any] = []  # where they were looked for, and the tensors there
         self._options: list[Any] = []
         self._option_changes = 0
@@ -363,6 +309,7 @@ class GraphedStep:
         self._captured_key = self._static_batch = self._rates = self._left = None
         self._parameters, self._gradients, self._others = [], [], []
         self.graph.drop()
+        self._made.forget()
         self._look_anew()
 
     def _capture(self, batch: Any) -> bool:
@@ -373,18 +320,62 @@ class GraphedStep:
         self._look_anew()
         assert self._watch is not None
         self._left = LeftBehind(self._watch.modules, self._watch.functions, self._watch.spaces)
-        step = self.step
         self._constants.refresh()
         with self._constants.on_device():
-            if isinstance(step, TrainStep):
-                self._rates = TensorRates(step.optimizer, self.device) if self._update_inside else None
-                if self._rates is not None:
-                    self._rates.refresh()
-                self._record(step)
-            else:
-                self.graph.capture(lambda: step.forward(self._static_batch))
+            if not self._is_captured_at_once():
+                with self._made.serving():
+                    self._capture_in_graph()
         self._left.look()
         return True
+
+    def _is_captured_at_once(self) -> bool:
+        """Try to capture. Return whether there is a graph; if not, what the step makes on the host is held now."""
+        assert self._watch is not None
+        before = PythonState(self._watch.modules, with_hooks=True), Values(self._watch.objects_in.places)
+        try:
+            self._capture_in_graph()
+        except Exception as error:
+            traceback.clear_frames(error.__traceback__)  # they keep what was computed, in the memory of no graph
+            for state in before:
+                state.put_back()
+            if not refuses_the_host(error) or not self._holds_made_on_host():
+                raise
+            return False
+        return True
+
+    def _capture_in_graph(self) -> None:
+        step = self.step
+        if isinstance(step, TrainStep):
+            self._rates = TensorRates(step.optimizer, self.device) if self._update_inside else None
+            if self._rates is not None:
+                self._rates.refresh()
+            self._record(step)
+        else:
+            self.graph.capture(lambda: step.forward(self._static_batch))
+
+    def _holds_made_on_host(self) -> bool:
+        """Whether tensors that the step makes on the host and sends to its device are held there now.
+
+        The step is looked at in two runs, which are undone. Raises where they make different ones. A step that is
+        compiled would be compiled anew to be looked at.
+        """
+        model, loss, looks = self.step.model, self._watched_loss, []
+        if self.plan.compiles_with != "none":
+            return False
+        self.step.around_forward = as_if_captured
+        try:
+            with undone(model, loss):
+                for _ in range(2):
+                    with self._made.looking():
+                        self.graph.warm_up(lambda: self._computed(self._static_batch))
+                    looks.append(self._made.sent)
+        except Exception:  # user code under a mode that few people run
+            return False
+        finally:
+            self.step.around_forward = masks_as_given
+        if looks[0] != looks[1]:
+            raise RuntimeError(OTHER_NUMBERS)
+        return bool(self._made.held)
 
     def _record(self, step: TrainStep) -> None:
         """Capture a training step. The graph makes gradients in memory of its own, where each replay overwrites them.
@@ -484,16 +475,3 @@ def options_of(optimizer: Any) -> list[Any]:
 def writes_to(tensor: torch.Tensor) -> int:
     """The number of writes to a tensor; 0 where nobody counts them."""
     return 0 if tensor.is_inference() else tensor._version
-
-
-def host_places(batch: Any, device: torch.device) -> tuple[int, ...]:
-    """Indices of the moved batch's tensors that stay on the host: a graph reads those only while it is captured."""
-    return tuple(place for place, tensor in enumerate(tensors_of(batch)) if tensor.device.type != device.type)
-
-
-def values_at(batch: Any, places: tuple[int, ...]) -> list[Any]:
-    """The contents of these tensors; for a tensor too large to compare, an object that equals nothing."""
-    if not places:
-        return []
-    tensors = list(tensors_of(batch))
-    return [tensors[p].tolist() if tensors[p].numel() <= MOST_HOST_ELEMENTS else object() for p in places]

@@ -124,11 +124,15 @@ class GraphedOwnStep(GraphedStep):
             self._refuse(reason)
             return self.own.run(batch)
         watches = self.patience.steady >= self.patience.needed - OBSERVED_STEPS
-        observed = ObservedStep(self.device, batch, state.leaves) if watches else None
+        observed = ObservedStep(self.device, batch, state.leaves, self._made.sends) if watches else None
         versions, draws = list(map(writes_to, given)), state.draws() if watches else []
         result = self.graph.warm_up(lambda: self._watched_run(batch, observed))
+        if observed is not None:
+            observed.sent = self._made.sent
         if observed is not None and observed.problem:
             self._refuse(observed.problem)
+        elif observed is not None and self._made.knows_others and observed.sends:
+            self._refuse(observed.sends)
         elif watches and state.draws() != draws:
             self._refuse(DRAWS)
         elif list(map(writes_to, given)) != versions:
@@ -145,7 +149,7 @@ class GraphedOwnStep(GraphedStep):
             return self.own.run(batch)
         self.own.around_forward = as_if_captured
         try:
-            with torch.compiler.set_stance("force_eager"), self._rates_in_tensors(), observed:
+            with torch.compiler.set_stance("force_eager"), self._rates_in_tensors(), self._made.looking(), observed:
                 return self.own.run(batch)
         finally:
             self.own.around_forward = masks_as_given
@@ -215,7 +219,7 @@ class GraphedOwnStep(GraphedStep):
         self._static_batch = copy_of_batch(batch)
         gradients = [(leaf, leaf.grad) for leaf in state.leaves]
         try:
-            with self._rates_in_tensors():
+            with self._rates_in_tensors(), self._made.serving():
                 self.graph.capture(lambda: self.own.forward(self._static_batch), state.reached.device_generators)
             kept = [(leaf, gradient) for leaf, gradient in gradients if leaf.grad is gradient]
             parts = ResultParts(state.reached.seen, [gradient for _, gradient in kept if gradient is not None])

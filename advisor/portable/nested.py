@@ -17,6 +17,8 @@ RANK_OF_FORMAT = {"channels_last": 4, "channels_last_3d": 5}
 DEEPEST = 4
 # Plain values, which two batches can be compared by.
 PLAIN = frozenset({int, float, complex, str, bytes, bool, type(None)})
+# Tensors that stay on the host are compared by value up to this size. Elements.
+MOST_HOST_ELEMENTS = 65_536
 # Of these there is one object for each value.
 UNIQUE = (type, enum.Enum, types.FunctionType, types.BuiltinFunctionType, torch.dtype, torch.layout)
 
@@ -230,3 +232,16 @@ def add_signature_of_object(part: Any, found: list[Any], inside: frozenset[int])
 def is_comparable(kind: Any) -> bool:
     """Whether a class says when two of its objects are equal, and its objects stay as they are."""
     return kind.__eq__ is not object.__eq__ and kind.__hash__ is not None
+
+
+def host_places(batch: Any, device: torch.device) -> tuple[int, ...]:
+    """Indices of the moved batch's tensors that stay on the host: a graph reads those only while it is captured."""
+    return tuple(place for place, tensor in enumerate(tensors_of(batch)) if tensor.device.type != device.type)
+
+
+def values_at(batch: Any, places: tuple[int, ...]) -> list[Any]:
+    """The contents of these tensors; for a tensor too large to compare, an object that equals nothing."""
+    if not places:
+        return []
+    tensors = list(tensors_of(batch))
+    return [tensors[p].tolist() if tensors[p].numel() <= MOST_HOST_ELEMENTS else object() for p in places]

@@ -3,7 +3,7 @@
 import pathlib
 import sys
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -17,6 +17,10 @@ READS_VALUE = "the step reads a value on the host{}, as .item(), float() and a b
 MAKES_SHAPE = "the step makes a tensor whose shape depends on values{}"
 COPIES_ACROSS = "the step copies between the host and the GPU{}"
 MAKES_OF_VALUES = "the step makes a tensor on the GPU from Python or NumPy values{}"
+OTHER_NUMBERS = (
+    "the step makes tensors on the host from Python's numbers that differ from step to step, and a graph would repeat "
+    "the first ones"
+)
 WRITES_ON_HOST = "the step changes a tensor on the host{}, as an optimizer that counts its steps there does"
 NOT_WATCHED = "the step runs {}, whose operators cannot be watched"
 # Elements of a tensor that is made of Python values, up to which it is compared by its contents. A count.
@@ -32,17 +36,27 @@ class ObservedStep(TorchDispatchMode):
     tensors that were there before the step and that it reads, by their addresses; those of ``batch`` are left out.
     ``numbers`` are those of one element on the host, with their values, which a graph would keep. ``problem`` says what
     a CUDA graph cannot repeat; empty where nothing was found. ``leaves`` are the tensors with gradients.
+    ``sends_made`` tells whether an operator may send a tensor of the host, as one that is made of numbers in the code;
+    ``sends`` says where the first one was sent, and ``sent`` may be given the values of all of them, to be compared.
     """
 
     supports_higher_order_operators = True
 
-    def __init__(self, device: torch.device, batch: Any, leaves: Iterable[torch.Tensor] = ()) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        batch: Any,
+        leaves: Iterable[torch.Tensor] = (),
+        sends_made: Callable[[Any, torch.Tensor], bool] = lambda function, tensor: False,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.device = device
         self.operators: list[tuple[Any, ...]] = []
         self.read: dict[int, torch.Tensor] = {}
         self.numbers: list[tuple[torch.Tensor, Any]] = []
-        self.problem = ""
+        self.problem = self.sends = ""
+        self.sends_made = sends_made
+        self.sent: list[Any] = []
         found = [(leaf, leaf.grad) for leaf in leaves]
         self._gradients = {id(leaf): address_of(grad) for leaf, grad in found if grad is not None}
         self._batch = {address_of(tensor): place for place, tensor in enumerate(tensors_of(batch))}
@@ -67,7 +81,7 @@ class ObservedStep(TorchDispatchMode):
     def differs_from(self, other: "ObservedStep") -> str:
         """The difference between two steps, in words; empty where both run the same operators on the same tensors."""
         if self.operators == other.operators:
-            return ""
+            return "" if self.sent == other.sent else OTHER_NUMBERS
         pairs = zip(self.operators, other.operators, strict=False)
         first = next((f", first in {one[0]}" for one, another in pairs if one != another), "")
         return f"the step does not run the same operators with the same numbers and tensors each time{first}"
@@ -126,7 +140,10 @@ class ObservedStep(TorchDispatchMode):
             return ""
         if is_new(func) and any(map(self._is_there, made)):
             return MAKES_OF_VALUES.format(line_of_user())
-        return COPIES_ACROSS.format(line_of_user()) if self._copies(name, tensors, made) else ""
+        others = [tensor for tensor in tensors if self._is_there(tensor) or not self.sends_made(func, tensor)]
+        if len(others) < len(tensors):
+            self.sends = self.sends or COPIES_ACROSS.format(line_of_user())
+        return COPIES_ACROSS.format(line_of_user()) if self._copies(name, others, made) else ""
 
     def _copies(self, name: str, given: list[torch.Tensor], made: list[torch.Tensor]) -> bool:
         """Whether an operator copies between the host and the device; to compute with a number of the host does not."""
@@ -140,15 +157,20 @@ class ObservedStep(TorchDispatchMode):
         """A sentence on a tensor on the host, from before the step, that an operator writes to."""
         if self.device.type == "cpu":
             return ""
-        arguments = getattr(getattr(func, "_schema", None), "arguments", ())
-        written = [
-            tensor
-            for argument, value in zip(arguments, args, strict=False)
-            if argument.alias_info is not None and argument.alias_info.is_write
-            for tensor in tensors_of(value)
-        ]
+        written = written_by(func, args, {})
         kept = [tensor for tensor in written if not self._is_there(tensor) and address_of(tensor) not in self._made]
         return WRITES_ON_HOST.format(line_of_user()) if kept else ""
+
+
+def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The tensors that an operator writes to."""
+    arguments = getattr(getattr(func, "_schema", None), "arguments", ())
+    return [
+        tensor
+        for place, argument in enumerate(arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+        for tensor in tensors_of(args[place] if place < len(args) else kwargs.get(argument.name))
+    ]
 
 
 def is_new(func: Any) -> bool:

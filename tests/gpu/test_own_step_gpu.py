@@ -310,10 +310,6 @@ def comes_from_host(state, batch, loss):
     return state.table.to(batch.device, non_blocking=True).mean()
 
 
-def comes_from_python(state, batch, loss):
-    return torch.tensor([0.5], device=batch.device).mean()
-
-
 def depends_on_values(state, batch, loss):
     return batch[batch > 0].mean()
 
@@ -337,7 +333,6 @@ REFUSED = [
     (branches, {}, "reads a value on the host"),
     (goes_to_host, {}, "copies between the host and the GPU"),
     (comes_from_host, {"table": torch.ones(8)}, "copies between the host and the GPU"),
-    (comes_from_python, {}, "Python or NumPy values"),
     (depends_on_values, {}, "shape depends on values"),
     (draws_on_host, {}, "random numbers on the host|copies between"),
     (counts_steps, {"steps": 0}, "steps each time"),
