@@ -65,6 +65,12 @@ def test_images_are_those_that_the_options_say(name, option, shape):
 
 
 @pytest.mark.usefixtures("timm")
+def test_images_that_a_model_folds_before_its_first_layer_have_their_own_channels():
+    loop = load("timm:tresnet_m", batch_size=2)
+    assert tuple(loop.data[0].shape) == (2, 3, 224, 224)
+
+
+@pytest.mark.usefixtures("timm")
 def test_a_tag_says_the_size_and_the_classes_of_its_weights():
     plain, tagged = load("timm:convnext_atto", batch_size=1), load("timm:resnetv2_50x1_bit.goog_in21k", batch_size=1)
     assert plain.model.num_classes == 1000

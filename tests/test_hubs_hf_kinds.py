@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from named_models import failure, load, one_step, refuse_the_network, shapes
 
+from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
+from advisor.target.hubs import hf_batches, huggingface
 from advisor.target.normalise import normalise
 
 
@@ -51,6 +55,7 @@ def loop_of(transformers, kind, options, mode=None):
                                           "patch_size": 4, "patch_embed_hidden_size": 48}},
          {"flattened_patches": (2, 512, 50)}),
         ("Bros", {**SMALL_TEXT, "hidden_size": 64, "num_labels": 3}, {"input_ids": (2, 34), "bbox": (2, 34, 4)}),
+        ("Xmod", {**SMALL_TEXT, "languages": ["en", "de"]}, {"input_ids": (2, 32), "lang_ids": (2,)}),
         ("Reformer", {"attn_layers": ["local"], "axial_pos_shape": [4, 16], "axial_pos_embds_dim": [8, 8],
                       "hidden_size": 16, "feed_forward_size": 16, "num_attention_heads": 2, "vocab_size": 50,
                       "attention_head_size": 8, "local_attn_chunk_length": 16, "max_position_embeddings": 64},
@@ -128,3 +133,82 @@ def test_an_architecture_that_is_made_of_others_has_no_default(transformers, mon
     error = failure("hf:made-of-parts")
     assert "made_of_parts has no default configuration" in error.message
     assert "config.json" in error.hint
+
+
+def test_the_patches_of_a_grid_come_with_its_rows_and_columns(transformers):
+    sizes = {"depth": 1, "embed_dim": 16, "hidden_size": 16, "num_heads": 2, "patch_size": 28}
+    config = type(transformers.Qwen2VLConfig().vision_config)(**sizes, spatial_merge_size=2, temporal_patch_size=2)
+    loop = normalise(config, TargetSpec("hf:qwen2_vl_vision", "/", device="cpu", batch_size=2))
+    assert loop.data["grid_thw"].tolist() == [[1, 8, 8], [1, 8, 8]]
+    assert loop.data["hidden_states"].shape == (2 * 8 * 8, 3 * 2 * 28 * 28)
+    one_step(loop)
+
+
+def test_frames_are_images_of_their_own_where_a_part_takes_them_so(transformers):
+    sizes = {**SMALL, "num_frames": 4, "image_size": 32, "mit_hidden_size": 16, "mit_intermediate_size": 16}
+    loop = loop_of(transformers, "XCLIPVision", {**sizes, "mit_num_attention_heads": 2})
+    assert loop.data["pixel_values"].shape == (2 * 4, 3, 32, 32)
+    one_step(loop)
+
+
+def test_images_come_in_pairs_where_a_model_compares_them(transformers):
+    detector = {"encoder_hidden_sizes": [8, 8, 8, 8], "decoder_hidden_size": 8, "keypoint_decoder_dim": 65,
+                "descriptor_decoder_dim": 16, "max_keypoints": 10}  # fmt: skip
+    sizes = {"hidden_size": 16, "keypoint_encoder_sizes": [8, 16], "gnn_layers_types": ["self"]}
+    options = {"keypoint_detector_config": {"model_type": "superpoint", **detector}, **sizes}
+    loop = loop_of(transformers, "SuperGlue", {**options, "num_attention_heads": 2})
+    assert loop.data["pixel_values"].shape == (2, 2, 3, 224, 224)
+    one_step(loop)
+
+
+def test_a_model_whose_loss_takes_other_labels_infers_and_says_so(transformers):
+    sizes = {"num_latents": 4, "d_latents": 16, "d_model": 16, "num_blocks": 1, "num_self_attends_per_block": 1}
+    heads = {"num_self_attention_heads": 2, "num_cross_attention_heads": 2, "qk_channels": 16, "v_channels": 16}
+    loop = loop_of(transformers, "Perceiver", {**sizes, **heads, "vocab_size": 50, "max_position_embeddings": 64})
+    assert type(loop.model).__name__ == "PerceiverForMaskedLM"
+    assert loop.mode is Mode.INFER
+    assert any("labels that fit the loss of PerceiverForMaskedLM are not known" in note for note in loop.notes)
+    one_step(loop)
+
+
+def test_texts_of_an_encoder_with_fewer_tokens_than_its_decoder(transformers):
+    heads = {"num_key_value_heads": 2, "head_dim": 8}
+    cross = {"cross_head_dim": 8, "cross_hidden_size": 16, "cross_num_attention_heads": 2}
+    special = {"bos_token_id": 88, "eos_token_id": 87, "pad_token_id": 86}
+    decoder = {**SMALL_TEXT, **heads, **cross, "cross_num_key_value_heads": 2, "num_channels": 3, "vocab_size": 90}
+    parts = {"encoder_config": {**SMALL_TEXT, **heads}, "decoder_config": {**decoder, **special}}
+    loop = loop_of(transformers, "Dia", {**parts, "delay_pattern": [0, 1, 2]}, Mode.INFER)
+    assert loop.data["input_ids"].max() < 50
+    assert loop.data["decoder_input_ids"].shape == (2, 34, 3)
+    one_step(loop)
+
+
+def test_spectrograms_of_another_usual_number_of_bins(transformers):
+    sizes = {**SMALL, "conv_kernel_size": 3, "subsampling_conv_channels": [128, 8], "output_proj_dims": 16}
+    loop = loop_of(transformers, "Gemma4Audio", sizes)
+    assert loop.data["input_features"].shape == (2, 200, 128)
+    one_step(loop)
+
+
+def test_classes_of_a_decoder_are_read_at_the_end_of_each_text(transformers):
+    config = transformers.GPT2Config(n_layer=1, n_embd=16, n_head=2, n_positions=16, vocab_size=50)
+    model = transformers.GPT2ForSequenceClassification(config)
+    loop = normalise(model, TargetSpec("model.py:model", "/", device="cpu", batch_size=2, mode=Mode.INFER))
+    assert one_step(loop).logits.shape == (2, 2)
+
+
+def test_a_configuration_that_is_a_part_of_itself():
+    config = SimpleNamespace(hidden_size=16)
+    config.encoder = config
+    assert hf_batches._said_by(config, "hidden_size") == 16
+    assert hf_batches._said_by(config, "image_size") is None
+
+
+def test_a_class_that_needs_a_package_says_which():
+    def needy(config):
+        raise ImportError("NeedyModel requires the scipy library but it was not found in your environment.")
+
+    with pytest.raises(TargetError) as error:
+        huggingface._of_config(needy, None)
+    assert "needy needs the package scipy" in error.value.message
+    assert "pip install scipy" in error.value.hint

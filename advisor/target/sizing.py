@@ -37,8 +37,9 @@ _TRAIN_PASSES = 3
 _COUNTED = 2
 # A training step this many times as long as is made for gets one sample, where the model takes one. Unitless.
 _FAR_TOO_LONG = 10
-# Parameters of the largest model that is tried on a batch with contents. A count: a second or two on one core.
-_MOST_TRIED = 500_000_000
+# Most work for which a batch with contents is tried: FLOP. Ten seconds or twenty on two cores.
+_MOST_TRIED = 5e11
+_META = "meta"  # the device of tensors without contents, as PyTorch names it in its complaints
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
@@ -115,7 +116,7 @@ def refuses(model: nn.Module, batch: Any) -> bool:
 def takes(model: nn.Module, batch: Any) -> bool:
     """Whether a model can take a batch: by its shapes, or by a forward pass where the model looks at the contents."""
     by_shapes = _told_by_shapes(model, batch)
-    if by_shapes is not None or sum(parameter.numel() for parameter in model.parameters()) > _MOST_TRIED:
+    if by_shapes is not None or _by_parameters(model, batch) > _MOST_TRIED:
         return by_shapes is not False
     training = [module for module in model.modules() if module.training]
     split = splitter(model, with_target=False)(batch)
@@ -136,7 +137,7 @@ def _told_by_shapes(model: nn.Module, batch: Any) -> bool | None:
     try:
         _run_without_contents(model, batch)
     except Exception as error:  # as above
-        return None if "meta" in str(error) else False  # the device of tensors without contents, as PyTorch names it
+        return None if _META in str(error).lower() else False
     return True
 
 
@@ -152,7 +153,7 @@ def _run_without_contents(model: nn.Module, batch: Any) -> tuple[Any, int]:
 
 
 def _run_on_meta(model: nn.Module, batch: Any) -> tuple[Any, int]:
-    twin = without_contents(model)
+    twin = without_contents(model).requires_grad_(False)  # the counter follows gradients, even where there are none
     split = splitter(model, with_target=False)(map_tensors(lambda tensor: tensor.to("meta"), batch))
     with torch.no_grad(), torch.random.fork_rng(devices=[]), FlopCounterMode(display=False) as counter:
         output = twin(*split.args, **split.kwargs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import inspect
 import math
@@ -18,8 +19,9 @@ from advisor.portable.nested import map_tensors
 from advisor.records import TargetSpec
 from advisor.target.guess import generator_for, noise, typed, whole_numbers
 from advisor.target.hubs.contract import Samples, check_input
-from advisor.target.hubs.hf_beside import BESIDE, Make, bins_first, together_of, with_a_channel
+from advisor.target.hubs.hf_beside import BESIDE, Make, bins_first, changed, of_bins, together_of, with_a_channel
 from advisor.target.hubs.hf_classes import labels_of, text_of
+from advisor.target.hubs.hf_images import USUAL_SIDE, flattened, images, in_pairs, of_any_frames, states, videos
 from advisor.target.hubs.hf_series import future, past
 from advisor.target.sizing import counted_run, refuses, takes
 
@@ -29,16 +31,14 @@ _USUAL_LENGTH = 512
 _SHORTER = (128, 32)
 _SOUND_LENGTH = 16000  # samples: one second at the usual rate
 _FRAMES = 200  # of a spectrogram whose length is free
-_FRAMES_SEEN = 16  # of a video whose length is free
 _DECODED = 32  # tokens that are decoded from an image or sound
 _CHARACTERS = 12
 _OBJECTS = 4  # in an image
-_USUAL_SIDE = 224
-_USUAL_PATCH = 16
 _NO_LIMIT = 2**20  # positions of a model that counts them without a table
 _USUAL_VOCABULARY = 128  # of a model that takes characters without a table of them
 _TRIED = 2  # samples of a batch by which inputs are chosen
 # Parts of a configuration that are about images and sounds, the first that says something being heard.
+_DEPTH = 3  # parts of parts that are asked: a configuration may have itself as a part
 _PARTS = ("vision_config", "audio_config", "encoder_config", "encoder", "backbone_config")
 # Inputs whose length may be chosen.
 _OF_A_LENGTH = frozenset({"input_ids", "flattened_patches"})
@@ -53,16 +53,18 @@ MakeLabels = Callable[[int, dict[str, Any]], dict[str, Any]]
 def hf_samples(model: Any, spec: TargetSpec, *, train: bool) -> Samples:
     """Batches of keyword arguments for a ``PreTrainedModel``. Raises TargetError where its inputs are unknown."""
     _give_a_start(model.config)
+    _give_an_end(model)
     longest = _ModelInputs(model, spec, _longest(model))
     if spec.input_shape is not None:
         return _samples(longest, train=train)
     of_a_length = not _only_length(text_of(model.config)) and not _OF_A_LENGTH.isdisjoint(longest.inputs(1))
     shorter = [replace(longest, length=length) for length in _SHORTER if length < longest.length and of_a_length]
-    first = _samples(longest, train=train)
-    if longest.sees_larger_than(_USUAL_SIDE):
-        smaller = replace(shorter[-1] if shorter else longest, side=_USUAL_SIDE)
+    if longest.sees_larger_than(USUAL_SIDE):
+        smaller = replace(shorter[-1] if shorter else longest, side=USUAL_SIDE)
         shorter += [smaller] if not smaller.refuses(smaller.inputs) else []
-    return replace(first, shorter=tuple(_samples(about, train=train) for about in shorter))
+    labelled = not train or (shorter[-1] if shorter else longest).fit_labels()
+    first, *others = (_samples(replace(about, labelled=labelled), train=train) for about in (longest, *shorter))
+    return replace(first, shorter=tuple(others))
 
 
 def prompts(model: Any, spec: TargetSpec, length: int) -> Make:
@@ -86,25 +88,32 @@ def _give_a_start(config: Any) -> None:
         config.pad_token_id = 0
 
 
-def _said_by(config: Any, name: str) -> Any:
+def _give_an_end(model: Any) -> None:
+    """Say which token is for padding: classes of a text are read before the first of them."""
+    texts = "input_ids" in inspect.signature(model.forward).parameters
+    if texts and getattr(text_of(model.config), "pad_token_id", None) is None and _classifies_texts(model):
+        text_of(model.config).pad_token_id = model.config.pad_token_id = 0
+
+
+def _classifies_texts(model: Any) -> bool:
+    return labels_of(model) == "class" or type(model).__name__.endswith("ForSequenceClassification")
+
+
+def _said_by(config: Any, name: str, depth: int = _DEPTH) -> Any:
     """An attribute of a configuration, or of the first of its parts that has it; None where none has."""
-    if (value := getattr(config, name, None)) is not None:
-        return value
-    parts = (getattr(config, part, None) for part in _PARTS)
-    return next((value for part in parts if part is not None and (value := _said_by(part, name)) is not None), None)
+    if config is None or (value := getattr(config, name, None)) is not None or depth == 0:
+        return None if config is None else value
+    said = (_said_by(getattr(config, part, None), name, depth - 1) for part in _PARTS)
+    return next((value for value in said if value is not None), None)
 
 
 def _samples(about: _ModelInputs, *, train: bool) -> Samples:
-    inputs, model = about.inputs, about.model
-    labels = about.labels() if train else None
+    inputs, labels = about.inputs, about.labels() if train else None
 
     def make(size: int) -> dict[str, Any]:
-        batch = inputs(size)
-        batch.update(labels(size, batch) if labels else about.decoder(size, batch))
-        made: dict[str, Any] = map_tensors(lambda tensor: typed(tensor, model), batch)
-        return made
+        return about.batch(inputs, size, labels)
 
-    trains = labels is not None or (train and _has_a_loss(model, make))
+    trains = labels is not None or (train and _has_a_loss(about.model, make))
     return Samples(make, trains=trains, optimizer=_ADAMW, notes=about.notes(train=train))
 
 
@@ -138,12 +147,16 @@ def _longest(model: Any) -> int:
 
 @dataclass(frozen=True)
 class _ModelInputs:
-    """Makes a model's inputs, from its configuration and signature. ``side``: of its images, unless its own."""
+    """Makes a model's inputs, from its configuration and signature.
+
+    ``side``: of its images, unless its own. ``labelled``: whether it gets the labels of its head's kind.
+    """
 
     model: Any
     spec: TargetSpec
     length: int
     side: int | None = None
+    labelled: bool = True
 
     @property
     def config(self) -> Any:
@@ -155,6 +168,7 @@ class _ModelInputs:
 
     @property
     def accepted(self) -> Any:
+        """The parameters of the forward pass, by name."""
         return inspect.signature(self.model.forward).parameters
 
     @property
@@ -172,6 +186,8 @@ class _ModelInputs:
         told = "random inputs: " + ", ".join(f"{name} {shape}" for name, shape in shapes.items())
         if train and labels_of(self.model) in _MATCHED and not has_scipy():
             return told, f"to train {type(self.model).__name__} needs scipy, by which its loss matches objects"
+        if train and not self.labelled:
+            return told, f"labels that fit the loss of {type(self.model).__name__} are not known"
         return (told,)
 
     @cached_property
@@ -183,14 +199,21 @@ class _ModelInputs:
             raise self._unknown(self._missing(alternatives[-1]))
         if len(whole) == 1 or self.shape:
             return whole[0]
-        return next((make for make in whole if takes(self.model, self._tried(make))), whole[0])
+        tries = ((make, labelled) for labelled in (True, False) for make in whole)
+        return next((m for m, labelled in tries if takes(self.model, self._tried(m, labelled=labelled))), whole[0])
+
+    def fit_labels(self) -> bool:
+        """Whether the labels fit the model's head, as far as a forward pass without them runs."""
+        if self.labels() is None or takes(self.model, self._tried(self.inputs)):
+            return True
+        return not takes(self.model, self._tried(self.inputs, labelled=False))
 
     def _missing(self, make: Make) -> list[str]:
         """The names of inputs that the model requires and that are not made."""
         made = make(1)
         kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         named = [name for name, parameter in self.accepted.items() if parameter.kind in kinds]
-        return [name for name in named if self._requires(name) and name not in made]
+        return [name for name in named if self.requires(name) and name not in made]
 
     def _unknown(self, named: list[str]) -> TargetError:
         return TargetError(
@@ -207,16 +230,22 @@ class _ModelInputs:
         """Whether the model cannot take these inputs, with labels where it takes some, as far as shapes show."""
         return refuses(self.model, self._tried(make))
 
-    def _tried(self, make: Make) -> dict[str, Any]:
-        batch, labels = make(_TRIED), self.labels()
-        batch.update(labels(_TRIED, batch) if labels else self.decoder(_TRIED, batch))
-        return batch
+    def _tried(self, make: Make, *, labelled: bool = True) -> dict[str, Any]:
+        return self.batch(make, _TRIED, self.labels() if labelled else None)
+
+    def batch(self, make: Make, size: int, labels: MakeLabels | None) -> dict[str, Any]:
+        """Inputs in the model's own floating-point type, with their labels or what a decoder starts from."""
+        batch = make(size)
+        batch.update(labels(size, batch) if labels else self.decoder(size, batch))
+        made: dict[str, Any] = map_tensors(lambda tensor: typed(tensor, self.model), batch)
+        return made
 
     def _alternatives(self) -> list[Make]:
         """Makers of inputs: the main ones, all together, sounds and spectrograms the other way; then with the rest."""
-        makers = {name: partial(make, self) for name, make in _MAKERS.items() if name in self.accepted}
+        named = [name for name in _MAKERS if name in self.accepted and (name not in _OF_PARTS or self.requires(name))]
+        makers = {name: partial(_MAKERS[name], self) for name in named}
         main = self.model.main_input_name
-        main = main if main in makers else next((name for name in makers if self._requires(name)), "")
+        main = main if main in makers else next((name for name in makers if self.requires(name)), "")
         if not main:
             return [self._dummies()]
         together = together_of(list(makers.values())) if len(makers) > 1 else None
@@ -227,11 +256,16 @@ class _ModelInputs:
             ways = [makers[main], *filter(None, (together, mono))]
         if "input_features" in makers:
             ways += [bins_first(make) for make in ways]
+        if main == "input_features":
+            ways += [changed(makers[main], of_bins)]
+        if main == "pixel_values":
+            ways += [changed(makers[main], of_any_frames), changed(makers[main], in_pairs)]
         wholes = [self._with_rest(make, all_of_it=True) for make in ways]
         more = [whole for make, whole in zip(ways, wholes, strict=True) if whole(1).keys() != make(1).keys()]
         return [*(self._with_rest(make, all_of_it=False) for make in ways), *more]
 
-    def _requires(self, name: str) -> bool:
+    def requires(self, name: str) -> bool:
+        """Whether the forward pass has a parameter of this name without a default."""
         return name in self.accepted and self.accepted[name].default is inspect.Parameter.empty
 
     def _with_rest(self, make: Make, *, all_of_it: bool) -> Make:
@@ -240,7 +274,7 @@ class _ModelInputs:
         def made(size: int) -> dict[str, Any]:
             batch = make(size)
             for name, kind in BESIDE.items():
-                if name in self.accepted and name not in batch and (all_of_it or self._requires(name)):
+                if name in self.accepted and name not in batch and (all_of_it or self.requires(name)):
                     batch.update(kind(name, batch))
             return batch
 
@@ -254,9 +288,11 @@ class _ModelInputs:
     def vocabulary(self) -> int:
         """The number of tokens that there are."""
         said = _said_by(self.text, "vocab_size")
+        if not isinstance(said, int):
+            return _USUAL_VOCABULARY
         tables = (module.num_embeddings for module in self.model.modules() if isinstance(module, nn.Embedding))
         # The part that a configuration says it of may be left out of the model.
-        return min(said, max(tables, default=said)) if isinstance(said, int) else _USUAL_VOCABULARY
+        return min(said, max(tables, default=said), *_ends(self.model))
 
     def _texts(self, size: int) -> dict[str, Any]:
         shape = self.shape or (self.length,)
@@ -296,51 +332,12 @@ class _ModelInputs:
                 tokens[tokens == special_id] = max(low, default=-1) + 1
         return tokens
 
-    def _images(self, size: int) -> dict[str, Any]:
-        shape = self.shape if self.shape and len(self.shape) > 1 else None
-        if shape is None:
-            side = self.side or self.get("image_size", default=_USUAL_SIDE)
-            height, width = (side[0], side[-1]) if isinstance(side, list | tuple) else (side, side)
-            shape = (self.get("num_channels", default=3), height, width)
-            frames = self.get("num_frames")
-            shape = (frames, *shape) if frames else shape
-        if "spatial_shapes" in self.accepted:
-            return self._patches(size, shape)
-        fits = {"interpolate_pos_encoding": True} if self.side and "interpolate_pos_encoding" in self.accepted else {}
-        return {"pixel_values": noise(size, *shape), **fits}
-
-    def _patches(self, size: int, shape: tuple[int, ...]) -> dict[str, Any]:
-        """An image cut into patches, for a model that takes images of any shape so."""
-        side = self.get("patch_size", default=_USUAL_PATCH)
-        rows, columns = shape[-2] // side, shape[-1] // side
-        return {
-            "pixel_values": noise(size, rows * columns, shape[0] * side * side),
-            "pixel_attention_mask": torch.ones(size, rows * columns, dtype=torch.long),
-            "spatial_shapes": torch.tensor([[rows, columns]] * size),
-        }
-
-    def _videos(self, size: int) -> dict[str, Any]:
-        side = self.get("image_size", "crop_size", default=_USUAL_SIDE)
-        frames = self.get("num_frames", "frames_per_clip", default=_FRAMES_SEEN)
-        shape = self.shape or (frames, self.get("num_channels", "in_chans", default=3), side, side)
-        return {"pixel_values_videos": noise(size, *shape)}
-
-    def _flattened(self, size: int) -> dict[str, Any]:
-        """The patches of an image, each with its row and its column, which begin with one, in front."""
-        side, columns = self.get("patch_size", default=_USUAL_PATCH), max(1, math.isqrt(self.length))
-        values = self.get("patch_embed_hidden_size", default=self.get("num_channels", default=3) * side * side)
-        shape = self.shape or (self.length, values + 2)
-        patches = noise(size, *shape)
-        places = torch.arange(shape[0])
-        patches[..., 0], patches[..., 1] = places // columns + 1, places % columns + 1
-        return {"flattened_patches": patches}
-
     def _series(self, size: int) -> dict[str, Any]:
         return {name: values for name, values in past(self.config, size, self.shape).items() if self._takes(name)}
 
     def _takes(self, name: str) -> bool:
         """Whether a series' part is needed: the values, what has no default, and features that are there."""
-        return name == "past_values" or self._requires(name)
+        return name == "past_values" or self.requires(name)
 
     def _sound(self, size: int) -> dict[str, Any]:
         bins, longest, channels = self.get("num_mel_bins"), self.get("max_length"), self.get("audio_channels")
@@ -380,10 +377,11 @@ class _ModelInputs:
         """The decoder's inputs where there are no labels that it could start from."""
         if not self.config.is_encoder_decoder or "decoder_input_ids" not in self.accepted:
             return {}
-        several = _said_by(self.decoding, "num_codebooks") or 1  # of a sound, decoded side by side
-        tokens = self._tokens(size * several, self._decoded(batch), below=_said_by(self.decoding, "vocab_size"))
-        start = self.get("decoder_start_token_id", default=0)
-        tokens[:, 0] = start
+        part = None if self.decoding is self.config else self.decoding
+        rows, channels = size * (getattr(part, "num_codebooks", None) or 1), getattr(part, "num_channels", None)
+        shape = (rows, self._decoded(batch), *((channels,) if channels else ()))  # of a sound, several side by side
+        tokens = self._tokens(*shape, below=_said_by(self.decoding, "vocab_size"))
+        tokens[:, 0] = self.get("decoder_start_token_id", default=0)
         return {"decoder_input_ids": tokens}
 
     def _decoded(self, batch: dict[str, Any]) -> int:
@@ -409,6 +407,8 @@ class _ModelInputs:
             "masks": lambda size, batch: self._masks(size, batch["pixel_values"].shape[-2:]),
             "future": lambda size, batch: {n: v for n, v in future(self.config, batch).items() if n in self.accepted},
         }
+        if not self.labelled:
+            return None
         kind = "pairs" if self._compares() else labels_of(self.model)
         known = makers.get(kind)
         if kind in _MATCHED and not has_scipy():
@@ -445,24 +445,38 @@ class _ModelInputs:
     def _classes(self, *shape: int) -> torch.Tensor:
         if getattr(self.config, "problem_type", None) == "regression" or self.config.num_labels == 1:
             return noise(*shape)
-        if (
-            "input_ids" in self.accepted and getattr(self.text, "pad_token_id", None) is None
-        ):  # classes of decoders look for the end of a text by it
-            self.text.pad_token_id = self.config.pad_token_id = 0
         return whole_numbers(self.config.num_labels, *shape)
 
 
-_MAKERS = {
+_MAKERS: dict[str, Callable[[Any, int], dict[str, Any]]] = {
     "input_ids": _ModelInputs._texts,
-    "pixel_values": _ModelInputs._images,
-    "pixel_values_videos": _ModelInputs._videos,
+    "pixel_values": images,
+    "pixel_values_videos": videos,
     "input_values": _ModelInputs._sound,
     "input_features": _ModelInputs._spectrograms,
-    "flattened_patches": _ModelInputs._flattened,
+    "flattened_patches": flattened,
     "past_values": _ModelInputs._series,
+    "hidden_states": states,
 }
+# Inputs that are made where a model requires them: those of a part from the part before it.
+_OF_PARTS = frozenset({"hidden_states"})
 #: Inputs that can be made for a model by its configuration.
 INPUTS = frozenset(_MAKERS)
+
+
+def _ends(model: Any) -> Iterator[int]:
+    """The numbers of tokens that a model reads and that it writes, where it has layers for them."""
+    reader = model.get_encoder() if model.config.is_encoder_decoder else model
+    tables = (module for module in reader.modules() if isinstance(module, nn.Embedding))
+    try:
+        layers = [reader.get_input_embeddings()]
+    except (NotImplementedError, AttributeError):  # as of an encoder that says of no table that it is its input's
+        layers = [next(tables, None)] if model.config.is_encoder_decoder else []
+    with contextlib.suppress(NotImplementedError, AttributeError):
+        layers.append(model.get_output_embeddings())
+    for layer in layers:
+        count = getattr(layer, "num_embeddings", getattr(layer, "out_features", None))
+        yield from (count,) if isinstance(count, int) else ()
 
 
 def _special_ids(config: Any) -> Iterator[int]:

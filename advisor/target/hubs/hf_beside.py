@@ -7,6 +7,10 @@ from typing import Any
 
 import torch
 
+from advisor.target.guess import noise
+
+_BINS = 128  # of a spectrogram, where the usual 80 do not fit
+
 Make = Callable[[int], dict[str, Any]]
 
 
@@ -18,6 +22,17 @@ def together_of(makes: list[Make]) -> Make:
 def bins_first(make: Make) -> Make:
     """Spectrograms with their bins before their frames, and the other way round."""
     return lambda size: {n: value.mT if n == "input_features" else value for n, value in make(size).items()}
+
+
+def changed(make: Make, how: Callable[[dict[str, Any]], dict[str, Any]]) -> Make:
+    """Batches that are changed after they were made."""
+    return lambda size: how(make(size))
+
+
+def of_bins(batch: dict[str, Any]) -> dict[str, Any]:
+    """Spectrograms with the other usual number of bins, for a model whose configuration names none."""
+    size, frames = batch["input_features"].shape[:2]
+    return {**batch, "input_features": noise(size, frames, _BINS)}
 
 
 def _mask(name: str, batch: dict[str, Any]) -> dict[str, Any]:
@@ -40,6 +55,11 @@ def _boxes_of_words(name: str, batch: dict[str, Any]) -> dict[str, Any]:
     return {name: torch.tensor([0.25, 0.25, 0.75, 0.5]).expand(*batch["input_ids"].shape, 4).clone()}
 
 
+def _languages(name: str, batch: dict[str, Any]) -> dict[str, Any]:
+    """The first language for each text."""
+    return {name: torch.zeros(len(batch["input_ids"]), dtype=torch.long)} if "input_ids" in batch else {}
+
+
 # Inputs that come with others.
 BESIDE: dict[str, Callable[[str, dict[str, Any]], dict[str, Any]]] = {
     "attention_mask": _mask,
@@ -47,6 +67,7 @@ BESIDE: dict[str, Callable[[str, dict[str, Any]], dict[str, Any]]] = {
     "padding_mask": _mask,
     "pixel_mask": _mask,
     "bbox": _boxes_of_words,
+    "lang_ids": _languages,
 }
 
 

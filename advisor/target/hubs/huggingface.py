@@ -233,6 +233,12 @@ def _of_config(kind: Any, config: Any) -> nn.Module:
             f"{kind.__name__} cannot be made of this configuration: {' '.join(str(error).split())[:160]}",
             f"Give what it lacks behind --, as in `-- {_lacking(str(error), config)}`, or a folder with a config.json.",
         ) from error
+    except ImportError as error:
+        package = next(iter(re.findall(r"requires the ([\w-]+) library", str(error))), error.name)
+        raise TargetError(
+            f"{kind.__name__} needs the package {package}, which is not installed.",
+            f"Type `pip install {package}`, then run again.",
+        ) from error
     return model
 
 

@@ -8,9 +8,11 @@ from typing import Any
 from torch import nn
 
 from advisor.records import TargetSpec
-from advisor.target.guess import image_samples
+from advisor.target.guess import image_samples, noise
 from advisor.target.hubs.contract import Adapter, Samples, built, check_input, options_of, unknown_name
+from advisor.target.sizing import refuses
 
+_TRIED = 2  # samples of a batch by which the number of channels is tried
 _OPTIONS = ("num_classes", "in_chans", "img_size", "drop_rate", "drop_path_rate", "global_pool", "act_layer")
 _FAMILIES = "`python -c 'import timm; print(*timm.list_models())'` lists them all."
 
@@ -65,8 +67,10 @@ def _shape_of(model: Any, config: Any) -> tuple[int, ...]:
     first = config.get("first_conv")
     named = first if isinstance(first, str) else next(iter(first or ()), "")
     layer = model.get_submodule(named) if named in dict(model.named_modules()) else None
-    channels = getattr(layer, "in_channels", channels)
-    return (channels, *(getattr(getattr(model, "patch_embed", None), "img_size", None) or size))
+    size = list(getattr(getattr(model, "patch_embed", None), "img_size", None) or size)
+    own = getattr(layer, "in_channels", channels)
+    # The first layer may see more channels than an image has, where the image is folded before it.
+    return (channels if own != channels and refuses(model, noise(_TRIED, own, *size)) else own, *size)
 
 
 def _has_tag(timm: Any, name: str) -> bool:
