@@ -127,11 +127,46 @@ def test_next_steps_follow_the_mode(state):
     assert state.facts is not None
     inferring = replace(state.facts.workload, mode=Mode.INFER)
     infers = SessionState.of([*sample_history(), events.FactsFound(replace(state.facts, workload=inferring))])
-    for seen, called, step in ((state, "tuning.prepare(", "train_step"), (infers, "tuning.infer(model)", "infer_step")):
+    for seen, called, step in (
+        (state, "tuning.train_step(", "train_step"),
+        (infers, "tuning.infer(model)", "infer_step"),
+    ):
         found = Found(seen, sample_request(), Outputs(), Catalog({}))
-        assert called in format_of("settings").next_steps("t.yaml", found)[1]
+        assert called in format_of("settings").next_steps("t.yaml", found)[-1]
         assert format_of("python").next_steps("mine.py", found)[0].endswith(f"from mine import prepare, {step}")
     assert format_of("json").next_steps("r.json", found)[0] == "read r.json, or pass it on"
+
+
+@pytest.mark.parametrize(
+    ("changes", "lines"),
+    [
+        (
+            {"own_step": True, "loader": None},
+            ["model, optimizer = tuning.prepare(model, optimizer)", "own_step(step, model)"],
+        ),
+        (
+            {"own_step": True, "optimizer": None},
+            ["model, loader = tuning.prepare(model, loader)", "own_step(step, model)"],
+        ),
+        (
+            {"clip_norm": 0.5},
+            ["= tuning.prepare(model, optimizer, loader)", "train_step(model, optimizer, loss, clip_grad=0.5)"],
+        ),
+        ({"mode": Mode.INFER, "loader": None}, ['tuning = advisor.load("t.yaml")', "model = tuning.infer(model)"]),
+        ({"trainer": "lightning"}, ["from advisor.lightning import", 'callbacks=[TunedCallback("t.yaml")]']),
+        ({"trainer": "transformers"}, ['**arguments("t.yaml")', 'callbacks=[TunedCallback("t.yaml")]']),
+    ],
+)
+def test_how_to_use_the_settings_follows_the_loop(state, changes, lines, tmp_path):
+    changed = replace(state.facts.workload, **changes)
+    seen = SessionState.of([*sample_history(), events.FactsFound(replace(state.facts, workload=changed))])
+    found = Found(seen, sample_request(), Outputs(), Catalog({}))
+    (file,) = format_of("settings").files(found, str(tmp_path / "t.yaml"))
+    assert file.more[0] == "To use them, in your script:"
+    last = file.more[-2:]
+    assert [part for part, line in zip(lines, last, strict=True) if part not in line] == []
+    nothing = Found(replace(seen, stack=None, scaling=None), sample_request(), Outputs(), Catalog({}))
+    assert next(iter(format_of("settings").files(nothing, "t.yaml"))).more == ()
 
 
 @pytest.mark.parametrize("kind", ["settings", "python", "config", "compiled"])

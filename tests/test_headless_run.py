@@ -186,7 +186,8 @@ def test_one_output_that_fails_does_not_keep_the_others_from_being_written(tmp_p
     outputs = Outputs(json_path=str(tmp_path / "gone" / "out.json"), export_path=str(tmp_path / "tuned.yaml"))
     written = write_outputs(state, sample_request(), outputs, load_catalog())
     assert len(written.errors) == 1
-    assert written.sentences == (f"Settings written to {tmp_path / 'tuned.yaml'}.",)
+    assert written.sentences[0] == f"Settings written to {tmp_path / 'tuned.yaml'}."
+    assert written.sentences[-1].startswith("  step = tuning.train_step(model, optimizer, loss)")
     assert "channels_last" in (tmp_path / "tuned.yaml").read_text()
 
 

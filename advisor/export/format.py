@@ -6,7 +6,7 @@ A module there defines a subclass of ``Format`` and ``FORMAT``, an object of it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -132,16 +132,16 @@ class Format(ABC):
         """The written file, where it holds settings that can be applied to the target and timed."""
         return None
 
-    def usage(self, name: str, found: Found) -> tuple[str, str]:
-        """Two lines that say what to do with the file, or why it does nothing."""
+    def usage(self, name: str, found: Found) -> Sequence[str]:
+        """Lines that say what to do with the file, or why it does nothing."""
         if self.applies_settings and not found.settings:
             from advisor.report.verdict import why_no_stack
 
             return f"it would change nothing: {why_no_stack(found.state)}", "the reports have all that was measured"
         return self.next_steps(name, found)
 
-    def next_steps(self, name: str, found: Found) -> tuple[str, str]:
-        """Two lines that say what to do with the file."""
+    def next_steps(self, name: str, found: Found) -> Sequence[str]:
+        """Lines that say what to do with the file."""
         return (
             f"read {name}, or pass it on",
             f"measure again after changes: perf-advisor {found.request.target.command}",

@@ -107,7 +107,8 @@ class WorkloadFacts:
     gradient, as with a gradient penalty. ``resizing_problem``: why a batch that is no loader's cannot be resized.
     ``generated_tokens``: the tokens that the step makes of a sample, 0 where it generates and the number is not known;
     None where it does not. ``torchscript``: the model is a module of TorchScript. ``casts_inside``: the type that
-    autocast casts to inside a step of the user's own, ``none`` where it is off or not known.
+    autocast casts to inside a step of the user's own, ``none`` where it is off or not known. ``trainer``: the library
+    whose trainer runs the loop, ``transformers`` or ``lightning``; empty for a loop of the user's own.
     """
 
     mode: Mode
@@ -156,6 +157,7 @@ class WorkloadFacts:
     resizing_problem: str = ""
     generated_tokens: int | None = None
     casts_inside: str = "none"
+    trainer: str = ""
 
     def multiplies_in(self, number_type: str) -> bool:
         """Whether the GPU has matrix units for a type: ``float16``, ``bfloat16``, ``tf32`` or ``float8``."""

@@ -30,6 +30,7 @@ class Loop:
     ``clip_norm`` is what the user clips the norm of all gradients to, None without clipping. ``hint`` says what to do
     when the model does not take the batch; empty where the user gave the batch. ``step`` is a step that the user wrote:
     ``step(batch)``, which does all that a step does; with it there is no loss apart, and the optimizer may be None.
+    ``trainer`` is the library whose trainer runs the loop, empty without one.
     """
 
     model: nn.Module
@@ -45,6 +46,7 @@ class Loop:
     clip_norm: float | None = None
     hint: str = ""
     step: Callable[[Any], Any] | None = None
+    trainer: str = ""
 
     def components(self, plan: StepPlan, data: Any) -> Components:
         """The parts that recipes may change; ``data`` feeds them."""

@@ -77,6 +77,7 @@ def normalise(value: Any, spec: TargetSpec) -> Loop:
         clip_norm=None if workload.clip_grad is None else float(workload.clip_grad),
         hint=_hint(workload),
         step=workload.step,
+        trainer=workload.trainer if isinstance(workload, Adapted) else "",
     )
     if loop.step is not None:
         loop.optimizer = optimizers_of(workload)

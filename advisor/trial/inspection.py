@@ -116,6 +116,7 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any]) -> Wo
         torchscript=isinstance(loop.model, torch.jit.ScriptModule),
         generated_tokens=_generated_tokens(loop),
         casts_inside=str(getattr(loop.step, "casts", "none")),
+        trainer=loop.trainer,
     )
 
 

@@ -77,6 +77,7 @@ def test_a_script_is_measured_without_an_edit(name):
 def test_a_script_that_leaves_the_loop_to_a_library(name):
     loop = check(name, *WITH_LIBRARIES[name])
     assert loop.clip_norm == {"lightning_fit": 0.5, "hf_trainer": 1.0}.get(name)
+    assert loop.trainer == {"lightning_fit": "lightning", "hf_trainer": "transformers"}.get(name, "")
 
 
 @pytest.mark.process

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from advisor.export.format import File, Format, Found, Offer
-from advisor.records import Exported, Mode
+from advisor.export.in_script import IMPORT, lines_in_script
+from advisor.records import Exported
 
 _ENDINGS = (".yaml", ".yml")
-_PREPARE = "model, optimizer, loader = tuning.prepare(model, optimizer, loader)"
 
 
 class SettingsFile(Format):
@@ -27,14 +27,19 @@ class SettingsFile(Format):
         return Path(path).suffix.lower() in ("", *_ENDINGS)
 
     def files(self, found: Found, path: str) -> Iterable[File]:
-        yield File("Settings", path, lambda: _text(found), found.remark, more=found.launch_lines)
+        more = _how_to_use(Path(path).name, found) if found.settings else ()
+        yield File("Settings", path, lambda: _text(found), found.remark, more=(*found.launch_lines, *more))
 
     def to_verify(self, found: Found, path: str) -> Exported | None:
         return Exported(path) if found.runs_alone else None
 
-    def next_steps(self, name: str, found: Found) -> tuple[str, str]:
-        applied = "model = tuning.infer(model)" if found.state.mode is Mode.INFER else _PREPARE
-        return f'in your script: tuning = advisor.load("{name}")', applied
+    def next_steps(self, name: str, found: Found) -> Sequence[str]:
+        first, *rest = (line for line in lines_in_script(name, found.state) if line != IMPORT)
+        return f"in your script: {first}", *rest
+
+
+def _how_to_use(name: str, found: Found) -> tuple[str, ...]:
+    return "To use them, in your script:", *(f"  {line}" for line in lines_in_script(name, found.state))
 
 
 def _text(found: Found) -> str:

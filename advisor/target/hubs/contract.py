@@ -25,12 +25,14 @@ class Adapted(Workload):
     """A workload that an adapter made. ``notes`` say what it assumed; ``usual_size`` is its batch size by default.
 
     ``samples`` are those of a step whose batch does not show them, such as the index at which its samples begin.
+    ``trainer`` is the library whose trainer runs the loop, ``transformers`` or ``lightning``; empty without one.
     """
 
     notes: list[str] = field(default_factory=list)
     usual_size: int | None = None
     samples: int | None = None
     hint: str = ""
+    trainer: str = ""
 
 
 @dataclass(frozen=True, slots=True)

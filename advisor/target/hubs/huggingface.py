@@ -280,6 +280,7 @@ def of_trainer(trainer: Any) -> Adapted:
         current={"precision.autocast": precision} if precision else {},
         clip_grad=arguments.max_grad_norm if (arguments.max_grad_norm or 0) > 0 else None,  # as the Trainer reads it
         notes=notes,
+        trainer="transformers",
     )
 
 

@@ -20,6 +20,7 @@ from advisor.records import Mode, TargetSpec
 from advisor.target.hubs.contract import Adapted, Adapter
 
 _PAIR = 2
+_TRAINER = "lightning"
 # The hooks that a batch goes through before ``training_step``, in their order.
 _OF_A_BATCH = ("on_before_batch_transfer", "on_after_batch_transfer")
 # The hooks of a module around its training step, which a step without Lightning does not call.
@@ -109,7 +110,13 @@ def _workload(given: _Given, pytorch: Any, spec: TargetSpec) -> Any:
     if not module.automatic_optimization:
         step = _ByHand(module, training_step)
         return Adapted(
-            data=loader, step=step, models=[module], optimizers=optimizers, mode=Mode.TRAIN.value, notes=notes
+            data=loader,
+            step=step,
+            models=[module],
+            optimizers=optimizers,
+            mode=Mode.TRAIN.value,
+            notes=notes,
+            trainer=_TRAINER,
         )
     return Adapted(
         model=module,
@@ -119,6 +126,7 @@ def _workload(given: _Given, pytorch: Any, spec: TargetSpec) -> Any:
         mode=Mode.TRAIN.value,
         **_of_trainer(given.trainer),
         notes=notes,
+        trainer=_TRAINER,
     )
 
 
