@@ -198,6 +198,17 @@ def test_only_a_confirmed_stack_of_a_session_that_ended_is_verified():
     assert not may_be_verified(once)
 
 
+def test_a_file_without_settings_is_not_tried_as_if_it_had_some(tmp_path):
+    state = confirmed()
+    wide = replace(state.stack.comparison, ci_low=0.9, ci_high=1.2)
+    state.stack = replace(state.stack, comparison=wide)
+    asked = []
+    outputs = Outputs(export_path=str(tmp_path / "tuned.yaml"))
+    written = write_outputs(state, sample_request(), outputs, load_catalog(), asked.append)
+    assert "without settings" in written.sentences[0]
+    assert not asked
+
+
 def test_a_slow_start_gives_verifying_more_time():
     stack = confirmed().stack
     assert limit_s(stack) == LIMIT_S

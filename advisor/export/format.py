@@ -128,6 +128,10 @@ class Format(ABC):
         """The sentence that a session has nothing for this format; empty where every measured session has something."""
         return ""
 
+    def verifiable(self, found: Found, path: str) -> Exported | None:
+        """The written file as ``to_verify`` has it; None where no settings won: such a file changes nothing."""
+        return self.to_verify(found, path) if found.settings else None
+
     def to_verify(self, found: Found, path: str) -> Exported | None:
         """The written file, where it holds settings that can be applied to the target and timed."""
         return None

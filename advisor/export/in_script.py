@@ -43,4 +43,4 @@ def _step(workload: WorkloadFacts | None) -> str:
     if workload is not None and workload.own_step:
         return "step = tuning.own_step(step, model)  # step(batch): the body of your loop"
     clip = f", clip_grad={workload.clip_norm}" if workload is not None and workload.clip_norm else ""
-    return f"step = tuning.train_step(model, optimizer, loss{clip})  # in the loop: step(batch)"
+    return f"step = tuning.train_step(model, optimizer, loss{clip})  # then: step(batch)"

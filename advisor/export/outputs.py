@@ -43,7 +43,7 @@ def write_outputs(
     for path, form in sorted(possible, key=_turn):
         try:
             _write(form, found, path, sentences)
-            if verify and (exported := form.to_verify(found, path)):
+            if verify and (exported := form.verifiable(found, path)):
                 verify(exported)
         except AdvisorError as error:
             errors.append(error)

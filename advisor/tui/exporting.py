@@ -54,7 +54,7 @@ class FileExporter:
 
     def to_verify(self, format_id: str, path: Path, state: SessionState) -> Exported | None:
         """The file as the format wants it verified; None with --no-verify."""
-        return format_of(format_id).to_verify(self._found(state), str(path)) if self._outputs.verify else None
+        return format_of(format_id).verifiable(self._found(state), str(path)) if self._outputs.verify else None
 
     @cached_property
     def _catalog(self) -> Catalog:
