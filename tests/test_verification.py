@@ -199,9 +199,7 @@ def test_only_a_confirmed_stack_of_a_session_that_ended_is_verified():
 
 
 def test_a_file_without_settings_is_not_tried_as_if_it_had_some(tmp_path):
-    state = confirmed()
-    wide = replace(state.stack.comparison, ci_low=0.9, ci_high=1.2)
-    state.stack = replace(state.stack, comparison=wide)
+    state = replace(confirmed(), stack=None, scaling=None)
     asked = []
     outputs = Outputs(export_path=str(tmp_path / "tuned.yaml"))
     written = write_outputs(state, sample_request(), outputs, load_catalog(), asked.append)
