@@ -154,7 +154,8 @@ def test_next_steps_follow_the_mode(state):
         ),
         ({"mode": Mode.INFER, "loader": None}, ['tuning = advisor.load("t.yaml")', "model = tuning.infer(model)"]),
         ({"trainer": "lightning"}, ["from advisor.lightning import", 'callbacks=[TunedCallback("t.yaml")]']),
-        ({"trainer": "transformers"}, ['**arguments("t.yaml")', 'callbacks=[TunedCallback("t.yaml")]']),
+        ({"trainer": "transformers", "device": "cpu"}, ["(..., use_cpu=True, **arguments", "TunedCallback("]),
+        ({"trainer": "transformers"}, ['(..., **arguments("t.yaml")', 'callbacks=[TunedCallback("t.yaml")]']),
     ],
 )
 def test_how_to_use_the_settings_follows_the_loop(state, changes, lines, tmp_path):

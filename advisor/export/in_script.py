@@ -12,7 +12,7 @@ IMPORT = "import advisor"
 _IN_TRAINERS: Mapping[str, tuple[str, ...]] = {
     "transformers": (
         "from advisor.transformers import TunedCallback, arguments",
-        "args = TrainingArguments(..., **arguments({name}))",
+        "args = TrainingArguments(..., {on_cpu}**arguments({name}))",
         "trainer = Trainer(..., args=args, callbacks=[TunedCallback({name})])",
     ),
     "lightning": (
@@ -27,7 +27,8 @@ def lines_in_script(name: str, state: SessionState) -> tuple[str, ...]:
     workload = state.facts.workload if state.facts else None
     name = repr(name) if '"' in name or "\\" in name else f'"{name}"'
     if workload is not None and workload.trainer:
-        return tuple(line.format(name=name) for line in _IN_TRAINERS[workload.trainer])
+        on_cpu = "use_cpu=True, " if workload.device_type == "cpu" else ""  # without it they refuse bf16
+        return tuple(line.format(name=name, on_cpu=on_cpu) for line in _IN_TRAINERS[workload.trainer])
     trains = state.mode is Mode.TRAIN
     objects = ["model"]
     objects += ["optimizer"] if trains and (workload is None or workload.optimizer is not None) else []
