@@ -17,6 +17,7 @@ from advisor.portable.owners import is_installed
 from advisor.portable.places import Values, value_of_cell
 from advisor.portable.python_state import PythonState, buffers_kept
 from advisor.portable.read_code import calls, names_of_globals
+from advisor.portable.undone_writes import writes_undone
 
 MODEL_NAMES = frozenset({"model", "net", "network", "module"})
 OUTPUT_NAMES = frozenset(
@@ -299,14 +300,16 @@ def undone(model: torch.nn.Module, loss: Any = None) -> Iterator[None]:
     """Give the model and the loss's modules their gradients, buffers and attributes back, and generators their states.
 
     Attributes are what modules keep from call to call: their mode, a hidden state, a buffer that is replaced, a list
-    that grows, the counts of a metric.
+    that grows, the counts of a metric. What is written into tensors from before is undone, too, as into a teacher's
+    that follow the weights.
     """
     wholes = [model, *modules_of_loss(loss)]
     gradients = [(parameter, parameter.grad) for whole in wholes for parameter in whole.parameters()]
     modules = [module for whole in wholes for module in whole.modules()]
     attributes, elsewhere = PythonState(modules, with_hooks=True), Values(found_in(loss).places.values())
     try:
-        with buffers_kept(*wholes), draws_kept(*wholes), torch.compiler.set_stance("force_eager"):
+        eager = torch.compiler.set_stance("force_eager")
+        with buffers_kept(*wholes), draws_kept(*wholes), eager, writes_undone(*wholes):
             yield
     finally:
         for parameter, gradient in gradients:

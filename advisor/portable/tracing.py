@@ -11,6 +11,7 @@ import torch
 
 from advisor.portable.host_draws import draws_kept
 from advisor.portable.python_state import PythonState, buffers_kept
+from advisor.portable.undone_writes import writes_undone
 
 TOO_LONG_TO_TRACE = "has too many operations to trace in reasonable time"
 
@@ -91,9 +92,10 @@ def trace(model: torch.nn.Module, limit_s: float = 10.0) -> torch.fx.GraphModule
     versions = written_versions(model)
     with buffers_kept(model):
         try:
-            with draws_kept(model), own_functions_refused():
+            with draws_kept(model), own_functions_refused(), writes_undone(model) as writes:
                 graph = LimitedTracer(limit_s).trace(model)
-            freezes = before.is_other_now or written_versions(model) != versions
+                wrote = writes.any_so_far
+            freezes = wrote or before.is_other_now or written_versions(model) != versions
             traced = None if freezes else torch.fx.GraphModule(model, graph, type(model).__name__)
         except CannotTraceError:
             raise

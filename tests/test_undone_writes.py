@@ -1,0 +1,126 @@
+"""Tries and traces leave every tensor as it was, such as a teacher that follows the weights in each forward pass."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from advisor.portable.losses import undone
+from advisor.portable.plan import StepPlan
+from advisor.portable.steps import TrainStep
+from advisor.portable.tracing import CannotTraceError, trace
+from advisor.runtime.tuning import Tuning
+
+
+def replace_data(teacher, student):
+    for old, new in zip(teacher.parameters(), student.parameters(), strict=True):
+        old.data = old.data * 0.5 + new.data * 0.5
+
+
+def write_data(teacher, student):
+    for old, new in zip(teacher.parameters(), student.parameters(), strict=True):
+        old.data.mul_(0.5).add_(new.data, alpha=0.5)
+
+
+@torch.no_grad()
+def write_in_place(teacher, student):
+    for old, new in zip(teacher.parameters(), student.parameters(), strict=True):
+        old.lerp_(new, 0.5)
+
+
+@torch.no_grad()
+def write_all_at_once(teacher, student):
+    torch._foreach_lerp_(list(teacher.parameters()), list(student.parameters()), 0.5)
+
+
+@torch.no_grad()
+def write_a_part(teacher, student):
+    for old, new in zip(teacher.parameters(), student.parameters(), strict=True):
+        old[:1] = new[:1]
+        old.flatten()[1:].zero_()
+
+
+@torch.no_grad()
+def write_results(teacher, student):
+    for old, new in zip(teacher.parameters(), student.parameters(), strict=True):
+        torch.add(old, new, out=old)
+
+
+UPDATES = [replace_data, write_data, write_in_place, write_all_at_once, write_a_part, write_results]
+
+
+class Distilled(nn.Module):
+    """A student and a teacher; the forward pass moves the teacher, as momentum encoders do."""
+
+    def __init__(self, update):
+        super().__init__()
+        torch.manual_seed(0)
+        self.student = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+        self.teacher = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).requires_grad_(False)
+        self.update = update
+
+    def forward(self, x):
+        self.update(self.teacher, self.student)
+        return self.student(x) + self.teacher(x)
+
+
+def tensors_and_memory(model):
+    return copy.deepcopy(model.state_dict()), [parameter.data_ptr() for parameter in model.parameters()]
+
+
+def is_as_before(model, before):
+    values, places = before
+    assert [parameter.data_ptr() for parameter in model.parameters()] == places
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, values[name]), name
+
+
+@pytest.mark.parametrize("update", UPDATES)
+def test_a_try_leaves_what_the_forward_pass_writes_as_it_was(update):
+    model = Distilled(update)
+    before = tensors_and_memory(model)
+    with undone(model):
+        model(torch.ones(2, 4)).sum().backward()
+        assert not torch.equal(model.teacher[0].weight, before[0]["teacher.0.weight"])
+    is_as_before(model, before)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("update", UPDATES)
+def test_a_trace_leaves_what_the_forward_pass_writes_as_it_was_and_is_refused(update):
+    model = Distilled(update)
+    before = tensors_and_memory(model)
+    with pytest.raises(CannotTraceError, match="which a trace would freeze"):
+        trace(model)
+    is_as_before(model, before)
+
+
+@pytest.mark.parametrize("update", [replace_data, write_data])
+@pytest.mark.parametrize("key", ["model.inplace_activations", "compile.pointwise_only"])
+@pytest.mark.filterwarnings("ignore:.*is left out")
+def test_settings_that_trace_a_model_do_not_move_its_teacher(update, key):
+    model = Distilled(update)
+    before = tensors_and_memory(model)
+    optimizer = torch.optim.SGD(model.student.parameters(), lr=0.1)
+    model, optimizer = Tuning({key: True}).prepare(model, optimizer)
+    is_as_before(model, before)
+
+
+def test_finding_the_form_of_a_loss_leaves_a_tensor_of_its_own_as_it_was():
+    queue, place = torch.zeros(6, 3), torch.zeros(1, dtype=torch.long)
+
+    def loss(first, second):  # whether it takes the model or its output, these names leave open
+        output = first(second[0]) if isinstance(first, nn.Module) else first
+        with torch.no_grad():
+            queue[place : place + 2] = output[:2]
+            place.add_(2)
+        return output.square().mean()
+
+    model = nn.Linear(4, 3)
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), loss, StepPlan(mode="train", device="cpu"))
+    step.settle_loss((torch.ones(4, 4), torch.arange(4) % 3))
+    assert not queue.any()
+    assert place.item() == 0
