@@ -18,6 +18,7 @@ from advisor.recipe import Components
 from advisor.records import Mode, TargetSpec
 from advisor.runtime.step import make_step
 from advisor.target.hubs.contract import Samples
+from advisor.target.hubs.timm import Timm
 from advisor.target.normalise import normalise
 from advisor.target.sizing import sized
 
@@ -68,6 +69,23 @@ def test_images_are_those_that_the_options_say(name, option, shape):
 def test_images_that_a_model_folds_before_its_first_layer_have_their_own_channels():
     loop = load("timm:tresnet_m", batch_size=2)
     assert tuple(loop.data[0].shape) == (2, 3, 224, 224)
+
+
+@pytest.mark.parametrize(
+    ("side", "given", "smaller"), [(256, None, [224]), (224, None, []), (256, (1, 3, 256, 256), [])]
+)
+def test_large_images_are_smaller_for_a_small_machine(timm, side, given, smaller):
+    model = timm.create_model("test_resnet", pretrained_cfg_overlay={"input_size": (3, side, side)})
+    made = Timm().samples(model, TargetSpec("timm:test_resnet", "/", input_shape=given), train=True)
+    assert made.make(1)[0].shape[-1] == side
+    assert [other.make(1)[0].shape[-1] for other in made.shorter] == smaller
+
+
+def test_images_of_a_model_that_takes_one_size_only_stay_as_they_are(timm):
+    model = timm.create_model("vit_tiny_patch16_224", img_size=240, depth=1)
+    made = Timm().samples(model, TargetSpec("timm:vit_tiny_patch16_224", "/"), train=True)
+    assert made.make(1)[0].shape[-1] == 240
+    assert made.shorter == ()
 
 
 @pytest.mark.usefixtures("timm")

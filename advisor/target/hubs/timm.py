@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,8 @@ from advisor.target.guess import image_samples, noise
 from advisor.target.hubs.contract import Adapter, Samples, built, check_input, options_of, unknown_name
 from advisor.target.sizing import refuses
 
-_TRIED = 2  # samples of a batch by which the number of channels is tried
+_USUAL_SIDE = 224
+_TRIED = 2  # samples of a batch by which channels and sides are tried
 _OPTIONS = ("num_classes", "in_chans", "img_size", "drop_rate", "drop_path_rate", "global_pool", "act_layer")
 _FAMILIES = "`python -c 'import timm; print(*timm.list_models())'` lists them all."
 
@@ -57,8 +59,19 @@ class Timm(Adapter):
         if not type(model).__module__.startswith("timm.") and not isinstance(config, dict):
             return None
         check_input(spec, 4, "8x3x224x224")
-        shape = spec.input_shape[1:] if spec.input_shape is not None else _shape_of(model, config or {})
-        return image_samples(model, shape, train=train and model.training)
+        train = train and model.training
+        if spec.input_shape is not None:
+            return image_samples(model, spec.input_shape[1:], train=train)
+        shape = _shape_of(model, config or {})
+        return replace(image_samples(model, shape, train=train), shorter=_smaller(model, shape, train=train))
+
+
+def _smaller(model: nn.Module, shape: tuple[int, ...], *, train: bool) -> tuple[Samples, ...]:
+    """Images of the usual size for a machine on which the model's own take too long, where it takes such."""
+    usual = (shape[0], _USUAL_SIDE, _USUAL_SIDE)
+    if min(shape[1:]) <= _USUAL_SIDE or refuses(model, noise(_TRIED, *usual)):
+        return ()
+    return (image_samples(model, usual, train=train),)
 
 
 def _shape_of(model: Any, config: Any) -> tuple[int, ...]:
