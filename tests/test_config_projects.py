@@ -107,8 +107,11 @@ def changes(name: str, settings, **options) -> list[str]:
             {"data.batch_size": 8, "optimizer.state": "8-bit"},
             ["micro_batch_size: 8", "optimizer: adamw_torch_8bit"],
         ),
+        ("axolotl_lora.yml", {"data.persistent_workers": True, "compile.mode": "max-autotune-no-cudagraphs"}, []),
         ("plain_train.toml", {"precision.autocast": "bfloat16"}, ["bf16 = true"]),
         ("plain_fairseq.yaml", {"precision.autocast": "none"}, ["fp16: false"]),
+        ("torchtitan_debug.toml", {"compile.mode": "default", "compile.scope": "regional"}, ["enable=true"]),
+        ("torchtitan_debug.toml", {"compile.mode": "max-autotune"}, []),
         # workers that are gone take their options with them
         ("hf_nested_arguments.yaml", {"data.num_workers": 0, "data.prefetch_factor": 4}, []),
     ],

@@ -27,7 +27,14 @@ _JSON_COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|//[^\r\n]*|/\*.*?\*/', re.DOTALL)
 _LAST_COMMA = re.compile(r'"(?:\\.|[^"\\])*"|,(?=\s*[}\]])')
 _NO_BREAK = re.compile(r"[^\r\n]")
 # Files of programs that are no data, by their endings.
-_PROGRAMS = {".py": "Python", ".ini": "an INI file", ".cfg": "an INI file"}
+_PROGRAMS = {
+    ".py": "Python",
+    ".ini": "an INI file",
+    ".cfg": "an INI file",
+    ".gin": "a gin config",
+    ".jsonnet": "Jsonnet",
+    ".libsonnet": "Jsonnet",
+}
 _EXPONENT = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d{1,3}")
 
 
@@ -114,9 +121,12 @@ def parsed(text: str, source: str, loader: type[ConfigLoader] = ConfigLoader) ->
                 return found
             if blank_comments(text) != text:  # which YAML would take for words
                 raise ValueError
-        return yaml.load(text, Loader=loader)  # noqa: S506 - a safe loader
+        found = yaml.load(text, Loader=loader)  # noqa: S506 - a safe loader
     except YAML_FAILURES as error:
         raise _unreadable(text, source, error) from error
+    if isinstance(found, str) and Path(source).suffix.lower() in _PROGRAMS:  # YAML takes many a program for a text
+        raise _no_data(source)
+    return found
 
 
 def _unreadable(text: str, source: str, error: BaseException) -> UsageError:

@@ -30,6 +30,11 @@ DDP_KEYS = (
 _CHECKPOINTING: Mapping[Value, Scalar] = {"none": False, "blocks": True}
 _CHANNELS_LAST: Mapping[Value, Scalar] = {"contiguous": False, "channels_last": True}
 MIXED_PRECISION: Mapping[Value, Scalar] = {"bfloat16": "bf16", "float16": "fp16", "none": "no"}
+# Arguments of the Trainer that Axolotl drops without a word, and the modes of compilation that it takes.
+_NOT_AXOLOTL = frozenset(
+    ["dataloader_persistent_workers", "dataloader_multiprocessing_context", "ddp_static_graph", "use_cpu"]
+)
+_AXOLOTL_COMPILES = ("none", "default", "reduce-overhead", "max-autotune")
 _ADAMW = ("adamw_torch", "adamw_torch_fused", "adamw_hf", None)
 
 
@@ -115,9 +120,19 @@ def words_of(kind: ConfigKind) -> Words:
 
 def huggingface(config: Config) -> Iterator[Phrase]:
     """``transformers.TrainingArguments``, and configs that share its names, such as Axolotl's."""
+    axolotl = config.has("base_model") and config.has("micro_batch_size")
     for phrase in _hf_arguments(config):
+        if axolotl and not _axolotl_takes(phrase, config):
+            continue
         inside = _in_deepspeed(config, phrase) if isinstance(config.get("deepspeed"), dict) else ()
         yield replace(phrase, entries=(*phrase.entries, *inside))
+
+
+def _axolotl_takes(phrase: Phrase, config: Config) -> bool:
+    """Whether Axolotl has all that a phrase of TrainingArguments writes."""
+    written = {part for entry in phrase.entries if not entry.only_there for part in entry.path}
+    modes = "compile.mode" not in phrase.keys or config.settings["compile.mode"] in _AXOLOTL_COMPILES
+    return modes and not written & _NOT_AXOLOTL
 
 
 def _in_deepspeed(config: Config, phrase: Phrase) -> Iterator[Entry]:
@@ -425,7 +440,7 @@ def mmengine(config: Config) -> Iterator[Phrase]:
         yield from config.batch_per_gpu(loader, "batch_size")
 
 
-# --- detectron2 and DeepSpeed -----------------------------------------------------------------------------------
+# --- detectron2, DeepSpeed and torchtitan -----------------------------------------------------------------------
 
 
 def detectron2(config: Config) -> Iterator[Phrase]:
@@ -457,6 +472,15 @@ def deepspeed(config: Config) -> Iterator[Phrase]:
         yield Phrase(keys, (*entries, config.entry("train_batch_size", processes * new[0] * new[1])))
 
 
+def torchtitan(config: Config) -> Iterator[Phrase]:
+    """A config of torchtitan with a ``[compile]`` table. It compiles block by block, in the usual mode."""
+    mode, components = config.settings.get("compile.mode"), config.get("compile", "components")
+    compiles_model = not isinstance(components, list) or "model" in components
+    if mode in ("none", "default") and isinstance(config.get("compile", "enable"), bool) and compiles_model:
+        by_block = ("compile.scope",) if config.settings.get("compile.scope") == "regional" else ()
+        yield Phrase(("compile.mode", *by_block), (config.entry("compile", mode == "default", "enable"),))
+
+
 _WORDS: Mapping[ConfigKind, Words] = {
     ConfigKind.HUGGINGFACE: huggingface,
     ConfigKind.LIGHTNING: lightning,
@@ -466,4 +490,5 @@ _WORDS: Mapping[ConfigKind, Words] = {
     ConfigKind.MMENGINE: mmengine,
     ConfigKind.DETECTRON2: detectron2,
     ConfigKind.DEEPSPEED: deepspeed,
+    ConfigKind.TORCHTITAN: torchtitan,
 }
