@@ -442,6 +442,9 @@ class Session:
             work()
         except SessionCancelledError:
             cancelled = finishes
+            if not finishes:  # no trial runs any more, and no time is left that would pass
+                self._outbox.emit(events.Held(False))
+                self._outbox.emit(events.ProgressMade(1.0, 0.0))
         except AdvisorError as error:
             self._outbox.fail(error)
         except Exception as error:  # our own bug: the person sees it, and what was measured is kept

@@ -49,6 +49,9 @@ class Countdown:
         told_s, now = state.left_s, self._clock()
         if told_s is None:
             return
+        if self._held_s is not None:  # the estimate counts the waiting, which takes none of the time
+            self._told_s = told_s
+            return
         before_s = None if self._ends_at is None else max(0.0, self._ends_at - now)
         self._told_s, self.rise_s = told_s, 0.0
         if before_s is not None and told_s > before_s:
@@ -57,9 +60,16 @@ class Countdown:
             self.rise_s = told_s - before_s
         self._ends_at = now + told_s
 
-    def begin_anew(self) -> None:
-        """Forget the last estimate: the person has asked for more, so a later end is no surprise."""
-        self._ends_at, self.rise_s = None, 0.0
+    def begin_anew(self, more_s: float = 0.0) -> None:
+        """Forget the last estimate: the person has asked for more, so a later end is no surprise.
+
+        While the session waits no other estimate comes: the one that stands still grows by ``more_s``.
+        """
+        self.rise_s = 0.0
+        if self._held_s is not None:
+            self._held_s += more_s
+        else:
+            self._ends_at = None
 
     def hold(self, *, waiting: bool) -> None:
         """Stand still while the session waits, and go on after that."""

@@ -104,7 +104,7 @@ class Steering:
         self._app.tell("The session goes on.")
 
     def _minute(self, control: Session) -> None:
-        self._app.context.countdown.begin_anew()
+        self._app.context.countdown.begin_anew(MINUTE_S)
         if self._app.context.state.finished is None:
             self._app.run_in_thread(partial(control.extend, MINUTE_S))
             self._app.tell("One more minute: the session may try more before it ends.")

@@ -12,7 +12,7 @@ from textual.notifications import Notify, SeverityLevel
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_ms, format_outcome, format_ratio, format_seconds
-from advisor.records import Outcome, TrialRecord, Verdict
+from advisor.records import Outcome, StackRecord, TrialRecord, Verdict
 from advisor.report.conclusions import stack_helps
 from advisor.report.figures import IN_TURN, noise_words, verified_words
 from advisor.tui.result import AppResult
@@ -43,9 +43,7 @@ def toast_for(event: events.Event, before: SessionState) -> Toast | None:
             text = f"{format_ms(baseline.step_ms)} a step, {noise_words(baseline)}"
             return Toast("Baseline measured", text)
         case events.StackMeasured(record) if record.confirmed and record.comparison and record.settings:
-            by = before.yardstick
-            told = by.effect(record.result, record.comparison) if by else format_ratio(record.comparison)
-            return Toast("Stack confirmed" if not record.comparison.is_open else f"Stack measured {IN_TURN}", told)
+            return _stack_toast(record, before)
         case events.TrialMeasured(record):
             return _trial_toast(record, before)
         case events.Said() | events.ExportVerified():
@@ -59,6 +57,22 @@ def toast_for(event: events.Event, before: SessionState) -> Toast | None:
             return Toast("Done", f"Measured for {format_seconds(session_s)}. {use}")
         case _:
             return None
+
+
+def _stack_toast(stack: StackRecord, before: SessionState) -> Toast | None:
+    """The toast of a confirmed stack, where its figures are not those that were told last."""
+    told = _stack_told(stack, before)
+    if stack.comparison is None or told == _stack_told(before.stack, before):
+        return None
+    return Toast(f"Stack measured {IN_TURN}" if stack.comparison.is_open else "Stack confirmed", told)
+
+
+def _stack_told(stack: StackRecord | None, before: SessionState) -> str:
+    """The effect of a confirmed stack as it is told; empty for another one."""
+    if stack is None or not stack.confirmed or stack.comparison is None:
+        return ""
+    by = before.yardstick
+    return by.effect(stack.result, stack.comparison) if by else format_ratio(stack.comparison)
 
 
 def _told_toast(event: events.Said | events.ExportVerified, before: SessionState) -> Toast | None:

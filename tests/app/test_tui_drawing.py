@@ -291,6 +291,21 @@ def test_the_time_left_stands_still_while_the_session_is_held() -> None:
     assert countdown.now(state)[1] == 30.0
 
 
+def test_one_more_minute_is_seen_while_the_session_waits() -> None:
+    clock = Seconds()
+    countdown = Countdown(clock)
+    told(countdown, 60.0)
+    clock.now = 10.0
+    countdown.hold(waiting=True)
+    clock.now = 100.0
+    countdown.begin_anew(60.0)
+    state = told(countdown, 20.0)
+    assert (countdown.now(state)[1], countdown.rise_s) == (110.0, 0.0)
+    countdown.hold(waiting=False)
+    clock.now = 130.0
+    assert countdown.now(state)[1] == 80.0
+
+
 @pytest.mark.parametrize("left_s", [None, 0.0, 0.5])
 def test_nothing_runs_down_where_nobody_knows_what_is_left(left_s) -> None:
     clock = Seconds()

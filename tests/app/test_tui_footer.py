@@ -36,6 +36,20 @@ async def test_a_click_on_a_key_presses_it_and_keys_that_do_nothing_are_not_ther
     await drive(histories.whole(), check)
 
 
+async def test_a_key_that_a_text_field_takes_is_not_offered_there() -> None:
+    async def check(pilot: Pilot, app, control) -> None:
+        await pilot.press("5")
+        await settle(pilot)
+        assert "+ 1 min more" in keys_line(app)
+        await pilot.press("f", "plus")
+        await settle(pilot)
+        assert app.base_screen.focused.value.endswith("+")
+        assert "1 min more" not in keys_line(app)
+        assert "f1 Help" in keys_line(app)
+
+    await drive(histories.whole(), check, size=LARGE)
+
+
 async def test_the_mouse_over_a_key_says_what_it_does() -> None:
     async def check(pilot: Pilot, app, control) -> None:
         await pilot.press("3")

@@ -49,6 +49,14 @@ def test_the_gauges_of_this_machine_can_be_read() -> None:
     assert 0 < host.memory_used_bytes <= host.memory_total_bytes
 
 
+def test_a_stack_whose_figures_stay_is_told_once() -> None:
+    state = SessionState.of(histories.whole())
+    told = next(event for event in histories.whole()[::-1] if isinstance(event, events.StackMeasured))
+    assert toast_for(told, state) is None
+    other = replace(told.record, comparison=replace(told.record.comparison, speedup=3.0, ci_low=2.9, ci_high=3.1))
+    assert toast_for(events.StackMeasured(other), state).title == "Stack confirmed"
+
+
 def test_toasts_for_what_matters() -> None:
     state, toasts = SessionState(), []
     for event in histories.whole():

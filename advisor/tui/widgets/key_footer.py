@@ -18,6 +18,8 @@ from textual.widget import Widget
 # Shown before the keys of the view, since they steer what runs; and those that are shown however narrow the screen is.
 _FIRST = ("session.continue", "session.skip", "session.stop", "session.pause", "session.go_on", "session.untried")
 _LAST = ("app.help", "app.quit")
+# Characters that a text field takes, by the names of keys from which Textual does not know them.
+_WRITTEN = {"plus": "+"}
 _PALETTE_EDGE = "▏"
 
 
@@ -76,6 +78,8 @@ class KeyFooter(Widget):
         """The keys to show, one for each action, and the palette's: those that steer the session first."""
         found: dict[str, FooterKey] = {}
         for _, binding, enabled, tooltip in screen.active_bindings.values():
+            if screen.focused is not None and screen.focused.check_consume_key(binding.key, _WRITTEN.get(binding.key)):
+                continue
             if enabled and (binding.show or binding.key == self.app.COMMAND_PALETTE_BINDING):
                 shown = self.app.get_key_display(binding)
                 told = tooltip or binding.description
