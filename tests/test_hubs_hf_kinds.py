@@ -144,6 +144,23 @@ def test_the_patches_of_a_grid_come_with_its_rows_and_columns(transformers):
     one_step(loop)
 
 
+@pytest.mark.parametrize(
+    ("part", "options", "name", "shape"),
+    [
+        ("granite_speech_encoder", {"input_dim": 24, "hidden_dim": 16, "num_layers": 1, "num_heads": 2, "dim_head": 8,
+                                    "context_size": 8, "output_dim": 8, "max_pos_emb": 16}, "hidden_states", (16, 24)),
+        ("speecht5_hifigan", {"upsample_initial_channel": 32}, "spectrogram", (16, 80)),
+        ("florence_vision", {"embed_dim": [8] * 4, "num_heads": [2] * 4, "num_groups": [2] * 4, "depths": [1] * 4},
+         "hidden_states", (3, 224, 224)),
+    ],
+)  # fmt: skip
+def test_a_part_takes_vectors_or_what_the_whole_takes(transformers, part, options, name, shape):
+    config = transformers.CONFIG_MAPPING[part](**options)
+    loop = normalise(config, TargetSpec(f"hf:{part}", "/", device="cpu", batch_size=2))
+    assert loop.data[name].shape == (2, *shape)
+    one_step(loop)
+
+
 def test_frames_are_images_of_their_own_where_a_part_takes_them_so(transformers):
     sizes = {**SMALL, "num_frames": 4, "image_size": 32, "mit_hidden_size": 16, "mit_intermediate_size": 16}
     loop = loop_of(transformers, "XCLIPVision", {**sizes, "mit_num_attention_heads": 2})

@@ -21,8 +21,9 @@ from advisor.target.guess import generator_for, noise, typed, whole_numbers
 from advisor.target.hubs.contract import Samples, check_input
 from advisor.target.hubs.hf_beside import BESIDE, Make, bins_first, changed, of_bins, together_of, with_a_channel
 from advisor.target.hubs.hf_classes import labels_of, text_of
-from advisor.target.hubs.hf_images import USUAL_SIDE, flattened, images, in_pairs, of_any_frames, states, videos
+from advisor.target.hubs.hf_images import USUAL_SIDE, flattened, images, in_pairs, of_any_frames, videos
 from advisor.target.hubs.hf_series import future, past
+from advisor.target.hubs.hf_states import STATES, other_states, states
 from advisor.target.sizing import counted_run, refuses, takes
 
 # Usual length of a text: tokens. Longer ones are possible with --input.
@@ -242,7 +243,7 @@ class _ModelInputs:
 
     def _alternatives(self) -> list[Make]:
         """Makers of inputs: the main ones, all together, sounds and spectrograms the other way; then with the rest."""
-        named = [name for name in _MAKERS if name in self.accepted and (name not in _OF_PARTS or self.requires(name))]
+        named = [name for name in _MAKERS if name in self.accepted and (name not in STATES or self.requires(name))]
         makers = {name: partial(_MAKERS[name], self) for name in named}
         main = self.model.main_input_name
         main = main if main in makers else next((name for name in makers if self.requires(name)), "")
@@ -258,6 +259,8 @@ class _ModelInputs:
             ways += [bins_first(make) for make in ways]
         if main == "input_features":
             ways += [changed(makers[main], of_bins)]
+        if main in STATES:
+            ways += other_states(main, self)
         if main == "pixel_values":
             ways += [changed(makers[main], of_any_frames), changed(makers[main], in_pairs)]
         wholes = [self._with_rest(make, all_of_it=True) for make in ways]
@@ -456,10 +459,8 @@ _MAKERS: dict[str, Callable[[Any, int], dict[str, Any]]] = {
     "input_features": _ModelInputs._spectrograms,
     "flattened_patches": flattened,
     "past_values": _ModelInputs._series,
-    "hidden_states": states,
+    **{name: partial(states, name) for name in STATES},
 }
-# Inputs that are made where a model requires them: those of a part from the part before it.
-_OF_PARTS = frozenset({"hidden_states"})
 #: Inputs that can be made for a model by its configuration.
 INPUTS = frozenset(_MAKERS)
 

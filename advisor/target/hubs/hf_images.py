@@ -19,8 +19,13 @@ _GRIDS = ("grid_thw", "image_grid_thw")
 class About(Protocol):
     """The facts by which inputs are made: a configuration's values, a signature, and what ``--input`` gives."""
 
-    length: int
-    side: int | None
+    @property
+    def length(self) -> int:
+        """The number of positions of a text."""
+
+    @property
+    def side(self) -> int | None:
+        """The side of images, where it is another than their own: pixels."""
 
     @property
     def accepted(self) -> Any:
@@ -40,7 +45,7 @@ class About(Protocol):
 def images(about: About, size: int) -> dict[str, Any]:
     """Images of the configuration's size; in patches, or several as frames, where the model takes them so."""
     if grid := grid_of(about):
-        return _patches_of_a_grid(about, size, "pixel_values", grid)
+        return patches_of_a_grid(about, size, "pixel_values", grid)
     shape = about.shape if about.shape and len(about.shape) > 1 else None
     if shape is None:
         side = about.side or about.get("image_size", default=USUAL_SIDE)
@@ -57,14 +62,6 @@ def images(about: About, size: int) -> dict[str, Any]:
 def grid_of(about: About) -> str:
     """The name of the input that says how many patches each image has; empty where the model requires none."""
     return next((name for name in _GRIDS if about.requires(name)), "")
-
-
-def states(about: About, size: int) -> dict[str, Any]:
-    """What a part of a model takes from the part before it: the patches of a grid, or a vector for each position."""
-    if grid := grid_of(about):
-        return _patches_of_a_grid(about, size, "hidden_states", grid)
-    shape = about.shape or (_FRAMES_SEEN, about.get("hidden_size", "d_model", default=_USUAL_PATCH))
-    return {"hidden_states": noise(size, *shape)}
 
 
 def videos(about: About, size: int) -> dict[str, Any]:
@@ -97,7 +94,7 @@ def _patches(about: About, size: int, shape: tuple[int, ...]) -> dict[str, Any]:
     }
 
 
-def _patches_of_a_grid(about: About, size: int, name: str, grid: str) -> dict[str, Any]:
+def patches_of_a_grid(about: About, size: int, name: str, grid: str) -> dict[str, Any]:
     """The patches of all images in one row, and how many there are of each; several of them are merged later."""
     patch = about.get("patch_size", default=_USUAL_PATCH)
     merged = about.get("spatial_merge_size", "merge_size", default=1)
