@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from advisor.portable.nested import tensors_of
-from advisor.portable.observed_step import address_of
+from advisor.portable.observed_step import address_of, written_by
 
 
 class KeptMemory(TorchDispatchMode):
@@ -42,14 +42,6 @@ class KeptMemory(TorchDispatchMode):
         """Give all memory that was written to what it held."""
         for memory, before in self.kept.values():
             memory.copy_(before)
-
-
-def written_by(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
-    """The tensors that an operator writes to, as its schema says."""
-    arguments = getattr(getattr(func, "_schema", None), "arguments", ())
-    for place, argument in enumerate(arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            yield from tensors_of(args[place] if place < len(args) else kwargs.get(argument.name))
 
 
 class WritesUndone:
