@@ -231,3 +231,73 @@ def test_a_number_that_nobody_reads_does_not_end_a_graph():
     found, step = both(change)
     agree(found)
     assert step.graph.captures == 1
+
+
+# --- the user's functions inside those of packages ------------------------------------------------------------
+
+OPTIONS = types.SimpleNamespace(weight=1.0)
+
+
+@torch.compile(backend="eager")
+def compiled(value):
+    return OPTIONS.weight * value
+
+
+@torch.no_grad()
+def without_gradients(value):
+    return OPTIONS.weight
+
+
+@torch.compiler.disable
+def not_compiled(value):
+    return OPTIONS.weight * value
+
+
+@functools.lru_cache
+def options():
+    return OPTIONS
+
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, value):
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return OPTIONS.weight * gradient
+
+
+@torch.library.custom_op("test_graphed_names::scaled", mutates_args=())
+def scaled(value: torch.Tensor) -> torch.Tensor:
+    return OPTIONS.weight * value
+
+
+scaled.register_autograd(lambda ctx, gradient: OPTIONS.weight * gradient)
+of_each = torch.vmap(lambda value: OPTIONS.weight * value)
+slope = torch.func.grad(lambda value: (OPTIONS.weight * value).sum())
+twice_wrapped = torch.no_grad()(functools.lru_cache(lambda: OPTIONS))
+
+WRAPPED = {
+    "compile": compiled,
+    "no_grad": lambda loss: without_gradients(loss) * loss,
+    "compiler.disable": not_compiled,
+    "lru_cache": lambda loss: options().weight * loss,
+    "autograd function": Scaled.apply,
+    "a class's apply": lambda loss: Scaled.apply(loss),  # noqa: PLW0108 - the class is read each time
+    "custom operator": scaled,
+    "vmap": lambda loss: of_each(loss[None])[0],
+    "grad": lambda loss: slope(torch.ones(2)).mean().detach() * loss,
+    "two wrappers": lambda loss: twice_wrapped().weight * loss,
+}
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_a_number_that_a_wrapped_function_reads_is_noticed(name):
+    def change(at, model, optimizer):
+        OPTIONS.weight = 1.0 if at < 6 else 0.25
+
+    wrapped = WRAPPED[name]
+    found, step = both(change, loss=lambda model, batch: wrapped(of_model(model, batch)))
+    agree(found)
+    assert step.graph.captures == 2

@@ -35,6 +35,8 @@ from advisor.portable.read_code import (
 # Functions, containers and objects inside one another that are looked into, and things in each of them. Counts: more
 # are data.
 DEEPEST_READ = 12
+# Wrappers around one another that are looked behind. A count.
+MOST_WRAPPERS = 4
 # Places that are compared before each replay, at most. A count: they take some 0.5 ms.
 MOST_PLACES = 10_000
 # Methods that read a file.
@@ -49,6 +51,7 @@ NO_OPERATORS = frozenset(
         *("eq", "hash", "setattr", "delattr", "reduce", "reduce_ex", "getstate", "setstate", "copy", "deepcopy"),
     )
 )
+BOUND_KINDS = (types.MethodType, types.BuiltinMethodType)
 # The names that count where all of an object's attributes do.
 Names = frozenset[str] | None
 
@@ -225,6 +228,10 @@ class Finder:
             self.look_at_globals_of(value)
         elif depth and isinstance(value, types.BuiltinMethodType) and value.__name__ in READERS:
             self.look_into(value.__self__, None, depth - 1)
+        elif depth and isinstance(value, BOUND_KINDS) and isinstance(value.__self__, type):
+            self.look_into(value.__self__, read, depth - 1)
+        for function in functions_behind(value) if depth else ():
+            self.look_at_call(function, depth - 1)
         if isinstance(value, CONTAINERS):
             self.add(value, CONTENTS)
         if depth and not is_plain(value) and (id(value), read) not in self.seen:
@@ -238,7 +245,8 @@ class Finder:
             return
         if isinstance(value, type):
             self.look_at_class(value, with_methods(value, read), depth)
-            for name in (*(read or ()), *operators_of(value)):
+            called = vars(value) if issubclass(value, torch.autograd.Function) else (read or ())
+            for name in (*called, *operators_of(value)):
                 for function in () if is_of_package(value) else methods_called(value, name):
                     self.look_at_function(function, depth)
             return
@@ -277,6 +285,21 @@ def found_in(*calls: typing.Any) -> Finder:
         if names <= finder.names:
             return finder
         finder = Finder(finder.names | names)
+
+
+def functions_behind(call: typing.Any, depth: int = MOST_WRAPPERS) -> Iterator[typing.Any]:
+    """The user's own functions that a function or an object of a package calls, such as what a decorator wraps."""
+    if not depth or isinstance(call, (type, types.ModuleType, torch.nn.Module)) or not callable(call):
+        return
+    if not is_installed(call):
+        return
+    own = getattr(call, "__dict__", None)
+    attributes = list(own.values())[:MOST_LOOKED_INTO] if type(own) is dict else []
+    for held in (*attributes, *map(value_of_cell, getattr(call, "__closure__", None) or ())):
+        if isinstance(held, FUNCTIONS) and not is_installed(held):
+            yield held
+        elif isinstance(held, FUNCTIONS) or "__wrapped__" in getattr(held, "__dict__", ()):
+            yield from functions_behind(held, depth - 1)
 
 
 def with_methods(kind: typing.Any, read: Names) -> Names:
