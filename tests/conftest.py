@@ -3,6 +3,7 @@
 Nothing that a test measures lands in the user's own state folder: trials inherit the environment of the tests.
 """
 
+import atexit
 import gc
 import itertools
 import multiprocessing
@@ -29,7 +30,24 @@ MARKERS = frozenset((*TIERS, *ON_DEMAND, "timed"))
 # From so many tests of processes on, it pays that forks are cheap.
 MANY_PROCESSES = 50
 # Files whose few tests take a minute and more.
-LONG = frozenset({"test_ranks.py", "test_interrupts.py", "test_builder.py", "test_recipes_no_leak.py"})
+LONG = ("test_ranks.py", "test_interrupts.py", "test_builder.py", "test_recipes_no_leak.py")
+# Files whose tests fork this process time and again, for the workers of loaders: each fork copies the tables of its
+# memory, which models grow from file to file, to gigabytes in the end.
+FORKING = (
+    "test_loaders_kept.py",
+    "test_loaders_read.py",
+    "test_recipes_bad_input.py",
+    "test_data_draws.py",
+    "test_loaders_divided.py",
+    "test_loaders_followed.py",
+    "test_recipes_batched_reads.py",
+    "test_recipes_data.py",
+    "test_recipes_kept_promises.py",
+    "test_recipes_workers.py",
+    "test_worker_samples.py",
+    "test_integrations.py",
+)
+FIRST = (*LONG, *FORKING)
 
 WANTED = pytest.StashKey()
 
@@ -41,6 +59,8 @@ def pytest_configure(config):
     # What is never collected, libraries take for leaked. Clean-ups run backwards: pytest's last five collections, which
     # look for errors in what the tests left, come before this one and need not go through all that was imported.
     config.add_cleanup(gc.unfreeze)
+    if hasattr(config, "workerinput"):  # a process of xdist, which has told all: to free what it holds takes seconds
+        atexit.register(os._exit, 0)
     # Else each process that compiles for the CPU starts a compiler and an interpreter, several times, to see which
     # vector instructions there are; with 0 the code has none, but is generated and compiled all the same.
     os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
@@ -146,11 +166,11 @@ def _tiers_of(path):
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at -m
 def pytest_collection_modifyitems(items):
-    """Mark each test with the tier of its folder, and begin with long files; a tier's marker is in the test's own file.
+    """Mark each test with the tier of its folder, and order the files; a tier's marker is in the test's own file.
 
     Two processes take a file each in turn (``--dist loadfile --no-loadscope-reorder``): what is long would end alone.
     """
-    items.sort(key=lambda item: item.path.name not in LONG)
+    items.sort(key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST))
     for path, tests in itertools.groupby(items, lambda item: item.path):
         own, named = _tiers_of(path)
         for item in tests:

@@ -59,7 +59,7 @@ def trial(tmp_path, then=""):
     (tmp_path / "target.py").write_text(text, encoding="utf-8")
     target = TargetSpec("target.py", str(tmp_path), device="cpu")
     log = str(tmp_path / "trial.log")
-    return TrialSpec("t", target, {}, measure_s=0.1, warmup_limit_s=0.2, timeout_s=120.0, log_path=log)
+    return TrialSpec("t", target, {}, measure_s=0.01, warmup_limit_s=0.05, timeout_s=120.0, log_path=log)
 
 
 @pytest.mark.process

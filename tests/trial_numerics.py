@@ -56,7 +56,7 @@ class NumericsBench:
             trial_id="numerics",
             target=self.target,
             settings=dict(settings),
-            measure_s=0.05,
+            measure_s=0.01,
             warmup_limit_s=0.05,
             timeout_s=300.0,
             log_path=str(self.folder / "trial.log"),

@@ -28,7 +28,8 @@ SOON_S = 60.0  # generous: the machine may be loaded
 def spec(tmp_path):
     def of(text=TINY_TARGET, **changes):
         (tmp_path / "target.py").write_text(text, encoding="utf-8")
-        options = {"measure_s": 0.1, "warmup_limit_s": 0.2, "timeout_s": 120.0, "log_path": str(tmp_path / "trial.log")}
+        times = {"measure_s": 0.01, "warmup_limit_s": 0.05, "timeout_s": 120.0}
+        options = {**times, "log_path": str(tmp_path / "trial.log")}
         target = TargetSpec("target.py", str(tmp_path), device="cpu")
         return TrialSpec(trial_id="t", target=target, settings={}, **{**options, **changes})
 
