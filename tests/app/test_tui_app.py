@@ -214,7 +214,7 @@ async def test_the_log_is_plain_text_and_grows(tmp_path) -> None:
 
 def test_the_tail_of_a_log_that_is_not_there() -> None:
     assert read_tail("/nowhere/at/all.log") == "The log cannot be read: No such file or directory"
-    assert read_tail("") == "This trial has no log."
+    assert read_tail("") == "No log: it has not run by itself."
 
 
 async def test_the_scatter_is_drawn_only_when_asked_for() -> None:
@@ -369,6 +369,7 @@ async def test_the_palette_depends_on_the_view() -> None:
         assert not any(title.startswith("Accept") for title in titles)
         await pilot.press("4")
         commands = {command.title: command for command in app.get_system_commands(app.screen)}
+        assert {"Compare", "Open", "1 min more"} <= set(commands), "these are not about the selected recommendation"
         await commands["Accept: Channels-last memory format"].callback()
         await settle(pilot)
         assert ("decide", "channels_last", Decision.ACCEPTED) in control.calls

@@ -34,6 +34,8 @@ PLOT = Binding(
 SORT = Binding(
     "o", "sort", "Sort", tooltip="Order the rows by the next column; a click on a heading does it too", id="view.sort"
 )
+# Actions about what is selected, by their labels: the palette names it with them.
+_ABOUT_SUBJECT = frozenset({"Accept", "Reject", "Retry", "Copy"})
 
 
 class View(Container):
@@ -131,7 +133,7 @@ class View(Container):
 
     def palette_title(self, label: str) -> str:
         """An action's name in the palette, with what it is about."""
-        return f"{label}: {self.subject}" if self.subject and label not in ("Plot", "Log") else label
+        return f"{label}: {self.subject}" if self.subject and label in _ABOUT_SUBJECT else label
 
     def first_focus(self) -> Widget:
         """The widget that takes the keys when the view comes on screen: one inside the view, which owns its keys."""
