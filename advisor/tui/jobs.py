@@ -117,7 +117,12 @@ class Pace:
         if wait_s <= 0:
             self._draw()
         elif self._next is None:
-            self._next = self._after(wait_s, self._draw)
+            self._next = self._after(wait_s, self._draw_what_is_due)
+
+    def _draw_what_is_due(self) -> None:
+        """Draw, unless something else did while the timer's call waited for its turn: stopping it came too late."""
+        if self.due:
+            self._draw()
 
     def drawn(self) -> None:
         """All that is known is on screen. The interval begins now: where drawing is slow, keys get their turn."""

@@ -15,6 +15,7 @@ from tui_pilot import drive, screen_text, settle
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
 from advisor.tui.context import Countdown
+from advisor.tui.jobs import Pace
 from advisor.tui.views import VIEWS, view_class
 from advisor.tui.widgets import status
 from advisor.tui.widgets.changes import look_same, show_text
@@ -71,6 +72,35 @@ async def test_events_that_pour_in_are_drawn_together_and_the_last_of_them_alway
         assert not app.pace.due
         assert screen_text(app).count("block 39") >= 2  # in the table and in the line of the status
         control.cancel()
+
+
+class LateTimer:
+    """A timer that is stopped when its call has begun to wait for its turn."""
+
+    def stop(self) -> None:
+        pass
+
+
+def test_a_call_that_comes_after_another_draw_draws_nothing() -> None:
+    calls, drawn = [], []
+
+    def draw() -> None:
+        drawn.append(len(calls))
+        pace.drawn()
+
+    def after(seconds, call) -> LateTimer:
+        calls.append(call)
+        return LateTimer()
+
+    pace = Pace(draw, after, 60.0)
+    pace.request_draw()
+    pace.request_draw()
+    draw()  # as for a key
+    calls.pop()()
+    assert drawn == [0, 1]
+    pace.request_draw()
+    calls.pop()()
+    assert drawn == [0, 1, 0]
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.id)

@@ -84,7 +84,8 @@ def test_a_schedule_made_for_fewer_steps_than_a_trial_makes_stays_at_its_last_ra
 
 
 def test_a_warm_fork_server_starts_a_trial_at_once(trial):
-    assert min(trial(TINY_TARGET)[0].startup_s for _ in range(3)) < 0.2
+    """One that was cold would import for seconds, each time; on a busy machine some trials wait for a core."""
+    assert any(trial(TINY_TARGET)[0].startup_s < 0.2 for _ in range(20))
 
 
 OPEN_LOSS = TINY_TARGET.replace("nn.CrossEntropyLoss()", "lambda m, b: nn.functional.cross_entropy(m(b[0]), b[1])")
