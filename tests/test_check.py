@@ -119,6 +119,7 @@ def test_the_exit_code(settings, tuned, code, monkeypatch, capsys):
         (["missing.yaml", "t:build"], "missing.yaml"),
         (["{settings}", "t:build", "--min-speedup", "fast"], "not a factor"),
         (["{settings}"], "TARGET"),
+        (["/dev/null", "t:build"], "/dev/null has no settings"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_measured(settings, arguments, said):

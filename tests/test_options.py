@@ -484,3 +484,13 @@ def test_a_trace_is_json_plain_or_gzipped(tmp_path, monkeypatch):
         assert ".json.gz" in caught.value.hint
     with pytest.raises(UsageError, match="name the same file"):
         parse(["demo", "--trace", "out.json", "--json", "out.json"])
+
+
+def test_an_option_of_the_script_is_told_where_it_goes():
+    with pytest.raises(UsageError) as error:
+        parse(["train.py", "--lr", "0.1"])
+    assert error.value.message == "there is no option --lr."
+    assert "write it after --: `perf-advisor train.py -- --lr ...`" in error.value.hint
+    with pytest.raises(UsageError) as error:
+        parse(["mymodel:build", "--bugdet", "5m"])
+    assert error.value.hint.startswith("Did you mean --budget?")

@@ -87,13 +87,14 @@ def check_outputs(outputs: Outputs) -> None:
                 f"{option}: {text} has the ending of another kind of file.", f"Name one that ends in {endings}."
             )
         path = Path(text)
-        _check_writable(option, path)
+        check_writable(option, path)
         other = taken.setdefault(path.resolve(), option)
         if other != option:
             raise UsageError(f"{other} and {option} name the same file, {text}.", "Give each a file of its own.")
 
 
-def _check_writable(option: str, path: Path) -> None:
+def check_writable(option: str, path: Path) -> None:
+    """Raise UsageError where an option's file cannot be written."""
     if is_folder(path):
         raise UsageError(f"{option}: {path} is a folder.", "Name a file in it.")
     if not is_folder(path.parent):

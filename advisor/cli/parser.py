@@ -221,7 +221,8 @@ class Parser(argparse.ArgumentParser):
         options, extra = self.parse_known_args(arguments)
         vars(options).pop(_GIVEN, None)
         if extra:
-            raise self._unknown(extra)
+            given = (value for value in vars(options).values() if isinstance(value, str))
+            raise self._unknown(extra, next((value for value in given if value.endswith(".py")), None))
         return options
 
     def error(self, message: str) -> NoReturn:
@@ -234,12 +235,15 @@ class Parser(argparse.ArgumentParser):
             raise UsageError(f"{option} expects {match[2]}.", written + self._help_hint())
         raise UsageError(f"{message}.", self._help_hint())
 
-    def _unknown(self, extra: Sequence[str]) -> UsageError:
+    def _unknown(self, extra: Sequence[str], script: str | None) -> UsageError:
+        """The error for words that no option takes; ``script`` is the user's, which may have meant them."""
         option = next((word.partition("=")[0] for word in extra if word.startswith("-")), None)
         if option is None:
             return UsageError(f"{extra[0]!r} is one argument too many.", self._help_hint())
         close = difflib.get_close_matches(option, self._option_string_actions, n=1, cutoff=0.6)
         hint = f"Did you mean {close[0]}? " if close else ""
+        if script is not None:
+            hint = f"If it is an option of {script}, write it after --: `{self.prog} {script} -- {option} ...`. {hint}"
         return UsageError(f"there is no option {option}.", hint + self._help_hint())
 
     def _help_hint(self) -> str:

@@ -155,6 +155,8 @@ def _exited(what: str, error: SystemExit, printed: str) -> TargetError:
     message = f"{what} called sys.exit({error.code!r})"
     message = f"{message}: {said.rstrip('.')}." if said else f"{message}."
     hint = "Move the call under `if __name__ == '__main__':`, so that the target can be imported and built."
+    if what.startswith("running "):  # a script, which is the main program
+        hint = "It ended before its loop: see the lines below, and give it the arguments that it needs after --."
     if error.code == _USAGE_CODE and said:  # as argparse and click do
         hint = "Give the target its own arguments after --, as in `perf-advisor train.py:build -- --lr 0.1`."
     return TargetError(message, hint, "\n".join(filter(None, (printed.rstrip(), user_frames(error)))))
@@ -165,6 +167,8 @@ def hint_for(error: BaseException, usual: str) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         top = error.name.partition(".")[0]
         return f"Install {top} beside perf-advisor, or set PYTHONPATH to the folder that {top} is in; then run again."
+    if isinstance(error, EOFError) and "reading a line" in str(error):
+        return "Nobody can answer input() in a trial: give its answer as an argument, or in the code; then run again."
     if isinstance(error, ImportError) and (told := _INSTALL.search(str(error))):
         return f"Type `{told.group()}`, then run again."
     said = str(error)

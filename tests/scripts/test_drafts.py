@@ -117,6 +117,12 @@ class TestADraft:
         assert has in text
         assert "nesterov=False, foreach=True)  # TODO: 2 groups of parameters" in text
 
+    def test_a_file_that_cannot_be_written_is_told_before_the_script_is_run(self, tmp_path):
+        (tmp_path / "train.py").write_text("")
+        with pytest.raises(UsageError, match="does not exist") as error:
+            init.parse([str(tmp_path / "train.py"), "--output", str(tmp_path / "nowhere" / "build.py")])
+        assert error.value.message.startswith("--output: ")
+
     def test_refuses_to_write_over_a_file(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         for file in ("train.py", "build_train.py"):

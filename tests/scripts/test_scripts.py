@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import math
 import multiprocessing
+import sys
 from pathlib import Path
 
 import pytest
@@ -155,6 +157,21 @@ class TestBadInput:
     def test_says_what_is_missing_and_what_to_type(self, name, said, hint):
         with pytest.raises(TargetError) as error:
             loaded(name)
+        assert said in error.value.message
+        assert hint in error.value.hint
+
+    @pytest.mark.parametrize(
+        ("text", "said", "hint"),
+        [
+            ("import sys\nsys.exit(3)\n", "sys.exit(3)", "ended before its loop"),
+            ("input('go on? ')\n", "EOF when reading a line", "Nobody can answer input()"),
+        ],
+    )
+    def test_a_script_that_ends_itself_or_asks_is_told_what_to_do(self, text, said, hint, tmp_path, monkeypatch):
+        monkeypatch.setattr(sys, "stdin", io.StringIO())
+        (tmp_path / "train.py").write_text(text)
+        with pytest.raises(TargetError) as error:
+            load_target(TargetSpec("train.py", str(tmp_path), device="cpu"))
         assert said in error.value.message
         assert hint in error.value.hint
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from advisor.cli.parser import Parser, add_inputs, factor_of, split_arguments
-from advisor.errors import ExitCode
+from advisor.errors import ExitCode, UsageError
 from advisor.figures.formatting import format_ms
 from advisor.figures.options import device_of, seconds_of
 from advisor.files.paths import check_target
@@ -81,7 +81,9 @@ def parse(arguments: Sequence[str]) -> Check:
     from advisor.files.config_file import read_config
     from advisor.recipe.settings import Settings
 
-    Settings.from_file(options.settings)  # a file that cannot be read is told before anything is measured
+    # A file that cannot be read, or that changes nothing, is told before anything is measured.
+    if not Settings.from_file(options.settings):
+        raise UsageError(f"{options.settings} has no settings.", "Name a file that --export wrote with some in it.")
     config = read_config(options.config) if options.config else None
     spec = TargetSpec(
         options.target,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import join, quote
 
+from advisor.cli.checks import check_writable
 from advisor.cli.parser import Parser, split_arguments
 from advisor.errors import ExitCode, TargetError, UsageError
 from advisor.figures.formatting import counted
@@ -93,4 +94,5 @@ def parse(arguments: Sequence[str]) -> Init:
     if script.suffix != ".py" or not script.is_file():
         raise UsageError(f"there is no script {options.script}.", "Give the path of a Python file, as in train.py.")
     file = options.output or str(script.with_name(f"build_{script.name}"))
+    check_writable("--output", Path(file))
     return Init(options.script, file, scripts, options.budget)
