@@ -183,3 +183,11 @@ def test_a_key_that_is_none_among_settings_is_named():
         Settings.from_yaml("precision.autocast: bfloat16\nepochs: 3\n", "tuned.yaml")
     with pytest.raises(UsageError, match="holds no settings"):
         Settings.from_yaml("epochs: 3\n", "train.yaml")
+
+
+def test_a_setting_that_stands_twice_is_refused_and_a_config_of_another_program_is_not():
+    with pytest.raises(UsageError, match=r"'compile\.mode' stands there twice") as error:
+        Settings.from_yaml("compile.mode: default\ncompile.mode: none\n", "tuned.yaml")
+    assert "line 2" in error.value.message
+    config = "epochs: 1\nepochs: 2\nperf_advisor:\n  compile.mode: default\n"
+    assert Settings.from_yaml(config) == {"compile.mode": "default"}

@@ -64,6 +64,21 @@ class ConfigLoader(yaml.SafeLoader):
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
 
+class UniqueKeys(ConfigLoader):
+    """Refuses a mapping in which a key stands twice: PyYAML lets the last one win without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Make a mapping. Raises ConstructorError where a key stands twice."""
+        seen: set[str] = set()
+        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+                if key.value in seen:
+                    problem = f"{key.value[:_SHOWN]!r} stands there twice"
+                    raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
 class _Dumper(yaml.SafeDumper):
     """PyYAML's safe dumper, which puts quotes around words that the loader would take for numbers."""
 

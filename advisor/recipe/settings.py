@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from advisor.errors import UsageError
-from advisor.files.config_file import TagsIgnored, dumped, is_toml, parsed, read_text
+from advisor.files.config_file import TagsIgnored, UniqueKeys, dumped, is_toml, parsed, read_text
 from advisor.records import Value, text_of
 
 SECTION = "perf_advisor"
@@ -116,7 +116,7 @@ class Settings(Mapping[str, Value]):
 def _read(text: str, source: str) -> Any:
     """The parsed content of a text. In a config with a section of ours, unknown tags elsewhere are ignored."""
     try:
-        return parsed(text, source)
+        return parsed(text, source, UniqueKeys)
     except UsageError:
         config = parsed(text, source, TagsIgnored)
         if isinstance(config, Mapping) and SECTION in config:
