@@ -9,6 +9,8 @@ import weakref
 
 import torch
 
+from advisor.portable.late_hooks import unless_hooks_differ
+
 # Modes that replay CUDA graphs, each with the mode that generates the same code and replays none.
 WITHOUT_GRAPHS = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
 GRAPHS_OPTION = "triton.cudagraphs"
@@ -51,6 +53,7 @@ def compile_in_place(module: torch.nn.Module, *, is_block: bool = False, **optio
     call = refusing_second_derivatives(call)
     if not is_block:
         call = plain_for_gradients_of_inputs(module, call)
+    call = unless_hooks_differ(module, call, is_block=is_block)
     vars(call)["get_compiler_config"] = compiled.get_compiler_config
     module._compiled_call_impl = call
 

@@ -9,6 +9,7 @@ import torch
 
 from advisor.portable.calls import PartsLeft, SplitBatch, positional_count, splitter
 from advisor.portable.contexts import Planned, compiled_call
+from advisor.portable.late_hooks import unless_hooks_differ
 from advisor.portable.losses import (
     UNSAFE,
     LossError,
@@ -296,7 +297,8 @@ class LossCall(Planned):
             output = model(*args, **kwargs)
             return loss(output) if of_output_only else loss(output, target)
 
-        self._whole = compiled_call(loss if self._loss_takes_model else whole, self.plan)
+        plain = loss if self._loss_takes_model else whole
+        self._whole = unless_hooks_differ(model, compiled_call(plain, self.plan), plain)
 
     def loss(self, output: Any, batch: Any) -> torch.Tensor:
         """The scalar loss of an output. Raises LossError when the loss function returns anything else."""

@@ -7,6 +7,7 @@ import typing
 import torch
 from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
 
+from advisor.portable.late_hooks import LateHooks
 from advisor.portable.tracing import IN_PLACE_NAMES, CannotTraceError, is_fresh, trace_both
 
 POINTWISE_MODULES = tuple(
@@ -145,6 +146,8 @@ class FusedForward:
     def __init__(self, model: torch.nn.Module, fused: torch.fx.GraphModule) -> None:
         self.model = model
         self.fused = fused
+        self.hooks = LateHooks(model)
+        assert not self.hooks.differ, "the trace begins with those that are there"
         # Where the graph keeps what is the model's: in both, the namespace and the name.
         self.shared = [
             (vars(own)[kind], vars(copied)[kind], name)
@@ -167,7 +170,9 @@ class FusedForward:
         return copied
 
     def __call__(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any:
-        """The result of the model's own forward."""
+        """The result of the model's own forward, which runs itself while a layer has hooks that the graph lacks."""
+        if self.hooks.differ:
+            return type(self.model).forward(self.model, *args, **kwargs)
         for own, copied, name in self.shared:  # a new head, or buffers on another device
             copied[name] = own.get(name)
         return type(self.fused).forward(self.fused, *args, **kwargs)
