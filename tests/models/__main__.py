@@ -88,6 +88,12 @@ CASES: dict[str, tuple[str, ...]] = {
         "hf:Intel/dpt-large -- num_hidden_layers=12",
         "hf:facebook/vit-mae-base",
     ),
+    "series, documents and parts of Hugging Face": (
+        "hf:ibm-granite/granite-timeseries-patchtst -- prediction_length=24",
+        "hf:naver-clova-ix/donut-base",
+        "hf:bros -- num_hidden_layers=2",
+        "hf:qwen2_vl_vision -- depth=2",
+    ),
     "graphs": ("objects.py:graph", "objects.py:attention_on_graph"),
     "Lightning, Trainer, Ultralytics, peft": (
         "objects.py:lightning_pair",
