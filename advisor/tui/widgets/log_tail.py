@@ -22,7 +22,7 @@ _OF_TORCH = re.compile(r"^[WI]\d{4} .*torch/|site-packages/torch/\S+ \w*Warning:
 def read_tail(path: str) -> str:
     """The last lines of a log, without escape sequences; a sentence when there is nothing to show."""
     if not path:
-        return "No log: it has not run by itself."
+        return "There is no log of its own."
     try:
         text = read_end(path, _TAIL_BYTES)
     except OSError as error:
