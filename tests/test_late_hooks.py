@@ -98,3 +98,20 @@ def test_it_is_told_once_and_hooks_of_other_packages_do_not_count(monkeypatch):
     monkeypatch.setattr("advisor.portable.late_hooks.is_installed", lambda hook: True)
     handle = model[1].register_forward_hook(lambda *_: None)
     assert not hooks.differ
+
+
+def test_a_number_of_a_layer_that_changes_is_followed_in_fused_chains(eager_backend):
+    class Scaled(Block):
+        scale = 1.0
+
+        def forward(self, x):
+            return super().forward(x) * self.scale + 0.5
+
+    model, inputs = Scaled(), torch.ones(2, 8)
+    plain = type(model).forward
+    model = Tuning({"compile.pointwise_only": True}).prepare(model)
+    torch.testing.assert_close(model(inputs), plain(model, inputs))
+    model.scale = 0.25
+    torch.testing.assert_close(model(inputs), plain(model, inputs))
+    del model.scale
+    torch.testing.assert_close(model(inputs), plain(model, inputs))

@@ -7,7 +7,9 @@ import typing
 import torch
 from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
 
+from advisor.portable.finder import found_in
 from advisor.portable.late_hooks import LateHooks
+from advisor.portable.places import is_plain, value_at
 from advisor.portable.tracing import IN_PLACE_NAMES, CannotTraceError, is_fresh, trace_both
 
 POINTWISE_MODULES = tuple(
@@ -148,6 +150,12 @@ class FusedForward:
         self.fused = fused
         self.hooks = LateHooks(model)
         assert not self.hooks.differ, "the trace begins with those that are there"
+        owners = {id(vars(part)): part for part in model.modules()}
+        self.numbers = [
+            (owners[id(holder)], name, value_at(holder, name))
+            for holder, name in found_in(model).places.values()
+            if id(holder) in owners and is_plain(value_at(holder, name))
+        ]
         # Where the graph keeps what is the model's: in both, the namespace and the name.
         self.shared = [
             (vars(own)[kind], vars(copied)[kind], name)
@@ -170,8 +178,8 @@ class FusedForward:
         return copied
 
     def __call__(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any:
-        """The result of the model's own forward, which runs itself while a layer has hooks that the graph lacks."""
-        if self.hooks.differ:
+        """The result of the model's own forward; that runs itself while layers have other hooks or numbers."""
+        if self.hooks.differ or any(vars(part).get(name) != value for part, name, value in self.numbers):
             return type(self.model).forward(self.model, *args, **kwargs)
         for own, copied, name in self.shared:  # a new head, or buffers on another device
             copied[name] = own.get(name)
