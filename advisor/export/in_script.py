@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from advisor.experiment.state import SessionState
 from advisor.records import Mode, WorkloadFacts
+
+if TYPE_CHECKING:
+    from advisor.experiment.state import SessionState  # the command line lists the formats before it reads a session
 
 IMPORT = "import advisor"
 # By the library whose trainer runs the loop.

@@ -11,7 +11,7 @@ from advisor.portable.dependence import DRAWS
 from advisor.portable.graphed import WRITES_INTO_BATCH, GraphedStep, writes_to
 from advisor.portable.host_draws import AllHostDraws
 from advisor.portable.nested import copy_of_batch, tensors_of
-from advisor.portable.observed_step import ObservedStep, address_of
+from advisor.portable.observed_step import ObservedStep
 from advisor.portable.optimizer_options import TensorRates, mark_stepped, on_device
 from advisor.portable.optimizer_steps import updates_without_host
 from advisor.portable.own_results import DIFFERENTIATED, ResultParts, awaits_backward
@@ -19,6 +19,7 @@ from advisor.portable.places import Place, put_at, value_at
 from advisor.portable.reachable_state import ReachableState
 from advisor.portable.steps import OwnStep
 from advisor.portable.watching import REQUIRES_GRAD, flag_readers, foreign_hook, has_address
+from advisor.portable.writes import address_of
 
 # Steps in a row that each change something, or differ from the one before, until the step is refused. A count.
 MOST_DIFFERING_STEPS = 4

@@ -17,8 +17,8 @@ from torch.utils._pytree import tree_map
 
 from advisor.portable.capturing import LARGEST
 from advisor.portable.nested import tensors_of
-from advisor.portable.observed_step import written_by
 from advisor.portable.places import is_plain
+from advisor.portable.writes import written_by
 
 # Calls that make a tensor of Python's numbers, which may copy it to a device without an operator that could be watched.
 MADE_OF_NUMBERS = (torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor)

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from advisor.portable.nested import tensors_of
 from advisor.portable.owners import is_in_package
+from advisor.portable.writes import address_of, written_by
 
 READS_VALUE = "the step reads a value on the host{}, as .item(), float() and a branch on a tensor do"
 MAKES_SHAPE = "the step makes a tensor whose shape depends on values{}"
@@ -162,17 +163,6 @@ class ObservedStep(TorchDispatchMode):
         return WRITES_ON_HOST.format(line_of_user()) if kept else ""
 
 
-def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    """The tensors that an operator writes to."""
-    arguments = getattr(getattr(func, "_schema", None), "arguments", ())
-    return [
-        tensor
-        for place, argument in enumerate(arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
-        for tensor in tensors_of(args[place] if place < len(args) else kwargs.get(argument.name))
-    ]
-
-
 def is_new(func: Any) -> bool:
     """Whether an operator brings in a tensor that was just made of Python or NumPy values."""
     return getattr(func, "overloadpacket", None) is torch.ops.aten.lift_fresh
@@ -182,14 +172,6 @@ def contents_on_host(one: Any) -> Any:
     """The values of a small tensor on the host; of a larger one its shape."""
     small = isinstance(one, torch.Tensor) and one.device.type == "cpu" and one.numel() <= MOST_COMPARED
     return repr(one.tolist()) if small else one.shape if isinstance(one, torch.Tensor) else one
-
-
-def address_of(tensor: torch.Tensor) -> int:
-    """Where the memory of a tensor begins; of one without memory of its own, its number as an object."""
-    try:
-        return tensor.untyped_storage().data_ptr() or -id(tensor)
-    except (RuntimeError, NotImplementedError):
-        return -id(tensor)
 
 
 def line_of_user() -> str:

@@ -6,7 +6,7 @@ import torch
 
 from advisor.portable.capturing import own_copy
 from advisor.portable.nested import map_tensors, signature_of, tensors_of
-from advisor.portable.observed_step import address_of
+from advisor.portable.writes import address_of
 
 DIFFERENTIATED = (
     "the loop goes backwards from a tensor that the step returns, which a replay does not record: call backward() in "

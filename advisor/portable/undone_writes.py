@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from advisor.portable.nested import tensors_of
-from advisor.portable.observed_step import address_of, written_by
+from advisor.portable.writes import address_of, written_by
 
 
 class KeptMemory(TorchDispatchMode):
