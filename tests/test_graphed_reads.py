@@ -492,39 +492,3 @@ def test_what_no_comparison_can_follow_is_not_captured(make, reason, tmp_path):
         found, step = both(data=batches(60), loss=loss, prepare=prepare)
     agree(found)
     assert step.graph.captures == 0
-
-
-class Scaled(Net):
-    weight = 1.0
-
-    def __init__(self):
-        super().__init__()
-        self.strength = 1.0
-
-    def forward(self, x):
-        return strengthened(self, super().forward(x))
-
-
-def strengthened(module, x):
-    return module.strength * x
-
-
-def weighed_by_the_model(model, batch):
-    return model.weight * of_model(model, batch)
-
-
-@pytest.mark.parametrize("name", ["strength", "weight"])
-@pytest.mark.parametrize("of_class", [False, True])
-def test_a_number_is_found_in_a_module_that_is_given_to_a_function(name, of_class, monkeypatch):
-    monkeypatch.setattr("graphed_steps.Net", Scaled)
-
-    def change(at, model, optimizer):
-        if of_class:
-            monkeypatch.setattr(Scaled, name, 1.0 if at < 8 else 0.25, raising=False)
-            vars(model).pop(name, None)
-        else:
-            setattr(model, name, 1.0 if at < 8 else 0.25)
-
-    found, step = both(change, loss=weighed_by_the_model)
-    agree(found)
-    assert step.graph.replays

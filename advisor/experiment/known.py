@@ -283,12 +283,6 @@ class Known:
             return False
         return self.judge.yardstick.may_recommend(result, self.judge.compare(settings))
 
-    @property
-    def needs_turns(self) -> bool:
-        """Whether the stack seems to gain much, and the machine is so noisy that only the turns can show it."""
-        seems_much = bool(self.stack) and self.judge.gain(self.stack, BASELINE).ratio >= POLICY.bold
-        return seems_much and not self.may_recommend(self.stack)
-
     def without_runs(self, settings: Settings) -> Known:
         """The knowledge without the runs of these settings, which are measured anew."""
         return replace(self, judge=self.judge.without_runs(settings))

@@ -305,8 +305,14 @@ def turns(known: Known) -> Moves:
     )
     open_question = not known.judge.took_turns(stack) or known.undecided(stack)
     if stack and not (known.pending or failed) and known.usable(stack) and open_question:
-        gain = POLICY.only_proof if known.needs_turns else POLICY.proof
+        gain = POLICY.only_proof if need_turns(known) else POLICY.proof
         yield Move(Kind.TURNS, stack, gain, "stack, confirmed")
+
+
+def need_turns(known: Known) -> bool:
+    """Whether the stack seems to gain much, and the machine is so noisy that only the turns can show it."""
+    seems_much = bool(known.stack) and known.judge.gain(known.stack, BASELINE).ratio >= POLICY.bold
+    return seems_much and not known.may_recommend(known.stack)
 
 
 def why_not(known: Known, candidate: Candidate) -> str:

@@ -13,7 +13,7 @@ from advisor.experiment.measuring.baseline import instrumented_run, reference_sp
 from advisor.experiment.measuring.bench import ENERGY_S, Bench
 from advisor.experiment.measuring.other_gpus import OtherGpuTrials
 from advisor.experiment.measuring.turns import in_turn, may_be_side_by_side, side_by_side, turns_s
-from advisor.experiment.moves import moves
+from advisor.experiment.moves import moves, need_turns
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.search import rank
@@ -144,7 +144,7 @@ class Lab:
 
     def _reserve_against_a_leap_s(self, known: Known) -> float:
         """The seconds that a bold leap leaves: those of the turns, where only they can show that the stack gains."""
-        return self.reserve_s(known) if known.needs_turns else 0.0
+        return self.reserve_s(known) if need_turns(known) else 0.0
 
     def _may_run_side_by_side(self, known: Known, settings: Settings) -> bool:
         result = known.judge.result(settings)
