@@ -26,8 +26,8 @@ def spec_of(folder, file, **changes):
         "trial_id": "t",
         "target": TargetSpec(file, str(folder), device="cpu"),
         "settings": {},
-        "measure_s": 0.01,  # few tests are about the time
-        "warmup_limit_s": 0.05,
+        "measure_s": 0.1,
+        "warmup_limit_s": 0.2,
         "timeout_s": 120.0,
         "log_path": str(folder / "logs" / "trial.log"),
     }
