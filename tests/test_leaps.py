@@ -252,7 +252,7 @@ def test_where_the_compiled_step_cannot_be_captured_either_the_form_that_ran_is_
 
 
 def test_blocks_are_compiled_without_the_graph_that_only_a_compiled_whole_allows():
-    """What cannot be captured uncompiled may be outside the blocks."""
+    """The code that no graph can hold may stand outside the blocks."""
     blocks = gpu_facts(repeated_blocks=(("Block", 6),), block_shapes=1, families={"linear": 12})
     known, _ = found_by(
         lambda settings: HOST_COPY if GRAPH.key in settings else EVERYTHING_HELPS(settings), blocks, budget_s=20.0

@@ -74,7 +74,7 @@ STEPS = {
 
 
 def served(step):
-    """What a step has its device read from the host, once it has been looked at."""
+    """Look at a step, run it again, and return what the device read from the host in that second run."""
     made = MadeOnHost(META)
     with made.looking():
         expected = step(batch())

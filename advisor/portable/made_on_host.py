@@ -269,7 +269,7 @@ def scripts_as_python() -> Iterator[None]:
 
 
 def data_given(function: Any, args: Any, kwargs: Any) -> Any:
-    """What a call makes a tensor of."""
+    """The numbers or other data in a call that makes a tensor."""
     place = MADE_OF_NUMBERS.index(function) == MADE_OF_NUMBERS.index(torch.Tensor.new_tensor)
     return args[place] if len(args) > place else kwargs.get("data", kwargs.get("obj"))
 

@@ -45,7 +45,7 @@ class KeptMemory(TorchDispatchMode):
 
 
 class WritesUndone:
-    """What a call wrote; ``any_so_far`` says whether it wrote to anything that was there before."""
+    """Keeps the contents of tensors and the memory of parameters from before a call, to undo what it writes."""
 
     def __init__(self, *modules: torch.nn.Module) -> None:
         found = {id(one): one for module in modules for one in module.parameters() if type(one) is torch.nn.Parameter}

@@ -1,4 +1,4 @@
-"""What the tests of the app share. The garbage collector runs less often in them, and style sheets are parsed once.
+"""Makes the tests of the app faster: the garbage collector runs less often, and style sheets are parsed once.
 
 An app makes many thousands of small objects for every picture that it draws; looking through them again and again took
 about a fifth of these tests' processor time when it was measured.

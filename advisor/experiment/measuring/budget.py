@@ -156,10 +156,11 @@ class Budget:
 
     @property
     def _guess_s(self) -> float:
-        """What a trial of the baseline's settings takes before another than the first one ran."""
+        """The expected seconds of a trial with the baseline's settings, as long as only the first one has run."""
         return 2 * self.measure_s + 1 if self.baseline_s is None else self.baseline_s
 
     def _like_closest_s(self, settings: Settings) -> float:
+        """The median seconds of the latest trials whose settings are the closest to these."""
         known = [(_distance(wall.settings, settings), wall.seconds) for wall in self._walls]
         if all(wall.settings for wall in self._walls):
             known.append((len(settings), self._guess_s))

@@ -74,7 +74,7 @@ def _is_import(line: str) -> bool:
 
 
 def _rest(seen: Seen, source: str) -> Iterator[str]:
-    """What follows the models: of a script that only predicts its batches; else data, optimizers, and the step."""
+    """Yield the lines after the models: data, optimizers and the step, or the data alone where a script predicts."""
     workload = _workload(seen)
     if workload is not None and workload.mode == "infer":
         yield from _data(seen) if workload.data is seen.loader else _inputs(workload.data)
