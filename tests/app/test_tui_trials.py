@@ -384,6 +384,25 @@ async def test_a_log_takes_as_many_rows_as_it_has_lines_and_at_most_a_third(tmp_
     await drive([events.TrialStarted("baseline", str(log))], check, hold=True)
 
 
+async def test_a_log_that_was_hidden_shows_what_was_written_meanwhile_at_once(tmp_path, monkeypatch) -> None:
+    log = tmp_path / "trial.log"
+    log.write_text("begins\n")
+    monkeypatch.setattr(LogTail, "on_mount", lambda tail: None)  # without it, the log is not read again by itself
+
+    async def check(pilot, app, control) -> None:
+        await pilot.press("3")
+        await settle(pilot)
+        assert "begins" in screen_text(app)
+        await pilot.press("1")
+        await settle(pilot)
+        log.write_text("begins\ngoes on\n")
+        await pilot.press("3")
+        await settle(pilot)
+        assert "goes on" in screen_text(app)
+
+    await drive([events.TrialStarted("baseline", str(log))], check, hold=True)
+
+
 async def test_the_log_follows_the_running_trial_until_another_is_picked(tmp_path) -> None:
     logs = {name: tmp_path / f"{name}.log" for name in "abc"}
     for name, path in logs.items():

@@ -61,6 +61,9 @@ class LogTail(Log):
     def on_mount(self) -> None:
         self.set_interval(0.5, self.poll)
 
+    def on_show(self) -> None:
+        self.poll()  # a log that was hidden is not read, so it shows what was written in between at once
+
     def follow(self, path: str) -> None:
         """Show this file from now on."""
         if path != self._path:
