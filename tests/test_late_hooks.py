@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
 from advisor.portable.late_hooks import LateHooks
+from advisor.portable.pointwise import FusedForward
 from advisor.runtime.tuning import Tuning
 
 
@@ -100,18 +103,40 @@ def test_it_is_told_once_and_hooks_of_other_packages_do_not_count(monkeypatch):
     assert not hooks.differ
 
 
-def test_a_number_of_a_layer_that_changes_is_followed_in_fused_chains(eager_backend):
+OPTIONS = SimpleNamespace(gain=1.0)
+
+
+def test_values_that_change_are_followed_in_fused_chains(eager_backend, monkeypatch):
+    share = 0.5
+
     class Scaled(Block):
         scale = 1.0
 
         def forward(self, x):
-            return super().forward(x) * self.scale + 0.5
+            return (super().forward(x) * self.scale + share) * OPTIONS.gain
+
+    def is_followed(model):
+        found = model(inputs)
+        torch.testing.assert_close(found, plain(model, inputs))
+        return not torch.equal(found, before)
 
     model, inputs = Scaled(), torch.ones(2, 8)
-    plain = type(model).forward
+    plain, before = type(model).forward, model(inputs)
     model = Tuning({"compile.pointwise_only": True}).prepare(model)
-    torch.testing.assert_close(model(inputs), plain(model, inputs))
+    assert isinstance(model.forward, FusedForward)
+    copied = copy.deepcopy(model)
+    assert not is_followed(model)
+    assert not is_followed(copied)
     model.scale = 0.25
-    torch.testing.assert_close(model(inputs), plain(model, inputs))
+    assert is_followed(model)
+    assert not is_followed(copied)
     del model.scale
-    torch.testing.assert_close(model(inputs), plain(model, inputs))
+    assert not is_followed(model)
+    share = 0.25
+    assert is_followed(model)
+    assert is_followed(copied)
+    share = 0.5
+    monkeypatch.setattr(OPTIONS, "gain", 2.0)
+    assert is_followed(model)
+    monkeypatch.undo()
+    assert not is_followed(model)

@@ -9,7 +9,7 @@ from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
 
 from advisor.portable.finder import found_in
 from advisor.portable.late_hooks import LateHooks
-from advisor.portable.places import is_plain, value_at
+from advisor.portable.places import CONTENTS, is_plain, value_at
 from advisor.portable.tracing import IN_PLACE_NAMES, CannotTraceError, is_fresh, trace_both
 
 POINTWISE_MODULES = tuple(
@@ -151,11 +151,12 @@ class FusedForward:
         self.hooks = LateHooks(model)
         assert not self.hooks.differ, "the trace begins with those that are there"
         owners = {id(vars(part)): part for part in model.modules()}
-        self.numbers = [
-            (owners[id(holder)], name, value_at(holder, name))
-            for holder, name in found_in(model).places.values()
-            if id(holder) in owners and is_plain(value_at(holder, name))
-        ]
+        found = [place for place in found_in(model).places.values() if place[1] != CONTENTS]
+        read = [(holder, name, value_at(holder, name)) for holder, name in found]
+        # The values that the graph has taken over: of the model's layers, and of closures, modules and other objects.
+        self.inside = [(owners[id(at)], name, value) for at, name, value in read if id(at) in owners]
+        self.inside = [(part, name, value) for part, name, value in self.inside if is_plain(value)]
+        self.around = [(holder, name, value) for holder, name, value in read if id(holder) not in owners]
         # Where the graph keeps what is the model's: in both, the namespace and the name.
         self.shared = [
             (vars(own)[kind], vars(copied)[kind], name)
@@ -174,16 +175,29 @@ class FusedForward:
 
     def __deepcopy__(self, memo: dict[int, typing.Any]) -> "FusedForward":
         memo[id(self)] = copied = object.__new__(type(self))
+        memo[id(self.around)] = self.around
         vars(copied).update(copy.deepcopy(vars(self), memo))
         return copied
 
     def __call__(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any:
-        """The result of the model's own forward; that runs itself while layers have other hooks or numbers."""
-        if self.hooks.differ or any(vars(part).get(name) != value for part, name, value in self.numbers):
+        """The result of the model's own forward; that runs itself while layers have other hooks, or it reads others."""
+        if self.hooks.differ or self.reads_others:
             return type(self.model).forward(self.model, *args, **kwargs)
         for own, copied, name in self.shared:  # a new head, or buffers on another device
             copied[name] = own.get(name)
         return type(self.fused).forward(self.fused, *args, **kwargs)
+
+    @property
+    def reads_others(self) -> bool:
+        """Whether a value that the model's own forward reads is another than in the graph."""
+        return any(is_other(vars(part).get(name), value) for part, name, value in self.inside) or any(
+            is_other(value_at(holder, name), value) for holder, name, value in self.around
+        )
+
+
+def is_other(now: typing.Any, before: typing.Any) -> bool:
+    """Whether a value is not the one before. Objects that are no plain values are compared by identity."""
+    return now is not before and not (is_plain(now) and is_plain(before) and bool(now == before))
 
 
 def part_at(model: torch.nn.Module, path: str) -> torch.nn.Module | None:
