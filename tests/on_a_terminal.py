@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import select
 import subprocess
 import threading
 import time
@@ -25,13 +26,21 @@ class OnATerminal:
         )
         os.close(slave)
         self.shown = b""
+        self._hung_up = False
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self):
         with contextlib.suppress(OSError):  # its last process has closed the terminal
-            while chunk := os.read(self._master, 65536):
-                self.shown += chunk
+            while not self._hung_up:
+                if select.select([self._master], [], [], _LOOK_EVERY_S)[0]:
+                    self.shown += os.read(self._master, 65536)
+        os.close(self._master)
+
+    def hang_up(self):
+        """Take the terminal away, as a connection that breaks does. No signal tells the program."""
+        self._hung_up = True
+        self._reader.join(SOON_S)
 
     def __enter__(self):
         return self
@@ -39,8 +48,7 @@ class OnATerminal:
     def __exit__(self, *_):
         self.process.kill()
         self.process.wait()
-        self._reader.join(SOON_S)
-        os.close(self._master)
+        self.hang_up()
 
     def wait_for(self, holds):
         """Wait until something holds, or the program has ended; the seconds that it took."""

@@ -53,6 +53,7 @@ class Streams:
         _open_missing()
         out, error = Stream(1), Stream(2)
         sys.stdout, sys.stderr = _text(out, sys.__stdout__), _text(error, sys.__stderr__)
+        sys.__stderr__ = sys.stderr  # type: ignore[misc]  # the app draws on it
         return cls(out)
 
     def problem(self) -> str:
