@@ -33,7 +33,8 @@ _TOLERANCE_S = 2.0
 class Countdown:
     """Counts down from the session's last estimate. ``clock`` gives seconds, from anywhere.
 
-    What is shown never rises, unless the session has found more to do: ``rise_s`` says then by how much.
+    What is shown never rises, unless the session has found more to do: ``rise_s`` says then by how much. ``added_s`` is
+    the time that the person has added to the budget.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -42,7 +43,7 @@ class Countdown:
         self._told_s = 0.0
         self._held_s: float | None = None
         self._began_at = self._trial_began_at = clock()
-        self.rise_s = 0.0
+        self.rise_s = self.added_s = 0.0
 
     def update(self, state: SessionState) -> None:
         """Take over a new estimate of the session."""
@@ -66,6 +67,7 @@ class Countdown:
         While the session waits no other estimate comes: the one that stands still grows by ``more_s``.
         """
         self.rise_s = 0.0
+        self.added_s += more_s
         if self._held_s is not None:
             self._held_s += more_s
         else:
@@ -132,6 +134,11 @@ class Context:
     kept_trials: int = 0
     version: int = 0
     today: Callable[[], datetime] = datetime.now
+
+    @property
+    def budget_s(self) -> float:
+        """The session's budget with what the person has added to it."""
+        return self.request.budget_s + self.countdown.added_s
 
     @property
     def expected_end(self) -> datetime | None:

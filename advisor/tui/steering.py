@@ -57,7 +57,7 @@ class Steering:
             "skip": live and measured and not state.held,  # also between two trials: the keys would jump
             "pause": live and not self._app.context.paused,
             "go_on": live and self._app.context.paused,
-            "minute": measured,
+            "minute": live or measured,
             "untried": not live and not busy and count_untried(state) > 0,
             "finish": live and measured,
             "stop": not live and busy,

@@ -80,11 +80,17 @@ async def test_between_two_trials_the_keys_stay_where_they_are() -> None:
     await drive(histories.to_trials(), check, hold=True, toasts=False)
 
 
-async def test_before_the_baseline_nothing_is_skipped() -> None:
+async def test_before_the_baseline_nothing_is_skipped_and_the_budget_can_grow() -> None:
     async def check(pilot, app, control) -> None:
-        await pilot.press("x", "plus", "E")
+        await pilot.press("x", "E")
         await settle(pilot)
         assert control.calls == [("run",)]
+        assert "5:00 left" in screen_text(app)
+        await pilot.press("plus")
+        await settle(pilot)
+        assert control.calls[-1] == ("extend", 60.0)
+        assert "6:00 left" in screen_text(app)
+        assert "at most 6 min 00 s" in screen_text(app)
 
     await drive(histories.start(), check, hold=True)
 

@@ -69,7 +69,7 @@ class OverviewView(View):
             yield _panel("Found in your source", FactList(id="source", label_width=2))
 
     def show(self) -> None:
-        state, request = self.context.state, self.context.request
+        state = self.context.state
         self.show_live()
         show_text(self.query_one("#headline", Static), headline(state, self.context.kept_trials))
         show_titles(self.query_one("#headline"), "Result", what_is_measured(state.facts))
@@ -80,13 +80,13 @@ class OverviewView(View):
         machine = hardware_facts(state.hardware, self.context.device_uuid, short=self.width < _BROAD)
         self._show_panel("#hardware", machine, "The machine is inspected…")
         self._show_all_reduce()
-        self.query_one("#notes", FactList).show(note_lines(state, request.goal, request.budget_s))
+        self.query_one("#notes", FactList).show(note_lines(state, self.context.request.goal, self.context.budget_s))
         self._show_clocks(clock_check(state.facts))
         _show_or_hide(self.query_one("#source", FactList), source_facts(state))
 
     def show_live(self) -> None:
         state = self.context.state
-        plan = plan_text(state, self.context.request.budget_s, self.context.expected_end)
+        plan = plan_text(state, self.context.budget_s, self.context.expected_end)
         self.query_one("#plan").display = self.query_one("#live").display = bool(plan)
         show_text(self.query_one("#live", Static), live_text(state, self.width - 4), layout=False)
         show_text(self.query_one("#plan", Static), plan)

@@ -151,7 +151,7 @@ def left_text(context: Context, *, working: bool, wide: bool) -> Content:
         return Content("")
     share, left_s = context.countdown.now(state)
     if left_s is None:  # before the first estimate: the budget
-        left_s = max(1.0, context.request.budget_s - context.countdown.session_s)
+        left_s = max(1.0, context.budget_s - context.countdown.session_s)
     parts = [meter(share, 12, "$primary")] if wide else []
     parts.append(Content.styled(f"{clock_text(left_s)} left", "bold"))
     if context.countdown.rise_s:
