@@ -239,6 +239,19 @@ class TestWhatDoesNotFit:
         assert isinstance(loss, torch.Tensor)
         assert float(loss) == pytest.approx(float(model(loop.data).sum()))
 
+    @pytest.mark.parametrize(
+        "wrap", [lambda d, g: {"d": d, "g": g}, lambda d, g: ({"d": d}, {"g": g, "seen": 8}), lambda d, g: [d, g]]
+    )
+    def test_of_several_losses_the_sum_is_compared(self, wrap):
+        model = nn.Linear(2, 1)
+
+        def step(batch):
+            loss = model(batch).sum()
+            return wrap(2 * loss, loss)
+
+        loop = normalise(Workload(step=step, model=model, data=torch.ones(1, 2)), spec())
+        assert float(step_of(loop)(loop.data)) == pytest.approx(3 * float(model(loop.data).sum()))
+
     @pytest.mark.parametrize("result", [True, "0.5", {"accuracy": 0.5}, ()])
     def test_what_is_no_loss_is_not_taken_for_one(self, result):
         loop = normalise(Workload(step=lambda b: result, model=nn.Linear(2, 2), data=torch.ones(1, 2)), spec())

@@ -12,7 +12,8 @@ from advisor.portable.contexts import grad_mode
 from advisor.portable.graphed import GraphedStep
 from advisor.portable.graphed_around_loss import GraphedAroundLoss
 from advisor.portable.graphed_own_step import GraphedOwnStep
-from advisor.portable.losses import LossError, number_in, returned
+from advisor.portable.losses import LossError, is_number, number_in, returned
+from advisor.portable.nested import tensors_of
 from advisor.portable.optimizer_steps import compiled_step, make_capturable
 from advisor.portable.plan import AROUND_LOSS, StepPlan
 from advisor.portable.steps import InferStep, OwnStep, TrainStep, mover_of
@@ -97,7 +98,7 @@ def make_step(
 
 
 class MeasuredOwnStep(OwnStep):
-    """A step of the user's own that returns the detached loss in training, by which results are compared.
+    """A step of the user's own that returns its detached loss in training, by which results are compared.
 
     Raises LossError where the step returns none.
     """
@@ -114,18 +115,21 @@ class MeasuredGraphedOwnStep(GraphedOwnStep):
 
 
 def measured(result: Any, plan: StepPlan) -> Any:
-    """The loss in what a step of the user's own returned; the output itself where it does not train."""
+    """The loss in what a step of the user's own returned, or the sum of several; the output where it does not train."""
     if plan.mode != Mode.TRAIN:
         return result
     number = number_in(result)
     if number is None:
         number = number_in(as_tensors(result))
-    if number is None:
+    if number is not None:
+        return number.detach()
+    several = [part.detach().reshape(()) for part in tensors_of(result) if is_number(part)]
+    if not several:
         raise LossError(
             f"the step returns {returned(result)}.",
-            "Return the loss: one number, by which the results of settings are compared.",
+            "Return the loss, or several as tensors: the results of settings are compared by their sum.",
         )
-    return number.detach()
+    return torch.stack([part.to(several[0].device) for part in several]).sum()
 
 
 def as_tensors(result: Any) -> Any:
