@@ -35,13 +35,13 @@ from advisor.target.hubs.contract import Adapted
 from advisor.target.own_step import EXAMPLE, HINT, mode_of_step, optimizers_of, with_own_step
 from advisor.target.parts import (
     ALIASES,
-    BESIDE,
     attributes_of,
     current_with,
     in_order,
     loader_to_train_with,
     optimizers_among,
     parts_within,
+    why_not_used,
 )
 from advisor.target.sizing import LARGEST_BATCH
 from advisor.target.workload import Workload
@@ -182,10 +182,11 @@ def _as_written(workload: Workload, notes: list[str]) -> Workload:
 
 
 def _from_mapping(value: Mapping[str, Any], notes: list[str]) -> Workload:
-    notes.extend(f"{name} is not used: {why}" for name, why in BESIDE.items() if name in value)
+    beside = {name: why for name, part in value.items() if (why := why_not_used(str(name), part))}
+    notes.extend(f"{name} is not used: {why}" for name, why in beside.items())
     scalers = {name: part for name, part in value.items() if isinstance(part, torch.amp.GradScaler)}
     current = {key: setting for part in scalers.values() for key, setting in current_with(part, notes).items()}
-    left = {key: item for key, item in value.items() if key not in BESIDE and key not in scalers}
+    left = {key: item for key, item in value.items() if key not in beside and key not in scalers}
     named = {ALIASES.get(str(key), str(key)): item for key, item in left.items()}
     if scalers:
         named["current"] = current | dict(named.get("current") or {})

@@ -27,15 +27,20 @@ ALIASES = {
 }
 # The loader to train with, by its name among several.
 _TO_TRAIN_WITH = ("train", "training", "train_loader", "train_dataloader", "train_dl")
-# Parts of a loop beside its steps, by the usual names, with the reason to leave each out.
-BESIDE = {
-    **dict.fromkeys(("scheduler", "lr_scheduler"), "the learning rate does not change in a trial"),
-    **dict.fromkeys(
-        ("val_loader", "valid_loader", "val_dataloader", "valid_dataloader", "test_loader", "test_dataloader"),
-        "training steps are measured",
-    ),
-    **dict.fromkeys(("device", "epochs", "num_epochs"), "the command line sets the device and the time"),
-}
+# Why parts of a loop beside its steps are left out.
+_NO_SCHEDULER = "the learning rate does not change in a trial"
+_NO_OTHER_LOADER = "training steps are measured"
+_SET_BY_OPTIONS = ("device", "epochs", "num_epochs")
+
+
+def why_not_used(name: str, part: Any) -> str:
+    """The reason to leave out a part of a dict, by its kind or its name; empty for one of a workload's parts."""
+    if name in _SET_BY_OPTIONS:
+        return "the command line sets the device and the time"
+    if kind_of(part) == "scheduler" or "sched" in name:
+        return _NO_SCHEDULER
+    is_loader = isinstance(part, DataLoader) or part is None
+    return _NO_OTHER_LOADER if is_loader and name.startswith(("val", "test", "eval")) else ""
 
 
 def in_order(values: Sequence[Any], notes: list[str]) -> dict[str, Any] | None:
@@ -51,9 +56,9 @@ def in_order(values: Sequence[Any], notes: list[str]) -> dict[str, Any] | None:
         if isinstance(value, torch.amp.GradScaler):
             parts["current"] = current_with(value, notes)
         elif kind == "scheduler":
-            notes.append(f"the {type(value).__name__} is left out: {BESIDE['scheduler']}")
+            notes.append(f"the {type(value).__name__} is left out: {_NO_SCHEDULER}")
         elif kind == "data" and "data" in parts and isinstance(value, DataLoader):
-            notes.append(f"the second loader is left out: {BESIDE['val_loader']}")
+            notes.append(f"the second loader is left out: {_NO_OTHER_LOADER}")
         elif isinstance(value, torch.Tensor) and isinstance(before := parts.get("data"), torch.Tensor | tuple):
             parts["data"] = (*(before if isinstance(before, tuple) else (before,)), value)  # inputs and a target
         elif kind and kind not in parts:
