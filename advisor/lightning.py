@@ -22,6 +22,7 @@ except ImportError:
     from pytorch_lightning.strategies import DDPStrategy
 
 _PRECISIONS: dict[Value, str] = {"bfloat16": "bf16-mixed", "float16": "16-mixed"}
+_UNSCALES = "_step_supports_amp_scaling"
 _LOADER = "DataLoader"
 _DDP = "DDPStrategy"
 _PLACES = {
@@ -76,6 +77,10 @@ class TunedCallback(framework.Callback):  # type: ignore[misc]
         compiled = {key: value for key, value in division.objects.items() if by_parts and key.startswith("compile.")}
         rest = {key: value for key, value in division.objects.items() if key not in compiled}
         Tuning(rest).prepare(pl_module, *trainer.optimizers)
+        if isinstance(trainer.precision_plugin, MixedPrecision):
+            # Lightning refuses to clip gradients for an optimizer that says it unscales them itself, as fused ones do.
+            for optimizer in trainer.optimizers:
+                vars(optimizer).pop(_UNSCALES, None)
         for part in _parts_that_are_called(pl_module) if compiled else []:
             Tuning(compiled).prepare(part)
         collector = str(self.tuning.settings.get("host.gc", "default"))

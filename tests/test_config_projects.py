@@ -132,6 +132,22 @@ def test_an_accelerator_takes_a_setting_where_its_class_has_its_arguments(text):
     assert patched(before, Wanted({"precision.autocast": "bfloat16"})).text == text
 
 
+@pytest.mark.parametrize(
+    ("trainer", "settings", "fused"),
+    [
+        ("{gradient_clip_val: 1.0}", {"precision.autocast": "bfloat16"}, False),
+        ("{gradient_clip_val: 1.0, precision: bf16-mixed}", {}, False),
+        ("{gradient_clip_val: 1.0, precision: bf16-mixed}", {"precision.autocast": "none"}, True),
+        ("{gradient_clip_val: null}", {"precision.autocast": "bfloat16"}, True),
+    ],
+)
+def test_an_optimizer_is_not_fused_where_lightning_then_refuses_to_clip(trainer, settings, fused):
+    text = f"trainer: {trainer}\nmodel: {{class_path: m.M}}\noptimizer:\n  class_path: torch.optim.AdamW\n"
+    patch = patched(text, Wanted({"optimizer.implementation": "fused", **settings}))
+    assert ("fused: true" in patch.text) is fused
+    assert ("optimizer.implementation" in patch.rest) is not fused
+
+
 def test_deepspeed_inside_training_arguments_says_the_same():
     """The Trainer refuses values that differ; it puts its own in the place of ``auto``."""
     section = {

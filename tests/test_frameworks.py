@@ -153,6 +153,21 @@ def test_lightning_gets_what_it_can_be_told_and_the_rest_in_one_warning(tuned, t
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("half", ["bfloat16", "float16"])
+def test_lightning_clips_in_mixed_precision_for_a_fused_optimizer(tuned, tmp_path, half):
+    from lightning.pytorch.plugins.precision import MixedPrecision
+
+    from advisor.lightning import TunedCallback
+
+    plugin = MixedPrecision({"bfloat16": "bf16-mixed", "float16": "16-mixed"}[half], "cpu")
+    _, expected = fitted(tmp_path, plugins=[plugin], gradient_clip_val=0.1)
+    settings = tuned(f"optimizer.implementation: fused\nprecision.autocast: {half}\n")
+    trainer, module = fitted(tmp_path, [TunedCallback(settings)], gradient_clip_val=0.1)
+    assert trainer.optimizers[0].param_groups[0]["fused"] is True
+    assert_same(module, expected, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.process
 def test_what_the_user_told_the_trainer_stays(tuned, tmp_path):
     from advisor.lightning import TunedCallback
 

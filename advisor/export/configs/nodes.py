@@ -82,10 +82,18 @@ def _is_loader(made: _Made) -> bool:
 def _of_optimizer(made: _Made) -> Iterator[Phrase]:
     key, config = "optimizer.implementation", made.config
     how = config.settings.get(key)
-    if how == "fused" and made.name.rpartition(".")[2] in _FUSABLE:
+    if how == "fused" and made.name.rpartition(".")[2] in _FUSABLE and not _clips_under_lightnings_autocast(config):
         yield Phrase((key,), (config.entry("fused", True), config.off("foreach", None)))
     elif how in ("foreach", "for-loop"):
         yield Phrase((key,), (config.entry("foreach", how == "foreach"), config.off("fused")))
+
+
+def _clips_under_lightnings_autocast(config: Config) -> bool:
+    """Whether a Trainer of Lightning's clips gradients in mixed precision, which it refuses for fused optimizers."""
+    autocast = config.settings.get("precision.autocast")
+    trainers = [mapping for _, mapping in walk(config.tree) if isinstance(mapping, dict)]
+    precisions = [str(trainer.get("precision")) for trainer in trainers if trainer.get("gradient_clip_val")]
+    return any(autocast != "none" if autocast else precision.endswith("mixed") for precision in precisions)
 
 
 def _of_loader(made: _Made) -> Iterator[Phrase]:
