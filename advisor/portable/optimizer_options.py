@@ -175,13 +175,12 @@ def place_counters(state: dict[typing.Any, typing.Any], device: torch.device, th
 class PlainState:
     """An optimizer's options as its owner gave them: hooks that save those, and that keep the present ones in loading.
 
-    State that exists when another is loaded keeps its tensors, which a captured step goes on to read.
+    As in a plain loop, an optimizer goes on with the very tensors that it loads.
     """
 
     def __init__(self) -> None:
         self.defaults: dict[str, typing.Any] = {}
         self.groups: list[dict[str, typing.Any]] = []
-        self.present: dict[torch.Tensor, dict[str, typing.Any]] = {}
         self.contiguous = False
         self.rows: dict[torch.Tensor, int] = {}
 
@@ -231,24 +230,19 @@ class PlainState:
         """Return the loaded state with the present options in place of the saved ones."""
         if len(loaded["param_groups"]) != len(optimizer.param_groups):
             return loaded  # PyTorch says what is wrong
-        self.present = {parameter: dict(state) for parameter, state in optimizer.state.items()}
         self.groups = [{n: group.get(n, self.defaults[n]) for n in self.defaults} for group in loaded["param_groups"]]
         pairs = zip(loaded["param_groups"], optimizer.param_groups, strict=True)
         groups = [{**group, **{name: own[name] for name in self.defaults}} for group, own in pairs]
         return {**loaded, "param_groups": groups}
 
     def after_loading(self, optimizer: torch.optim.Optimizer) -> None:
-        """Copy the loaded state into the tensors that held it before."""
-        present, self.present = self.present, {}
+        """Bring the loaded state to where the step reads it."""
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 state = optimizer.state.get(parameter, {})
                 if parameter in self.rows:
                     lengthen_state(state, parameter, self.rows[parameter])
                 settle_state(state, parameter, on_device(group))
-                for name, before in present.get(parameter, {}).items():
-                    if is_alike(before, state.get(name)):
-                        state[name] = before.copy_(state[name])
 
 
 def cut_state(state: dict[typing.Any, typing.Any], parameter: torch.Tensor, rows: int) -> None:
@@ -264,14 +258,6 @@ def lengthen_state(state: dict[typing.Any, typing.Any], parameter: torch.Tensor,
         if isinstance(value, torch.Tensor) and value.shape == (rows, *parameter.shape[1:]):
             state[name] = value.new_zeros(parameter.shape)
             state[name][:rows] = value
-
-
-def is_alike(one: object, other: object) -> bool:
-    """Whether both are plain tensors of the same shape, type and device, so that one can take the other's values."""
-    if type(one) is not torch.Tensor or type(other) is not torch.Tensor:
-        return False
-    kinds = [(tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.layout) for tensor in (one, other)]
-    return kinds[0] == kinds[1]
 
 
 class TensorRates:
