@@ -51,6 +51,8 @@ class TrainStep(LossCall):
         self.to_device = mover_of(plan)
         self.scaler = torch.amp.GradScaler(plan.device_type) if plan.scales_gradients else None
         self._all_parameters = list(model.parameters()) if plan.compiles_with != "none" else []
+        # A norm is summed in the order of a loop that clips ``model.parameters()``: another one rounds otherwise.
+        self._place_in_model = {parameter: place for place, parameter in enumerate(model.parameters())}
         self._trained = self._trains()
         if self._marks_steps:
             MODELS_WITH_GRAPHS.add(model)
@@ -117,8 +119,10 @@ class TrainStep(LossCall):
     def _clip(self) -> None:
         """Clip the gradients. The host does not read the norm, so that the step can be captured."""
         if self.plan.clip_norm is not None:
+            last = len(self._place_in_model)
+            parameters = sorted(self.parameters, key=lambda parameter: self._place_in_model.get(parameter, last))
             foreach = CLIP_FOREACH[self.plan.clip_grad]
-            torch.nn.utils.clip_grad_norm_(self.parameters, self.plan.clip_norm, foreach=foreach)
+            torch.nn.utils.clip_grad_norm_(parameters, self.plan.clip_norm, foreach=foreach)
 
     def after(self, loss: torch.Tensor) -> None:
         """Do the plan's work after an update; usually nothing."""
