@@ -6,7 +6,8 @@ Loads and transforms the batches in this many worker processes, which live on fr
 (`num_workers`, `persistent_workers=True`) unless the dataset has a `set_epoch`, which they would not hear of. With 0,
 the training process does that work itself, between the steps. The loader keeps its class and all that it holds. Where
 `prepare` or the exported file added the workers, they start anew after an epoch in which the loop changed the dataset.
-A file that the dataset holds open is opened anew in each worker.
+A loop that changes it, or a transform, while it reads an epoch goes on without workers, with a warning: they would not
+hear of it. A file that the dataset holds open is opened anew in each worker.
 
 Why it helps
 ------------
@@ -17,8 +18,7 @@ When it does not
 ----------------
 The most to gain is the share of the step that waits for data. Workers compete with a model that runs on the CPU
 for the same cores. Each costs seconds at the start and memory of its own, and sends its batches through shared
-memory, so a dataset that only slices tensors can become slower. They read ahead: what a loop changes in the dataset, in
-a transform or in the sampler's weights while it reads an epoch holds from the next epoch on.
+memory, so a dataset that only slices tensors can become slower.
 
 Numerics
 --------

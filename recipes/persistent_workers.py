@@ -20,8 +20,7 @@ loader that num_workers makes has persistent workers already.
 Numerics
 --------
 exact: the same batches in the same order. Augmentation in the workers goes on with its random numbers instead of
-beginning anew, so the single samples differ as they do between two seeds. So does the order from the second epoch on
-where workers that lived on are made to end with each epoch: PyTorch then draws once more for each.
+beginning anew, so the single samples differ as they do between two seeds.
 
 References
 ----------

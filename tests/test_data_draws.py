@@ -16,10 +16,12 @@ from advisor.trial.measurement.data_prints import print_of
 from advisor.trial.measurement.draws import (
     check_batch_size,
     check_batches,
+    count_problem,
     first_batches,
     form_notes,
     print_of_data,
     side_effects_undone,
+    state_problem,
 )
 from advisor.trial.measurement.epochs import check_epochs
 from advisor.trial.measurement.feed import Feed
@@ -162,6 +164,83 @@ def test_batches_that_are_no_tensors_or_hold_some_empty_ones_are_fine():
     check_batches([["a text"], (torch.ones(2, 3), torch.zeros(0, 4))], of_loader=True)
     with pytest.raises(TargetError, match="the batch holds no sample"):
         check_batches([torch.zeros(0, 3)], of_loader=False)
+
+
+class Meddling(Images):
+    def __init__(self, meddle):
+        super().__init__()
+        self.meddle = meddle
+
+    def __getitem__(self, index):
+        self.meddle(index)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize(
+    ("meddle", "named"),
+    [
+        (lambda index: None, ""),
+        (torch.manual_seed, "random seed"),
+        (random.seed, "random seed"),
+        (lambda index: torch.set_grad_enabled(False), "gradient mode"),
+        (lambda index: torch.set_default_dtype(torch.float64), "default type"),
+    ],
+)
+def test_a_dataset_that_meddles_with_the_program_is_found(meddle, named):
+    loader = DataLoader(Meddling(meddle), batch_size=2, shuffle=True)
+    first_batches(loader, SEED, 2)
+    problem = state_problem(loader)
+    assert (torch.is_grad_enabled(), torch.get_default_dtype()) == (True, torch.float32)
+    assert named in problem
+    assert bool(problem) == bool(named)
+
+
+class Harder(Images):
+    """Crops more the more samples it has given; counts the times that it found something in a cache, too."""
+
+    def __init__(self, after):
+        super().__init__(augment=True)
+        self.after, self.given, self.hits = after, 0, 0
+
+    def __getitem__(self, index):
+        self.given += 1
+        self.hits += 2
+        image, label = super().__getitem__(index)
+        return image[: 2 if self.given > self.after else 3], label
+
+
+class WarmingUp:
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, samples):
+        self.calls += 1
+        return torch.stack([image for image, _ in samples]) * min(1.0, self.calls / 10)
+
+
+class Unseeded(Images):
+    """Counts its calls, and draws numbers that no seed decides."""
+
+    def __getitem__(self, index):
+        image, label = super().__getitem__(index)
+        return image + random.SystemRandom().random(), label
+
+
+@pytest.mark.parametrize(
+    ("loader", "named"),
+    [
+        (lambda: DataLoader(Images(), batch_size=4, shuffle=True), ""),  # it counts calls, which matter to nothing
+        (lambda: DataLoader(Unseeded(), batch_size=4), ""),
+        (lambda: DataLoader(Harder(1000), batch_size=4), "Harder.given"),
+        (lambda: DataLoader(Images(), batch_size=4, collate_fn=WarmingUp()), "WarmingUp.calls"),
+    ],
+)
+def test_a_count_on_which_samples_depend_is_found_and_left_as_it_was(loader, named):
+    made = loader()
+    first_batches(made, SEED, 3)
+    problem = count_problem(made)
+    assert problem.startswith(f"samples depend on {named}, ") if named else not problem
+    assert getattr(made.collate_fn, "calls", 0) == made.dataset.calls == 0
 
 
 class Reader:

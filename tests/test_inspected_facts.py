@@ -7,7 +7,6 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from advisor.portable.worker_samples import DEPENDS_ON_EARLIER
 from advisor.records import TargetSpec
 from advisor.target.normalise import normalise
 from advisor.trial.inspection import inspect_loop
@@ -84,15 +83,3 @@ def test_an_optimizer_that_has_made_steps_is_told_from_a_new_one():
     model(torch.ones(4, 2)).sum().backward()
     optimizer.step()
     assert inspected(*parts).optimizer.made_steps
-
-
-def test_samples_that_depend_on_earlier_ones_are_told_before_a_loader_gets_workers():
-    class Counting(Named):
-        given = 0
-
-        def __getitem__(self, index):
-            self.given += 1
-            return {"x": torch.full((4,), float(self.given))}
-
-    told = [inspected(Sums(), DataLoader(kind(4)), taken).loader.state_problem for kind in (Named, Counting)]
-    assert told == ["", DEPENDS_ON_EARLIER]

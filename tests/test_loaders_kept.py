@@ -191,6 +191,9 @@ def test_workers_that_live_on_are_the_same_ones_while_the_dataset_stays():
         contents(loader)
         found.append(loader._iterator._workers[0].pid)
     assert len(set(found)) == 1
+    next(iter(loader))  # and after an epoch that was left early
+    contents(loader)
+    assert loader._iterator._workers[0].pid == found[0]
 
 
 @pytest.mark.process
@@ -199,11 +202,23 @@ def test_two_loops_may_read_a_loader_at_a_time(change):
     def pairs(loader):
         torch.manual_seed(0)
         nested = [(one.tolist(), other.tolist()) for one, _ in loader for other, _ in loader]
-        return nested, float(torch.rand(()))
+        zipped = [(one.tolist(), other.tolist()) for (one, _), (other, _) in zip(loader, loader, strict=True)]
+        return nested, zipped, float(torch.rand(()))
 
     expected = pairs(shuffled())
-    assert len(expected[0]) == 9
+    assert [len(part) for part in expected[:2]] == [9, 3]
     assert pairs(change("num_workers", 1, shuffled())) == expected
+
+
+@pytest.mark.process
+def test_loaders_that_are_read_side_by_side_shuffle_as_before():
+    def epochs(*loaders):
+        torch.manual_seed(0)
+        return [[one.tolist() for batches in zip(*loaders, strict=True) for one, _ in batches] for _ in range(2)]
+
+    expected = epochs(shuffled(), shuffled())
+    assert expected[0] != expected[1]
+    assert epochs(applied("num_workers", 1, shuffled()), applied("num_workers", 1, shuffled())) == expected
 
 
 @pytest.mark.process

@@ -1,14 +1,13 @@
-"""Workers that a setting adds hear between epochs of the values that a dataset reads, and have files of their own."""
+"""Workers that a setting adds hear of the values that a dataset reads, wherever these stand."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import random
 import sys
-import time
 import types
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -87,24 +86,32 @@ def in_a_shared_value(monkeypatch):
 PLACES = (in_a_class, in_the_environment, in_a_module, in_a_variable_around, in_a_tensor_around, in_a_shared_value)
 
 
-def epochs(loader, change):
+def epochs(loader, change, every_batch):
     found = []
     for epoch in range(3):
-        found += [batch.tolist() for batch in loader]
+        for turn, batch in enumerate(loader):
+            found.append(batch.tolist())
+            if every_batch:
+                change(2 + turn + epoch)
         change(2 + epoch)
     return found
 
 
 @pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("every_batch", [False, True])
 @both_ways
-def test_a_value_that_the_loop_changes_is_heard_of(change, place, monkeypatch):
+def test_a_value_that_the_loop_changes_is_heard_of(change, place, every_batch, monkeypatch):
     def loader():
         data, set_to = place(monkeypatch)
         return DataLoader(data, batch_size=4), set_to
 
-    expected = epochs(*loader())
+    expected = epochs(*loader(), every_batch)
     plain, set_to = loader()
-    assert epochs(change("num_workers", 1, plain), set_to) == expected
+    tuned = change("num_workers", 1, plain)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert epochs(tuned, set_to, every_batch) == expected
+    assert any("while it reads" in str(one.message) for one in told) == every_batch
 
 
 def test_workers_share_a_value_and_live_on_when_it_changes_between_epochs(monkeypatch):
@@ -118,112 +125,68 @@ def test_workers_share_a_value_and_live_on_when_it_changes_between_epochs(monkey
     assert len(set(found)) == 1
 
 
-# --- samplers, threads, files ---------------------------------------------------------------------------------
+# --- samplers that decide as they go ----------------------------------------------------------------------------
 
 
-def read(loader, change):
-    """The batches of a loop that changes something after every second one."""
-    found = []
-    torch.manual_seed(2)
-    for epoch in range(3):
-        for turn, batch in enumerate(loader):
-            found.append(batch.tolist())
-            if turn % 2:
-                change(loader, turn + epoch)
-    return found
+class ByWeights(Sampler):
+    """Asks for the heaviest sample, by weights that the loop changes."""
 
-
-class Weighted(Sampler):
-    def __init__(self):
-        self.weights = torch.ones(24)
+    def __init__(self, weights):
+        self.weights = weights
 
     def __len__(self):
-        return 24
+        return 12
 
     def __iter__(self):
-        return iter(torch.multinomial(self.weights, 24, replacement=True).tolist())
+        for _ in range(len(self)):
+            yield max(range(24), key=self.weights.__getitem__)
 
 
-@both_ways
-def test_a_sampler_that_decides_as_an_epoch_begins_may_be_told_meanwhile(change):
-    def add(loader, turn):
-        loader.sampler.weights[turn] += 3
-
-    expected = read(DataLoader(Numbered(float), batch_size=4, sampler=Weighted()), add)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        assert read(change("num_workers", 2, DataLoader(Numbered(float), 4, sampler=Weighted())), add) == expected
-
-
-@both_ways
-def test_a_worker_that_a_thread_of_an_executor_started_ends_well(change):
-    loader = change("num_workers", 1, DataLoader(Numbered(float), batch_size=4))
-    loader = change("persistent_workers", False, loader)
-
-    def exit_codes():
-        iterator = iter(loader)
-        workers = iterator._workers
-        assert len(list(iterator)) == 6
-        return [worker.exitcode for worker in workers]
-
-    with ThreadPoolExecutor(1) as threads:
-        assert threads.submit(exit_codes).result() == [0]
-
-
-def test_a_name_of_the_loop_that_is_an_attribute_of_the_dataset_is_no_change_of_it():
-    """Code lists what stands behind a dot among its names, and a loop in a script has its own as global ones."""
-    names = {"__name__": "script", "torch": torch, "loader_with": loader_with}
-    exec(
-        """
-from torch.utils.data import DataLoader, Dataset
-
-class Pairs(Dataset):
-    step = 1
-    def __len__(self): return 8
-    def __getitem__(self, index): return torch.ones(1) * index, self.step
-
-loader = loader_with(DataLoader(Pairs(), batch_size=4), num_workers=1, persistent_workers=True)
-started, step, ones = set(), 0, None
-for epoch in range(3):
-    for ones, index in loader:
-        step += 1
-    started.add(loader._iterator._workers[0].pid)
-""",
-        names,
-    )
-    assert names["step"] == 6
-    assert len(names["started"]) == 1
-
-
-@both_ways
-def test_an_iterator_outlives_its_loader(change):
-    iterator = iter(change("num_workers", 1, DataLoader(Numbered(float), batch_size=4, shuffle=True)))
-    assert sorted(value for batch in iterator for value in batch.tolist()) == list(range(24))
-
-
-class Reading(Dataset):
-    """Seeks and reads in a file that was opened when it was made."""
-
-    def __init__(self, file):
-        self.file = file
+class Drawing(Sampler):
+    def __init__(self):
+        pass
 
     def __len__(self):
         return 16
 
-    def __getitem__(self, index):
-        self.file.seek(index)
-        time.sleep(0.005)  # in which another worker would move the position that they share
-        return self.file.read(1)[0]
+    def __iter__(self):
+        for _ in range(len(self)):
+            yield random.randrange(24)
+
+
+def order(loader, weights):
+    found = []
+    for _ in range(2):
+        for batch in loader:
+            found.append(batch.tolist())
+            weights[int(batch[0])] -= 1.0
+    return found
 
 
 @both_ways
-def test_workers_do_not_move_one_another_s_position_in_an_open_file(change, tmp_path):
-    path = tmp_path / "data"
-    path.write_bytes(bytes(range(16)))
-    with path.open("rb", buffering=0) as file:
-        loader = change("num_workers", 2, DataLoader(Reading(file), batch_size=1))
-        assert [int(value) for value in loader] == list(range(16))
-        assert loader.worker_init_fn is None
+def test_a_sampler_that_reads_what_the_loop_decides_is_not_read_ahead(change):
+    def loader_and_weights():
+        weights = [float(number % 5) for number in range(24)]
+        return DataLoader(Numbered(float), batch_size=2, sampler=ByWeights(weights)), weights
+
+    plain, weights = loader_and_weights()
+    expected = order(plain, weights)
+    plain, weights = loader_and_weights()
+    with pytest.warns(UserWarning, match="while it reads the loader"):
+        assert order(change("num_workers", 2, plain), weights) == expected
+
+
+def test_a_sampler_that_draws_from_batch_to_batch_is_read_ahead_and_that_is_said():
+    loader = loader_with_workers(DataLoader(Numbered(float), batch_size=2, sampler=Drawing()), 1)
+    with pytest.warns(UserWarning, match="the sampler draws random numbers from batch to batch"):
+        assert sum(map(len, loader)) == 16
+
+
+def test_an_order_that_is_decided_at_once_is_read_ahead_from_the_first_batch():
+    loader = loader_with_workers(DataLoader(Numbered(float), batch_size=2, shuffle=True), 1)
+    batches = iter(loader)
+    next(batches)
+    assert len(batches.kept.given) >= 2
 
 
 # --- workers that there were already ----------------------------------------------------------------------------
@@ -257,6 +220,22 @@ def test_that_samples_are_drawn_on_is_said():
     loader = DataLoader(Numbered(lambda index: torch.rand(())), batch_size=4, num_workers=1)
     with pytest.warns(UserWarning, match=DRAWN_ON):
         assert loader_with(loader, persistent_workers=True).persistent_workers
+
+
+# --- what reading leaves ----------------------------------------------------------------------------------------
+
+
+class Counting(Numbered):
+    hits = 0
+
+    def __getitem__(self, index):
+        self.hits += 1
+        return super().__getitem__(index)
+
+
+def test_that_a_count_stays_in_the_workers_is_said():
+    with pytest.warns(UserWarning, match=r"Counting\.hits is changed by reading samples"):
+        loader_with_workers(DataLoader(Counting(float), batch_size=4), 1)
 
 
 def test_another_collate_function_finds_the_samples_of_a_batch_that_was_read_at_once():

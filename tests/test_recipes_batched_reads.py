@@ -211,6 +211,26 @@ def test_workers_that_come_before_or_after_read_at_once(of_owner, lives_on):
     assert hasattr(iter(changed)._dataset, "__getitems__")
 
 
+@pytest.mark.parametrize("lives_on", [False, True])
+def test_loaders_that_are_read_side_by_side_shuffle_as_without_workers(lives_on):
+    def made():
+        return [DataLoader(Arrays(), batch_size=4, shuffle=True) for _ in range(2)]
+
+    settings = {"data.batched_reads": True, "data.num_workers": 1, "data.persistent_workers": lives_on}
+    _, *changed = Tuning(settings).prepare(nn.Linear(1, 1), *made())
+    found = []
+    for loaders in (made(), changed):
+        torch.manual_seed(3)
+        found.append(shown([list(zip(*loaders, strict=True)), torch.rand(1)]))
+    assert found[0] == found[1]
+
+
+def test_workers_that_are_made_to_end_draw_as_their_owners_did():
+    plain = DataLoader(Arrays(), batch_size=4, shuffle=True, num_workers=1, persistent_workers=True)
+    changed = applied("persistent_workers", False, applied("batched_reads", True, plain))
+    assert shown(seeded_epochs(changed)) == shown(seeded_epochs(plain))
+
+
 def test_a_loader_that_accelerate_would_build_anew_is_left_as_it_is():
     accelerate.Accelerator(cpu=True)
     with pytest.raises(RefusedError, match="prepare it with Accelerate first"):

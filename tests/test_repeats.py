@@ -9,7 +9,7 @@ from advisor.experiment.measuring.bench import Bench
 from advisor.experiment.measuring.budget import Budget
 from advisor.experiment.past.journal import Journal
 from advisor.experiment.request import Request
-from advisor.records import TargetSpec, TrialKind
+from advisor.records import Outcome, TargetSpec, TrialKind, TrialResult
 
 BUSY = "other processes used 1.9 of 2 cores while it was measured"
 
@@ -26,7 +26,11 @@ class Machine:
         return self.now
 
     def run(self, spec, listen):
-        self.now, self.ran = self.now + self.seconds, self.ran + 1
+        self.ran += 1
+        if self.seconds > spec.timeout_s:
+            self.now += spec.timeout_s
+            return TrialResult(Outcome.TIMED_OUT, reason="no result")
+        self.now += self.seconds
         return result_at(1.0, disturbed=self.answers.pop(0))
 
 
@@ -59,3 +63,22 @@ def test_a_trial_that_took_a_large_part_of_the_budget_is_not_repeated(tmp_path, 
     bench = bench_on(machine, tmp_path, monkeypatch)
     bench.run(bench.spec("baseline", {}, kind=TrialKind.BASELINE))
     assert machine.ran == 1
+
+
+def test_a_repeat_that_takes_much_longer_is_given_up_and_the_first_run_counts(tmp_path, monkeypatch):
+    """On a busy machine a baseline of 4 s was repeated for 23, until 5 s after the end of the budget."""
+    machine = Machine([BUSY, BUSY], seconds=4.0)
+    bench = bench_on(machine, tmp_path, monkeypatch, total_s=35.0)
+    run = machine.run
+
+    def slower_and_slower(spec, listen):
+        result = run(spec, listen)
+        machine.seconds = 30.0
+        return result
+
+    machine.run = slower_and_slower
+    result = bench.run(bench.spec("baseline", {}, kind=TrialKind.BASELINE))
+    assert (result.measured, result.disturbed, machine.now) == (True, BUSY, 12.0)
+    machine.run, machine.seconds = run, 4.0
+    bench.run(bench.spec("trial", {}))
+    assert machine.ran == 3, "no other trial is repeated"

@@ -181,7 +181,9 @@ def test_reading_on_trial_changes_nothing_here(tmp_path):
 
         file.seek(5)
         state, loader = torch.get_rng_state(), of(from_the_file)
-        assert loader_with_workers(loader, 2).num_workers == 2
+        with pytest.warns(UserWarning, match="seen is changed by reading samples") as told:
+            assert loader_with_workers(loader, 2).num_workers == 2
+        assert len(told) == 1
         assert seen == []
         assert file.tell() == 5
         assert torch.equal(torch.get_rng_state(), state)

@@ -12,13 +12,16 @@ import warnings
 import torch
 
 from advisor.portable.forked import forks
-from advisor.portable.loader_epochs import READS_WITH, IteratorsOf, give_options
-from advisor.portable.reached import divides_samples
+from advisor.portable.loader_epochs import READS_WITH, Epoch, IteratorsOf, give_options
+from advisor.portable.reached import changed_in, divides_samples, seen_by_workers, watched_of
+from advisor.portable.unread import samplers_of
 from advisor.portable.worker_samples import (
     DRAWN_IN_WORKERS,
     DRAWN_ON,
+    KEPT_IN_WORKERS,
     ORDER_OF_STREAM,
     SAMPLES,
+    answer_of_fork,
     difference_in_later_epochs,
     difference_in_workers,
 )
@@ -124,7 +127,7 @@ def copy_with(loader: typing.Any, **changes: typing.Any) -> typing.Any:
     for name, value in vars(loader).items():
         if isinstance(value, torch.utils.data.DataLoader):
             held[name] = copy_with(value, **changes)
-        elif isinstance(value, torch.utils.data.dataloader._BaseDataLoaderIter):
+        elif isinstance(value, (torch.utils.data.dataloader._BaseDataLoaderIter, Epoch)):
             iterators[name] = held.pop(name)
         elif isinstance(value, collections.abc.Iterator):
             raise ValueError(f"{type(loader).__name__} reads from an iterator ({name}), which a copy would share")  # noqa: TRY004
@@ -150,10 +153,13 @@ def keep_draws(copied: typing.Any, loader: typing.Any, began: bool) -> None:
     """
     held = vars(copied).pop("_get_iterator", None)
     ours = hasattr(held, "lives_on")  # of another copy of this code too, as where two settings' code is in one file
-    added = copied.num_workers > 0 and (not loader.num_workers or (ours and held.added))
+    had = ours and (held.once or held.lives_on or held.draws_once)  # workers of another kind than its owner's
+    once = copied.num_workers > 0 and (held.once if had else not loader.num_workers)
     lives_on = copied.persistent_workers and (began or (ours and held.lives_on))
-    if added or lives_on or hasattr(copied, READS_WITH):
-        copied._get_iterator = IteratorsOf(copied, added, lives_on)
+    draws_once = held.draws_once if had else bool(loader.num_workers and loader.persistent_workers)
+    draws_once = draws_once and not copied.persistent_workers
+    if once or lives_on or draws_once or hasattr(copied, READS_WITH):
+        copied._get_iterator = IteratorsOf(copied, once, lives_on, draws_once)
     elif held is not None and not ours:
         copied._get_iterator = held
 
@@ -190,32 +196,26 @@ def refuse_other_samples(loader: typing.Any, num_workers: int) -> None:
 
     What forks would read is tried out in one; a stream's workers have samples of their own.
     """
-    if "dataset" in vars(loader) and isinstance(loader.dataset, torch.utils.data.IterableDataset):
+    if "dataset" not in vars(loader) or not forks(loader):
+        return
+    if isinstance(loader.dataset, torch.utils.data.IterableDataset):
         if num_workers > 1 and divides_samples(loader):
             warnings.warn(f"data.num_workers: {ORDER_OF_STREAM}", stacklevel=4)
         return
-    difference = difference_of_workers(loader)
+    difference = difference_in_workers(lambda in_worker: first_samples(loader, int(in_worker)))
     if difference == DRAWN_IN_WORKERS:
         warnings.warn(f"data.num_workers: {difference}", stacklevel=4)
     elif difference:
         raise ValueError(difference)
+    if changed := answer_of_fork(lambda: changed_by_reading(loader)):
+        warnings.warn(f"data.num_workers: {changed} {KEPT_IN_WORKERS}", stacklevel=4)
 
 
-def difference_of_workers(loader: typing.Any) -> str:
-    """The difference between the samples that workers would read and those of this process; empty for none.
-
-    Empty too for workers that are no forks, and for a stream's.
-    """
-    held = vars(loader).get("dataset")
-    if held is None or isinstance(held, torch.utils.data.IterableDataset) or not forks(loader):
-        return ""
-    return difference_in_workers(lambda in_worker: first_samples(loader, int(in_worker)))
-
-
-def samplers_of(loader: typing.Any) -> list[typing.Any]:
-    """A loader's samplers, also the one within its batch sampler."""
-    samplers = (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
-    return [sampler for sampler in samplers if sampler is not None]
+def changed_by_reading(loader: typing.Any) -> str:
+    """A name that stands for something else once samples have been read in this process; empty for none."""
+    watched = watched_of(one for one, _ in seen_by_workers(loader))
+    first_samples(loader, 0)
+    return changed_in(watched)
 
 
 def first_samples(loader: typing.Any, num_workers: int) -> typing.Any:

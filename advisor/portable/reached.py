@@ -2,8 +2,10 @@
 
 import collections
 import contextlib
+import ctypes
 import enum
 import functools
+import itertools
 import os
 import types
 import typing
@@ -25,8 +27,12 @@ from advisor.portable.read_code import (
 MOST_LOOKED_AT = 2000
 # Things in one container that are looked into, beside the container itself. A count.
 MOST_IN_ONE = 64
+# Objects that are looked at before each batch, at most. A count: they take some 0.1 ms.
+MOST_WATCHED = 64
 # Arrays of fewer bytes are compared by their contents between epochs.
 MOST_BYTES = 64_000_000
+# Arrays of at most this size are compared by their contents before each batch too: some 0.1 ms each.
+MOST_BYTES_WATCHED = 100_000
 # What DataLoader, and a copy of one, put into themselves as epochs begin.
 OF_EPOCHS = ("_iterator", "_get_iterator")
 
@@ -126,10 +132,70 @@ def same_things(one: list[tuple[typing.Any, typing.Any]], other: list[tuple[typi
     return len(one) == len(other) and all(a is b and held == now for (a, held), (b, now) in pairs)
 
 
+def watched_of(things: typing.Iterable[typing.Any]) -> list[tuple[typing.Any, dict[str, typing.Any]]]:
+    """The first objects with attributes among these, and functions that read values, with how each name stands now."""
+    found = ((one, {name: standing(value) for name, value in names_read_in(one).items()}) for one in things)
+    return list(itertools.islice(((one, names) for one, names in found if names or has_names(one)), MOST_WATCHED))
+
+
+def changed_in(watched: typing.Iterable[tuple[typing.Any, dict[str, typing.Any]]]) -> str:
+    """A name that stands for something else by now, as ``Images.size``; empty for none.
+
+    An object where there was None or nothing is no change: it was made when it was first asked for.
+    """
+    for one, before in watched:
+        is_function = isinstance(one, types.FunctionType)
+        held = names_read_in(one)
+        for name in before if is_function else held:
+            value, then = held.get(name), before.get(name)
+            if value is not then and (standing(value),) != (then,) and (then is not None or is_value(value)):
+                owner = one if isinstance(one, type) else type(one)
+                return name if is_function else f"{owner.__name__}.{name}"
+    return ""
+
+
+def names_read_in(one: typing.Any) -> dict[str, typing.Any]:
+    """The attributes of an object or a class, or the values, containers and tensors that a function reads."""
+    if has_names(one):
+        return own_attributes(one)
+    if isinstance(one, type):
+        return data_of_class(one)
+    if not isinstance(one, types.FunctionType) or is_of_library(one):
+        return {}
+    return {name: value for name, value in read_around(one).items() if is_value(value) or is_written_to(value)}
+
+
+def is_written_to(value: typing.Any) -> bool:
+    """Whether a value may become another without another taking its place, in a way that can be seen."""
+    return (
+        isinstance(value, (list, dict, torch.Tensor)) or is_shared(value) or hasattr(type(value), "__array_interface__")
+    )
+
+
+def is_shared(value: typing.Any) -> bool:
+    """Whether a value is of ``multiprocessing.Value`` or ``Array``, which this process and its workers share."""
+    return isinstance(value, (ctypes._SimpleCData, ctypes.Array))
+
+
 def has_names(one: typing.Any) -> bool:
     """Whether a thing is an object whose attributes are its owner's: no code, container, tensor or constant."""
     others = (types.FunctionType, types.MethodType, types.ModuleType, type, enum.Enum, dict, list, tuple, torch.Tensor)
     return isinstance(getattr(one, "__dict__", None), dict) and not isinstance(one, others)
+
+
+def standing(value: typing.Any, depth: int = 1) -> typing.Any:
+    """A snapshot of a value that compares equal until the value changes: itself, or its place and its contents."""
+    if is_value(value):
+        return value
+    if isinstance(value, torch.Tensor):
+        return id(value), None if value.is_inference() else value._version
+    if is_shared(value):
+        return id(value), bytes(value) if ctypes.sizeof(value) <= MOST_BYTES_WATCHED else None
+    if hasattr(type(value), "__array_interface__") and value.nbytes <= MOST_BYTES_WATCHED:
+        return id(value), zlib.crc32(value.tobytes())
+    if depth and isinstance(value, (list, tuple, dict)) and len(value) <= MOST_IN_ONE:
+        return [standing(part, 0) for part in (value.values() if isinstance(value, dict) else value)]
+    return id(value)
 
 
 def divides_samples(loader: typing.Any) -> bool:

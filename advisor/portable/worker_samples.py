@@ -45,6 +45,7 @@ DRAWN_ON = (
     "the samples draw random numbers, and workers that live on begin no epoch with new seeds: the samples are others "
     "than those of new workers, as under another seed"
 )
+KEPT_IN_WORKERS = "is changed by reading samples, in a copy that each worker has: this process does not see that"
 ORDER_OF_STREAM = "several workers hand out the samples of a stream in another order, and in other batches, than one"
 
 

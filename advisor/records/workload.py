@@ -41,9 +41,9 @@ class LoaderFacts:
     ``transforms_problem`` says why. ``copy_problem`` says why the loader cannot be made again with other options, and
     ``pinning_problem`` why pinning its memory would not reach the batches' tensors; empty for nothing.
     ``divides_samples``: the samples of an iterable dataset are divided among workers. ``hears_of_epochs``: the dataset
-    has ``set_epoch``. ``state_problem`` says why workers would read other samples than the process;
-    empty where they would not. ``batched_reads_problem`` says why samples are read one by one; empty where the batch
-    can be read at once.
+    has ``set_epoch``. ``state_problem`` says what reading a sample changes that each worker has for
+    itself; empty for nothing. ``batched_reads_problem`` says why samples are read one by one; empty where the batch can
+    be read at once.
     """
 
     batch_size: int | None

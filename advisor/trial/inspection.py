@@ -26,20 +26,13 @@ from advisor.portable import (
 )
 from advisor.portable.batched_reads import with_batched_reads
 from advisor.portable.blocks import blocks_to_compile, repeated_blocks, shape_of
-from advisor.portable.loaders import (
-    READ_AHEAD,
-    difference_of_workers,
-    hears_of_epochs,
-    keeps_position,
-    loader_with,
-)
+from advisor.portable.loaders import READ_AHEAD, hears_of_epochs, keeps_position, loader_with
 from advisor.portable.nested import tensors_of
 from advisor.portable.optimizer_options import torch_class
 from advisor.portable.owners import is_of_library
 from advisor.portable.reached import MOST_LOOKED_AT, divides_samples, parts_with_code, reached_from
 from advisor.portable.tracing import CannotTraceError
 from advisor.portable.transforms import names_of_moved
-from advisor.portable.worker_samples import DRAWN_IN_WORKERS
 from advisor.recipe.rebuild import expected_state_bytes, implementations_of, optimizer_implementation, resizing_problem
 from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFacts
 from advisor.runtime.compilation import Models
@@ -47,6 +40,7 @@ from advisor.runtime.loop import GivenBatches, Loop, batches_in, describe
 from advisor.runtime.optimizers import optimizers_in
 from advisor.target.entrypoint import one_line
 from advisor.trial.measurement.data_prints import pickle_problem, pinning_problem
+from advisor.trial.measurement.draws import count_problem, state_problem
 
 _TRACING_LIMIT_S = 5.0
 _LOOKED_UP = (nn.Embedding, nn.EmbeddingBag)
@@ -384,10 +378,7 @@ def _copy_problem(loader: torch.utils.data.DataLoader[Any]) -> str:
 
 def _problem_of_workers(loader: torch.utils.data.DataLoader[Any]) -> str:
     """The reason why the first workers of a loader would change more than its speed; empty for none."""
-    if keeps_position(loader):
-        return READ_AHEAD
-    difference = difference_of_workers(loader)
-    return "" if difference == DRAWN_IN_WORKERS else difference
+    return READ_AHEAD if keeps_position(loader) else state_problem(loader) or count_problem(loader)
 
 
 def _loader_facts(loop: Loop, batch: Any, *, on_device: bool) -> LoaderFacts | None:

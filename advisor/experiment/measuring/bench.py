@@ -215,10 +215,10 @@ class Bench:
         expected_s = max(self.expected_s(spec.settings), result.wall_s or 0.0)
         if not (result.disturbed and self._repeats_help and self.budget.allows_repeat(expected_s)):
             return result
-        self.budget.repeated_s += expected_s
         self._emit(Said(f"{spec.trial_id} is measured again: {result.disturbed}"))
-        again = self._run_once(spec)
-        self._repeats_help = not again.disturbed
+        again = self._run_once(replace(spec, timeout_s=min(spec.timeout_s, self.budget.repeat_timeout_s(expected_s))))
+        self.budget.repeated_s += again.wall_s or 0.0
+        self._repeats_help = again.measured and not again.disturbed
         return result if not again.measured else min(result, again, key=_unreliability)
 
     def _run_once(self, spec: TrialSpec, ahead: Mapping[str, Value] | None = None) -> TrialResult:

@@ -188,6 +188,10 @@ class Budget:
         """Whether a disturbed trial may be measured again: repeats get a fixed share of the budget."""
         return self.repeated_s + expected_s <= _REPEAT_SHARE * self.total_s and self.allows(2 * expected_s)
 
+    def repeat_timeout_s(self, expected_s: float) -> float:
+        """Seconds after which a repeat is given up: twice what is expected, or what is left of the repeats' share."""
+        return min(self.timeout_s, max(2 * expected_s, _REPEAT_SHARE * self.total_s - self.repeated_s))
+
     def allows(self, expected_s: float, *, reserve_s: float = 0.0) -> bool:
         """Whether something of this length still fits, with the reserve behind it."""
         return expected_s + reserve_s <= self.left_s

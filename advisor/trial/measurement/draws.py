@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from advisor.errors import RefusedError, TargetError
@@ -25,7 +25,7 @@ from advisor.portable.nested import tensors_of
 from advisor.portable.owners import is_of_library
 from advisor.portable.plan import StepPlan
 from advisor.portable.reached import globals_of, has_names, seen_by_workers
-from advisor.records import DataPrint, varying
+from advisor.records import BatchPrint, DataPrint, varying
 from advisor.runtime.loop import describe, loop_loader
 from advisor.target.entrypoint import one_line, user_frames
 from advisor.trial.measurement.data_prints import print_of
@@ -35,6 +35,9 @@ _DRAWN_AGAIN = 2
 _LIMIT_S = 10.0
 # Longest first look that is followed by a second. Seconds.
 _SECOND_LOOK_S = 2.0
+# Amounts added to a number that samples may depend on. Unitless: the next one, and one behind any threshold.
+_FURTHER_ON = (1, 10**6)
+_COUNTS = "a number that reading them changes; each worker would have its own"
 # Lines of a worker's traceback that are shown: the last two frames and the exception.
 _SHOWN_LINES = 7
 # Random places in a batch that a note names. A count.
@@ -127,6 +130,76 @@ def print_of_data(data: Any, batches: list[Any], seed: int, plan: StepPlan, *, t
         return DataPrint(probed)
     random_places, loose = varying(probed, tuple(print_of(batch) for batch in again))
     return DataPrint(probed, random=random_places, loose=loose)
+
+
+def state_problem(loader: Any) -> str:
+    """The program state that reading a sample changes, which a worker changes in its process only; empty if none."""
+    before, ends = _program_state(), list[tuple[AllHostDraws, dict[str, Any]]]()
+    started = time.perf_counter()
+    try:
+        for seed in (1, 2):  # of the same samples
+            with side_effects_undone(loader):
+                reseeded = _reseeded(loader, seed)
+                if reseeded is loader or time.perf_counter() - started > _SECOND_LOOK_S:
+                    return ""
+                _drawn(reseeded, 0, 1, plan=None, limit_s=_LIMIT_S, workers=0)
+                ends.append((AllHostDraws(), _program_state()))
+    except Exception:  # whatever reading the loader raises is told where its batches are used
+        return ""
+    (one, after), (other, _) = ends
+    changed = [name for name, value in after.items() if value != before[name]]
+    if torch.equal(one.of_torch, other.of_torch) or one.of_python == other.of_python:
+        changed.append("random seed")
+    if not changed:
+        return ""
+    return f"reading a sample changes the program's {' and '.join(changed)}; a worker would change only its own"
+
+
+def count_problem(loader: Any) -> str:
+    """The number on which samples depend and that reading them changes: each worker has its own. Empty for none."""
+    if isinstance(loader.dataset, IterableDataset):  # whose workers yield samples of their own
+        return ""
+    before = [(one, dict(vars(one))) for one in _with_attributes(loader)]
+    started = time.perf_counter()
+    try:
+        with side_effects_undone(loader):
+            expected = _first_print(loader)
+            counted = [(one, name, value) for one, held in before for name, value in _numbers_changed(one, held)]
+        if not counted or time.perf_counter() - started > _SECOND_LOOK_S:
+            return ""
+        with side_effects_undone(loader):
+            if _first_print(loader) != expected:  # by random numbers that no seed decides
+                return ""
+    except Exception:  # whatever reading the loader raises is told where its batches are used
+        return ""
+    decides = (
+        (one, name)
+        for one, name, value in counted
+        if time.perf_counter() - started < _LIMIT_S
+        and any(_is_other_with(loader, one, name, value + further, expected) for further in _FURTHER_ON)
+    )
+    return next((f"samples depend on {type(one).__name__}.{name}, {_COUNTS}" for one, name in decides), "")
+
+
+def _numbers_changed(one: Any, held: Mapping[str, Any]) -> Iterator[tuple[str, int | float]]:
+    return (
+        (name, value) for name, value in vars(one).items() if type(value) in (int, float) and value != held.get(name)
+    )
+
+
+def _is_other_with(loader: Any, one: Any, name: str, value: float, expected: BatchPrint) -> bool:
+    """Whether the first batch is another one, or fails, with this value of an attribute."""
+    with side_effects_undone(loader):
+        vars(one)[name] = value
+        try:
+            return _first_print(loader) != expected
+        except Exception:  # a position beyond the end, for one
+            return True
+
+
+def _first_print(loader: Any) -> BatchPrint:
+    [batch] = _drawn(loader, 0, 1, plan=None, limit_s=_LIMIT_S, workers=0)
+    return print_of(batch)
 
 
 def notes_on_data(data: DataPrint | None) -> list[str]:

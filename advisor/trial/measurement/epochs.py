@@ -101,10 +101,12 @@ def _asked_for(original: Any, loader: Any, seed: int) -> list[list[tuple[str, st
 
 
 def _read(loader: DataLoader[Any]) -> list[list[tuple[str, str]]]:
-    """The indices of some epochs, with what the dataset knew of each."""
+    """The indices of some epochs, with what the dataset knew of each; nothing where workers do not hear of it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return [list(itertools.chain.from_iterable(itertools.islice(loader, _MOST_BATCHES))) for _ in range(_EPOCHS)]
+        asked = [list(itertools.chain.from_iterable(itertools.islice(loader, _MOST_BATCHES))) for _ in range(_EPOCHS)]
+    left_its_workers = getattr(vars(loader).get("_get_iterator"), "alone", False)
+    return [[(index, "") for index, _ in one] for one in asked] if left_its_workers else asked
 
 
 def _flat(samples: Any) -> list[tuple[str, str]]:
