@@ -25,12 +25,12 @@ def _too_late(known: Known, candidate: Candidate, bench: Bench) -> str:
         return ENDED
     together = [runs[-1] for s, runs in known.judge.runs.items() if s.get(candidate.key) == candidate.value]
     if together:
-        failed = f"which failed: {together[-1].reason}"
-        came_to = "which were no better together" if any(run.measured for run in together) else failed
-        return f"it was tried with others only, {came_to}; {RAISE_BUDGET} alone"
+        failed = f"it failed beside others: {together[-1].reason}"
+        came_to = "it was no better beside others" if any(run.measured for run in together) else failed
+        return f"{came_to}; {RAISE_BUDGET} alone"
     needed_s = bench.expected_s(candidate.settings)
     if not bench.budget.allows(needed_s):
-        return f"it needs about {needed_s:.0f} s, more than the budget has left; {RAISE_BUDGET}"
+        return f"no time: it needs about {needed_s:.0f} s; {RAISE_BUDGET}"
     conflict = known.plan.catalog.conflict({**known.stack, **candidate.settings})
     if conflict:
         return f"it cannot be combined with the stack: {conflict}"

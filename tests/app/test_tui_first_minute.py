@@ -22,7 +22,8 @@ def test_the_plan_marks_what_is_done_what_runs_and_what_comes():
     state, seen = SessionState(), []
     for event in histories.whole():
         state.apply(event)
-        line = plan_text(state, 300.0).plain.split("\n")[0]
+        line, *sentence = plan_text(state, 300.0).plain.split("\n")
+        assert all(len(words) <= SMALL[0] - 2 for words in sentence), "one line on a narrow screen"
         if line and (not seen or seen[-1] != line):
             seen.append(line)
     assert seen[0].startswith("load ▶  baseline ·  leap ·  search ·  confirm ·   at most 5 min")
@@ -43,11 +44,19 @@ def test_the_plan_says_when_the_session_is_expected_to_end():
 
 
 async def test_the_plan_stands_on_the_overview_while_a_session_runs():
-    async def check(pilot, app, control) -> None:
-        assert "baseline ✓" in screen_text(app)
-        assert "▶" in screen_text(app)
+    """Panels that have nothing to tell yet do not stand in its way."""
 
-    await drive(histories.to_trials(), check, hold=True, size=SMALL)
+    async def check(pilot, app, control) -> None:
+        assert "baseline ▶" in screen_text(app)
+        assert "Workload" in screen_text(app)
+        assert "─ Baseline ─" not in screen_text(app)
+        for event in histories.to_trials()[len(histories.start()) :]:
+            app.post_event(event)
+        await settle(pilot)
+        assert "baseline ✓" in screen_text(app)
+        assert "─ Baseline ─" in screen_text(app)
+
+    await drive(histories.start(), check, hold=True, size=SMALL)
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,16 @@ def test_the_toast_of_the_stack_says_what_it_saves() -> None:
     assert toast.text == "saves 66 % of the memory at 0.941x (0.936–0.946) the speed"
 
 
+async def test_there_is_no_plot_in_the_place_of_a_list_that_is_empty() -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press("4")
+        await settle(pilot)
+        assert "Recommendations appear here" in screen_text(app)
+        assert "p Plot" not in screen_text(app)
+
+    await drive([event for event in histories.to_trials() if not isinstance(event, events.Ranked)], check, hold=True)
+
+
 @pytest.mark.parametrize("size", SIZES)
 async def test_the_plot_and_its_front_are_on_the_screen(size) -> None:
     async def check(pilot, app, control) -> None:

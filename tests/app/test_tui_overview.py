@@ -21,7 +21,7 @@ from advisor.records import (
 )
 from advisor.report.figures import gpu_sentence
 from advisor.tui.views.overview import OverviewView
-from advisor.tui.views.overview_facts import baseline_facts, clock_facts, source_facts, workload_facts
+from advisor.tui.views.overview_facts import baseline_facts, clock_facts, note_lines, source_facts, workload_facts
 from advisor.tui.views.profile_text import roof_before_and_after
 from advisor.tui.views.readings import cpu_text, energy_text, readings_text
 from advisor.tui.widgets.picture_panel import PicturePanel
@@ -155,3 +155,13 @@ def test_energy_is_compared_where_both_are_known() -> None:
     assert energy_text(less, histories.BASELINE).plain == "248 mJ → 1.60 J a sample (6.5x as much)"
     assert energy_text(less, histories.CPU_BASELINE).plain == "1.60 J a sample"
     assert energy_text(histories.BATCH.result, histories.BASELINE) is None
+
+
+def test_a_remark_on_the_workload_is_told_once() -> None:
+    state = SessionState.of(histories.whole())
+    workload = replace(state.facts.workload, notes=("made-up batches",))
+    state.facts = replace(state.facts, workload=workload)
+    assert ("Note", "made-up batches") in note_lines(state, state.goal, 300.0)
+    state.baseline = replace(state.baseline, result=replace(state.baseline.result, notes=workload.notes))
+    assert ("Note", "made-up batches") in baseline_facts(state.baseline, state.facts)
+    assert ("Note", "made-up batches") not in note_lines(state, state.goal, 300.0)

@@ -244,11 +244,11 @@ def test_a_huge_interval_fits_the_column_of_effects() -> None:
 
 def test_a_reason_that_more_time_takes_away_names_the_key() -> None:
     state = SessionState.of(histories.whole())
-    reason = f"it needs about 17 s, more than the budget has left; {RAISE_BUDGET}"
+    reason = f"no time: it needs about 17 s; {RAISE_BUDGET}"
     late = histories.failed("tf32", "precision.float32_matmul", "medium", Outcome.SKIPPED, reason)
     state.apply(events.TrialMeasured(late))
     row = next(row for row in build_rows(state) if row.key == late.candidate.name)
-    assert row.cells["effect"].plain == "it needs about 17 s, more than the budget has left; R tries it"
+    assert row.cells["effect"].plain == "no time: it needs about 17 s; R tries it"
 
 
 def test_a_setting_that_slows_the_stack_adds_nothing() -> None:

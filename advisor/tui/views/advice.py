@@ -225,7 +225,7 @@ class AdviceView(DecidingView):
         """A decision that is taken already cannot be taken again."""
         item = self.chosen
         if name == "plot":
-            return bool(self.pictures)
+            return item is not None and bool(self.pictures)
         if name == "undo":
             return self.context.can_undo
         if name in ("step", "leave_detail"):

@@ -205,9 +205,9 @@ def _effect(record: TrialRecord) -> Content:
 def _how(record: TrialRecord) -> list[Fact]:
     comparison = record.comparison
     if not record.alone:
-        others = len(record.settings) - 1
-        told = "measured with it and without it" if comparison else "not measured without it yet"
-        return [("", Content.styled(f"on {counted(others, 'other setting')}: {told}", DIM))]
+        others = counted(len(record.settings) - 1, "other setting")
+        told = "measured with and without it" if comparison else "not measured without it"
+        return [("", Content.styled(f"{told}, beside {others}", DIM))]
     if comparison is None:
         return []
     alone: list[Fact] = [("Alone", ratio(comparison))] if record.contribution else []

@@ -77,9 +77,8 @@ def _pending(stack: StackRecord, state: SessionState) -> Content:
 
 def _of_the_stack(stack: StackRecord, state: SessionState) -> Content:
     """The result first, then its cost, then its use."""
-    so_far = "" if state.finished else " so far"
     turns = IN_TURN if stack.comparison and stack.comparison.is_open else "confirmed"
-    sure = turns if stack.confirmed else f"{MEASURED_ONCE}{so_far}, not confirmed"
+    sure = turns if stack.confirmed else f"{MEASURED_ONCE}, not confirmed{'' if state.finished else ' yet'}"
     helps = stack_helps(state)
     first = Content.assemble((_result(stack, state), "bold $success" if helps else _PROBLEM), f", {sure}")
     if _is_speed(state) and stack.comparison and stack.comparison.verdict is not Verdict.NO_DIFFERENCE:
@@ -146,11 +145,10 @@ def _more_time(state: SessionState) -> list[Content]:
     """A line on the use of more time, and on where the rest is explained; nothing before the end."""
     if state.finished is None:
         return []
-    missed = count_untried(state)
-    told = "All that applies was tried; 3 shows each trial, and why the rest was not"
-    if missed:
-        told = f"{counted(missed, 'candidate')} had no time: R tries them; 3 shows each trial, and why not"
-    return [Content.styled(told, DIM)]
+    if missed := count_untried(state):
+        return [Content(f"{counted(missed, 'candidate')} had no time: R tries them; 3 shows each trial, and why not")]
+    all_tried = "All that applies was tried; 3 shows each trial, and why the rest was not"
+    return [Content.styled(all_tried if candidates_tried(state) else "3 shows why", DIM)]
 
 
 def _roof(state: SessionState) -> list[Content]:
@@ -205,8 +203,8 @@ def _in_the_middle(state: SessionState) -> Content:
 
 # What to do where nothing could be judged; the cause is told first.
 _NEXT = {
-    Cause.NOT_TRIED: "R tries the candidates, for as long again; a larger --budget does the same. Key 3 says why.",
-    Cause.ALL_FAILED: "Key 3 shows the reason of each, and l there its log.",
+    Cause.NOT_TRIED: "",
+    Cause.ALL_FAILED: "Key 3, then l, shows the log of a trial.",
     Cause.TOO_NOISY: "End other programs and run again, or give it more time: key + adds a minute.",
 }
 
@@ -214,9 +212,7 @@ _NEXT = {
 def _at_the_end(state: SessionState) -> Content:
     """Nothing helped: whether that is a result, or nothing could be judged."""
     found, missed = no_result(state), count_untried(state)
-    if found.cause in _NEXT:
-        return _two(found.sentence, _NEXT[found.cause], _PROBLEM)
-    if missed:
-        rest = f"{missed} more could not be tried: R tries them, for as long again. Key 3 says why."
-        return _two(found.sentence, rest, _PROBLEM)
-    return _two(found.sentence, "Your settings are good as they are; key 3 shows each trial.")
+    style = _PROBLEM if missed or found.cause in _NEXT else "bold"
+    then = _NEXT.get(found.cause, "" if missed else "Your settings are good as they are.")
+    lines = [Content.styled(found.sentence, style), *([Content(then)] if then else []), *_more_time(state)]
+    return Content("\n").join(lines)

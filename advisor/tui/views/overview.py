@@ -12,7 +12,6 @@ from advisor.report.evidence import clock_sentences
 from advisor.report.pictures import all_reduce_chart
 from advisor.report.waterfall import waterfall_chart
 from advisor.tui.context import Context
-from advisor.tui.text import waiting_text
 from advisor.tui.views.base import View
 from advisor.tui.views.headline import headline
 from advisor.tui.views.overview_facts import (
@@ -33,8 +32,6 @@ from advisor.tui.widgets.fact_list import Fact, FactList
 from advisor.tui.widgets.picture_panel import Picture, PicturePanel
 
 _BROAD = 100
-_AFTER_LOADING = "Your present settings are timed once the model is loaded."
-_WORKLOAD = "The model is described once its baseline has been measured."
 _OVERLAP = "they overlap: each bar runs from the stack without it to the stack"
 
 
@@ -57,7 +54,7 @@ class OverviewView(View):
                 panel.border_title = "What each setting adds"
                 yield Static(id="waterfall", markup=False)
             with Horizontal(id="overview-columns"):
-                with Vertical(classes="column"):
+                with Vertical(classes="column", id="measured"):
                     yield _panel("Baseline", FactList(id="baseline"))
                     yield _panel("Workload", FactList(id="workload"))
                 with Vertical(classes="column"):
@@ -74,11 +71,11 @@ class OverviewView(View):
         show_text(self.query_one("#headline", Static), headline(state, self.context.kept_trials))
         show_titles(self.query_one("#headline"), "Result", what_is_measured(state.facts))
         self._show_waterfall()
-        waiting = _AFTER_LOADING if state.is_loading else "The baseline is being measured…"
-        self._show_panel("#baseline", baseline_facts(state.baseline, state.facts), waiting)
-        self._show_panel("#workload", workload_facts(state.facts, self.context.defaults), _WORKLOAD)
+        _show_or_hide(self.query_one("#baseline", FactList), baseline_facts(state.baseline, state.facts))
+        _show_or_hide(self.query_one("#workload", FactList), workload_facts(state.facts, self.context.defaults))
+        self.query_one("#measured").display = bool(state.facts or state.baseline)
         machine = hardware_facts(state.hardware, self.context.device_uuid, short=self.width < _BROAD)
-        self._show_panel("#hardware", machine, "The machine is inspected…")
+        _show_or_hide(self.query_one("#hardware", FactList), machine)
         self._show_all_reduce()
         self.query_one("#notes", FactList).show(note_lines(state, self.context.request.goal, self.context.budget_s))
         self._show_clocks(clock_check(state.facts))
@@ -98,9 +95,6 @@ class OverviewView(View):
         panel.show([Picture(plot)] if plot else [])
         if plot and not panel.is_open:
             panel.go_on()
-
-    def _show_panel(self, panel: str, facts: list[Fact], waiting: str) -> None:
-        self.query_one(panel, FactList).show(facts, waiting_text(self.context.state, waiting))
 
     def _show_waterfall(self) -> None:
         panel = self.query_one("#waterfall-panel")

@@ -214,8 +214,9 @@ def note_lines(state: SessionState, goal: Goal, budget_s: float) -> list[Fact]:
     rows: list[Fact] = [("Goal", _goal_text(goal, budget_s))]
     if state.stack and state.stack.dropped:
         rows += [("Dropped", f"{name}: {reason}") for name, reason in state.stack.dropped.items()]
+    told = state.baseline.result.notes if state.baseline else ()
     remarks = state.facts.workload.notes if state.facts else ()
-    rows += [("Note", note) for note in remarks]
+    rows += [("Note", note) for note in remarks if note not in told]
     styles = {"warning": "$warning", "error": "$error"}
     latest = state.messages[-_MOST_MESSAGES:]
     rows += [("Said", Content.styled(said.text, styles.get(said.severity, ""))) for said in latest]
@@ -263,9 +264,9 @@ _STEP_OF = {
 }
 _TEACHES = {
     "load": "Your model is loaded in a process of its own; nothing of yours is changed.",
-    "baseline": "Your present settings are timed first: every speed-up is against this baseline.",
-    "leap": "The settings that usually win are tried together first, since effects do not add up.",
-    "search": "Settings are added, left out and swapped, the best expected gain for its time first.",
+    "baseline": "Your present settings are timed first: every speed-up is against them.",
+    "leap": "Settings that usually win are tried together, since effects do not add up.",
+    "search": "Settings are added, left out and swapped, the most promising first.",
     "confirm": "The best stack and the baseline take turns, so that drift cancels.",
 }
 

@@ -23,26 +23,24 @@ class FactList(Widget):
 
     def __init__(
         self,
-        empty: str = "",
         *,
         label_width: int = 10,
         label_style: str = LABEL,
         id: str | None = None,  # noqa: A002
     ) -> None:
         super().__init__(id=id)
-        self._empty = empty
+        self._empty = ""
         self._label_width = label_width
         self._label_style = label_style
         self._facts: tuple[Fact, ...] = ()
 
-    def show(self, facts: Sequence[Fact], empty: str | None = None) -> None:
+    def show(self, facts: Sequence[Fact], empty: str = "") -> None:
         """Replace the facts, and the sentence that stands for them where there are none.
 
         User text may stand in a value as a plain string: it is taken literally.
         """
-        sentence = self._empty if empty is None else empty
-        if not look_same(tuple(facts), self._facts) or sentence != self._empty:
-            self._facts, self._empty = tuple(facts), sentence
+        if not look_same(tuple(facts), self._facts) or empty != self._empty:
+            self._facts, self._empty = tuple(facts), empty
             self.refresh(layout=True)
 
     @property
