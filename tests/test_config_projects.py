@@ -268,13 +268,19 @@ def test_names_that_mean_one_thing_in_a_plain_config(text, settings, expected):
         ("num_workers: !env WORKERS\n", {"data.num_workers": 4}),
         ("model: {micro_batch_size: 4, global_batch_size: 8}\n", {"data.batch_size": 64}),
         ("grad_accum: 2\nrun:\n  batch-size: 4\n  total-batch-size: 8\n", {"step.accumulate": 4}),
+        # NeMo refuses another number than 1: it accumulates until the total is reached
+        (
+            "trainer: {accumulate_grad_batches: 1, precision: 16, log_every_n_steps: 1}\n"
+            "model: {micro_batch_size: 4, global_batch_size: 8}\n",
+            {"step.accumulate": 2},
+        ),
     ],
 )
 def test_names_that_may_mean_something_else_stay(text, settings):
     current = {"precision.autocast": "none", "compile.mode": "none"}
     patch = patched(text, Wanted(settings, current))
     assert patch.text.startswith(text)
-    assert patch.added == settings
+    assert {**patch.added, **patch.rest} == settings
 
 
 @pytest.mark.parametrize(

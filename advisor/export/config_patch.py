@@ -17,7 +17,7 @@ from typing import Any
 from advisor.errors import UsageError
 from advisor.export.configs.document import Document, Path, Scalar, at, resolved
 from advisor.export.configs.kinds import home_of, kind_of, names_classes, refuses_new_names
-from advisor.export.configs.names import entries_for, in_the_words_of, switched
+from advisor.export.configs.names import MAKE_A_TOTAL, divides_a_total, entries_for, in_the_words_of, switched
 from advisor.export.configs.nodes import phrases as phrases_of_nodes
 from advisor.export.configs.toml_document import TomlDocument
 from advisor.export.configs.words import PERSISTENT, PREFETCH, WORKERS, Config, Entry, Phrase, words_of
@@ -197,7 +197,9 @@ def _phrases(document: Document, wanted: Wanted, kind: ConfigKind) -> list[Phras
         wanted.gpus,
         wanted.machines,
     )
-    return [*words_of(kind)(config), *phrases_of_nodes(config)]
+    phrases = [*words_of(kind)(config), *phrases_of_nodes(config)]
+    follow = MAKE_A_TOTAL if divides_a_total(document.tree) else ()
+    return [phrase for phrase in phrases if not set(phrase.keys) & set(follow)]
 
 
 def _rest(writer: _Writer, wanted: Wanted) -> dict[str, Value]:

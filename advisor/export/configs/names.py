@@ -30,7 +30,7 @@ _NAMES: Mapping[str, str] = {
     "backends.deterministic": "deterministic",
 }
 # Settings whose product is a total of samples to an update, and names of that total.
-_MAKE_A_TOTAL = ("data.batch_size", "step.accumulate")
+MAKE_A_TOTAL = ("data.batch_size", "step.accumulate")
 _TOTALS = frozenset({"global_batch_size", "total_batch_size", "effective_batch_size"})
 # Names of booleans, and the values of the setting for true and false.
 _SWITCHES: Mapping[str, tuple[tuple[str, Value, Value], ...]] = {
@@ -91,13 +91,17 @@ def entries_for(
         return ()
     path = found[0]
     said = _said(key, value, path, at(tree, path), current, exact=bool(exact))
-    if said is None or (key in _MAKE_A_TOTAL and not exact and any(_divides_a_total(node) for _, node in walk(tree))):
+    if said is None or (key in MAKE_A_TOTAL and not exact and divides_a_total(tree)):
         return ()
     return (Entry(path, said),)
 
 
-def _divides_a_total(node: object) -> bool:
+def divides_a_total(tree: Mapping[str, Any]) -> bool:
     """Whether a mapping has a total of samples to an update beside those to a batch: one follows from the other."""
+    return any(_has_total_and_part(node) for _, node in walk(tree))
+
+
+def _has_total_and_part(node: object) -> bool:
     names = {_WITHIN_A_NAME.sub("_", name).lower() for name in node} if isinstance(node, dict) else set()
     return not names.isdisjoint(_TOTALS) and not names.isdisjoint({"batch_size", "micro_batch_size"})
 
