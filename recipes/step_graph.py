@@ -12,27 +12,34 @@ number.
 
 When it does not
 ----------------
-When the kernels are long enough to hide their launches, a replay gains nothing. The step must have fixed shapes and
-must not make the host wait: no `.item()`, no branching on a tensor's value, no batch that is smaller than the others
-(use `drop_last=True`). Where only the loss does such things, as one that matches boxes or reads lengths, `around_loss`
-records the model's forward and backward pass in two graphs and runs the loss between them. The graph keeps memory of
-its own, so the reserved memory grows. The step of `train_step` copies learning rates in before each replay, so
-schedules work; when another number changes that the model or the loss reads, or a tensor is replaced, it records anew.
-A step that keeps a state in an attribute from one call to the next, decides by random numbers of the host, reads a
-file, takes values one after another from an iterator, gets sparse batches or writes into its batch is not recorded.
-What a step leaves in attributes and dictionaries for the loop to read, a replay leaves there too. What a step makes of
-Python's numbers and sends to the GPU, as `torch.tensor([1.0, 2.0], device=x.device)` does, is kept there; a recording
-fails where these numbers differ from step to step. Under float16 the gradient scaler asks the host, so the update stays
-outside the recording. A step of your own is recorded whole, several optimizers and all, once two of its first calls
-were seen to do the same; one that reads a result (`.item()`), copies other tensors between the host and the GPU, draws
-numbers on the host or counts its calls is left as it is, with the reason. In a recording of your own, Python numbers
-are frozen, the learning rate among them.
+When the kernels are long enough to hide their launches, a replay gains nothing. The graph keeps memory of its own, so
+the reserved memory grows. The step must have fixed shapes and must not make the host wait: no `.item()`, no branching
+on a tensor's value, no batch that is smaller than the others (use `drop_last=True`). Where only the loss does such
+things, as one that matches boxes or reads lengths, `around_loss` records the model's forward and backward pass in two
+graphs and runs the loss between them.
+
+What the step of `train_step` does about values that are no part of a graph:
+
+- It copies learning rates in before each replay, so schedules work. When another number changes that the model or the
+  loss reads, or a tensor is replaced, it records anew.
+- What a step leaves in attributes and dictionaries for the loop to read, a replay leaves there too.
+- What a step makes of Python's numbers and sends to the GPU, as `torch.tensor([1.0, 2.0], device=x.device)` does, is
+  kept there. A recording fails where these numbers differ from step to step.
+- Under float16 the gradient scaler asks the host, so the update stays outside the recording.
+- A step is not recorded, and a warning says why, where it keeps a state in an attribute from one call to the next,
+  decides by random numbers of the host, reads a file, takes values from an iterator, gets sparse batches or writes into
+  its batch.
+
+A step of your own is recorded whole, several optimizers and all, once two of its first calls were seen to do the same.
+One that reads a result (`.item()`), copies other tensors between the host and the GPU, draws numbers on the host or
+counts its calls is left as it is, with the reason. In a recording that you write yourself, Python numbers are frozen,
+the learning rate among them.
 
 Numerics
 --------
-exact in inference: the same kernels run in the same order. close in training: with SGD it is exact too, but Adam and
-AdamW keep their step count and learning rate on the device in a recorded step, and there the bias corrections are
-rounded in float32, where the host computes them in double precision.
+exact in inference: the same kernels run in the same order. close in training: exact with SGD, but Adam and AdamW keep
+their step count and learning rate on the device in a recorded step. There the bias corrections are rounded in float32;
+the host computes them in double precision.
 
 References
 ----------

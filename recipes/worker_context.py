@@ -14,11 +14,11 @@ server or a fresh interpreter has its own dataset and nothing else.
 When it does not
 ----------------
 In the steady state workers do the same work however they were started: expect no difference, except in memory. Fork
-starts fastest. It copies a process that already has threads and CUDA, though: a lock that a thread held stays locked
-for ever in the worker, an operation on several threads waits for those of the trainer, which are not there (so
-`worker_threads` does not go with it), and CUDA cannot be used there at all. The others import the program anew in
-every worker, which takes seconds, and send the dataset there by pickling: every part of it must be picklable, and a
-large one is copied.
+starts fastest, but it copies a process that already has threads and CUDA. A lock that a thread held stays locked for
+ever in the worker. An operation on several threads waits for those of the trainer, which are not there, so
+`worker_threads` does not go with it. CUDA cannot be used there at all. The others import the program anew in every
+worker, which takes seconds, and send the dataset there by pickling: every part of it must be picklable, and a large one
+is copied.
 
 Numerics
 --------

@@ -1,9 +1,9 @@
 """Functions that trials run and exported files contain word for word, so that both do the same.
 
-The modules here import torch when they are imported, so others import them inside functions. They name everything as
-``torch.x.y`` or import names from modules, for an exported file has ``torch`` imported already and contains most of
-them inside a function (what a DataLoader's workers need stands at its top level); they use no other module of this
-package but each other.
+The modules here import torch when they are imported, so others import them inside functions. They use no other module
+of this package but each other. They name everything as ``torch.x.y`` or import names from modules: an exported file has
+``torch`` imported already, and contains most of them inside a function. What a DataLoader's workers need stands at its
+top level.
 """
 
 from __future__ import annotations

@@ -29,13 +29,15 @@ def splitter(
 ) -> Callable[[Any], SplitBatch]:
     """The splitter of this model's batches.
 
-    A mapping becomes keyword arguments, less a target that the model does not take, or that is wanted apart and the
-    model can do without; an object that has all of several inputs as attributes, such as a batch of graphs, becomes
-    keyword arguments too; of a tuple or list the last element is the target when ``with_target``, or when the model's
-    ``forward`` takes fewer inputs than the batch has; anything else is the one input. The inputs beside a target may be
-    a mapping of the model's keywords, or, when ``with_target``, a tuple or list of its inputs. ``with_labels``: the
-    model gets what it takes of the labels, as one that computes its own loss. ``target_name``: the loss's own name for
-    its target; what a mapping has under that name is it.
+    - A mapping becomes keyword arguments. A target among them is left out where the model does not take it, or can do
+      without it and it is wanted apart. ``target_name`` is the loss's own name for the target in a mapping.
+    - An object that has all of several inputs as attributes, such as a batch of graphs, becomes keyword arguments too.
+    - The last element of a tuple or a list is the target when ``with_target``, or when the model's ``forward`` takes
+      fewer inputs than the batch has. The inputs beside it may be a mapping of the model's keywords or, when
+      ``with_target``, a tuple or list of its inputs.
+    - Anything else is the one input.
+
+    ``with_labels``: the model gets what it takes of the labels, as one that computes its own loss.
     """
     accepted = positional_count(model, with_labels=with_labels)
     keywords, required = keyword_inputs(model), required_keywords(model)

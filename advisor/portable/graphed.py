@@ -49,18 +49,24 @@ GRADIENT = operator.attrgetter("grad")
 class GraphedStep:
     """A step that is captured in a CUDA graph on its fourth call and replayed from then on.
 
-    The first calls run eagerly on a side stream and are steps like any other; in the last of them, and in all where
-    blocks are compiled, the forward pass goes the way that it goes in a capture. Each replay computes with the present
-    learning rates. Before it, what a graph cannot follow is compared with what was captured: the batch's structure,
-    shapes, types and Python values; the layers, their modes and hooks; the parameters and which of them are trained;
-    the values and objects that the model and the loss read (``watching.py`` says which are found); the optimizer's
-    other options and its state. Where that changed, the step runs eagerly and is captured again once it has settled. A
-    batch that differs once, such as a short last one, runs eagerly between replays. Where options other than the
-    learning rate change again and again, where the optimizer's step needs the host, and where gradients are scaled, the
-    update stays outside the graph. A step in which something changes each time, that decides by random numbers of the
-    host, or that writes into its batch goes on eagerly, with a warning that says why. Tensors that a step makes on the
-    host of Python's numbers are held on the device (``made_on_host.py``). Raises what a capture raises, as where the
-    host reads a result, and where these numbers differ from step to step.
+    The first calls run eagerly on a side stream and are steps like any other. In the last of them, and in all where
+    blocks are compiled, the forward pass goes the way that it goes in a capture. Tensors that a step makes on the host
+    of Python's numbers are held on the device (``made_on_host.py``).
+
+    Each replay computes with the present learning rates. Before it, what a graph cannot follow is compared with what
+    was captured:
+
+    - the batch's structure, shapes, types and Python values;
+    - the layers, their modes and hooks; the parameters, and which of them are trained;
+    - the values and objects that the model and the loss read (``watching.py`` says which are found);
+    - the optimizer's other options and its state.
+
+    Where one changed, the step runs eagerly, and is captured again once it has settled. A batch that differs once, such
+    as a short last one, runs eagerly between replays. The update stays outside the graph where the optimizer's step
+    needs the host, where gradients are scaled, and where options other than the learning rate change again and again.
+    A step goes on eagerly for good, with a warning that says why, where something changes each time, where it decides
+    by random numbers of the host, and where it writes into its batch. Raises what a capture raises: the host reads a
+    result, or numbers for tensors differ from step to step.
     """
 
     def __init__(self, step: TrainStep | InferStep, graph: Any = None) -> None:

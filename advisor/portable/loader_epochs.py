@@ -38,9 +38,9 @@ DRAWS_EARLIER = (
 class IteratorsOf:
     """Makes the iterators of a loader with workers that were added, or that live on, so that they are as its owner's.
 
-    A loader without workers asks its sampler for one iterator in each epoch, when the first batch is asked for, and
-    PyTorch's loader with workers for two, at once: a sampler that counts epochs would skip every other one, and two
-    loaders that are read side by side would shuffle in another way. ``once`` has workers do as without them.
+    A loader without workers asks its sampler for one iterator in each epoch, when the first batch is asked for.
+    PyTorch's loader with workers asks for two, at once: a sampler that counts epochs would skip every other one, and
+    two loaders that are read side by side would shuffle in another way. ``once`` has workers do as without them.
 
     ``lives_on``: the workers were made to live on from epoch to epoch. A loader that starts an iterator for each epoch
     draws a random number each time, on which all later ones depend: the shuffling of the next epoch, dropout. It hears

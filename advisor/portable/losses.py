@@ -339,9 +339,13 @@ def describe_loss(loss: Callable[..., Any] | None) -> str:
 def default_loss(output: Any, target: Any) -> torch.Tensor:
     """The loss of a workload that brings none.
 
-    The model's own when its output has one (Hugging Face), is one, is a mapping of several, or begins with one, or has
-    one anywhere where the model took the whole batch; cross-entropy for whole-number targets; mean squared error for
-    targets of the output's shape; else the mean square of the outputs, which exercises the same backward pass.
+    The first of these that fits:
+
+    - the model's own, where its output has one (Hugging Face), is one, is a mapping of several or begins with one, or
+      where the model took the whole batch and one is anywhere in the output;
+    - cross-entropy for whole-number targets;
+    - the mean squared error for targets of the output's shape;
+    - the mean square of the outputs, which exercises the same backward pass.
     """
     own = loss_of_its_own(output, whole_batch=isinstance(target, tuple | list))
     if own is not None:

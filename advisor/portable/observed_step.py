@@ -37,8 +37,8 @@ class ObservedStep(TorchDispatchMode):
     tensors that were there before the step and that it reads, by their addresses; those of ``batch`` are left out.
     ``numbers`` are those of one element on the host, with their values, which a graph would keep. ``problem`` says what
     a CUDA graph cannot repeat; empty where nothing was found. ``leaves`` are the tensors with gradients.
-    ``sends_made`` tells whether an operator may send a tensor of the host, as one that is made of numbers in the code;
-    ``sends`` says where the first one was sent, and ``sent`` may be given the values of all of them, to be compared.
+    ``sends_made`` tells whether an operator may send a tensor of the host, as one that is made of numbers in the code.
+    ``sends`` says where the first one was sent. ``sent`` may be given the values of all of them, to be compared.
     """
 
     supports_higher_order_operators = True

@@ -80,18 +80,18 @@ class Tuning:
     def prepare(self, *objects: Any) -> Any:
         """Apply the settings to models, optimizers and DataLoaders, and return all objects in the order given.
 
-        The order and the meaning are those of Accelerate's ``prepare``: any number of each, but one model at least;
-        what settings are not about comes back as it is, and one object comes back bare. Models and optimizers are
-        changed in place and stay the same objects, with their hooks, so schedulers made before or after work on.
+        The order and the meaning are those of Accelerate's ``prepare``. It takes any number of each, but one model at
+        least. One object comes back bare, and what settings are not about comes back as it is. Models and optimizers
+        are changed in place and stay the same objects, with their hooks, so schedulers made before or after work on.
         State dicts keep the names and the values of a plain loop. Each optimizer goes with the model whose parameters
         it holds; with an optimizer all models are prepared for training. The first loader is the one that trains: the
         others keep their batch size. A setting that cannot be shown to do the same for an object is left out for it
         with a warning. Models stay on their devices.
 
         Settings for several GPUs apply in processes that torchrun started, and leave one device alone with a warning
-        elsewhere. There the process group is joined, each model is moved to the GPU of its process and exchanges
-        gradients when it is called in training, and the first loader gives each process its part of every batch: its
-        batch size is that of all processes together. The other loaders stay whole.
+        elsewhere. There the process group is joined, and each model is moved to the GPU of its process and exchanges
+        gradients when it is called in training. The first loader gives each process its part of every batch: its batch
+        size is that of all processes together. The other loaders stay whole.
         """
         given = Given.of(objects)
         if not given.models and (given.optimizers or not given.loaders or not self._prepared):
@@ -170,15 +170,17 @@ class Tuning:
 
         ``loss`` is ``loss(model, batch)``, ``loss(output, target)`` or ``loss(output)``; ``clip_grad`` is the norm that
         gradients are clipped to before the update. Pass what ``prepare`` returned. A model that is not in training mode
-        is put into it now, once; afterwards the mode is the loop's: one that validates in between switches with
+        is put into it now, once. Afterwards the mode is the loop's: one that validates in between switches with
         ``eval()`` and ``train()``, or evaluates with the step of ``infer``, which leaves the mode as it is.
 
         The step's ``scaler`` is the gradient scaler of float16 training, None without one. Its ``state_dict()`` and
         ``load_state_dict()`` hold what a checkpoint needs beside the model and the optimizer: the scaler's state, and
-        how many batches of an update are in. A step in a CUDA graph notices what changes between calls and runs eagerly
-        or captures anew (:class:`~advisor.portable.graphed.GraphedStep`); Python numbers that lie deeper in installed
-        packages than the functions called are not seen: keep such a number in a tensor and change it in place. It
-        copies a batch in pinned memory while the host goes on: do not fill that memory anew before the device is done.
+        how many batches of an update are in.
+
+        A step in a CUDA graph notices what changes between calls, and runs eagerly or captures anew then
+        (:class:`~advisor.portable.graphed.GraphedStep`). It does not see Python numbers that lie deeper in installed
+        packages than the functions called: keep such a number in a tensor and change it in place. It copies a batch in
+        pinned memory while the host goes on: do not fill that memory anew before the device is done.
         """
         plan = self._plan_of(model)
         if plan.mode is not Mode.TRAIN:

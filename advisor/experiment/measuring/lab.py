@@ -278,9 +278,9 @@ def compiles_anew(bench: Bench, settings: Settings) -> bool:
 def may_compile_beside(bench: Bench, known: Known, settings: Mapping[str, Value]) -> bool:
     """Whether settings may be compiled beside others: there are cores and memory, and nothing is timed for them.
 
-    What compiles for longer than usual chooses among many kernels by timing them, as some libraries do. (Otherwise
-    the compiler times a few when they run first; what it finds ahead, beside another, is not kept.) A target that
-    each trial builds for itself, since building it uses CUDA or threads, may not be one to build twice at a time.
+    What compiles for longer than usual chooses among many kernels by timing them, as some libraries do; otherwise the
+    compiler times only a few, when they first run. What it finds beside another is not kept. Where each trial builds
+    the target for itself, since that uses CUDA or threads, two builds at a time may not be possible.
     """
     facts, peak = known.plan.facts, known.judge.baseline.peak_reserved_bytes or 0
     if not facts.on_cuda or facts.hardware.host.usable_cores < _CORES_FOR_TWO or bench.builds_anew:

@@ -70,17 +70,20 @@ class Where:
 class Seen:
     """The observations of a script.
 
-    ``batch`` is the one that the step used, of ``loader``; ``handed_out`` are its tensors with the number of writes
-    to each when the loop got it; ``reads`` are the places that it was read from, up the stack, ``iterators`` all
-    that the script made. ``frames`` is the stack at the first update, innermost first, and ``round`` what came up
-    to the last. ``clip_norm`` is what the norm of the gradients was clipped to, ``changes_gradients`` that they
-    were made, clipped or changed in another way, ``changes_weights`` that what follows the update changed what that
-    had trained. ``by_hand``: the weights changed between two backward passes, and no optimizer made an update;
-    ``frames`` is the stack at the second. ``fitted`` is what a library's trainer was asked to train. ``casts`` is
-    the type of autocast around a module, also inside another. ``goes_backward``: gradients were computed at some
-    time. ``calls_in_threads``: a module was called beside the main thread. ``starts_processes``: other processes
-    were started, or forked; ``trains_elsewhere``: one of them came to an update. ``goes_on``: it was left while it
-    predicted, without an end in sight.
+    The data: ``batch`` is the one that the step used, of ``loader``. ``handed_out`` are its tensors with the number of
+    writes to each when the loop got it. ``reads`` are the places that it was read from, up the stack. ``iterators`` are
+    all that the script made.
+
+    The step: ``frames`` is the stack at the first update, innermost first, and ``round`` what came up to the last.
+    ``clip_norm`` is what the norm of the gradients was clipped to. ``changes_gradients``: they were made, clipped or
+    changed in another way. ``changes_weights``: what follows the update changed what that had trained. ``by_hand``: the
+    weights changed between two backward passes, and no optimizer made an update; ``frames`` is the stack at the second.
+    ``casts`` is the type of autocast around a module, also inside another. ``goes_backward``: gradients were computed
+    at some time.
+
+    The script: ``fitted`` is what a library's trainer was asked to train. ``calls_in_threads``: a module was called
+    beside the main thread. ``starts_processes``: other processes were started, or forked. ``trains_elsewhere``: one of
+    them came to an update. ``goes_on``: it was left while it predicted, without an end in sight.
     """
 
     loader: Any = None

@@ -183,11 +183,17 @@ def tensor_core_share(kernels: Iterable[tuple[str, float]]) -> float | None:
 def uses_tensor_cores(kernel: str) -> bool:
     """Whether a kernel's name says that it multiplies on tensor cores.
 
-    Names that say so: ``nvjet`` (cuBLASLt); an instruction (``hmma``, ``imma``, ``wgmma``) or its shape (``s884``,
-    ``s1688``, ``s16816``) in cuBLAS, cuDNN and CUTLASS; ``tensorop``; an ``xmma`` kernel with ``tensor16x8x16`` or
-    ``warpgroupsize``; the main kernels of FlashAttention, of cuDNN's attention, and of PyTorch's memory-efficient
-    attention where the architecture has cores for the type. ``simt`` and ``ffma`` say the opposite. A kernel that
-    Triton generated tells nothing by its name and counts as one without.
+    These names say so:
+
+    - ``nvjet`` (cuBLASLt) and ``tensorop``;
+    - an instruction (``hmma``, ``imma``, ``wgmma``) or its shape (``s884``, ``s1688``, ``s16816``) in cuBLAS, cuDNN and
+      CUTLASS;
+    - an ``xmma`` kernel with ``tensor16x8x16`` or ``warpgroupsize``;
+    - the main kernels of FlashAttention, of cuDNN's attention, and of PyTorch's memory-efficient attention where the
+      architecture has cores for the type.
+
+    ``simt`` and ``ffma`` say the opposite. A kernel that Triton generated tells nothing by its name and counts as one
+    without.
     """
     return _TENSOR_CORES.search(kernel) is not None and _NO_TENSOR_CORES.search(kernel) is None
 
