@@ -200,6 +200,53 @@ def test_texts_of_an_encoder_with_fewer_tokens_than_its_decoder(transformers):
     one_step(loop)
 
 
+OF_A_LLAMA = {"model_type": "llama", **SMALL_TEXT, "num_key_value_heads": 2}
+OF_AN_IMAGE = {**SMALL, "image_size": 28, "patch_size": 14}
+QWEN2_VL = {**SMALL_TEXT, "model_type": "qwen2_vl_text", "num_key_value_heads": 2}
+TURNED = {"rope_parameters": {"rope_type": "default", "mrope_section": [1, 1, 2]}}
+OF_PATCHES = {"depth": 1, "embed_dim": 16, "hidden_size": 16, "num_heads": 2, "patch_size": 28}
+OF_SPEECH = {"input_dim": 24, "hidden_dim": 16, "num_layers": 1, "num_heads": 2, "dim_head": 8, "context_size": 8,
+             "output_dim": 8, "max_pos_emb": 16}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "places", "beside"),
+    [
+        ("SmolVLM", {"text_config": OF_A_LLAMA, "vision_config": {"model_type": "smolvlm_vision", **OF_AN_IMAGE}}, 1,
+         {"pixel_values": (2, 1, 3, 28, 28)}),
+        ("PaliGemma", {"text_config": {**OF_A_LLAMA, "model_type": "gemma", "head_dim": 8}, "projection_dim": 16,
+                       "vision_config": {"model_type": "siglip_vision_model", **OF_AN_IMAGE}}, 4,
+         {"pixel_values": (2, 3, 28, 28), "token_type_ids": (2, 38)}),
+        ("Qwen2VL", {"text_config": {**QWEN2_VL, **TURNED}, "vision_config": OF_PATCHES}, 16,
+         {"pixel_values": (2 * 64, 3 * 2 * 28 * 28), "image_grid_thw": (2, 3), "mm_token_type_ids": (2, 50)}),
+        ("GraniteSpeech", {"text_config": OF_A_LLAMA, "encoder_config": OF_SPEECH,
+                           "projector_config": {"model_type": "blip_2_qformer", **SMALL, "encoder_hidden_size": 16}},
+         42, {"input_features": (2, 200, 24)}),
+    ],
+)  # fmt: skip
+def test_an_image_or_a_sound_has_its_places_in_the_text_that_it_is_read_in(transformers, kind, options, places, beside):
+    loop = loop_of(transformers, kind, {**options, **({"scale_factor": 2} if kind == "SmolVLM" else {})})
+    made, labels = loop.data, loop.data["labels"]
+    config = loop.model.config
+    token = getattr(config, "image_token_id", None) or config.audio_token_id
+    assert {name: shape for name, shape in shapes(made).items() if name in beside} == beside
+    assert made["input_ids"].shape == (2, places + 34)
+    assert (made["input_ids"] == token).sum(1).tolist() == [places, places]
+    assert (labels == -100).equal(made["input_ids"] == token), "no loss of tokens that stand for something else"
+    assert torch.isfinite(one_step(loop))
+
+
+def test_tokens_are_in_the_table_where_a_part_of_the_configuration_says_their_number(transformers):
+    encoder = {"encoder_layers": 1, "encoder_num_attention_heads": 2, "encoder_linear_units": 16, "hidden_size": 16}
+    decoder = {"decoder_layers": 1, "decoder_num_attention_heads": 2, "decoder_linear_units": 16, "num_mel_bins": 8}
+    rest = {"speech_decoder_postnet_units": 16, "duration_predictor_channels": 8, "vocab_size": 20}
+    vocoder = {"model_in_dim": 8, "upsample_initial_channel": 32}
+    parts = {"model_config": {**encoder, **decoder, **rest}, "vocoder_config": vocoder}
+    loop = loop_of(transformers, "FastSpeech2ConformerWithHifiGan", parts)
+    assert loop.data["input_ids"].max() < 20
+    one_step(loop)
+
+
 def test_spectrograms_of_another_usual_number_of_bins(transformers):
     sizes = {**SMALL, "conv_kernel_size": 3, "subsampling_conv_channels": [128, 8], "output_proj_dims": 16}
     loop = loop_of(transformers, "Gemma4Audio", sizes)

@@ -118,18 +118,28 @@ def takes(model: nn.Module, batch: Any) -> bool:
     by_shapes = _told_by_shapes(model, batch)
     if by_shapes is not None or _by_parameters(model, batch) > _MOST_TRIED:
         return by_shapes is not False
+    return _run_with_contents(model, batch) is not None
+
+
+def output_of(model: nn.Module, batch: Any) -> Any:
+    """The output of a forward pass, without contents where the model can run so; None where it cannot or for long."""
+    if counted := counted_run(model, batch):
+        return counted[0]
+    return None if _by_parameters(model, batch) > _MOST_TRIED else _run_with_contents(model, batch)
+
+
+def _run_with_contents(model: nn.Module, batch: Any) -> Any:
     training = [module for module in model.modules() if module.training]
     split = splitter(model, with_target=False)(batch)
     model.eval()
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            model(*split.args, **split.kwargs)
+            return model(*split.args, **split.kwargs)
     except Exception:  # whatever code it has runs here
-        return False
+        return None
     finally:
         for module in training:
             module.training = True
-    return True
 
 
 def _told_by_shapes(model: nn.Module, batch: Any) -> bool | None:

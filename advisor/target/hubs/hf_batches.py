@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import inspect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -20,8 +19,9 @@ from advisor.records import TargetSpec
 from advisor.target.guess import generator_for, noise, typed, whole_numbers
 from advisor.target.hubs.contract import Samples, check_input
 from advisor.target.hubs.hf_beside import BESIDE, Make, bins_first, changed, of_bins, together_of, with_a_channel
-from advisor.target.hubs.hf_classes import labels_of, text_of
-from advisor.target.hubs.hf_images import USUAL_SIDE, flattened, images, in_pairs, of_any_frames, videos
+from advisor.target.hubs.hf_classes import labels_of, special_ids, text_of, token_counts
+from advisor.target.hubs.hf_images import USUAL_SIDE, flattened, images, in_pairs, of_any_frames, one_each, videos
+from advisor.target.hubs.hf_places import READ_INSIDE, places_of
 from advisor.target.hubs.hf_series import future, past
 from advisor.target.hubs.hf_states import STATES, other_states, states
 from advisor.target.sizing import counted_run, refuses, takes
@@ -37,6 +37,7 @@ _CHARACTERS = 12
 _OBJECTS = 4  # in an image
 _NO_LIMIT = 2**20  # positions of a model that counts them without a table
 _USUAL_VOCABULARY = 128  # of a model that takes characters without a table of them
+_IGNORED = -100  # a label that no loss counts
 _TRIED = 2  # samples of a batch by which inputs are chosen
 # Parts of a configuration that are about images and sounds, the first that says something being heard.
 _DEPTH = 3  # parts of parts that are asked: a configuration may have itself as a part
@@ -194,6 +195,8 @@ class _ModelInputs:
     @cached_property
     def inputs(self) -> Make:
         """Makes the inputs of a batch: the first of the alternatives that the model does not refuse."""
+        if inside := self._inside_a_text():
+            return inside
         alternatives = self._alternatives()
         whole = [make for make in alternatives if not self._missing(make)]
         if not whole:
@@ -267,6 +270,19 @@ class _ModelInputs:
         more = [whole for make, whole in zip(ways, wholes, strict=True) if whole(1).keys() != make(1).keys()]
         return [*(self._with_rest(make, all_of_it=False) for make in ways), *more]
 
+    def _inside_a_text(self) -> Make | None:
+        """Makes texts with images or sounds inside, for a model that reads such; None for others."""
+        for name in READ_INSIDE:
+            if {name, "input_ids"} <= self.accepted.keys() and (places := places_of(self.model, self, name)):
+                plain = partial(_MAKERS[name], self)
+                for others in (
+                    (plain, changed(plain, one_each)) if name == "pixel_values" else (plain, bins_first(plain))
+                ):
+                    make = places.filled(self._texts, others)
+                    if make and takes(self.model, self._tried(make)):
+                        return make
+        return None
+
     def requires(self, name: str) -> bool:
         """Whether the forward pass has a parameter of this name without a default."""
         return name in self.accepted and self.accepted[name].default is inspect.Parameter.empty
@@ -291,11 +307,10 @@ class _ModelInputs:
     def vocabulary(self) -> int:
         """The number of tokens that there are."""
         said = _said_by(self.text, "vocab_size")
-        if not isinstance(said, int):
-            return _USUAL_VOCABULARY
+        said = said if isinstance(said, int) else _USUAL_VOCABULARY
         tables = (module.num_embeddings for module in self.model.modules() if isinstance(module, nn.Embedding))
         # The part that a configuration says it of may be left out of the model.
-        return min(said, max(tables, default=said), *_ends(self.model))
+        return min(said, max(tables, default=said), *token_counts(self.model))
 
     def _texts(self, size: int) -> dict[str, Any]:
         shape = self.shape or (self.length,)
@@ -330,7 +345,7 @@ class _ModelInputs:
         special = [getattr(self.text, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")]
         low = [i for i in special if isinstance(i, int) and 0 <= i < 10]
         tokens = whole_numbers(below or self.vocabulary, *shape, at_least=max(low, default=-1) + 1)
-        for special_id in (*special, *_special_ids(self.config)):
+        for special_id in (*special, *special_ids(self.config)):
             if isinstance(special_id, int):
                 tokens[tokens == special_id] = max(low, default=-1) + 1
         return tokens
@@ -413,6 +428,8 @@ class _ModelInputs:
         if not self.labelled:
             return None
         kind = "pairs" if self._compares() else labels_of(self.model)
+        if kind == "decoded tokens" and not self.config.is_encoder_decoder:
+            kind = "tokens"
         known = makers.get(kind)
         if kind in _MATCHED and not has_scipy():
             return None
@@ -443,7 +460,11 @@ class _ModelInputs:
 
     def _next_tokens(self, size: int, batch: dict[str, Any]) -> torch.Tensor:
         """The text itself; of a model that reads images or sound, one that it decodes."""
-        return batch["input_ids"].clone() if "input_ids" in batch else self._tokens(size, self._decoded(batch))
+        if "input_ids" not in batch:
+            return self._tokens(size, self._decoded(batch))
+        ids: torch.Tensor = batch["input_ids"]
+        special = torch.tensor([*special_ids(self.config)], dtype=torch.long)  # as the places of an image
+        return ids.masked_fill(torch.isin(ids, special), _IGNORED)
 
     def _classes(self, *shape: int) -> torch.Tensor:
         if getattr(self.config, "problem_type", None) == "regression" or self.config.num_labels == 1:
@@ -463,27 +484,6 @@ _MAKERS: dict[str, Callable[[Any, int], dict[str, Any]]] = {
 }
 #: Inputs that can be made for a model by its configuration.
 INPUTS = frozenset(_MAKERS)
-
-
-def _ends(model: Any) -> Iterator[int]:
-    """The numbers of tokens that a model reads and that it writes, where it has layers for them."""
-    reader = model.get_encoder() if model.config.is_encoder_decoder else model
-    tables = (module for module in reader.modules() if isinstance(module, nn.Embedding))
-    try:
-        layers = [reader.get_input_embeddings()]
-    except (NotImplementedError, AttributeError):  # as of an encoder that says of no table that it is its input's
-        layers = [next(tables, None)] if model.config.is_encoder_decoder else []
-    with contextlib.suppress(NotImplementedError, AttributeError):
-        layers.append(model.get_output_embeddings())
-    for layer in layers:
-        count = getattr(layer, "num_embeddings", getattr(layer, "out_features", None))
-        yield from (count,) if isinstance(count, int) else ()
-
-
-def _special_ids(config: Any) -> Iterator[int]:
-    """The ids of tokens that stand for something else than text, such as an image."""
-    named = ((name, value) for name, value in vars(config).items() if name.endswith(("_token_id", "_token_index")))
-    return (value for _, value in named if isinstance(value, int))
 
 
 def has_scipy() -> bool:

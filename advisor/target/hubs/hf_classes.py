@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 from collections.abc import Iterator
@@ -105,6 +106,27 @@ def text_of(config: Any) -> Any:
         return config.get_text_config()
     except ValueError:  # there are several
         return config.get_text_config(encoder=True)
+
+
+def token_counts(model: Any) -> Iterator[int]:
+    """The numbers of tokens that a model reads and that it writes, where it has layers for them."""
+    reader = model.get_encoder() if model.config.is_encoder_decoder else model
+    tables = (module for module in reader.modules() if isinstance(module, nn.Embedding))
+    try:
+        layers = [reader.get_input_embeddings()]
+    except (NotImplementedError, AttributeError):  # as of an encoder that says of no table that it is its input's
+        layers = [next(tables, None)] if model.config.is_encoder_decoder else []
+    with contextlib.suppress(NotImplementedError, AttributeError):
+        layers.append(model.get_output_embeddings())
+    for layer in layers:
+        count = getattr(layer, "num_embeddings", getattr(layer, "out_features", None))
+        yield from (count,) if isinstance(count, int) else ()
+
+
+def special_ids(config: Any) -> Iterator[int]:
+    """The ids of tokens that stand for something else than text, such as an image."""
+    named = ((name, value) for name, value in vars(config).items() if name.endswith(("_token_id", "_token_index")))
+    return (value for _, value in named if isinstance(value, int))
 
 
 def _is_pretrained_on_labels(kind: Any) -> bool:

@@ -24,6 +24,10 @@ class About(Protocol):
         """The number of positions of a text."""
 
     @property
+    def vocabulary(self) -> int:
+        """The number of tokens that there are."""
+
+    @property
     def side(self) -> int | None:
         """The side of images, where it is another than their own: pixels."""
 
@@ -60,8 +64,8 @@ def images(about: About, size: int) -> dict[str, Any]:
 
 
 def grid_of(about: About) -> str:
-    """The name of the input that says how many patches each image has; empty where the model requires none."""
-    return next((name for name in _GRIDS if about.requires(name)), "")
+    """The name of the input that says how many patches each image has; empty where the model takes none."""
+    return next((name for name in _GRIDS if name in about.accepted), "")
 
 
 def videos(about: About, size: int) -> dict[str, Any]:
@@ -114,6 +118,12 @@ def of_any_frames(batch: dict[str, Any]) -> dict[str, Any]:
     """The frames of videos as images of their own."""
     frames = batch["pixel_values"]
     return {**batch, "pixel_values": frames.flatten(0, 1)} if frames.dim() == 5 else batch
+
+
+def one_each(batch: dict[str, Any]) -> dict[str, Any]:
+    """Images in lists of one, for models that take several with each text."""
+    one = batch["pixel_values"]
+    return {**batch, "pixel_values": one[:, None]} if one.dim() == 4 else batch
 
 
 def in_pairs(batch: dict[str, Any]) -> dict[str, Any]:
