@@ -16,7 +16,8 @@ When it does not
 ----------------
 Where the library fuses the bias into the convolution, only the backward pass gains. torch.compile may fuse the rest.
 In inference `model.fold_batch_norm` removes the norm altogether, which is worth more. A loop that freezes its norms
-later, or asks for the gradients of the biases, needs them: they come back then, and what was gained is lost.
+later, asks for the gradients of the biases, or evaluates without `torch.no_grad()` gets them back, and what was gained
+is lost.
 
 Numerics
 --------

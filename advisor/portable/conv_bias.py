@@ -139,12 +139,12 @@ class AbsentBias:
     def is_needed(self) -> bool:
         """Whether the bias learns: it was unfrozen, or the convolution trains before a norm that is frozen.
 
-        What evaluates as a whole does not tell that it is trained.
+        A loop may train in evaluation mode to freeze the norms. One that validates with gradients looks the same.
         """
         if self.parameter is None or not torch.is_grad_enabled():
             return False
         others = (one for name, one in self.module._parameters.items() if name != self.name and one is not None)
-        frozen = self.module.training and not all(norm.training for norm, _ in self.norms)
+        frozen = not all(norm.training for norm, _ in self.norms)
         return self.parameter.requires_grad or (frozen and any(one.requires_grad for one in others))
 
     def __call__(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any:
