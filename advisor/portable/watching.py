@@ -101,6 +101,7 @@ class Watch:
             ("a global flag of PyTorch changed", lambda: [flag() for flag in self.flags], operator.eq),
             ("the optimizer's parameters or state changed", self.read_optimizer, same_objects),
             ("other layers are in training mode", self.read_modes, operator.eq),
+            ("a layer has another forward, or more or fewer attributes", self.read_attributes, operator.eq),
         )
         self.remember()
 
@@ -135,6 +136,10 @@ class Watch:
         """The modes of the layers; of a step that puts a model into evaluation mode itself, only that it does."""
         evaluated = self.evaluates and self.model.training
         return evaluated or list(map(dict.get, self.attributes, repeat("training")))
+
+    def read_attributes(self) -> list[Any]:
+        """The layers' own functions in the place of ``forward``; and how many attributes may hide those of a class."""
+        return [*map(dict.get, self.attributes, repeat("forward")), *map(len, self.attributes)]
 
     def read_optimizer(self) -> list[Any]:
         """The parameters that are cleared and updated; of a captured update also its groups, state and ``step``."""
