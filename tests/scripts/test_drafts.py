@@ -60,6 +60,17 @@ class TestADraft:
         text = draft(name, monkeypatch)
         assert [part for part in has if part not in text] == []
 
+    def test_of_a_generator_returns_what_that_yields(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["train.py"])
+        Path("train.py").write_text(
+            f"{HEAD}def training():\n    for x, y in loader:\n        loss = (model(x) - y).square().mean()\n"
+            "        loss.backward()\n        optimizer.step()\n        yield loss\nfor loss in training():\n    pass\n"
+        )
+        text = draft_of("train.py", "build_it.py")
+        assert "            pass  # yield loss\n        return loss\n" in text
+        assert not any(isinstance(node, ast.Yield) for node in ast.walk(ast.parse(text)))
+
     def test_defines_the_names_that_the_loop_uses(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "argv", ["train.py"])

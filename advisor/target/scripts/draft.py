@@ -292,8 +292,12 @@ def _known(seen: Seen) -> dict[int, str]:
 
 
 def _body_text(loop: FoundLoop, seen: Seen) -> str:
-    lines = linecache.getlines(loop.file)
+    lines = [*linecache.getlines(loop.file)]
     body = loop.statement.body
+    for node in (node for statement in body for node in ast.walk(statement)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Yield):  # with it, the step would be a generator
+            line, start = lines[node.lineno - 1], node.col_offset
+            lines[node.lineno - 1] = f"{line[:start]}pass  # {line[start:]}"
     text = textwrap.dedent("".join(lines[body[0].lineno - 1 : body[-1].end_lineno]))
     target = ast.unparse(loop.statement.target) if isinstance(loop.statement, ast.For) else "_"
     item = "(0, batch)" if position_in(loop, seen) == COUNTED else "batch"
