@@ -224,6 +224,8 @@ def test_an_architecture_is_found_in_a_name(name, kind):
         ("somebody/granite-timeseries-patchtst-tuned", "patchtst"),  # and not granite
         ("ibm-granite/granite-of-mine", "granite"),
         ("Qwen/Qwen2-VL-2B", "qwen2_vl"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", "qwen2"),
+        ("microsoft/deberta-v3-base", "deberta-v2"),
         ("nobody/nothing-like-it", None),
     ],
 )
@@ -239,6 +241,7 @@ def test_what_is_not_on_disk_and_not_in_the_name_says_what_to_type():
     assert "gated" in error.hint
     assert "there is no folder ./nowhere" in failure("hf:./nowhere").message
     assert "num_hidden_layers" in failure("hf:bert", "hidden_layers=2").hint
+    assert "bert refuses num_hidden_layers=two" in failure("hf:bert", "num_hidden_layers=two").message
 
 
 @pytest.mark.usefixtures("transformers")

@@ -70,7 +70,8 @@ def architecture_in(name: str, known: Iterable[str]) -> str | None:
     squeezed = {_squeezed(kind): kind for kind in known}
     for start in range(len(words)):
         for end in range(len(words), start, -1):
-            if (kind := squeezed.get("".join(words[start:end]))) is not None:
+            joined = "".join(words[start:end])
+            if kind := squeezed.get(joined) or _of_older_version(joined, squeezed):
                 return kind
     for inside in (False, True):
         found = [
@@ -81,7 +82,16 @@ def architecture_in(name: str, known: Iterable[str]) -> str | None:
         ]
         if found:
             return squeezed[min(found)[2]]
-    return None
+    numbered = (kind for text in words for kind in squeezed if len(text) > 3 and re.fullmatch(rf"{text}\d", kind))
+    return squeezed.get(min(numbered, default=""))  # as Qwen alone means the first that there is
+
+
+def _of_older_version(name: str, squeezed: Mapping[str, str]) -> str | None:
+    """The architecture of the nearest version before that in a name, as DeBERTa-v3 is one of deberta-v2."""
+    if (numbered := re.fullmatch(r"([a-z]+v)(\d)", name)) is None:
+        return None
+    older = (squeezed.get(f"{numbered[1]}{version}") for version in range(int(numbered[2]) - 1, 1, -1))
+    return next(filter(None, older), None)
 
 
 @cache

@@ -172,7 +172,8 @@ def _with_options(config: Any, options: dict[str, Any], name: str) -> Any:
     """
     own = {key: value for key, value in options.items() if hasattr(config, key)}
     if own and not config.name_or_path:
-        config = _with_usual_vocabulary(type(config)(**own))
+        with _checked(own, name):
+            config = _with_usual_vocabulary(type(config)(**own))
     parts = (config, text_of(config))  # a model of text and images keeps its layers' sizes apart
     for key, value in options.items():
         holder = next((part for part in parts if hasattr(part, key)), None)
@@ -180,8 +181,22 @@ def _with_options(config: Any, options: dict[str, Any], name: str) -> Any:
             known = {other for part in parts for other in vars(part) if not other.startswith("_")}
             near = nearest(key, known) or sorted(known)[:8]
             raise TargetError(f"the configuration of {name} has no {key!r}.", f"Did you mean {', '.join(near)}?")
-        setattr(holder, key, value)
+        with _checked({key: value}, name):
+            setattr(holder, key, value)
     return config
+
+
+@contextlib.contextmanager
+def _checked(options: dict[str, Any], name: str) -> Iterator[None]:
+    """Raise TargetError for values that a configuration refuses."""
+    try:
+        yield
+    except Exception as error:  # whatever a configuration checks
+        given = ", ".join(f"{key}={value}" for key, value in options.items())
+        told = " ".join(str(error).split())[-160:]
+        raise TargetError(
+            f"the configuration of {name} refuses {given}: {told}", "Give another value behind --, or leave it out."
+        ) from error
 
 
 def _with_usual_vocabulary(config: Any) -> Any:
