@@ -119,4 +119,5 @@ def end_with_terminal() -> None:
         if any(event & select.POLLHUP for _, event in terminal.poll()):
             os.kill(os.getpid(), signal.SIGTERM)
 
-    threading.Thread(target=wait, name="terminal", daemon=True).start()
+    if os.isatty(0):
+        threading.Thread(target=wait, name="terminal", daemon=True).start()

@@ -167,5 +167,5 @@ def _tab_of(view_id: str) -> Tab:
 
 
 def _target_text(context: Context) -> Content:
-    when = f"  recorded {context.recorded.date_text}" if context.recorded else ""
-    return Content.assemble((context.request.target.target, DIM), (when, "$accent"))
+    recorded = "  recorded" if context.recorded else ""  # the status has its date
+    return Content.assemble((context.request.target.target, DIM), (recorded, "$accent"))

@@ -28,7 +28,7 @@ _NAME, _TARGET = 17, 32
 _BROAD, _NARROW_TARGET = 100, 20
 
 
-# The widest columns of a comparison, and the narrowest of its last column, in cells.
+# The widest column of names in a comparison, the sides' where there is no room for more, the last's least. Cells.
 _WHAT, _SIDE, _LEAST_TOLD = 24, 20, 12
 
 
@@ -97,6 +97,7 @@ class SessionsScreen(ModalScreen[str | None]):
             return
         self.query_one("#sessions-empty", Static).update(Content.styled(_NO_OTHER if self._besides else _NONE, DIM))
         self.query_one("#sessions-empty").display = not self._rows
+        self._table.display = bool(self._rows)
 
     def _show_row(self, session_id: str) -> None:
         row = self._rows[session_id]
@@ -173,8 +174,10 @@ class ComparisonScreen(ModalScreen[None]):
 def _kind(kind: Changes, width: int) -> Content:
     """A table of what changed: each column as wide as its longest entry, the last one wrapped to what is left."""
     what = min(_WHAT, max((len(change.what) for change in kind.changes), default=0))
-    before = min(_SIDE, max((len(change.before) for change in kind.changes), default=0))
-    after = min(_SIDE, max((len(change.after) for change in kind.changes), default=0))
+    kept = _LEAST_TOLD if any(change.told for change in kind.changes) else 0
+    side = max(_SIDE, (width - what - kept - 7) // 2)
+    before = min(side, max((len(change.before) for change in kind.changes), default=0))
+    after = min(side, max((len(change.after) for change in kind.changes), default=0))
     indent = what + before + after + 7
     lines = [Content.styled(kind.title, "bold $accent")]
     for change in kind.changes:

@@ -195,13 +195,15 @@ async def test_a_narrow_list_has_room_for_the_result():
     async with picker.run_test(size=SMALL) as pilot:
         await pilot.pause(0.3)
         assert result_line(SessionState.of(sample_history())).partition(" with")[0] in screen_text(picker)
+        assert not picker.screen.query_one("#sessions-table").show_horizontal_scrollbar, "the line below has it all"
 
 
 async def test_nothing_to_pick_is_a_sentence():
     picker = SessionPicker()
     async with picker.run_test(size=(100, 20)) as pilot:
         await pilot.pause(0.3)
-        assert "There is no recorded session yet" in screen_text(picker)
+        lines = screen_text(picker).splitlines()
+        assert "There is no recorded session yet" in lines[3], "no empty table stands above it"
         await pilot.press("escape")
     assert picker.return_value is None
 
@@ -338,3 +340,8 @@ def test_a_comparison_wraps_its_last_column_under_itself():
     assert "too noisy to tell → too noisy to tell within the" in lines[1]
     assert lines[2].strip() == "intervals"
     assert lines[2].index("intervals") == lines[1].index("within")
+
+
+def test_a_comparison_cuts_nothing_that_it_has_room_for():
+    change = Change("Stack", "none", "13.4x (may be 12x off)", "")
+    assert _kind(Changes("Stack", (change,)), 66).plain.splitlines()[1].rstrip().endswith("13.4x (may be 12x off)")

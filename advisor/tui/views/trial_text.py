@@ -162,7 +162,8 @@ def _sparkline(name: str, times: Sequence[float]) -> Content:
     usual = median(times)
     drawn = [100 * (0.5 + (time - usual) / (0.2 * usual)) for time in times] if usual else []
     shown = sparkline([min(99.0, max(0.0, value)) for value in drawn], min(_SPARK, len(drawn)))
-    spread = f" {format_ms(min(times))} to {format_ms(max(times))}"
+    ends = dict.fromkeys((format_ms(min(times)), format_ms(max(times))))
+    spread = f" {' to '.join(ends)}"
     return Content.assemble((f"{name} ", DIM), (shown, "$primary"), (spread, DIM))
 
 
