@@ -195,8 +195,8 @@ class Recorded:
 
     @property
     def date_text(self) -> str:
-        """The date of the measurement: ``22 Nov 2026 15:41``."""
-        return date_text(self.past.started)
+        """The date of the measurement, to the minute: ``22 Nov 2026 15:41``."""
+        return f"{self.past.started.day} {self.past.started:%b %Y %H:%M}"
 
     def events(self) -> Iterator[Event]:
         """All that happened; a session that was cut short ends as an interrupted one.
@@ -214,8 +214,3 @@ class Recorded:
         with closing(Journal(self.past.path, self.past.request)) as journal:
             journal.record(event)
         return event
-
-
-def date_text(moment: datetime) -> str:
-    """Return a moment as a person writes it, to the minute."""
-    return f"{moment.day} {moment:%b %Y %H:%M}"

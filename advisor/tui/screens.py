@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import ClassVar
@@ -104,6 +104,43 @@ class Question(ModalScreen[ScreenResultType]):
         self.app.clear_notifications()
 
 
+class Choice(Question[ScreenResultType]):
+    """A question that is answered by a button or by its key: ``answers`` have their labels. The first has the focus."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left", "app.focus_previous", show=False),
+        Binding("right", "app.focus_next", show=False),
+        _QUIT_AT_ONCE,
+    ]
+
+    def __init__(self, title: str, question: Content, about: str, answers: Mapping[ScreenResultType, str]) -> None:
+        super().__init__()
+        self._title, self._question, self._about = title, question, about
+        self._labels = {str(answer): label for answer, label in answers.items()}
+        self._answers = {str(answer): answer for answer in answers}
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog question") as dialog:
+            dialog.border_title = self._title
+            yield Static(self._question)
+            yield Static(Content.styled(self._about, DIM))
+            with Horizontal(classes="answers"):
+                for answer, label in self._labels.items():
+                    yield Button(label, id=answer, compact=True)
+        yield Footer(show_command_palette=False)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Hide the keys of answers that are not offered."""
+        return action != "answer" or parameters[0] in self._answers
+
+    def action_answer(self, answer: str) -> None:
+        self.dismiss(self._answers[answer])
+
+    @on(Button.Pressed)
+    def _on_pressed(self, event: Button.Pressed) -> None:
+        self.action_answer(event.button.id or "")
+
+
 class Overwriting(StrEnum):
     """The choice when a file exists already."""
 
@@ -112,40 +149,20 @@ class Overwriting(StrEnum):
     CANCEL = "cancel"
 
 
-class OverwriteScreen(Question[Overwriting]):
+class OverwriteScreen(Choice[Overwriting]):
     """A file exists already: overwrite it, write under another name, or leave it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("o", "answer('overwrite')", "Overwrite", tooltip="Replace the file", id="overwrite.yes"),
         Binding("n", "answer('rename')", "Another name", tooltip="Write beside it", id="overwrite.rename"),
         Binding("escape,q", "answer('cancel')", "Cancel", tooltip="Write nothing", id="overwrite.cancel"),
-        Binding("left", "app.focus_previous", show=False),
-        Binding("right", "app.focus_next", show=False),
-        _QUIT_AT_ONCE,
     ]
 
     def __init__(self, path: Path, other: Path) -> None:
-        super().__init__()
-        self._path = path
-        self._other = other
-
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog question") as dialog:
-            dialog.border_title = "The file exists"
-            yield Static(Content.assemble((str(self._path), "bold"), " exists already."), id="overwrite-question")
-            yield Static(Content.styled(f"Another name that is free: {self._other.name}", DIM))
-            with Horizontal(classes="answers"):
-                yield Button("Another name", id="rename", compact=True)
-                yield Button("Overwrite", id="overwrite", compact=True)
-                yield Button("Cancel", id="cancel", compact=True)
-        yield Footer(show_command_palette=False)
-
-    def action_answer(self, answer: str) -> None:
-        self.dismiss(Overwriting(answer))
-
-    @on(Button.Pressed)
-    def _on_pressed(self, event: Button.Pressed) -> None:
-        self.dismiss(Overwriting(event.button.id or Overwriting.CANCEL))
+        question = Content.assemble((str(path), "bold"), " exists already.")
+        labels = ("Another name", "Overwrite", "Cancel")
+        answers = dict(zip((Overwriting.RENAME, Overwriting.OVERWRITE, Overwriting.CANCEL), labels, strict=True))
+        super().__init__("The file exists", question, f"Another name that is free: {other.name}", answers)
 
 
 class Leaving(StrEnum):
@@ -156,8 +173,8 @@ class Leaving(StrEnum):
     STAY = "stay"
 
 
-class QuitScreen(Question[Leaving]):
-    """Something is being measured: leave it, end it with a report, or stay."""
+class QuitScreen(Choice[Leaving]):
+    """Something is being measured: leave it, end it with a report, or stay. Without a baseline nothing is reported."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
@@ -165,101 +182,41 @@ class QuitScreen(Question[Leaving]):
         ),
         Binding("e", "answer('finish')", "End and report", tooltip="End the session and stay", id="quit.finish"),
         Binding("escape,n", "answer('stay')", "Keep measuring", key_display="esc", id="quit.stay"),
-        Binding("left", "app.focus_previous", show=False),
-        Binding("right", "app.focus_next", show=False),
-        _QUIT_AT_ONCE,
     ]
 
     def __init__(self, running: str, *, can_finish: bool) -> None:
-        super().__init__()
-        self._what = running
-        self._can_finish = can_finish
-
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog question") as dialog:
-            dialog.border_title = "Still measuring"
-            yield Static(Content(f"{self._what or 'The session'} is not finished."), id="quit-question")
-            kept = "What was measured is kept; `perf-advisor --resume` goes on later."
-            yield Static(Content.styled(kept, DIM))
-            with Horizontal(classes="answers"):
-                yield Button("Keep measuring", id="stay", compact=True)
-                if self._can_finish:
-                    yield Button("End and report", id="finish", compact=True)
-                yield Button("Leave", id="leave", compact=True)
-        yield Footer(show_command_palette=False)
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """A session without a baseline has nothing to report."""
-        return self._can_finish or parameters != (Leaving.FINISH.value,)
-
-    def action_answer(self, answer: str) -> None:
-        self.dismiss(Leaving(answer))
-
-    @on(Button.Pressed)
-    def _on_pressed(self, event: Button.Pressed) -> None:
-        self.dismiss(Leaving(event.button.id or Leaving.STAY))
+        question = Content(f"{running or 'The session'} is not finished.")
+        about = "What was measured is kept; `perf-advisor --resume` goes on later."
+        finish = {Leaving.FINISH: "End and report"} if can_finish else {}
+        answers = {Leaving.STAY: "Keep measuring", **finish, Leaving.LEAVE: "Leave"}
+        super().__init__("Still measuring", question, about, answers)
 
 
-class GpusScreen(Question[int]):
-    """The machine has several GPUs: on how many to train. Answers with their number; none when it is cancelled."""
+class PickScreen(Question[int]):
+    """A list to choose one of. Answers with its position; none when it is cancelled."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "dismiss", "As it is", key_display="esc", tooltip="Change nothing", id="gpus.cancel"),
+        Binding("escape,q", "dismiss", "Cancel", key_display="esc", tooltip="Change nothing", id="pick.cancel"),
         _QUIT_AT_ONCE,
     ]
 
-    def __init__(self, gpus: int, chosen: int) -> None:
+    def __init__(self, title: str, entries: Sequence[Content | str], chosen: int, about: str = "") -> None:
         super().__init__()
-        self._counts = (1, *(2**power for power in range(1, gpus.bit_length()) if 2**power < gpus), gpus)
-        self._chosen = chosen or gpus
+        self._title, self._entries, self._chosen, self._about = title, entries, chosen, about
 
     def compose(self) -> ComposeResult:
-        """The numbers, the present one highlighted."""
-        most = self._counts[-1]
         with Vertical(classes="dialog question") as dialog:
-            dialog.border_title = f"This machine has {most} GPUs"
-            yield Static("On how many do you want to train?", id="gpus-question")
-            about = "The search on one goes on meanwhile. Several share each batch, and get half of the time."
-            yield Static(Content.styled(about, DIM))
-            names = {1: "One GPU", most: f"All {most} GPUs"}
-            yield ChoiceList(*(names.get(count, f"{count} GPUs") for count in self._counts), id="gpus", markup=False)
+            dialog.border_title = Content(self._title)
+            if self._about:
+                yield Static(Content.styled(self._about, DIM))
+            yield ChoiceList(*self._entries, id="entries", markup=False)
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
         """Highlight the present choice: Enter changes nothing."""
-        counts = self.query_one("#gpus", OptionList)
-        counts.highlighted = self._counts.index(self._chosen) if self._chosen in self._counts else 0
-        counts.focus()
-
-    @on(OptionList.OptionSelected)
-    def _on_selected(self, event: OptionList.OptionSelected) -> None:
-        self.dismiss(self._counts[event.option_index])
-
-
-class ValueScreen(Question[int]):
-    """A recipe has several values: which of them is accepted. Answers with a position; none when it is cancelled."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "dismiss", "Cancel", key_display="esc", tooltip="Accept nothing", id="value.cancel"),
-        _QUIT_AT_ONCE,
-    ]
-
-    def __init__(self, title: str, values: Sequence[Content], chosen: int) -> None:
-        super().__init__()
-        self._subject = title
-        self._values = values
-        self._chosen = chosen
-
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog question") as dialog:
-            dialog.border_title = Content(f"Accept one value: {self._subject}")
-            yield ChoiceList(*self._values, id="values", markup=False)
-        yield Footer(show_command_palette=False)
-
-    def on_mount(self) -> None:
-        values = self.query_one("#values", OptionList)
-        values.highlighted = self._chosen
-        values.focus()
+        entries = self.query_one("#entries", OptionList)
+        entries.highlighted = self._chosen
+        entries.focus()
 
     @on(OptionList.OptionSelected)
     def _on_selected(self, event: OptionList.OptionSelected) -> None:

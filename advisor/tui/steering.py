@@ -168,15 +168,22 @@ class GpusQuestion:
 
     def ask(self) -> None:
         """Ask, where there is a choice."""
-        from advisor.tui.screens import GpusScreen
+        from advisor.tui.screens import PickScreen
 
         context = self._app.context
-        if self._app.is_running and (gpus := context.gpus_to_offer):
-            self._app.push_screen(GpusScreen(gpus, context.gpus), self._use)
+        if not (self._app.is_running and (gpus := context.gpus_to_offer)):
+            return
+        counts = [1, *(2**power for power in range(1, gpus.bit_length()) if 2**power < gpus), gpus]
+        names = ["One GPU", *(f"{count} GPUs" for count in counts[1:-1]), f"All {gpus} GPUs"]
+        chosen = counts.index(context.gpus or gpus) if (context.gpus or gpus) in counts else 0
+        about = "The search on one goes on meanwhile. Several share each batch, and get half of the time."
+        title = f"This machine has {gpus} GPUs: on how many do you train?"
+        screen = PickScreen(title, names, chosen, about)
+        self._app.push_screen(screen, lambda place: None if place is None else self._use(counts[place]))
 
-    def _use(self, count: int | None) -> None:
+    def _use(self, count: int) -> None:
         context = self._app.context
-        if count is None or count == context.gpus or context.control is None:
+        if count == context.gpus or context.control is None:
             return
         if not context.gpus_to_offer:
             self._app.tell("The search on one GPU is over. A new session with --gpus measures on several.")

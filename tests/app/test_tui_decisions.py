@@ -11,7 +11,7 @@ from tui_pilot import SIZES, drive, screen_text, settle, trial_cell
 from advisor.experiment import events
 from advisor.experiment.control import Decision
 from advisor.tui.jobs import Job, Jobs
-from advisor.tui.screens import ValueScreen
+from advisor.tui.screens import PickScreen
 from advisor.tui.widgets.row_table import RowTable
 
 BATCH = histories.BATCH_DOUBLED.candidate.name
@@ -97,7 +97,7 @@ async def test_a_check_box_puts_a_setting_into_the_stack_and_takes_it_out() -> N
         app.view.choose_recipe("batch_size")
         await pilot.press("v")
         await settle(pilot)
-        assert isinstance(app.screen, ValueScreen), "of a ladder one value is chosen"
+        assert isinstance(app.screen, PickScreen), "of a ladder one value is chosen"
 
     await drive(histories.whole(), check, toasts=False)
 

@@ -11,7 +11,7 @@ from tui_pilot import drive, screen_text, settle
 
 from advisor.experiment import events
 from advisor.records import Mode
-from advisor.tui.screens import GpusScreen
+from advisor.tui.screens import PickScreen
 
 
 @pytest.fixture(autouse=True)
@@ -28,13 +28,13 @@ async def test_where_there_are_several_the_person_is_asked_and_the_session_is_to
         await pilot.press("down", "down", "down", "enter")
         await settle(pilot)
         assert control.calls[-1] == ("use_gpus", 6)
-        assert not isinstance(app.screen, GpusScreen)
+        assert not isinstance(app.screen, PickScreen)
         told = " ".join(screen_text(app).split())
         assert "measures on 6 GPUs after the search on one" in told
         assert "G GPUs" in screen_text(app).splitlines()[-1]
         await pilot.press("G")
         await settle(pilot)
-        assert isinstance(app.screen, GpusScreen)
+        assert isinstance(app.screen, PickScreen)
         await pilot.press("home", "enter")
         await settle(pilot)
         assert control.calls[-1] == ("use_gpus", 1)
@@ -45,10 +45,10 @@ async def test_where_there_are_several_the_person_is_asked_and_the_session_is_to
 @pytest.mark.parametrize("key", ["enter", "escape"])
 async def test_the_first_answer_leaves_the_session_as_it_is(key) -> None:
     async def check(pilot, app, control) -> None:
-        assert isinstance(app.screen, GpusScreen)
+        assert isinstance(app.screen, PickScreen)
         await pilot.press(key)
         await settle(pilot)
-        assert not isinstance(app.screen, GpusScreen)
+        assert not isinstance(app.screen, PickScreen)
         assert control.calls == [("run",)]
 
     await drive(histories.beside_others(4), check, hold=True)
@@ -65,7 +65,7 @@ async def test_the_first_answer_leaves_the_session_as_it_is(key) -> None:
 )
 async def test_nobody_is_asked_where_there_is_nothing_to_choose(history) -> None:
     async def check(pilot, app, control) -> None:
-        assert not isinstance(app.screen, GpusScreen)
+        assert not isinstance(app.screen, PickScreen)
 
     await drive(history, check, hold=True)
 
@@ -78,7 +78,7 @@ async def test_once_several_are_measured_the_key_is_gone() -> None:
         await settle(pilot)
         await pilot.press("G")
         await settle(pilot)
-        assert not isinstance(app.screen, GpusScreen)
+        assert not isinstance(app.screen, PickScreen)
         assert "G GPUs" not in screen_text(app)
 
     await drive(histories.beside_others(4), check, hold=True)

@@ -16,7 +16,7 @@ from advisor.experiment.control import Decision
 from advisor.experiment.state import SessionState
 from advisor.records import Outcome, TrialResult
 from advisor.tui.deciding import can_decide, consequence, value_to_accept
-from advisor.tui.screens import OverwriteScreen, QuitScreen, ValueScreen
+from advisor.tui.screens import OverwriteScreen, PickScreen, QuitScreen
 from advisor.tui.steering import consequence_of_skipping
 from advisor.tui.views.trial_rows import build_rows
 
@@ -160,10 +160,10 @@ async def test_of_several_values_one_is_accepted() -> None:
     async def check(pilot, app, control) -> None:
         await pilot.press("4", "down", "down", "a")
         await settle(pilot)
-        assert isinstance(app.screen, ValueScreen)
+        assert isinstance(app.screen, PickScreen)
         shown = screen_text(app)
         assert [text for text in ("256", "128", "4096", "out of memory", "17.9 GiB") if text not in shown] == []
-        app.screen.query_one("#values", OptionList).highlighted = 1
+        app.screen.query_one("#entries", OptionList).highlighted = 1
         await pilot.press("enter")
         await settle(pilot)
         assert ("decide", "batch_size", Decision.ACCEPTED, 128) in control.calls

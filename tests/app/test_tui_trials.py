@@ -21,7 +21,7 @@ from advisor.tui.text import interval_bar, shortened
 from advisor.tui.views.advice_text import list_entry
 from advisor.tui.views.readings import live_text
 from advisor.tui.views.trial_order import Order, rows_to_show
-from advisor.tui.views.trial_rows import COLUMNS, EFFECT_WIDTH, build_rows, fitting_columns, name_width, tally
+from advisor.tui.views.trial_rows import COLUMNS, EFFECT, build_rows, fitting_columns, name_width, tally
 from advisor.tui.views.trial_text import selection_text
 from advisor.tui.widgets.log_tail import LogTail, folded
 from advisor.tui.widgets.operator_table import OperatorTable, columns_of
@@ -239,7 +239,7 @@ def test_a_huge_interval_fits_the_column_of_effects() -> None:
     state = SessionState.of([*histories.whole(), events.TrialMeasured(wide)])
     (row,) = [row for row in build_rows(state) if row.key == wide.candidate.name]
     assert row.cells["effect"].plain == "33.0x (may be 17x off)"
-    assert row.cells["effect"].cell_length <= EFFECT_WIDTH
+    assert row.cells[EFFECT].cell_length <= {column.key: cells for column, cells in fitting_columns(80)}[EFFECT]
 
 
 def test_a_reason_that_more_time_takes_away_names_the_key() -> None:

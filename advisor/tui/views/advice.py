@@ -273,7 +273,7 @@ class AdviceView(DecidingView):
 
     def _ask_for_value(self, item: Recommendation, values: Sequence[Candidate]) -> None:
         """Ask which value of a recipe to accept."""
-        from advisor.tui.screens import ValueScreen
+        from advisor.tui.screens import PickScreen
 
         names = [candidate.name for candidate in values]
         best = names.index(item.record.candidate.name) if item.record.candidate.name in names else 0
@@ -283,7 +283,8 @@ class AdviceView(DecidingView):
                 chosen = values[position]
                 self._send(Decided(chosen.recipe, Decision.ACCEPTED, chosen.value))
 
-        self.app.push_screen(ValueScreen(item.title, value_lines(values, self.context.state), best), accept)
+        title = f"Accept one value: {item.title}"
+        self.app.push_screen(PickScreen(title, value_lines(values, self.context.state), best), accept)
 
     def choose_recipe(self, recipe: str) -> None:
         if recipe in self._ids:

@@ -43,7 +43,6 @@ BAR_WIDTH = 13
 # A bar gets this many cells more for so many more of the screen, and is even then not wider than that.
 _MORE_BAR, _MORE_SCREEN, _WIDEST_BAR = 12, 40, 37
 NAME_WIDTH = 18
-EFFECT_WIDTH = 31  # of a screen of 80 cells
 # Names get this many cells where one needs them: effects have fewer then.
 _WIDEST_NAME = 24
 SKIPPED_PREFIX = "skipped:"
@@ -56,7 +55,7 @@ _KEY = re.compile(r"([\w.]+): ")
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the table: its width on a narrow and on a wide screen, and the narrowest screen that has it.
+    """A column of the table: its width, and the narrowest screen that has it.
 
     The effect has what is left of the screen: reasons stand in it.
     """
@@ -64,29 +63,27 @@ class Column:
     key: str
     label: str
     width: int
-    wide: int
     at_least: int = 0
     number: bool = False
 
 
 WIDE = 120
 COLUMNS = (
-    Column("state", "", 3, 3),
-    Column(NAME, "candidate", NAME_WIDTH, NAME_WIDTH),
-    Column(EFFECT, "effect", 20, 20),
-    Column("bar", "slower│faster", BAR_WIDTH, BAR_WIDTH, at_least=WIDE),
-    Column("step", "step", 8, 8, number=True),
-    Column("memory", "memory", 9, 9, number=True),
-    Column("numerics", "numerics", 17, 17, at_least=WIDE),
-    Column("start", "start-up", 8, 8, at_least=140, number=True),
+    Column("state", "", 3),
+    Column(NAME, "candidate", NAME_WIDTH),
+    Column(EFFECT, "effect", 20),
+    Column("bar", "slower│faster", BAR_WIDTH, at_least=WIDE),
+    Column("step", "step", 8, number=True),
+    Column("memory", "memory", 9, number=True),
+    Column("numerics", "numerics", 17, at_least=WIDE),
+    Column("start", "start-up", 8, at_least=140, number=True),
 )
 
 
 def fitting_columns(width: int, names: int = NAME_WIDTH) -> list[tuple[Column, int]]:
     """The columns on a screen of this width, each with its own width in cells; ``names`` is that of the names."""
     kept = [column for column in COLUMNS if width >= column.at_least]
-    widths = {column.key: column.wide if width >= WIDE else column.width for column in kept}
-    widths[NAME] = max(widths[NAME], names)
+    widths = {column.key: column.width for column in kept} | {NAME: max(NAME_WIDTH, names)}
     if "bar" in widths:
         widths["bar"] = min(_WIDEST_BAR, BAR_WIDTH + _MORE_BAR * ((width - WIDE) // _MORE_SCREEN))
     others = sum(widths[column.key] for column in kept if column.key != EFFECT)
