@@ -19,7 +19,7 @@ from textual.widgets import Input, Static
 from textual.widgets._toast import Toast
 from tui_fakes import make_app
 from tui_keys import KEYS
-from tui_pilot import SIZES, SMALL, drive, screen_text, settle, trial_cell
+from tui_pilot import SIZES, SMALL, drive, screen_text, settle, trial_cell, until
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision
@@ -406,10 +406,8 @@ async def choose_in_the_palette(pilot, app, typed: str) -> None:
     await settle(pilot)
     app.screen.query_one(Input).value = typed
     found = app.screen.query_one(CommandList)
-    for _ in range(200):
-        await pilot.pause(0.02)
-        if found.option_count and typed.split(maxsplit=1)[0] in found.get_option_at_index(0).prompt.plain.lower():
-            break
+    word = typed.split(maxsplit=1)[0]
+    await until(pilot, lambda: found.option_count and word in found.get_option_at_index(0).prompt.plain.lower())
     await settle(pilot)
     await pilot.press("down", "enter") if found.highlighted is None else await pilot.press("enter")
     await settle(pilot)
@@ -429,11 +427,7 @@ async def test_the_palette_takes_names_and_reasons_literally() -> None:
         await pilot.press("ctrl+p")
         await settle(pilot)
         app.screen.query_one(Input).value = "not tried red"
-        for _ in range(100):
-            await pilot.pause(0.02)
-            if "Not tried" in screen_text(app):
-                break
-        assert f"Not tried: {nasty}" in screen_text(app)
+        await until(pilot, lambda: f"Not tried: {nasty}" in screen_text(app))
         assert f"because of {nasty}" in screen_text(app)
 
     await drive(history, check, toasts=False)

@@ -6,7 +6,7 @@ import pytest
 import tui_histories as histories
 from textual.widgets import Static
 from tui_fakes import FakeExporter
-from tui_pilot import SIZES, drive, screen_text, settle, trial_cell
+from tui_pilot import SIZES, drive, screen_text, settle, trial_cell, until
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision
@@ -15,15 +15,6 @@ from advisor.tui.screens import PickScreen
 from advisor.tui.widgets.row_table import RowTable
 
 BATCH = histories.BATCH_DOUBLED.candidate.name
-
-
-async def until(pilot, holds) -> None:
-    """Let the app work until something holds, a few seconds at most."""
-    for _ in range(300):
-        if holds():
-            return
-        await pilot.pause(0.03)
-    raise AssertionError(screen_text(pilot.app))
 
 
 # --- after a session ------------------------------------------------------------------------------------------
@@ -292,7 +283,7 @@ async def test_what_was_decided_at_the_last_moment_is_followed_after_the_session
 async def test_a_session_that_was_cancelled_or_failed_measures_nothing_more() -> None:
     async def check(pilot, app, control) -> None:
         await pilot.press("4", "r")
-        await pilot.pause(0.2)
+        await settle(pilot)
         assert ("rework",) not in control.calls
 
     await drive([*histories.to_trials(), events.SessionFinished(True, 60.0)], check)

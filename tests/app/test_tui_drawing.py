@@ -10,7 +10,7 @@ import tui_histories as histories
 from textual.content import Content
 from textual.widgets import Static
 from tui_fakes import make_app
-from tui_pilot import drive, screen_text, settle
+from tui_pilot import drive, screen_text, settle, until
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
@@ -126,16 +126,14 @@ async def test_the_clock_and_the_running_trial_redraw_no_whole_view(counted, vie
 async def test_a_key_draws_what_waits_at_once() -> None:
     app, control = make_app(histories.to_trials(), hold=True, draw_interval_s=60.0)
     async with app.run_test(size=(120, 36)) as pilot:
-        await pilot.pause(0.2)
+        await until(pilot, lambda: app.context.state.running == NAME)
         await pilot.press("3")
-        await pilot.pause()
+        await settle(pilot)
         app.post_event(events.TrialActivity(NAME, "block 7"))
-        await pilot.pause()
-        assert app.pace.due
+        await until(pilot, lambda: app.pace.due)
         assert "running: block 7" not in screen_text(app)
         await pilot.press("1")
-        await pilot.pause()
-        assert not app.pace.due
+        await settle(pilot)
         assert app.view.id == "overview"
         assert "block 7" in screen_text(app)
         control.cancel()
@@ -218,11 +216,7 @@ async def test_the_spinner_turns_without_a_layout_of_the_screen(monkeypatch) -> 
             return refresh(*regions, layout=layout, **how)
 
         monkeypatch.setattr(line, "refresh", refreshing)
-        for _ in range(12):
-            await pilot.pause(0.05)
-            signs.add(str(line.content)[0])
-        assert len(signs) >= 3
-        assert len(layouts) >= 3
+        await until(pilot, lambda: signs.add(str(line.content)[0]) or min(len(signs), len(layouts)) >= 3)
         assert not any(layouts)
         control.cancel()
 
@@ -264,17 +258,14 @@ async def test_the_time_left_runs_down_while_the_session_says_nothing() -> None:
             await settle(pilot)
             assert "1:14 left" in screen_text(app), "in every view"
         seconds = 40.0
-        await pilot.pause(1.5)
-        assert "0:34 left" in screen_text(app)
+        await until(pilot, lambda: "0:34 left" in screen_text(app))
         assert "warming up  40 s" in screen_text(app)
         app.post_event(events.TrialStarted("stack, confirmed", "", 12.0))
         await settle(pilot)
         seconds = 45.0
-        await pilot.pause(1.5)
-        assert "5 of about 12 s" in screen_text(app)
+        await until(pilot, lambda: "5 of about 12 s" in screen_text(app))
         seconds = 500.0
-        await pilot.pause(1.5)
-        assert "0:01 left" in screen_text(app)
+        await until(pilot, lambda: "0:01 left" in screen_text(app))
         assert "460 s, expected 12 s" in screen_text(app)
         control.cancel()
 

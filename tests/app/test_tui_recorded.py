@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from sample_session import cancelled_history, failed_history, journaled, sample_history, sample_request
 from tui_fakes import FakeExporter, catalog
-from tui_pilot import LARGE, SMALL, screen_text, settle
+from tui_pilot import LARGE, SMALL, screen_text, settle, until
 
 from advisor.cli import main as cli
 from advisor.experiment.control import Decision
@@ -179,12 +179,10 @@ async def test_the_list_is_filtered():
     )
     picker = SessionPicker()
     async with picker.run_test(size=(100, 20)) as pilot:
-        await pilot.pause(0.3)
+        await until(pilot, lambda: sample_request().target.command in screen_text(picker))
         await pilot.press("slash", *"demo", "enter")
-        await pilot.pause(0.1)
-        text = screen_text(picker)
-        assert other in text
-        assert sample_request().target.command not in text
+        await until(pilot, lambda: sample_request().target.command not in screen_text(picker))
+        assert other in screen_text(picker)
         await pilot.press("enter")
     assert picker.return_value == other
 
@@ -193,15 +191,15 @@ async def test_a_narrow_list_has_room_for_the_result():
     journaled(sample_history())
     picker = SessionPicker()
     async with picker.run_test(size=SMALL) as pilot:
-        await pilot.pause(0.3)
-        assert result_line(SessionState.of(sample_history())).partition(" with")[0] in screen_text(picker)
+        result = result_line(SessionState.of(sample_history())).partition(" with")[0]
+        await until(pilot, lambda: result in screen_text(picker))
         assert not picker.screen.query_one("#sessions-table").show_horizontal_scrollbar, "the line below has it all"
 
 
 async def test_nothing_to_pick_is_a_sentence():
     picker = SessionPicker()
     async with picker.run_test(size=(100, 20)) as pilot:
-        await pilot.pause(0.3)
+        await until(pilot, lambda: "There is no recorded session yet" in screen_text(picker))
         lines = screen_text(picker).splitlines()
         assert "There is no recorded session yet" in lines[3], "no empty table stands above it"
         await pilot.press("escape")
@@ -326,11 +324,9 @@ async def test_a_narrow_list_of_sessions_tells_the_chosen_one_in_full():
     session_id = journaled(sample_history())
     picker = SessionPicker()
     async with picker.run_test(size=SMALL) as pilot:
-        await picker.workers.wait_for_complete()
-        await pilot.pause(0.1)
-        told = str(picker.screen.query_one("#sessions-told").content)
         past = open_session(session_id)
-        assert told == f"{past.request.target.command}: {result_line(SessionState.of(past.events))}"
+        told = f"{past.request.target.command}: {result_line(SessionState.of(past.events))}"
+        await until(pilot, lambda: str(picker.screen.query_one("#sessions-told").content) == told)
         assert picker.screen.query_one("#sessions-dialog").size.width >= SMALL[0] - 4
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
 
 from textual import _wait
 from textual._context import active_app
+from textual.app import App
 from textual.pilot import Pilot
 from tui_fakes import FakeControl, make_app
 
@@ -60,6 +62,14 @@ async def settle(pilot: Pilot[AppResult]) -> None:
         quiet = 0 if _has_work(app) else quiet + 1
 
 
+async def until(pilot: Pilot[Any], holds: Callable[[], bool]) -> None:
+    """Let the app work until something holds, however long that takes on a busy machine."""
+    end = time.monotonic() + LONGEST_WORK_S
+    while not holds():
+        assert time.monotonic() < end, screen_text(pilot.app)
+        await pilot.pause(NEXT_TIMERS_S)
+
+
 async def wait_for_idle(min_sleep: float = _wait.SLEEP_GRANULARITY, max_sleep: float = 1) -> None:
     """Stands for Textual's own, which sleeps twice for each key: ends as soon as nothing is left to do."""
     app, quiet = active_app.get(None), 0
@@ -87,7 +97,7 @@ def _has_work(app: AdvisorApp) -> bool:
     return bool(screen._callbacks or screen._dirty_widgets or screen._layout_required or screen._recompose_required)
 
 
-def screen_text(app: AdvisorApp) -> str:
+def screen_text(app: App[Any]) -> str:
     """What is on the screen, as lines of text."""
     width, height = app.size
     lines = app.screen._compositor.render_strips()
