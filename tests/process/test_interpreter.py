@@ -13,7 +13,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from planted import TINY_TARGET
 from trial_processes import building, gone, spec_of
 
 from advisor.records import Outcome
@@ -100,19 +99,12 @@ def stands_still(process):
     return process.status() == psutil.STATUS_STOPPED and process.cpu_times().user == used
 
 
-def test_a_trial_may_come_before_the_interpreter_is_ready(runner, tmp_path):
-    spec, process = noting(tmp_path), start(runner, tmp_path)
-    assert run(runner, spec).measured
-    assert (tmp_path / "seen").read_text() == f"{process.pid} a value"
-
-
-def test_what_the_interpreter_wrote_is_in_the_trials_log(runner, tmp_path):
-    library = {"LD_PRELOAD": "/nowhere/libmissing.so"}
-    start(runner, tmp_path, library)
-    (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
-    spec = replace(spec_of(tmp_path, "target.py"), environment=library)
+def test_a_trial_may_come_before_the_interpreter_is_ready_and_what_that_wrote_is_in_its_log(runner, tmp_path):
+    variables = {**VARIABLE, "LD_PRELOAD": "/nowhere/libmissing.so"}
+    spec, process = replace(noting(tmp_path), environment=variables), start(runner, tmp_path, variables)
     result = run(runner, spec)
     assert result.measured
+    assert (tmp_path / "seen").read_text() == f"{process.pid} a value"
     assert "libmissing.so" in Path(result.log_path).read_text(encoding="utf-8")
     assert not (tmp_path / "logs" / "interpreter.log").exists()
 

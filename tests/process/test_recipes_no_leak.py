@@ -66,6 +66,8 @@ NOT_HERE = (
 # The one that is tried of those that compile, which takes seconds.
 COMPILED = "compile_scope"
 WORKERS = {"training with workers": 1}
+# So many settings are tried in one trial.
+TOGETHER = 6
 
 
 def tried(device):
@@ -120,15 +122,35 @@ def trials_in(tmp_path, device="cpu"):
     return run
 
 
+def groups(recipes, mode):
+    """Settings for one trial each: some that can be combined, and are alike in what they promise and need."""
+    found = []
+    for name, value in recipes.items():
+        recipe = CATALOG[name]
+        kind = bool(recipe.environment(value)), recipe.numerics_of(value, mode) is Numerics.EXACT
+        for of_kind, settings in found:
+            together = {**settings, recipe.key: value}
+            if of_kind == kind and len(together) <= TOGETHER and CATALOG.conflict(together) is None:
+                settings[recipe.key] = value
+                break
+        else:
+            found.append((kind, {recipe.key: value}))
+    return [settings for _, settings in found]
+
+
 def check_that_nothing_is_left(trial, recipes, mode, workers, same):
-    """``same`` compares the baseline before and the one after."""
+    """``same`` compares the baseline before and the one after. What is refused together is tried one by one."""
     before, state_before = trial({}, mode=mode, workers=workers)
-    for recipe_id, value in recipes.items():
-        recipe = CATALOG[recipe_id]
-        result, state = trial({recipe.key: value}, mode=mode, workers=workers)
-        if not recipe.environment(value):
-            assert state == state_before, f"{recipe_id} begins with what another trial left"
-        yield recipe, value, before, result
+    waiting = groups(recipes, mode)
+    while waiting:
+        settings = waiting.pop()
+        result, state = trial(settings, mode=mode, workers=workers)
+        if not CATALOG.environment(settings):
+            assert state == state_before, f"{settings} begins with what another trial left"
+        if result.outcome is Outcome.MEASURED:
+            yield settings, before, result
+        elif len(settings) > 1:
+            waiting += [{key: value} for key, value in settings.items()]
     after, state_after = trial({}, mode=mode, workers=workers)
     assert state_after == state_before
     same(before, after)
@@ -142,8 +164,8 @@ def are_identical(before, after):
 def test_a_baseline_after_all_trials_is_the_one_before(trial, kind):
     recipes = {name: value for name, value in tried("cpu")[kind].items() if name != COMPILED or shutil.which("g++")}
     mode = Mode.INFER if kind == "inference" else Mode.TRAIN
-    for recipe, value, before, result in check_that_nothing_is_left(
+    for settings, before, result in check_that_nothing_is_left(
         trial, recipes, mode, WORKERS.get(kind, 0), are_identical
     ):
-        if result.outcome is Outcome.MEASURED and recipe.numerics_of(value, mode) is Numerics.EXACT:
-            assert (result.losses, result.outputs) == (before.losses, before.outputs), recipe.id
+        if all(CATALOG.by_key(key).numerics_of(value, mode) is Numerics.EXACT for key, value in settings.items()):
+            assert (result.losses, result.outputs) == (before.losses, before.outputs), settings
