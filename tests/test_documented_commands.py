@@ -32,7 +32,7 @@ class Trials(FakeTrials):
     """Trials of whatever is asked for, and their clock."""
 
     def __init__(self):
-        super().__init__(SPEED, trial_s=15.0)  # few of them fit a budget
+        super().__init__(SPEED, trial_s=30.0)  # few of them fit a budget
 
     @staticmethod
     def prepare():
@@ -64,6 +64,7 @@ def recorded(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("documents")
         patch.setenv("PERF_ADVISOR_STATE", str(folder / "state"))
+        patch.setattr("advisor.figures.stats.RESAMPLES", 100)  # of intervals, which take most of the time
         patch.setattr("advisor.headless.run.open_session", on_fake_trials)
         patch.setattr("advisor.runner.trials.Runner", Trials)
         patch.chdir(folder)

@@ -283,7 +283,7 @@ WRITTEN = {
     "bool": "a: !!bool maybe\n",
     "timestamp": "a: !!timestamp soon\n",
     "int": "a: !!int ''\n",
-    "deep": "[" * 5000,
+    "deep": "[" * 1000,
 }
 
 
