@@ -91,27 +91,29 @@ SMALL_TEXT = {**SMALL, "vocab_size": 50, "max_position_embeddings": 34}
 HTSAT = {"patch_embeds_hidden_size": 8, "hidden_size": 64, "depths": [1] * 4, "num_attention_heads": [1] * 4}
 
 
+TOGETHER = [
+    ("Clap", {"text_config": SMALL_TEXT, "audio_config": HTSAT, "projection_dim": 8},
+     {"input_ids": (2, 32), "input_features": (2, 1, 1024, 64)}),
+    ("Vilt", {**SMALL, "vocab_size": 50, "image_size": 64}, {"input_ids": (2, 40), "pixel_values": (2, 3, 64, 64)}),
+    ("Git", {**SMALL_TEXT, "vision_config": {**SMALL, "image_size": 32}},
+     {"input_ids": (2, 34), "pixel_values": (2, 3, 32, 32)}),
+    ("Siglip2", {"text_config": SMALL_TEXT, "vision_config": {**SMALL, "patch_size": 32}},
+     {"pixel_values": (2, 49, 3072), "spatial_shapes": (2, 2)}),
+    ("Dac", {"encoder_hidden_size": 4, "decoder_hidden_size": 32}, {"input_values": (2, 1, 16000)}),
+    ("Canine", {**SMALL, "max_position_embeddings": 34}, {"input_ids": (2, 34)}),
+    ("EncoderDecoder", {"encoder": {"model_type": "bert", **SMALL_TEXT},
+                        "decoder": {"model_type": "bert", **SMALL_TEXT, "is_decoder": True,
+                                    "add_cross_attention": True}},
+     {"input_ids": (2, 34)}),
+    ("Wav2Vec2Bert", {**SMALL, "vocab_size": 32, "feature_projection_input_dim": 24},
+     {"input_features": (2, 200, 24)}),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("kind", "options", "expected"),
-    [
-        ("Clap", {"text_config": SMALL_TEXT, "audio_config": HTSAT, "projection_dim": 8},
-         {"input_ids": (2, 32), "input_features": (2, 1, 1024, 64)}),
-        ("Vilt", {**SMALL, "vocab_size": 50, "image_size": 64}, {"input_ids": (2, 40), "pixel_values": (2, 3, 64, 64)}),
-        ("Git", {**SMALL_TEXT, "vision_config": {**SMALL, "image_size": 32}},
-         {"input_ids": (2, 34), "pixel_values": (2, 3, 32, 32)}),
-        ("Siglip2", {"text_config": SMALL_TEXT, "vision_config": {**SMALL, "patch_size": 32}},
-         {"pixel_values": (2, 49, 3072), "spatial_shapes": (2, 2)}),
-        ("Dac", {"encoder_hidden_size": 4, "decoder_hidden_size": 32}, {"input_values": (2, 1, 16000)}),
-        ("Canine", {**SMALL, "max_position_embeddings": 34}, {"input_ids": (2, 34)}),
-        ("EncoderDecoder", {"encoder": {"model_type": "bert", **SMALL_TEXT},
-                            "decoder": {"model_type": "bert", **SMALL_TEXT, "is_decoder": True,
-                                        "add_cross_attention": True}},
-         {"input_ids": (2, 34)}),
-        ("Wav2Vec2Bert", {**SMALL, "vocab_size": 32, "feature_projection_input_dim": 24},
-         {"input_features": (2, 200, 24)}),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("mode", [None, Mode.INFER])
+    ("kind", "options", "expected", "mode"),
+    [*((*case, None) for case in TOGETHER), *((*case, Mode.INFER) for case in TOGETHER[:3])],
+)
 def test_inputs_of_all_that_a_model_takes_together(transformers, kind, options, expected, mode):
     config = getattr(transformers, f"{kind}Config")(**options)
     loop = normalise(config, TargetSpec(f"hf:{kind}", "/", device="cpu", batch_size=2, mode=mode))

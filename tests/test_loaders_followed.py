@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from loaders import both_ways
+from loaders import applied, both_ways, by_code
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from advisor.recipe.rebuild import loader_with
@@ -100,16 +100,16 @@ def read(loader, change, epochs=2):
     return found
 
 
-@both_ways
 @pytest.mark.parametrize(
-    ("act", "named"),
+    ("act", "named", "change"),
     [
-        (resize, "Sized.size"),
-        (move, "Sized.options"),
-        (weigh, "Sized.weights"),
-        (strengthen, "Scaling.strength"),
-        (lengthen, "Joined.length"),
-        (change_a_global, "SIZE"),
+        (resize, "Sized.size", applied),
+        (resize, "Sized.size", by_code),
+        (move, "Sized.options", applied),
+        (weigh, "Sized.weights", applied),
+        (strengthen, "Scaling.strength", applied),
+        (lengthen, "Joined.length", applied),
+        (change_a_global, "SIZE", by_code),
     ],
 )
 def test_what_the_loop_changes_within_an_epoch_holds_for_the_next_batch(change, act, named):
@@ -140,15 +140,14 @@ class Weighted(Sampler):
         return iter(torch.multinomial(self.weights, 24, replacement=True).tolist())
 
 
-@both_ways
-def test_a_sampler_that_decides_as_an_epoch_begins_may_be_told_meanwhile(change):
+def test_a_sampler_that_decides_as_an_epoch_begins_may_be_told_meanwhile():
     def add(loader, turn):
         loader.sampler.weights[turn] += 3
 
     expected = read(DataLoader(Sized(), batch_size=4, sampler=Weighted()), add, epochs=3)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        assert read(change("num_workers", 2, DataLoader(Sized(), 4, sampler=Weighted())), add, epochs=3) == expected
+        assert read(applied("num_workers", 2, DataLoader(Sized(), 4, sampler=Weighted())), add, epochs=3) == expected
 
 
 def test_a_size_of_batches_that_is_changed_within_an_epoch_is_noticed():
@@ -161,9 +160,15 @@ def test_a_size_of_batches_that_is_changed_within_an_epoch_is_noticed():
     assert sorted(value for batch in found for (value,) in batch) == list(range(24))
 
 
-@both_ways
-@pytest.mark.parametrize(("recipe", "value"), [("num_workers", 0), ("persistent_workers", False)])
-@pytest.mark.parametrize("generator", [False, True])
+@pytest.mark.parametrize(
+    ("recipe", "value", "generator", "change"),
+    [
+        ("num_workers", 0, False, applied),
+        ("num_workers", 0, True, by_code),
+        ("persistent_workers", False, True, applied),
+        ("persistent_workers", False, False, by_code),
+    ],
+)
 def test_workers_that_lived_on_and_do_not_any_more_shuffle_every_epoch_as_before(change, recipe, value, generator):
     def make():
         own = torch.Generator().manual_seed(5) if generator else None
@@ -178,8 +183,7 @@ def test_workers_that_lived_on_and_do_not_any_more_shuffle_every_epoch_as_before
     assert read(changed, nothing, epochs=3) == expected
 
 
-@both_ways
-@pytest.mark.parametrize("lives_on", [False, True])
+@pytest.mark.parametrize(("change", "lives_on"), [(applied, True), (by_code, False)])
 def test_threads_may_read_one_loader_at_a_time(change, lives_on):
     loader = change("num_workers", 1, DataLoader(Sized(), batch_size=4))
     if not lives_on:
@@ -188,8 +192,7 @@ def test_threads_may_read_one_loader_at_a_time(change, lives_on):
         assert list(threads.map(lambda _: len(list(loader)), range(3))) == [6, 6, 6]
 
 
-@both_ways
-@pytest.mark.parametrize("epochs_before", [0, 1])
+@pytest.mark.parametrize(("change", "epochs_before"), [(applied, 1), (by_code, 0)])
 def test_two_threads_that_start_an_epoch_at_a_time_have_one_each(change, epochs_before):
     """DataLoader keeps an epoch in an attribute for a moment, where a second thread may put its own."""
     loader = change("num_workers", 1, DataLoader(Sized(), batch_size=4))

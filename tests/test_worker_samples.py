@@ -119,12 +119,18 @@ def prepared(way, loader):
     return module_of(load_catalog(), SETTINGS, "infer").prepare(model, loader=loader)[2]
 
 
-@pytest.mark.parametrize("way", ["load", "file"])
 @pytest.mark.parametrize(("make", "reason"), REFUSED)
-def test_workers_that_would_read_other_samples_are_left_out(way, make, reason):
+def test_workers_that_would_read_other_samples_are_left_out(make, reason):
     loader = make()
     with pytest.warns(UserWarning, match=reason):
-        assert prepared(way, loader) is loader
+        assert prepared("load", loader) is loader
+
+
+@pytest.mark.parametrize(("make", "reason"), [REFUSED[0], REFUSED[-1]])
+def test_so_they_are_by_the_exported_file(make, reason):
+    loader = make()
+    with pytest.warns(UserWarning, match=reason):
+        assert prepared("file", loader) is loader
 
 
 @pytest.mark.parametrize("draw", [random.random, np.random.rand, lambda: torch.rand(())])
