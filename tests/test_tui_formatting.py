@@ -13,6 +13,7 @@ from advisor.experiment import events
 from advisor.experiment.state import SessionState
 from advisor.figures import formatting
 from advisor.records import Comparison, Numerics, NumericsResult, Outcome, TrialResult
+from advisor.tui.views.overview_facts import doing_text
 from advisor.tui.views.readings import live_line, live_text
 from advisor.tui.views.trial_text import selection_text
 
@@ -139,13 +140,17 @@ def test_step_times_are_told_beside_nothing_where_there_is_no_baseline_like_them
     assert live_text(state, 100).plain.endswith("warming up ▅ 112 ms")
 
 
-def test_between_two_trials_it_is_told_what_goes_on() -> None:
+def test_until_a_trial_has_step_times_the_plans_step_is_explained() -> None:
     state = SessionState()
-    assert live_text(state, 100).plain == "Starting the process that loads the model."
-    measured = SessionState.of([events.BaselineMeasured(histories.BASELINE)])
-    assert live_text(measured, 100).plain == "No trial runs just now."
-    state.apply(events.TrialActivity("baseline", "building the model, once for all trials"))
-    assert live_text(state, 100).plain == "Building the model, once for all trials"
+    assert doing_text(state, 100).plain == "Your model is loaded in a process of its own; nothing of yours is changed."
+    name = histories.COMPILE.candidate.name
+    state = SessionState.of([*histories.measuring()[:-6], events.TrialActivity(name, "measuring")])
+    told = doing_text(state, 100).plain
+    assert told.startswith("Settings are added")
+    state.apply(events.BlockTimed(name, 25.0, 64))
+    assert doing_text(state, 100).plain.startswith(f"▶ {name}  measuring")
+    state.apply(events.TrialEnded(name, Outcome.MEASURED, "", 25.0, 2**30))
+    assert doing_text(state, 100).plain == told
 
 
 def test_a_trial_of_no_candidate_is_told_how_it_ended() -> None:

@@ -177,7 +177,7 @@ class GpusQuestion:
         names = ["One GPU", *(f"{count} GPUs" for count in counts[1:-1]), f"All {gpus} GPUs"]
         chosen = counts.index(context.gpus or gpus) if (context.gpus or gpus) in counts else 0
         about = "The search on one goes on meanwhile. Several share each batch, and get half of the time."
-        title = f"This machine has {gpus} GPUs: on how many do you train?"
+        title = f"This machine has {gpus} GPUs: train on how many?"
         screen = PickScreen(title, names, chosen, about)
         self._app.push_screen(screen, lambda place: None if place is None else self._use(counts[place]))
 

@@ -18,6 +18,7 @@ from advisor.tui.views.overview_facts import (
     baseline_facts,
     clock_check,
     clock_facts,
+    doing_text,
     hardware_facts,
     note_lines,
     plan_text,
@@ -26,7 +27,6 @@ from advisor.tui.views.overview_facts import (
     what_is_measured,
     workload_facts,
 )
-from advisor.tui.views.readings import live_text
 from advisor.tui.widgets.changes import show_text, show_titles
 from advisor.tui.widgets.fact_list import Fact, FactList
 from advisor.tui.widgets.picture_panel import Picture, PicturePanel
@@ -85,7 +85,7 @@ class OverviewView(View):
         state = self.context.state
         plan = plan_text(state, self.context.budget_s, self.context.expected_end)
         self.query_one("#plan").display = self.query_one("#live").display = bool(plan)
-        show_text(self.query_one("#live", Static), live_text(state, self.width - 4), layout=False)
+        show_text(self.query_one("#live", Static), doing_text(state, self.width - 4), layout=False)
         show_text(self.query_one("#plan", Static), plan)
         if state.baseline is None:  # until then the headline says whether the model is being loaded
             show_text(self.query_one("#headline", Static), headline(state, self.context.kept_trials))

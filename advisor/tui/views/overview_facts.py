@@ -22,7 +22,7 @@ from advisor.records import BaselineRecord, ClockCheck, Facts, GpuInfo, Hardware
 from advisor.report.charts import Axis, Bar, Bars, Tone
 from advisor.report.figures import noise_words
 from advisor.tui.text import DIM, TONES, meter, shortened
-from advisor.tui.views.readings import cpu_text, energy_text, found_text, readings_text, remarks
+from advisor.tui.views.readings import cpu_text, energy_text, found_text, live_text, readings_text, remarks
 from advisor.tui.widgets.fact_list import Fact
 
 _MOST_MESSAGES = 6
@@ -272,14 +272,13 @@ _TEACHES = {
 
 
 def plan_text(state: SessionState, budget_s: float, ends: datetime | None = None) -> Content:
-    """Return the steps with their marks, the expected end, and a sentence about the present one.
+    """Return the steps with their marks, and the expected end.
 
     Until an end can be expected, the budget stands in its place. Empty once the session is over.
     """
     if state.finished or state.failure:
         return Content("")
-    now = step_now(state)
-    place = _STEPS.index(now)
+    place = _STEPS.index(step_now(state))
     marks = [
         Content.assemble((f"{step} ✓", "$success"))
         if position < place
@@ -289,8 +288,13 @@ def plan_text(state: SessionState, budget_s: float, ends: datetime | None = None
         for position, step in enumerate(_STEPS)
     ]
     end = f"ends about {ends:%H:%M}" if ends and not state.held else f"at most {format_seconds(budget_s)}"
-    line = Content("  ").join(marks) + Content.styled(f"   {end}", DIM)
-    return Content("\n").join([line, Content.styled(_TEACHES[now], DIM)])
+    return Content("  ").join(marks) + Content.styled(f"   {end}", DIM)
+
+
+def doing_text(state: SessionState, width: int) -> Content:
+    """Return the running trial with its latest step times; before its first block, a sentence about the plan's step."""
+    runs = state.running and state.live_ms
+    return live_text(state, width) if runs else Content.styled(_TEACHES[step_now(state)], DIM)
 
 
 def step_now(state: SessionState) -> str:

@@ -113,9 +113,6 @@ def _baseline_ms(state: SessionState) -> float | None:
 
 def live_text(state: SessionState, width: int) -> Content:
     """Return the running trial in ``width`` cells: its name, its state and its latest step times."""
-    if not state.running:
-        idle = "Starting the process that loads the model." if state.is_loading else "No trial runs just now."
-        return Content.styled(state.activity.capitalize() or idle, DIM)
     tail = Content.assemble("  ", (state.activity, "$accent"))
     step_ms = live_step_ms(state)
     if step_ms is not None:
