@@ -63,7 +63,7 @@ class TunedCallback(framework.Callback):  # type: ignore[misc]
             return
         settings = self.tuning.settings
         accumulated = settings.get("step.accumulate", 1)
-        if trainer.accumulate_grad_batches == 1:
+        if trainer.accumulate_grad_batches == 1 and pl_module.automatic_optimization:
             trainer.accumulate_grad_batches = accumulated
         precision = _PRECISIONS.get(settings.get("precision.autocast", "none"))
         if precision is not None and trainer.precision == "32-true":

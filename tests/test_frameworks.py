@@ -181,6 +181,18 @@ def test_what_the_user_told_the_trainer_stays(tuned, tmp_path):
 
 
 @pytest.mark.process
+@pytest.mark.parametrize(("automatic", "batches"), [(True, 2), (False, 1)])
+def test_lightning_is_told_to_accumulate_where_it_makes_the_updates(tuned, automatic, batches):
+    from advisor.lightning import TunedCallback
+
+    lightning, make = lightning_parts()
+    module, trainer = make(), lightning.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
+    module.automatic_optimization = automatic
+    TunedCallback(tuned("step.accumulate: 2\n")).setup(trainer, module, "fit")
+    assert trainer.accumulate_grad_batches == batches
+
+
+@pytest.mark.process
 def test_checkpoints_of_lightning_go_both_ways(tuned, tmp_path, eager_backend, fresh_compiler):
     from advisor.lightning import TunedCallback
 
