@@ -221,6 +221,21 @@ def test_lightning_for_several_gpus(tmp_path, monkeypatch):
     assert yaml.safe_load(short.read_text())["trainer"]["strategy"] == "ddp"
 
 
+@pytest.mark.parametrize("target", ["lightning.Trainer", "pytorch_lightning.Trainer", "lightning.fabric.Fabric"])
+def test_hydra_makes_the_strategy_of_the_trainer_that_it_makes(target):
+    pytest.importorskip(target.partition(".")[0])
+    text = f"trainer:\n  _target_: {target}\n  accelerator: cpu\n  devices: 2\n"
+    settings = {**DDP, "precision.autocast": "bfloat16", "step.accumulate": 2}
+    patch = patched(text, Wanted(settings, gpus=2))
+    made = pytest.importorskip("hydra.utils").instantiate(yaml.safe_load(patch.text))["trainer"]
+    assert type(made.strategy).__name__ == "DDPStrategy"
+    assert made.strategy._ddp_kwargs == {"static_graph": True, "bucket_cap_mb": 100}
+    assert ("step.accumulate" in patch.rest) is target.endswith("Fabric")
+    script = patched(text.replace(f"  _target_: {target}\n", "  max_epochs: 1\n  log_every_n_steps: 1\n"), Wanted(DDP))
+    assert yaml.safe_load(script.text)["trainer"]["strategy"] == "ddp"
+    assert script.rest == {key: value for key, value in DDP.items() if value != "ddp"}
+
+
 @pytest.mark.parametrize("name", ["accelerate_default.yaml", "accelerate_fsdp.yaml", "accelerate.json"])
 def test_accelerate_for_several_gpus(name, tmp_path):
     config_args = pytest.importorskip("accelerate.commands.config.config_args")

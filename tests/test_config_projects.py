@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+import yaml
 from project_configs import CONFIGS, IMPLIED, PATCHES, TUNED, described, patch_of, text_of
+from torch.utils.data import DataLoader
 
 from advisor.errors import UsageError
 from advisor.export.config_patch import Wanted, diff, patched
@@ -146,6 +148,23 @@ def test_an_optimizer_is_not_fused_where_lightning_then_refuses_to_clip(trainer,
     patch = patched(text, Wanted({"optimizer.implementation": "fused", **settings}))
     assert ("fused: true" in patch.text) is fused
     assert ("optimizer.implementation" in patch.rest) is not fused
+
+
+@pytest.mark.parametrize(
+    ("before", "prefix"),
+    [("", ""), ("per_device_train_batch_size: 8\n", "dataloader_"), ("_target_: torch.utils.data.DataLoader\n", "")],
+)
+def test_without_workers_a_loader_is_told_nothing_that_it_refuses(before, prefix):
+    options = {"num_workers": 4, "persistent_workers": True, "prefetch_factor": 2}
+    text = before + "".join(f"{prefix}{name}: {value}\n" for name, value in options.items())
+    found = yaml.safe_load(patched(text, Wanted({"data.num_workers": 0})).text)
+    DataLoader([1], **{name: found[f"{prefix}{name}"] for name in options})
+
+
+def test_axolotl_s_sharding_is_left_to_the_person():
+    assert (
+        changes("axolotl_lora.yml", {"parallel.strategy": "fully_shard", "parallel.reshard_after_forward": True}) == []
+    )
 
 
 def test_deepspeed_inside_training_arguments_says_the_same():

@@ -217,14 +217,15 @@ def _goes_with_workers(writer: _Writer, wanted: Wanted, key: str) -> bool:
 
 
 def _drop_options_of_workers(writer: _Writer, wanted: Wanted) -> None:
-    """Take out the number of batches that each worker prepares, where the config now says that there are none."""
-    if wanted.settings.get(WORKERS) != 0 or not writer.is_open(PREFETCH):
+    """Switch off what a loader refuses without workers, where the config now says that there are none."""
+    if wanted.settings.get(WORKERS) != 0:
         return
     written = [path for path in writer.taken if "num_workers" in path[-1]]
-    beside = [(*path[:-1], path[-1].replace("num_workers", "prefetch_factor")) for path in written]
-    entries = tuple(Entry(path, None) for path in beside if at(writer.document.tree, path) is not None)
-    if entries:
-        writer.say(Phrase((PREFETCH,), entries))
+    for key, name, off in ((PREFETCH, "prefetch_factor", None), (PERSISTENT, "persistent_workers", False)):
+        beside = [(*path[:-1], path[-1].replace("num_workers", name)) for path in written]
+        entries = tuple(Entry(path, off) for path in beside if at(writer.document.tree, path))
+        if entries and writer.is_open(key):
+            writer.say(Phrase((key,), entries))
 
 
 def _is_alone(key: str, settings: Mapping[str, Value]) -> bool:

@@ -10,7 +10,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from advisor.export.configs.document import Path, evaluates, is_interpolation, walk
-from advisor.export.configs.words import LOADER_KEYS, MIXED_PRECISION, PREFETCH, WORKERS, Config, Phrase, words_of
+from advisor.export.configs.words import (
+    LOADER_KEYS,
+    MIXED_PRECISION,
+    PREFETCH,
+    WORKERS,
+    Config,
+    Entry,
+    Phrase,
+    words_of,
+)
 from advisor.records import ConfigKind, Mode
 
 # Keys that name the class, and the key under which its arguments stand ("" for beside it).
@@ -18,6 +27,7 @@ _MAKERS = {"_target_": "", "class_path": "init_args", "_component_": "", "type":
 _OPTIMIZERS = frozenset({"Adam", "AdamW", "SGD", "Adagrad", "NAdam", "RAdam", "Adamax"})
 _FUSABLE = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
 _TRAINERS = ("lightning", "pytorch_lightning", "lightning_fabric")
+_PACKAGES = ("pytorch_lightning", "lightning_fabric", "lightning.fabric")
 _ACCELERATORS = ("accelerate.Accelerator", "accelerate.accelerator.Accelerator")
 
 
@@ -107,6 +117,26 @@ def _of_loader(made: _Made) -> Iterator[Phrase]:
             yield Phrase((key,), (entry,))
 
 
+def _of_trainer(made: _Made) -> Iterator[Phrase]:
+    """Lightning's words; of a Fabric, which has fewer arguments, those that it takes."""
+    for phrase in words_of(ConfigKind.LIGHTNING)(made.config):
+        names = {entry.path[len(made.config.home)] for entry in phrase.entries}
+        if made.name.endswith("Trainer") or names <= {"precision", "strategy"}:
+            yield replace(phrase, entries=tuple(_as_made(entry, made) for entry in phrase.entries))
+
+
+def _as_made(entry: Entry, made: _Made) -> Entry:
+    """An entry of a class and its arguments as jsonargparse reads them, or as Hydra does where that makes the Trainer.
+
+    The class comes from the Trainer's own package: the two packages of Lightning refuse each other's objects.
+    """
+    if "_target_" not in made.mapping or "strategy" not in entry.path[:-1]:
+        return entry
+    path = tuple({"class_path": "_target_"}.get(part, part) for part in entry.path if part != "init_args")
+    package = next((name for name in _PACKAGES if made.name.startswith(name)), "lightning.pytorch")
+    return Entry(path, f"{package}.strategies.DDPStrategy" if path[-1] == "_target_" else entry.value)
+
+
 def _of_accelerator(made: _Made) -> Iterator[Phrase]:
     yield from made.config.translated("precision.autocast", MIXED_PRECISION, "mixed_precision")
     yield from made.config.renamed(step__accumulate="gradient_accumulation_steps")
@@ -115,7 +145,7 @@ def _of_accelerator(made: _Made) -> Iterator[Phrase]:
 _PHRASES: tuple[tuple[Callable[[_Made], bool], Callable[[_Made], Iterator[Phrase]]], ...] = (
     (_is_optimizer, _of_optimizer),
     (_is_loader, _of_loader),
-    (_is_trainer, lambda made: words_of(ConfigKind.LIGHTNING)(made.config)),
+    (_is_trainer, _of_trainer),
     (_is_arguments, lambda made: words_of(ConfigKind.HUGGINGFACE)(made.config)),
     (_is_accelerator, _of_accelerator),
 )

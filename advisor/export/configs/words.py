@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from advisor.export.configs.document import Path, Scalar, at
+from advisor.export.configs.kinds import names_classes
 from advisor.records import ConfigKind, Mode, Value
 
 WORKERS, PIN, PERSISTENT, PREFETCH = (
@@ -31,9 +32,8 @@ _CHECKPOINTING: Mapping[Value, Scalar] = {"none": False, "blocks": True}
 _CHANNELS_LAST: Mapping[Value, Scalar] = {"contiguous": False, "channels_last": True}
 MIXED_PRECISION: Mapping[Value, Scalar] = {"bfloat16": "bf16", "float16": "fp16", "none": "no"}
 # Arguments of the Trainer that Axolotl drops without a word, and the modes of compilation that it takes.
-_NOT_AXOLOTL = frozenset(
-    ["dataloader_persistent_workers", "dataloader_multiprocessing_context", "ddp_static_graph", "use_cpu"]
-)
+_NOT_AXOLOTL = frozenset(["dataloader_persistent_workers", "dataloader_multiprocessing_context", "ddp_static_graph"])
+_NOT_AXOLOTL |= {"use_cpu", "fsdp", "reshard_after_forward"}
 _AXOLOTL_COMPILES = ("none", "default", "reduce-overhead", "max-autotune")
 _ADAMW = ("adamw_torch", "adamw_torch_fused", "adamw_hf", None)
 
@@ -282,8 +282,12 @@ _DDP_STRATEGY = "lightning.pytorch.strategies.DDPStrategy"
 
 
 def _lightning_parallel(config: Config) -> Iterator[Phrase]:
-    """The strategy of DistributedDataParallel, with its options as a class's arguments. ``fully_shard`` has no word."""
-    given = [key for key in DDP_KEYS if key in config.settings]
+    """The strategy of DistributedDataParallel, with its options as a class's arguments. ``fully_shard`` has no word.
+
+    A script that passes what it reads on to ``Trainer`` makes no object of a class.
+    """
+    makes_objects = names_classes(config.tree) or "seed_everything" in config.tree or config.has("_target_")
+    given = [key for key in DDP_KEYS if key in config.settings and makes_objects]
     if config.settings.get("parallel.strategy") == "ddp" and not given:
         yield Phrase(("parallel.strategy",), (config.entry("strategy", "ddp"),))
     elif config.settings.get("parallel.strategy") == "ddp":
