@@ -177,6 +177,10 @@ def test_a_stack_within_the_noise_is_no_success(state) -> None:
     state.apply(events.StackMeasured(unclear))
     assert warned(state).startswith("No measurable difference: 1.01x (0.98–1.04), noise ±3.0 %")
     assert "exports it" not in headline(state).plain
+    assert "Your own settings are as good" in headline(state).plain
+    state.apply(events.BaselineMeasured(replace(histories.BASELINE, noise_floor=0.31)))
+    assert nothing_helped(state).startswith("Nothing could be judged"), "as the advice says"
+    assert "as good" not in headline(state).plain, "nothing is concluded where all is noise"
 
 
 def test_a_stack_whose_interval_leaves_everything_open_is_not_called_as_good() -> None:

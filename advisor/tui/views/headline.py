@@ -159,10 +159,11 @@ def _roof(state: SessionState) -> list[Content]:
 def _how_to_use(state: SessionState, *, helps: bool) -> Content:
     if not helps and state.finished is None:
         return Content.styled("The search goes on. Key 3 shows each trial.", DIM)
-    if not helps and state.stack and state.stack.comparison and state.stack.comparison.is_open:
-        return Content(_NEXT[Cause.TOO_NOISY])
     if not helps:
-        return Content("Your own settings are as good: there is nothing to export. Key 3 shows each trial.")
+        is_open = state.stack and state.stack.comparison and state.stack.comparison.is_open
+        noisy = is_open or no_result(state).cause is Cause.TOO_NOISY
+        told = _NEXT[Cause.TOO_NOISY] if noisy else "Your own settings are as good: there is nothing to export."
+        return Content(told)
     if state.finished is None:
         return Content.styled("The search goes on. Key 4 shows what each setting does, 5 exports what is known.", DIM)
     export, advice = ("5", "bold $accent"), ("4", "bold $accent")
