@@ -106,6 +106,14 @@ def test_a_sound_is_decoded_from_the_tokens_of_each_codebook(transformers):
     one_step(loop)
 
 
+def test_a_decoder_takes_the_tokens_of_each_codebook_in_a_row(transformers):
+    options = {**SMALL_TEXT, "num_codebooks": 3, "ffn_dim": 16}
+    config = transformers.CONFIG_MAPPING["musicgen_decoder"](**options)
+    loop = normalise(config, TargetSpec("hf:musicgen_decoder", "/", device="cpu", batch_size=2))
+    assert loop.data["input_ids"].shape == (2 * 3, 34)
+    one_step(loop)
+
+
 def test_a_class_that_is_in_no_table_of_transformers_is_found_beside_its_configuration():
     loop = load("hf:superpoint", batch_size=1, input_shape=(1, 3, 64, 64))
     assert type(loop.model).__name__ == "SuperPointForKeypointDetection"

@@ -18,7 +18,16 @@ from advisor.portable.nested import map_tensors
 from advisor.records import TargetSpec
 from advisor.target.guess import generator_for, noise, typed, whole_numbers
 from advisor.target.hubs.contract import Samples, check_input
-from advisor.target.hubs.hf_beside import BESIDE, Make, bins_first, changed, of_bins, together_of, with_a_channel
+from advisor.target.hubs.hf_beside import (
+    BESIDE,
+    Make,
+    bins_first,
+    changed,
+    in_rows,
+    of_bins,
+    together_of,
+    with_a_channel,
+)
 from advisor.target.hubs.hf_classes import labels_of, special_ids, text_of, token_counts
 from advisor.target.hubs.hf_images import USUAL_SIDE, flattened, images, in_pairs, of_any_frames, one_each, videos
 from advisor.target.hubs.hf_places import READ_INSIDE, places_of
@@ -262,6 +271,8 @@ class _ModelInputs:
             ways += [bins_first(make) for make in ways]
         if main == "input_features":
             ways += [changed(makers[main], of_bins)]
+        if main == "input_ids" and (codebooks := self.get("num_codebooks")):
+            ways.append(changed(makers[main], partial(in_rows, codebooks)))
         if main in STATES:
             ways += other_states(main, self)
         if main == "pixel_values":
@@ -433,12 +444,8 @@ class _ModelInputs:
         known = makers.get(kind)
         if kind in _MATCHED and not has_scipy():
             return None
-        wanted = {
-            "span": "start_positions",
-            "pairs": "return_loss",
-            "masks": "mask_labels",
-            "future": "future_values",
-        }.get(kind, "labels")
+        named = {"span": "start_positions", "pairs": "return_loss", "masks": "mask_labels", "future": "future_values"}
+        wanted = named.get(kind, "labels")
         return known if wanted in self.accepted else None
 
     def _boxes(self) -> dict[str, torch.Tensor]:

@@ -35,6 +35,11 @@ def of_bins(batch: dict[str, Any]) -> dict[str, Any]:
     return {**batch, "input_features": noise(size, frames, _BINS)}
 
 
+def in_rows(codebooks: int, batch: dict[str, Any]) -> dict[str, Any]:
+    """The tokens of each codebook of a sound in a row of their own."""
+    return {**batch, "input_ids": batch["input_ids"].repeat_interleave(codebooks, 0)}
+
+
 def _mask(name: str, batch: dict[str, Any]) -> dict[str, Any]:
     """A mask that hides nothing: for each position of a text, sample of a sound, frame, or pixel."""
     if name == "pixel_mask":
