@@ -80,17 +80,17 @@ def _effects(judge: Judge, settings: Mapping[str, Value], result: TrialResult) -
     return {
         "comparison": judge.compare(settings),
         "numerics": judge.numerics(settings, result),
-        "break_even_steps": steps_to_break_even(judge, result),
+        "break_even_steps": steps_to_break_even(judge, settings, result),
         "step_ms": step_ms,
         "samples_per_s": rate,
     }
 
 
-def steps_to_break_even(judge: Judge, result: TrialResult) -> int | None:
-    """Steps (of the candidate) after which its slower start has paid back."""
-    step_ms, rate = speed(result)
-    steps_like_baseline_s = step_ms / 1e3 * rate / judge.baseline_rate
-    extra_s = overhead_s(result, step_ms) - overhead_s(judge.baseline, speed(judge.baseline)[0])
+def steps_to_break_even(judge: Judge, settings: Mapping[str, Value], result: TrialResult) -> int | None:
+    """Steps of these settings after which the slower start of a run has paid back, by the speeds that are compared."""
+    step_ms, rate = judge.speed(settings)
+    steps_like_baseline_s = step_ms / 1e3 * rate / _baseline_speed_next_to(judge, Settings(settings))[1]
+    extra_s = overhead_s(result, speed(result)[0]) - overhead_s(judge.baseline, speed(judge.baseline)[0])
     return break_even_steps(extra_s, steps_like_baseline_s, step_ms / 1e3)
 
 
