@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,8 @@ from advisor.runtime.tuning import Tuning
 
 try:
     import lightning.pytorch as framework
-    from lightning.pytorch.plugins.precision import MixedPrecision
-    from lightning.pytorch.strategies import DDPStrategy
 except ImportError:
     import pytorch_lightning as framework
-    from pytorch_lightning.plugins.precision import MixedPrecision
-    from pytorch_lightning.strategies import DDPStrategy
 
 _PRECISIONS: dict[Value, str] = {"bfloat16": "bf16-mixed", "float16": "16-mixed"}
 _UNSCALES = "_step_supports_amp_scaling"
@@ -66,8 +63,12 @@ class TunedCallback(framework.Callback):  # type: ignore[misc]
         if trainer.accumulate_grad_batches == 1 and pl_module.automatic_optimization:
             trainer.accumulate_grad_batches = accumulated
         precision = _PRECISIONS.get(settings.get("precision.autocast", "none"))
-        if precision is not None and trainer.precision == "32-true":
-            trainer.strategy.precision_plugin = MixedPrecision(precision, trainer.strategy.root_device.type)
+        default = type(trainer.precision_plugin)
+        if precision is not None and default.__name__ == "Precision":
+            # Of the Trainer's own package: both may be installed, and each clips for modules of its own only.
+            plugins = importlib.import_module(default.__module__.rpartition(".")[0])
+            device_type = trainer.strategy.root_device.type
+            trainer.strategy.precision_plugin = plugins.MixedPrecision(precision, device_type)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Prepare the module and the optimizers: they exist by now, and have not been restored yet."""
@@ -77,7 +78,7 @@ class TunedCallback(framework.Callback):  # type: ignore[misc]
         compiled = {key: value for key, value in division.objects.items() if by_parts and key.startswith("compile.")}
         rest = {key: value for key, value in division.objects.items() if key not in compiled}
         Tuning(rest).prepare(pl_module, *trainer.optimizers)
-        if isinstance(trainer.precision_plugin, MixedPrecision):
+        if str(trainer.precision).endswith("-mixed"):
             # Lightning refuses to clip gradients for an optimizer that says it unscales them itself, as fused ones do.
             for optimizer in trainer.optimizers:
                 vars(optimizer).pop(_UNSCALES, None)
@@ -107,9 +108,10 @@ class TunedCallback(framework.Callback):  # type: ignore[misc]
 
 
 def _done_over_gpus(strategy: Any) -> dict[str, object]:
-    if not isinstance(strategy, DDPStrategy):
+    options: dict[str, object] | None = getattr(strategy, "_ddp_kwargs", None)
+    if options is None:
         return {}
-    return {"parallel.strategy": "ddp", **{f"parallel.{name}": value for name, value in strategy._ddp_kwargs.items()}}
+    return {"parallel.strategy": "ddp", **{f"parallel.{name}": value for name, value in options.items()}}
 
 
 def _parts_that_are_called(module: nn.Module) -> list[nn.Module]:

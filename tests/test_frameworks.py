@@ -71,8 +71,8 @@ def test_the_package_imports_no_framework():
 # --- Lightning ------------------------------------------------------------------------------------------------
 
 
-def lightning_parts():
-    lightning = pytest.importorskip("lightning.pytorch")
+def lightning_parts(package="lightning.pytorch"):
+    lightning = pytest.importorskip(package)
 
     class Module(lightning.LightningModule):
         def __init__(self):
@@ -97,8 +97,8 @@ def lightning_parts():
     return lightning, Module
 
 
-def fitted(folder, callbacks=(), ckpt_path=None, epochs=1, **options):
-    lightning, make = lightning_parts()
+def fitted(folder, callbacks=(), ckpt_path=None, epochs=1, package="lightning.pytorch", **options):
+    lightning, make = lightning_parts(package)
     module = make()
     trainer = lightning.Trainer(
         accelerator="cpu",
@@ -153,16 +153,20 @@ def test_lightning_gets_what_it_can_be_told_and_the_rest_in_one_warning(tuned, t
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("half", ["bfloat16", "float16"])
-def test_lightning_clips_in_mixed_precision_for_a_fused_optimizer(tuned, tmp_path, half):
-    from lightning.pytorch.plugins.precision import MixedPrecision
-
+@pytest.mark.parametrize(
+    ("package", "half"),
+    [("lightning.pytorch", "bfloat16"), ("lightning.pytorch", "float16"), ("pytorch_lightning", "bfloat16")],
+)
+def test_lightning_clips_in_mixed_precision_for_a_fused_optimizer(tuned, tmp_path, package, half):
+    """Also where both of its packages are installed, and the script uses the other one."""
     from advisor.lightning import TunedCallback
 
-    plugin = MixedPrecision({"bfloat16": "bf16-mixed", "float16": "16-mixed"}[half], "cpu")
-    _, expected = fitted(tmp_path, plugins=[plugin], gradient_clip_val=0.1)
+    precisions = pytest.importorskip(f"{package}.plugins.precision")
+    plugin = precisions.MixedPrecision({"bfloat16": "bf16-mixed", "float16": "16-mixed"}[half], "cpu")
+    options = {"gradient_clip_val": 1e-7, "package": package}
+    _, expected = fitted(tmp_path, plugins=[plugin], **options)
     settings = tuned(f"optimizer.implementation: fused\nprecision.autocast: {half}\n")
-    trainer, module = fitted(tmp_path, [TunedCallback(settings)], gradient_clip_val=0.1)
+    trainer, module = fitted(tmp_path, [TunedCallback(settings)], **options)
     assert trainer.optimizers[0].param_groups[0]["fused"] is True
     assert_same(module, expected, rtol=1e-2, atol=1e-3)
 
