@@ -42,6 +42,7 @@ class Countdown:
         self._ends_at: float | None = None
         self._told_s = 0.0
         self._held_s: float | None = None
+        self._held_at: float | None = None
         self._began_at = self._trial_began_at = clock()
         self.rise_s = self.added_s = 0.0
 
@@ -76,6 +77,9 @@ class Countdown:
     def hold(self, *, waiting: bool) -> None:
         """Stand still while the session waits, and go on after that."""
         now = self._clock()
+        if self._held_at is not None:
+            self._began_at += now - self._held_at
+        self._held_at = now if waiting else None
         if waiting and self._ends_at is not None:
             self._held_s = self._ends_at - now
         elif not waiting and self._held_s is not None:
@@ -87,8 +91,8 @@ class Countdown:
 
     @property
     def session_s(self) -> float:
-        """Seconds since the session was opened."""
-        return self._clock() - self._began_at
+        """Seconds since the session was opened, without those in which it waited."""
+        return (self._clock() if self._held_at is None else self._held_at) - self._began_at
 
     @property
     def trial_s(self) -> float:

@@ -188,6 +188,7 @@ def test_what_is_built_before_the_first_trial_is_no_baseline_yet(context) -> Non
     context.state.apply(events.TrialStarted("baseline", ""))
     context.state.apply(events.TrialActivity("baseline", "warming up"))
     assert now_text(context).plain.startswith("Measuring the baseline  warming up")
+    assert now_text(context, 35).plain.startswith("baseline  warming up"), "no word is cut"
 
 
 def test_no_mark_of_the_help_is_parted_from_its_word() -> None:

@@ -307,9 +307,11 @@ def test_the_time_left_stands_still_while_the_session_is_held() -> None:
     countdown.hold(waiting=True)
     clock.now = 300.0
     assert countdown.now(state)[1] == 50.0
+    assert countdown.session_s == 10.0, "of which the budget's rest is counted before the first estimate"
     countdown.hold(waiting=False)
     clock.now = 320.0
     assert countdown.now(state)[1] == 30.0
+    assert countdown.session_s == 30.0
 
 
 def test_one_more_minute_is_seen_while_the_session_waits() -> None:

@@ -116,9 +116,8 @@ def now_text(context: Context, room: int = 200) -> Content:
         tail = Content.assemble("  ", (state.activity, "$accent"), tail)
     stage, left = _stage(context), room - len(tail)
     both = stage if state.running in stage else f"{stage}: {trial_name(state.running, _WIDEST_NAME)}"
-    fits = len(both) <= left or state.running in stage
-    room = max(_LEAST_NAME, left)
-    return Content.assemble((shortened(both, room) if fits else trial_label(state.running, state, room), "bold"), tail)
+    told = both if len(both) <= left else trial_label(state.running, state, max(_LEAST_NAME, left))
+    return Content.assemble((told, "bold"), tail)
 
 
 def _stage(context: Context) -> str:
