@@ -32,6 +32,8 @@ BEFORE = {
     "trials:trial.retry": ["down", "down"],
     "trials:view.copy": ["down", "down"],
 }
+# These have an app to themselves beside those that decide, leave or ask: they copy, hide other panels, save a file.
+ALONE = {"view.copy", "view.plot", "profile.trace"}
 # In a running session; all others after it.
 WHILE_RUNNING = {"session.skip", "session.pause", "session.go_on", "session.finish", "trials.follow"}
 
@@ -49,28 +51,36 @@ def seen(app: AdvisorApp, control: FakeControl) -> tuple[object, ...]:
     return (screen_text(app), focused, type(app.screen), app.clipboard, tuple(control.calls))
 
 
-@pytest.mark.parametrize(
-    "key", [key for key in KEYS if key.id not in ELSEWHERE], ids=lambda key: f"{key.view or 'all'}-{key.id}"
-)
-async def test_every_key_has_a_consequence_where_it_is_offered(key: Key, tmp_path, monkeypatch) -> None:
+def groups() -> dict[str, list[Key]]:
+    """The keys to press in one app, by a name: those that only show something else of a view, or another view."""
+    found: dict[str, list[Key]] = {}
+    for key in reversed(KEYS):  # the ones that exchange a panel of the profile come last
+        if key.id not in ELSEWHERE:
+            only_shows = key.id.startswith(("view.", "screen.", "profile.")) and key.id not in ALONE
+            found.setdefault(f"{key.view or 'all'}-{'shows' if only_shows else key.id}", []).append(key)
+    return found
+
+
+@pytest.mark.parametrize("keys", groups().values(), ids=groups())
+async def test_every_key_has_a_consequence_where_it_is_offered(keys: list[Key], tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    running = key.id in WHILE_RUNNING
-    view = key.view or ("overview" if key.id != "view.overview" else "trials")
+    running = keys[0].id in WHILE_RUNNING
     app, control = make_app(histories.to_trials() if running else after_it(), hold=running)
     async with app.run_test(size=LARGE, notifications=True) as pilot:
         await settle(pilot)
-        app.base_screen.action_show_view(view)
-        await settle(pilot)
-        await pilot.press(*BEFORE.get(f"{key.view}:{key.id}", BEFORE.get(key.id, [])))
-        app.clear_notifications()
-        await settle(pilot)
-        app.clear_notifications()
-        await settle(pilot)
-        before = seen(app, control)
-        assert key.id in {active.binding.id for active in app.screen.active_bindings.values()}
-        await pilot.press(key.binding.key)
-        await settle(pilot)
-        assert seen(app, control) != before
+        for key in keys:
+            app.base_screen.action_show_view(key.view or ("overview" if key.id != "view.overview" else "trials"))
+            await settle(pilot)
+            await pilot.press(*BEFORE.get(f"{key.view}:{key.id}", BEFORE.get(key.id, [])))
+            app.clear_notifications()
+            await settle(pilot)
+            app.clear_notifications()
+            await settle(pilot)
+            before = seen(app, control)
+            assert key.id in {active.binding.id for active in app.screen.active_bindings.values()}
+            await pilot.press(key.binding.key)
+            await settle(pilot)
+            assert seen(app, control) != before, key
         control.cancel()
 
 

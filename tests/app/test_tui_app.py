@@ -57,7 +57,6 @@ async def test_every_view_is_a_number_key_away(size) -> None:
     await drive(histories.whole(), check, size=size, toasts=False)
 
 
-@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(
     "history",
     [
@@ -71,16 +70,19 @@ async def test_every_view_is_a_number_key_away(size) -> None:
         sample_session.cancelled_history(),
     ],
 )
-async def test_every_view_draws_at_every_stage(size, history) -> None:
+async def test_every_view_draws_at_every_stage_and_size(history) -> None:
     async def check(pilot, app, control) -> None:
         if isinstance(app.screen, FailureScreen):
             await pilot.press("escape")
-        for info in VIEWS:
-            await pilot.press(info.key)
-            await settle(pilot)
-            assert app.view.id == info.id
+        for size in SIZES:
+            await pilot.resize_terminal(*size)
+            for info in VIEWS:
+                await pilot.press(info.key)
+                await settle(pilot)
+                assert app.view.id == info.id
+            assert app.size == size
 
-    await drive(history, check, size=size, hold=True)
+    await drive(history, check, hold=True)
 
 
 async def test_tabs_take_the_mouse_and_brackets_step() -> None:
