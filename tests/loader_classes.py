@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
-from loaders import applied, by_code
 from torch.utils.data import (
     DataLoader,
     Dataset,
@@ -88,9 +86,6 @@ class Wrapper(DataLoader):
 
 def contents(loader):
     return [[part.tolist() for part in batch] for batch in loader]
-
-
-both_ways = pytest.mark.parametrize("change", [applied, by_code], ids=["apply", "code"])
 
 
 class Counted(DataLoader):

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from loader_classes import Counted, Numbers, Sevens, Stream, both_ways, contents
-from loaders import applied
+from loader_classes import Counted, Numbers, Sevens, Stream, contents
+from loaders import applied, both_ways
 from proposals import CATALOG
 from torch import nn
 from torch.utils.data import (

@@ -8,8 +8,8 @@ import weakref
 
 import pytest
 import torch
-from loader_classes import Counted, Endless, Numbers, Pairs, Sevens, Stream, Wrapper, both_ways, contents
-from loaders import applied, exported
+from loader_classes import Counted, Endless, Numbers, Pairs, Sevens, Stream, Wrapper, contents
+from loaders import applied, both_ways, by_code, exported
 from proposals import CATALOG
 from torch import nn
 from torch.utils.data import (
@@ -97,8 +97,7 @@ def shuffled(**options):
 
 
 @pytest.mark.process
-@both_ways
-@pytest.mark.parametrize("generator", [None, 1])
+@pytest.mark.parametrize(("change", "generator"), [(applied, None), (by_code, 1)])
 def test_workers_that_live_on_shuffle_every_epoch_as_before(change, generator):
     made = [torch.Generator().manual_seed(generator) if generator else None for _ in range(4)]
     expected = first_samples(shuffled(generator=made[0]))
@@ -126,8 +125,7 @@ class CountsEpochs:
 
 
 @pytest.mark.process
-@both_ways
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(("change", "workers"), [(applied, 1), (by_code, 2)])
 @pytest.mark.parametrize("kind", ["batches", "samples", "whole"])
 def test_a_sampler_that_counts_epochs_counts_as_before(change, kind, workers):
     def made():
