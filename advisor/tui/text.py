@@ -51,6 +51,8 @@ TONES: Mapping[Tone, str] = {
     Tone.OTHER: "$secondary",
     Tone.LIMIT: "$warning",
 }
+# Speed-up for which a bar is as wide as can be, unless there is a larger one: small effects look small. A ratio.
+SMALL_EFFECT = 1.25
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _LEVELS = "▁▂▃▄▅▆▇█"
 
@@ -181,11 +183,11 @@ def sparkline(values: Sequence[float], width: int, top: float = 100.0) -> str:
 
 
 def widest_effect(records: Iterable[TrialRecord], stack: StackRecord | None = None) -> float:
-    """The largest logarithm of a speed-up that is shown, at least that of 1.25x, so that small effects look small."""
+    """The largest logarithm of a speed-up that is shown, at least that of ``SMALL_EFFECT``."""
     effects = [own_figures(record).comparison for record in records]
     effects += [stack.comparison] if stack else []
     sizes = [abs(math.log(max(effect.speedup, 1e-6))) for effect in effects if effect]
-    return max([math.log(1.25), *sizes])
+    return max([math.log(SMALL_EFFECT), *sizes])
 
 
 def own_mark(record: TrialRecord) -> tuple[str, str]:

@@ -16,6 +16,7 @@ from advisor.experiment import events
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.records import Comparison, Outcome, ParetoPoint, TargetSpec
+from advisor.report.charts import Axis, Bar, Bars, Tone
 from advisor.report.waterfall import waterfall, waterfall_chart
 from advisor.tui.context import Context
 from advisor.tui.text import widest_effect
@@ -170,6 +171,14 @@ def test_where_nothing_could_be_judged_the_first_line_says_so_and_what_to_do() -
     assert warned(SessionState.of([events.SessionFinished(True, 1.0)])).startswith("Nothing was measured")
     calm = [*histories.judged_nothing(), events.TrialMeasured(histories.ZERO_GRAD)]
     assert headline(SessionState.of(calm)).plain.startswith("Nothing that was tried is measurably faster.")
+
+
+def test_a_small_effect_has_a_small_bar() -> None:
+    bars = (
+        Bar("baseline", 1.0, 1.0, "33 ms", Tone.BASELINE, is_mark=True),
+        Bar("stack", 1.0, 1.01, "1.01x", Tone.STACK),
+    )
+    assert waterfall_text(Bars("", "", Axis("", 1.0, 1.01), bars), 76).plain.count("█") == 1
 
 
 def test_a_stack_within_the_noise_is_no_success(state) -> None:

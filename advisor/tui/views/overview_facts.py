@@ -21,7 +21,7 @@ from advisor.figures.formatting import (
 from advisor.records import BaselineRecord, ClockCheck, Facts, GpuInfo, Hardware, HostInfo, Mode, Value, WorkloadFacts
 from advisor.report.charts import Axis, Bar, Bars, Tone
 from advisor.report.figures import noise_words
-from advisor.tui.text import DIM, TONES, meter, shortened
+from advisor.tui.text import DIM, SMALL_EFFECT, TONES, meter, shortened
 from advisor.tui.views.readings import cpu_text, energy_text, found_text, live_text, readings_text, remarks
 from advisor.tui.widgets.fact_list import Fact
 
@@ -315,7 +315,8 @@ def waterfall_text(chart: Bars, width: int) -> Content:
     wide = width >= _NAME + _LEAST_WIDE_BAR + _WIDE_FIGURE + 3
     room = max(_LEAST_BAR, min(_WIDEST_BAR, width - _NAME - (_WIDE_FIGURE if wide else _FIGURE) - 3))
     ends = [end for bar in chart.bars for end in (bar.start, bar.end)]
-    axis = Axis("", min(ends), max(ends), log=True)  # a cell is too much to leave free beside the bars
+    low = min(ends)
+    axis = Axis("", low, max(*ends, SMALL_EFFECT * low), log=True)  # a cell is too much to leave free beside the bars
     return Content("\n").join([_line(bar, axis, room, wide=wide) for bar in chart.bars])
 
 
