@@ -108,6 +108,9 @@ def test_a_session_in_its_first_seconds_leaves_what_was_asked_for(tmp_path, numb
         text=True,
         start_new_session=True,
     )
+    until = time.monotonic() + SOON_S
+    while not takes_signals(process.pid) and time.monotonic() < until:  # not before, however busy the machine is
+        time.sleep(0.02)
     time.sleep(after_s)
     for _ in range(times):
         os.kill(process.pid, number)
