@@ -27,6 +27,18 @@ COMPILING = {"planted.compiling": True}
 LATER = {**COMPILING, "control.noop": True}
 
 
+# A trial is built as long as the other has not begun, or not ended.
+BEGUN = """
+note = os.path.join(os.path.dirname(__file__), "pid")
+while not (os.path.exists(note) and os.path.getsize(note)):
+    time.sleep(0.02)
+"""
+ENDED = f"""{BEGUN}
+while os.path.exists("/proc/" + open(note).read().strip()):
+    time.sleep(0.02)
+"""
+
+
 @pytest.fixture
 def specs(tmp_path):
     """Make the spec of a target's text; each has a file of its own."""
@@ -60,7 +72,7 @@ def test_a_trial_that_pauses_times_nothing_before_it_is_told_to_go_on(specs):
 
 
 def test_what_is_compiled_beside_a_trial_has_ended_before_that_is_timed(specs, tmp_path):
-    trial = specs("trial", building("time.sleep(2)"))
+    trial = specs("trial", building(BEGUN))
     ahead = specs("ahead", building(NOTES_ITS_PROCESS.format("pid") + "; time.sleep(600)"), kind=TrialKind.AHEAD)
     beside = []
 
@@ -75,7 +87,7 @@ def test_what_is_compiled_beside_a_trial_has_ended_before_that_is_timed(specs, t
 
 
 def test_both_run_at_the_same_time(specs, tmp_path):
-    trial = specs("trial", building("time.sleep(2)"))
+    trial = specs("trial", building(ENDED))
     ahead = specs("ahead", building(NOTES_ITS_PROCESS.format("pid")), kind=TrialKind.AHEAD)
     seen = []
 
@@ -91,15 +103,17 @@ def test_both_run_at_the_same_time(specs, tmp_path):
 
 
 def test_a_failure_of_what_is_compiled_ahead_is_nobodys(specs):
-    ahead = specs("ahead", building("raise ValueError('not today')"), kind=TrialKind.AHEAD)
-    trial = specs("trial", building("time.sleep(2)"))
+    ahead = specs(
+        "ahead", building(f"{NOTES_ITS_PROCESS.format('pid')}; raise ValueError('not today')"), kind=TrialKind.AHEAD
+    )
+    trial = specs("trial", building(ENDED))
     result, early = Runner().run_compiling_ahead(trial, ahead, lambda message: None)
     assert result.measured
     assert (early.outcome, early.warmup_s) == (Outcome.FAILED, None)
 
 
 def test_a_trial_in_company_that_fails_is_told_at_once(specs, tmp_path):
-    trial = specs("trial", building("time.sleep(2); os._exit(5)"))
+    trial = specs("trial", building(f"{BEGUN}os._exit(5)"))
     ahead = specs("ahead", building(NOTES_ITS_PROCESS.format("pid") + "; time.sleep(600)"), kind=TrialKind.AHEAD)
     result, _ = Runner().run_compiling_ahead(trial, ahead, lambda message: None)
     assert result.outcome is Outcome.CRASHED
