@@ -45,7 +45,7 @@ def arguments(path: str | Path) -> dict[str, Any]:
     The other ones are for :class:`TunedCallback`. Raises UsageError when the file cannot be read.
     """
     settings = Settings.from_file(path)
-    named: dict[str, Any] = {name: settings[key] for key, name in _NAMED.items() if settings.get(key)}
+    named: dict[str, Any] = {name: settings[key] for key, name in _NAMED.items() if key in settings}
     if (half := _AUTOCAST.get(str(settings.get("precision.autocast")))) is not None:
         named[half] = True
     if settings.get(_NON_BLOCKING):

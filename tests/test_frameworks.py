@@ -273,6 +273,9 @@ def test_what_training_arguments_have_a_name_for_is_left_to_them(tuned, tmp_path
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="TunedCallback")
         trained_by_transformers(tmp_path, [TunedCallback(path)], max_steps=1, **arguments(path))
+    switched_off = tuned("data.pin_memory: false\nparallel.find_unused_parameters: false\n")
+    # Both are on in a Trainer that is told nothing.
+    assert arguments(switched_off) == {"dataloader_pin_memory": False, "ddp_find_unused_parameters": False}
 
 
 @pytest.mark.process
