@@ -6,7 +6,7 @@ import importlib.util
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -168,6 +168,7 @@ class _ModelInputs:
     length: int
     side: int | None = None
     labelled: bool = True
+    known_inside: list[tuple[str, bool]] = field(default_factory=list)  # ways that were tried, shared by all lengths
 
     @property
     def config(self) -> Any:
@@ -283,15 +284,15 @@ class _ModelInputs:
 
     def _inside_a_text(self) -> Make | None:
         """Makes texts with images or sounds inside, for a model that reads such; None for others."""
-        for name in READ_INSIDE:
-            if {name, "input_ids"} <= self.accepted.keys() and (places := places_of(self.model, self, name)):
+        names = [name for name in READ_INSIDE if {name, "input_ids"} <= self.accepted.keys()]
+        for name, turned in self.known_inside or [(name, turned) for name in names for turned in (False, True)]:
+            if places := places_of(self.model, self, name):
+                turn = (lambda make: changed(make, one_each)) if name == "pixel_values" else bins_first
                 plain = partial(_MAKERS[name], self)
-                for others in (
-                    (plain, changed(plain, one_each)) if name == "pixel_values" else (plain, bins_first(plain))
-                ):
-                    make = places.filled(self._texts, others)
-                    if make and takes(self.model, self._tried(make)):
-                        return make
+                make = places.filled(self._texts, turn(plain) if turned else plain)
+                if make and (self.known_inside or takes(self.model, self._tried(make))):
+                    self.known_inside[:] = [(name, turned)]
+                    return make
         return None
 
     def requires(self, name: str) -> bool:
