@@ -208,6 +208,7 @@ def test_texts_of_an_encoder_with_fewer_tokens_than_its_decoder(transformers):
     one_step(loop)
 
 
+SPEC = TargetSpec("hf:llava", "/", device="cpu")
 OF_A_LLAMA = {"model_type": "llama", **SMALL_TEXT, "num_key_value_heads": 2}
 OF_AN_IMAGE = {**SMALL, "image_size": 28, "patch_size": 14}
 QWEN2_VL = {**SMALL_TEXT, "model_type": "qwen2_vl_text", "num_key_value_heads": 2}
@@ -242,6 +243,13 @@ def test_an_image_or_a_sound_has_its_places_in_the_text_that_it_is_read_in(trans
     assert (made["input_ids"] == token).sum(1).tolist() == [places, places]
     assert (labels == -100).equal(made["input_ids"] == token), "no loss of tokens that stand for something else"
     assert torch.isfinite(one_step(loop))
+
+
+def test_an_image_that_has_one_size_only_stays_in_the_text_where_smaller_ones_are_sought(transformers):
+    image = {"model_type": "clip_vision_model", **SMALL, "image_size": 252, "patch_size": 84}
+    config = transformers.LlavaConfig(text_config=OF_A_LLAMA, vision_config=image)
+    made = hf_batches.hf_samples(transformers.LlavaForConditionalGeneration(config), SPEC, train=True)
+    assert {one.make(1)["pixel_values"].shape[-1] for one in (made, *made.shorter)} == {252}
 
 
 def test_tokens_are_in_the_table_where_a_part_of_the_configuration_says_their_number(transformers):

@@ -72,7 +72,7 @@ def hf_samples(model: Any, spec: TargetSpec, *, train: bool) -> Samples:
     shorter = [replace(longest, length=length) for length in _SHORTER if length < longest.length and of_a_length]
     if longest.sees_larger_than(USUAL_SIDE):
         smaller = replace(shorter[-1] if shorter else longest, side=USUAL_SIDE)
-        shorter += [smaller] if not smaller.refuses(smaller.inputs) else []
+        shorter += [smaller] if "pixel_values" in smaller.inputs(1) and not smaller.refuses(smaller.inputs) else []
     labelled = not train or (shorter[-1] if shorter else longest).fit_labels()
     first, *others = (_samples(replace(about, labelled=labelled), train=train) for about in (longest, *shorter))
     return replace(first, shorter=tuple(others))
