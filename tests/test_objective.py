@@ -101,6 +101,14 @@ def test_the_gain_in_throughput_is_the_speed_up(speedup):
     assert gain.is_worse is (comparison.verdict is Verdict.SLOWER)
 
 
+def test_a_gain_on_a_noisy_machine_has_to_clear_what_a_verdict_has_to():
+    """A stack of 1.92x (1.15-3.21) was called faster, and left out of the settings."""
+    by, noisy = yardstick(Objective.THROUGHPUT), Comparison(1.92, 1.15, 3.21, 0.3)
+    assert noisy.verdict is Verdict.FASTER
+    assert by.helps(result(), noisy)
+    assert not by.helps(result(), Comparison(1.92, 1.09, 3.21, 0.3))
+
+
 @given(speeds, st.integers(1, 64))
 def test_for_latency_a_larger_batch_is_no_gain(speedup, factor):
     """Twice the samples in twice the time is the same throughput, and a step that is twice as long."""

@@ -297,7 +297,7 @@ class Yardstick:
 def _timed(comparison: Comparison, factor: float) -> Gain:
     """A gain in speed; ``factor`` turns samples into steps where their numbers differ."""
     speedup, low, high = (factor * ratio for ratio in (comparison.speedup, comparison.ci_low, comparison.ci_high))
-    return Gain(speedup, low, high, comparison.noise_floor)
+    return Gain(speedup, low, high, comparison.to_clear)
 
 
 def gain_of_figure(old: float | None, new: float | None, floor: float) -> Gain | None:

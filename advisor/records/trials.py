@@ -314,9 +314,14 @@ class Comparison:
         return self.verdict is Verdict.NO_DIFFERENCE and self.ci_high > _OPEN_RATIO * self.ci_low
 
     @property
+    def to_clear(self) -> float:
+        """The share by which the interval has to lie above or below 1: the noise floor, of a larger one 10 %."""
+        return min(self.noise_floor, _LARGEST_TO_CLEAR)
+
+    @property
     def verdict(self) -> Verdict:
-        """Faster or slower only when the whole interval clears the noise floor, or of a larger one ten per cent."""
-        floor = min(self.noise_floor, _LARGEST_TO_CLEAR)
+        """Faster or slower only when the whole interval is."""
+        floor = self.to_clear
         if self.ci_low > 1 + floor:
             return Verdict.FASTER
         if self.ci_high < 1 / (1 + floor):
