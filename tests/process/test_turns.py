@@ -74,6 +74,26 @@ class Bench(benches.Bench):
         return listen
 
 
+def test_one_warms_up_after_the_other_and_not_beside_it(tmp_path, monkeypatch):
+    """Two that use every core took ten times as long together, and sessions of a minute ended before a first block."""
+    bench, order = Bench(tmp_path, 0.9 * BLOCK_S), []
+    opens, waits = bench.runner.open, Trial.wait_ready
+
+    def open_trial(spec, listen):
+        order.append(f"{spec.trial_id} begins")
+        return opens(spec, listen)
+
+    def wait_ready(trial):
+        ended = waits(trial)
+        order.append("ready")
+        return ended
+
+    monkeypatch.setattr(bench.runner, "open", open_trial)
+    monkeypatch.setattr(Trial, "wait_ready", wait_ready)
+    assert side_by_side(bench, SETTINGS).alternated
+    assert order == [f"{BASELINE} begins", "ready", f"{STACK} begins", "ready"]
+
+
 @pytest.mark.parametrize(
     ("total_s", "pairs"),
     [(0.9 * BLOCK_S, LEAST_PAIRS), (13.5 * BLOCK_S, 6), (2.5 * MOST_PAIRS * BLOCK_S, MOST_PAIRS)],

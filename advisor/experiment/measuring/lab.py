@@ -135,10 +135,7 @@ class Lab:
         return POLICY.reserve_share * self.bench.budget.total_s
 
     def _turns_begin_with_s(self, known: Known, settings: Settings) -> float:
-        """The seconds with which the turns may begin. Whole trials have to end; side by side a few blocks are enough.
-
-        Two processes that live side by side also start and warm up at the same time.
-        """
+        """The seconds with which the turns may begin: whole trials have to end; side by side few blocks are enough."""
         side_by_side = self._may_run_side_by_side(known, settings)
         return (POLICY.gamble if side_by_side else 1.0) * turns_s(self.bench, settings, side_by_side=side_by_side)
 

@@ -8,6 +8,7 @@ them differ.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -81,14 +82,17 @@ def side_by_side(bench: Bench, settings: Settings) -> Evidence:
 
 def _taking_turns(bench: Bench, old_spec: TrialSpec, new_spec: TrialSpec) -> Evidence:
     settings, started = Settings(new_spec.settings), bench.budget.spent_s
-    with (
-        bench.runner.open(old_spec, bench.listener(old_spec)) as old,
-        bench.runner.open(new_spec, bench.listener(new_spec)) as new,
-    ):
-        for values, trial in ((BASELINE, old), (settings, new)):
+    with contextlib.ExitStack() as live:
+        trials: list[Trial] = []
+        # One warms up after the other: two that use every core, and wait for each other in each operator, take ten
+        # times as long.
+        for values, spec in ((BASELINE, old_spec), (settings, new_spec)):
+            trial = live.enter_context(bench.runner.open(spec, bench.listener(spec)))
             ended = trial.wait_ready()
             if ended is not None:
                 return Evidence(runs=((values, bench.checked(ended)),))
+            trials.append(trial)
+        old, new = trials
         ready = bench.budget.spent_s
         bench.warming_up_s += ready - started
         pairs, ended = _alternate(bench, old, new)
