@@ -229,7 +229,7 @@ def test_a_python_file_is_exported_by_its_suffix(tmp_path):
 
 def test_an_export_that_is_not_faster_says_so(tmp_path):
     state = SessionState.of(sample_history())
-    noise = replace(state.stack.comparison, noise_floor=2.0)
+    noise = replace(state.stack.comparison, ci_low=0.99)
     state.apply(events.StackMeasured(replace(state.stack, comparison=noise)))
     written = write_outputs(state, sample_request(), Outputs(export_path=str(tmp_path / "t.yaml")), load_catalog())
     assert "not measurably faster" in written.sentences[0]

@@ -33,6 +33,9 @@ _INSTRUMENTS_PER_OPERATION_S = 0.007
 _PATIENCE = 2.0
 # Trials before the turns take longer than expected as often as not. Unitless.
 _MARGIN = 1.2
+# Share of the expected duration of turns side by side with which they begin: neither process measures by itself before.
+# Estimated.
+_TURNS_BEGIN = 0.75
 _STAGES = {
     Kind.LEAP: "leap",
     Kind.TURNS: "confirmation",
@@ -135,9 +138,9 @@ class Lab:
         return POLICY.reserve_share * self.bench.budget.total_s
 
     def _turns_begin_with_s(self, known: Known, settings: Settings) -> float:
-        """The seconds with which the turns may begin: whole trials have to end; side by side few blocks are enough."""
+        """The seconds with which the turns may begin. Whole trials have to end; live ones time a few blocks."""
         side_by_side = self._may_run_side_by_side(known, settings)
-        return (POLICY.gamble if side_by_side else 1.0) * turns_s(self.bench, settings, side_by_side=side_by_side)
+        return (_TURNS_BEGIN if side_by_side else 1.0) * turns_s(self.bench, settings, side_by_side=side_by_side)
 
     def _reserve_against_a_leap_s(self, known: Known) -> float:
         """The seconds that a bold leap leaves: those of the turns, where only they can show that the stack gains."""
