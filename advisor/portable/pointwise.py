@@ -180,7 +180,7 @@ class FusedForward:
         return copied
 
     def __call__(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any:
-        """The result of the model's own forward; that runs itself while layers have other hooks, or it reads others."""
+        """The result of the model's own forward, which runs while its hooks or values differ from the graph's."""
         if self.hooks.differ or self.reads_others:
             return type(self.model).forward(self.model, *args, **kwargs)
         for own, copied, name in self.shared:  # a new head, or buffers on another device

@@ -320,7 +320,7 @@ class Comparison:
 
     @property
     def verdict(self) -> Verdict:
-        """Faster or slower only when the whole interval is."""
+        """Faster or slower only when the whole interval is, by more than ``to_clear``."""
         floor = self.to_clear
         if self.ci_low > 1 + floor:
             return Verdict.FASTER

@@ -75,7 +75,7 @@ class Bench(benches.Bench):
 
 
 def test_one_warms_up_after_the_other_and_not_beside_it(tmp_path, monkeypatch):
-    """Two that use every core took ten times as long together, and sessions of a minute ended before a first block."""
+    """Beside the other a baseline was not ready after 10 s, and sessions of a minute ended before a first block."""
     bench, order = Bench(tmp_path, 0.9 * BLOCK_S), []
     opens, waits = bench.runner.open, Trial.wait_ready
 

@@ -84,8 +84,8 @@ def _taking_turns(bench: Bench, old_spec: TrialSpec, new_spec: TrialSpec) -> Evi
     settings, started = Settings(new_spec.settings), bench.budget.spent_s
     with contextlib.ExitStack() as live:
         trials: list[Trial] = []
-        # One warms up after the other: two that use every core, and wait for each other in each operator, take ten
-        # times as long.
+        # One warms up after the other. Two that use every core slow each other down many times over: on two cores a
+        # baseline that takes 3 s alone was not ready after 10.
         for values, spec in ((BASELINE, old_spec), (settings, new_spec)):
             trial = live.enter_context(bench.runner.open(spec, bench.listener(spec)))
             ended = trial.wait_ready()
