@@ -121,8 +121,6 @@ class Table:
 def plan(tables):
     """The trials in their order."""
     for setup in FIRST:
-        if setup.strategy in tables[0].options.without.split(","):
-            continue
         yield from ((table, setup) for table in tables if fits(table, setup))
     rest = max(len(THEN) + len(own) for own in OWN.values())
     for place in range(rest):
@@ -140,7 +138,9 @@ def plan(tables):
 
 
 def fits(table, setup):
-    """Not on the CPU: what needs GPUs."""
+    """Neither what was left out nor, on the CPU, what needs GPUs."""
+    if {setup.strategy, *setup.settings} & set(table.options.without.split(",")):
+        return False
     return not table.options.small or not (
         setup.strategy == "data_parallel" or {"parallel.sync_batch_norm", "compile.mode"} & set(setup.settings)
     )
@@ -153,7 +153,7 @@ def main():
     parser.add_argument("--out", default="several_gpus.md")
     parser.add_argument("--small", action="store_true", help="small models, on the CPU")
     parser.add_argument("--models", default="resnet,gpt,recommender,uneven")
-    parser.add_argument("--without", default="", help="strategies to leave out, such as data_parallel,fully_shard")
+    parser.add_argument("--without", default="", help="strategies and settings, such as fully_shard,compile.mode")
     options = parser.parse_args()
     options.until = time.monotonic() + options.within
     Runner.prepare()
