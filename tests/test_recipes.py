@@ -15,6 +15,7 @@ from proposals import CATALOG
 from recipe_workload import components, flags_put_back, mode_for, refusal, run_code
 
 from advisor.recipe import HEADINGS, Recipe, card_section
+from advisor.recipe.parallel_recipe import PARALLEL
 from advisor.records import Candidate, Mode, Numerics, Skip
 from advisor.runtime.step import mover_of
 
@@ -177,6 +178,8 @@ def test_proposing_imports_no_torch():
 def test_code_runs_on_a_gpu(recipe, value):
     if recipe.package and value != recipe.default:
         pytest.importorskip(recipe.package)
+    if recipe.key.startswith(PARALLEL):
+        pytest.skip("it runs over ranks: tests/process/test_ranks.py, tests/gpu/several_gpus.py")
     if value in ("regional", "blocks"):
         pytest.skip("this model repeats no block; a test of its own has one that does")
     if reason := refusal(recipe, value, components(mode_for(recipe), "cuda")):

@@ -125,10 +125,11 @@ def rate_of(setup):
     return rate * (1.1 if setup.weak else 1)
 
 
-def test_strategies_come_first_then_options_of_the_best_then_the_turns():
+def test_the_strategy_that_may_gain_comes_first_then_its_options_then_the_turns():
     known, lab = searched(rate_of)
     kinds = [kind for kind, _ in lab.asked]
-    assert kinds[:2] == ["strategy", "strategy"]
+    assert lab.asked[0] == ("strategy", "ddp")
+    assert kinds.index("option") < lab.asked.index(("strategy", "data_parallel"))
     assert known.stack == {**DDP, "parallel.gradient_as_bucket_view": True}
     assert known.confirmed
     assert "turns" in kinds
@@ -177,6 +178,15 @@ def test_a_strategy_that_fails_under_compiled_code_runs_again_without():
     )
     assert ("strategy", "ddp, compile.mode: none") in lab.asked
     assert known.stack["compile.mode"] == "none"
+
+
+def test_compiled_code_without_a_graph_is_left_out_next():
+    known, lab = searched(
+        lambda setup: 1500 if setup.settings.get("compile.scope") == "model" else 900,
+        carried={"compile.scope": "regional"},
+    )
+    assert lab.asked[1] == ("without", "ddp, compile.scope: model")
+    assert known.stack == {**DDP, "compile.scope": "model"}
 
 
 def test_unused_parameters_are_looked_for_where_ddp_misses_their_gradients():

@@ -131,6 +131,10 @@ def in_step(settings):
     return speed(settings) * (1.1 if helps else 1.0)
 
 
+def slow_over_ranks(settings):
+    return in_step(settings) * (0.5 if "parallel.strategy" in settings else 1.0)
+
+
 def test_collecting_garbage_in_step_is_measured_over_several_gpus(tmp_path):
     run = session(tmp_path, in_step, ("host_gc",), gpus=2).run()
     rows = {row.name: row for row in run.state.scaling.rows}
@@ -148,6 +152,17 @@ def test_what_one_gpu_has_of_the_collector_is_left_out_once_over_several(tmp_pat
     run = session(tmp_path, only_on_one, ("host_gc",), gpus=2).run()
     assert run.state.scaling.carried["host.gc"] == "scheduled"
     assert "ddp, host.gc: default" in {row.name for row in run.state.scaling.rows}
+
+
+def test_without_a_stack_no_time_is_kept_for_its_turns(tmp_path):
+    scaling = session(tmp_path, slow_over_ranks, ("host_gc",), gpus=2, budget_s=12.0).run().state.scaling
+    assert scaling.best == ""
+    assert scaling.rows[-1].name == "ddp, host.gc: scheduled"
+
+
+def test_what_no_time_was_left_for_is_named(tmp_path):
+    scaling = session(tmp_path, slow_over_ranks, ("host_gc",), gpus=2, budget_s=10.0).run().state.scaling
+    assert scaling.passed_over["ddp, host.gc: scheduled"] == "no time was left: raise --budget"
 
 
 WRAPPED = "the model is wrapped in DistributedDataParallel already"

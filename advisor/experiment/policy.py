@@ -62,6 +62,9 @@ class Policy:
     # Gain of compiling model and loss over compiling the repeated blocks by themselves: 10.31x and 9.36x of one model
     # in tests/gpu/RESULTS.md.
     whole_over_blocks: float = 1.1
+    # Expected gain of leaving out compiling over several GPUs, where no graph holds the step: 1.12 for a GPT on two
+    # H100s and 1.24 on four, of which each has a quarter of the batch (tests/gpu/RESULTS.md, "Several GPUs").
+    not_compiled: float = 1.15
     # Share of the budget for the search on one GPU before the search on several. The stack is carried over, and
     # torchrun takes several times as long to start each of some ten trials on several GPUs.
     one_gpu: float = 0.5

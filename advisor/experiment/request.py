@@ -38,7 +38,7 @@ class Request:
     gpus: int = 1
     machines: int = 1
     launch: tuple[str, ...] = ()
-    side_by_side: bool = False
+    side_by_side: bool = True
     seed: int = 0
     config_path: str | None = None
     key_map: dict[str, str] = field(default_factory=dict)

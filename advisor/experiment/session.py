@@ -259,7 +259,7 @@ class Session:
         one = scaling.runs[ONE][-1]
         if not one.measured:
             self._outbox.warn(f"several GPUs are not measured: {one.reason.rstrip('.')}. {one.hint}")
-        explore(scaling, lab, scaling_moves)
+        lab.end(explore(scaling, lab, scaling_moves))
 
     def _check_comparable(self, facts: Facts) -> None:
         """Raise UsageError where the session that is taken up measured something else; its record stays as it is."""

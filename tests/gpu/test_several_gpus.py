@@ -66,7 +66,7 @@ def session(folder, *options):
 def test_side_by_side_a_session_ends_earlier_with_the_same_verdicts(tmp_path):
     (alone_in := tmp_path / "alone").mkdir()
     (beside_in := tmp_path / "beside").mkdir()
-    beside, alone = session(beside_in, "--side-by-side", "auto"), session(alone_in)
+    beside, alone = session(beside_in), session(alone_in, "--side-by-side", "off")
     said = [message["text"] for message in beside["messages"] if "GPU" in message["text"]]
     print(said, alone["session_s"], beside["session_s"])
     assert any("side by side on 2 GPUs" in text for text in said), said

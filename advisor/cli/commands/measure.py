@@ -174,8 +174,8 @@ def _add_place(parser: Parser) -> None:
         "--side-by-side",
         metavar="auto|off",
         read=side_by_side_of,
-        default=False,
-        help="auto: trials also run on the machine's other GPUs when they do not disturb each other; off by default",
+        help="auto: trials also run on the machine's unused GPUs while they do not disturb each other; auto unless "
+        "--device names a GPU",
     )
 
 
@@ -313,7 +313,7 @@ def _request(target: str, arguments: tuple[str, ...], options: argparse.Namespac
         gpus=options.gpus,
         machines=options.nnodes,
         launch=launch_of(options),
-        side_by_side=options.side_by_side,
+        side_by_side=":" not in options.device if options.side_by_side is None else options.side_by_side,
         config_path=str(Path(options.config).resolve()) if options.config else None,
         key_map=key_map,
         scripts=tuple(options.script),

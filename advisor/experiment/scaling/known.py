@@ -13,6 +13,7 @@ from statistics import median
 
 from advisor.experiment.consent import Consent
 from advisor.experiment.judging.judge import rates
+from advisor.experiment.policy import POLICY
 from advisor.figures.stats import ProcessSpread, noise_floor, process_spread, runs_ratio_interval
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.parallel_recipe import SINGLE, STRATEGY
@@ -100,8 +101,8 @@ class Move:
 
     @property
     def is_bold(self) -> bool:
-        """A strategy comes before all others: options belong to the best of them."""
-        return self.kind is Kind.STRATEGY
+        """A strategy that may gain comes before all others: options belong to the best of them."""
+        return self.kind is Kind.STRATEGY and self.gain >= POLICY.bold
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from advisor.records import Facts, TrialResult, Value
 # torchrun imports PyTorch in each rank, which a trial of one GPU is spared. Seconds, before one was timed.
 _START_S = 8.0
 _TURNS = (True, False, False, True)
+_NO_TIME = "no time was left: raise --budget"
 # A trial that takes this many times as long as others, and this long at least, hangs. Unitless; seconds.
 _HANGS_AFTER, _HANGS_AFTER_S = 4.0, 60.0
 # Several machines meet within this, twice: torchrun's agents, then the ranks. Seconds.
@@ -103,13 +104,14 @@ class ScalingLab:
         return median(self._walls) if self._walls else self.bench.expected_s(known.carried) + _START_S
 
     def affords(self, move: Move, known: Scaling) -> bool:
-        """Whether there is time for a move, and for the turns behind it; a strategy may take what is left."""
+        """Whether there is time for a move, and for the turns behind it where there is a stack; bold ones need none."""
         if self.bench.steering.ending:
             return False
         cost_s = self.cost_s(move, known)
         if move.kind is Kind.TURNS:
             return self.bench.budget.allows(cost_s / 2)
-        reserve_s = 0.0 if known.confirmed or move.is_bold else cost_s * len(_TURNS) / 2
+        nothing_to_confirm = known.confirmed or move.is_bold or not known.stack
+        reserve_s = 0.0 if nothing_to_confirm else cost_s * len(_TURNS) / 2
         return self.bench.budget.allows(cost_s, reserve_s=reserve_s)
 
     def measure(self, move: Move, known: Scaling) -> tuple[tuple[Setup, TrialResult], ...]:
@@ -146,6 +148,12 @@ class ScalingLab:
         left_s = min(budget.left_s, sum(self.cost_s(move, known) for move in moves(known)))
         self._emit(events.ProgressMade(budget.spent_s / (budget.spent_s + left_s) if left_s else 1.0, left_s))
         return replace(known, consent=self._consented(known.consent))
+
+    def end(self, known: Scaling) -> None:
+        """Post at the end what no time was left for."""
+        untried = {move.setup.name: _NO_TIME for move in moves(known) if not known.has_tried(move.setup)}
+        if untried:
+            self._emit(events.ScalingMeasured(replace(known, passed_over={**known.passed_over, **untried}).record()))
 
 
 def _passed_over(catalog: Catalog, facts: Facts, skipped: Mapping[str, str], parallel: list[str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The moves of the search over several GPUs: strategies first, then options of the best, then the whole batch on each.
+"""The moves of the search over several GPUs: strategies, then options of the best, then the whole batch on each.
 
 As ``moves.py`` for one GPU: functions of what is known.
 """
@@ -48,7 +48,8 @@ def _strategies(known: Scaling) -> Iterator[Move]:
         if candidate.key != STRATEGY or known.consent.rejects(candidate.recipe):
             continue
         setup = Setup(_fitting(known, Settings(candidate.settings)))
-        gain = max(POLICY.bold, _expected(known, candidate, Settings()))
+        expected = _expected(known, candidate, Settings())
+        gain = max(POLICY.bold, expected) if expected > 1 else POLICY.information
         if not known.has_tried(setup):
             yield Move(Kind.STRATEGY, setup, gain)
         elif not known.measured(setup) and (other := _mended(known, setup)) and not known.has_tried(other):
@@ -112,7 +113,7 @@ def _without_compiling(known: Scaling) -> Iterator[Move]:
     lead = leading(known)
     plain = _not_compiled(known, lead) if lead else None
     if plain and not known.has_tried(plain):
-        yield Move(Kind.WITHOUT, plain, 1.01)
+        yield Move(Kind.WITHOUT, plain, POLICY.not_compiled)
 
 
 def _again(known: Scaling) -> Iterator[Move]:
