@@ -53,9 +53,16 @@ class Loop:
         return Components(self.model, self.optimizer, data, plan, self.batch_size, self.step)
 
     def to(self, device: torch.device) -> None:
-        """Move the model to a device, and the modules that the loss is or holds, such as class weights or a teacher."""
+        """Move the model to a device, and the modules that the loss is or holds, such as class weights or a teacher.
+
+        State that the optimizer has already follows its parameters: Adagrad makes its sums before the first step.
+        """
         for module in (self.model, *modules_of_loss(self.loss)):
             module.to(device)
+        for state in self.optimizer.state.values() if self.optimizer is not None else ():
+            for name, value in state.items():
+                if isinstance(value, torch.Tensor) and value.dim():  # step counts are scalars, and stay on the host
+                    state[name] = value.to(device)
 
     @property
     def loader(self) -> DataLoader[Any] | None:
