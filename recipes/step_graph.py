@@ -25,7 +25,8 @@ What the step of `train_step` does about values that are no part of a graph:
 - What a step leaves in attributes and dictionaries for the loop to read, a replay leaves there too.
 - What a step makes of Python's numbers and sends to the GPU, as `torch.tensor([1.0, 2.0], device=x.device)` does, is
   kept there. A recording fails where these numbers differ from step to step.
-- Under float16 the gradient scaler asks the host, so the update stays outside the recording.
+- The update stays outside the recording, and runs after each replay, where it needs the host: under float16, whose
+  gradient scaler asks it, and with an optimizer that counts its steps there, such as Adagrad and other libraries' own.
 - A step is not recorded, and a warning says why, where it keeps a state in an attribute from one call to the next,
   decides by random numbers of the host, reads a file, takes values from an iterator, gets sparse batches or writes into
   its batch.
@@ -60,10 +61,11 @@ _KEEPS_NO_STEP_COUNT = frozenset({"SGD"})
 _MOST_GAINED = 8.0
 
 _CAPTURE = """\
+updates_inside = isinstance(optimizer, torch.optim.SGD)
 if optimizer is not None:
     for group in optimizer.param_groups:
-        if "capturable" in group:
-            group["capturable"] = True
+        if "capturable" in group:  # others count their steps on the host: their update stays outside
+            group["capturable"] = updates_inside = True
     optimizer.load_state_dict(optimizer.state_dict())  # moves step counts to the device
 static_inputs = inputs.to(device).clone()
 static_targets = None if targets is None else targets.to(device).clone()
@@ -76,8 +78,14 @@ def whole_step():
     optimizer.zero_grad(set_to_none=True)
     loss = loss_fn(model(static_inputs), static_targets)
     loss.backward()
-    optimizer.step()
+    if updates_inside:
+        optimizer.step()
     return loss
+
+
+def update():
+    if optimizer is not None and not updates_inside:
+        optimizer.step()
 
 
 side_stream = torch.cuda.Stream()
@@ -85,6 +93,7 @@ side_stream.wait_stream(torch.cuda.current_stream())
 with torch.cuda.stream(side_stream):  # warm-up steps: they train
     for _ in range(3):
         whole_step()
+        update()
 torch.cuda.current_stream().wait_stream(side_stream)
 if optimizer is not None:
     optimizer.zero_grad(set_to_none=True)  # the capture then makes the gradients in its own memory
@@ -97,6 +106,7 @@ static_inputs.copy_(inputs)
 if static_targets is not None:
     static_targets.copy_(targets)
 graph.replay()
+update()
 """
 
 _CAPTURE_AROUND = """\
@@ -124,10 +134,10 @@ class StepGraph(Recipe):
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         optimizer = facts.workload.optimizer
-        if facts.workload.mode is Mode.TRAIN and optimizer is not None and not _can_be_captured(optimizer):
+        if facts.workload.own_step and optimizer is not None and not _can_be_captured(optimizer):
             return Skip(
-                f"{optimizer.name} counts its steps on the host and takes no `capturable` option, so a recorded step "
-                "would repeat one update"
+                f"{optimizer.name} counts its steps on the host and takes no `capturable` option, and your own step is "
+                "recorded whole"
             )
         return [True]
 

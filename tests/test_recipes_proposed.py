@@ -89,11 +89,12 @@ def test_a_step_with_a_gradient_scaler_is_captured_without_its_update():
     assert proposed("step_graph", gpu_facts(mode=Mode.INFER, current=float16)) == [True]
 
 
-def test_only_optimizers_that_can_be_captured():
-    assert proposed("step_graph", gpu_facts()) == [True]
-    assert proposed("step_graph", gpu_facts(optimizer=adamw_facts())) == [True]
+def test_an_optimizer_that_counts_on_the_host_forbids_only_to_capture_a_step_of_ones_own():
     adagrad = sgd_facts(name="Adagrad")
-    assert reason("step_graph", gpu_facts(optimizer=adagrad)).startswith("Adagrad counts its steps on the host")
+    for optimizer in (sgd_facts(), adamw_facts(), adagrad, sgd_facts(name="Lion", builtin=False)):
+        assert proposed("step_graph", gpu_facts(optimizer=optimizer)) == [True]
+    told = reason("step_graph", gpu_facts(optimizer=adagrad, own_step=True))
+    assert told.startswith("Adagrad counts its steps on the host")
 
 
 def test_implementations_other_than_the_default_one():
@@ -133,7 +134,7 @@ def test_what_a_step_calls_without_a_module_counts_too(recipe_id, called):
 
 def test_an_optimizer_of_another_package_is_not_taken_for_pytorchs_of_that_name():
     own = sgd_facts(builtin=False)
-    assert "takes no `capturable`" in reason("step_graph", gpu_facts(optimizer=own))
+    assert "takes no `capturable`" in reason("step_graph", gpu_facts(optimizer=own, own_step=True))
     assert "SGD of another package" in reason("large_batch_optimizer", gpu_facts(optimizer=own, batch_size=8192))
     assert "AdamW of another package" in reason(
         "optimizer_memory", gpu_facts(optimizer=adamw_facts(builtin=False, state_bytes=10**12))

@@ -90,7 +90,8 @@ def fast_optimizer(script: Script) -> torch.optim.Optimizer:
     accepted = inspect.signature(type(written)).parameters
     how: dict[str, Any] = {}
     parameters = [parameter for group in written.param_groups for parameter in group["params"]]
-    if "fused" in accepted and all(parameter.is_floating_point() for parameter in parameters):
+    fusable = script.device.type == "cpu" or not isinstance(written, torch.optim.Adagrad)
+    if "fused" in accepted and fusable and all(parameter.is_floating_point() for parameter in parameters):
         how["fused"] = True
     if "capturable" in accepted and script.device.type == "cuda":
         how["capturable"] = True
