@@ -354,6 +354,18 @@ def test_a_step_that_waits_for_its_data_leaps_over_loader_and_step_at_once():
     assert set(PLAIN) | {WORKERS.key, "data.pin_memory"} <= set(lab.asked[0].settings)
 
 
+@pytest.mark.parametrize(("wait_ms", "is_first"), [(60.0, False), (2.0, True)])
+def test_a_step_that_still_waits_for_its_data_with_workers_is_not_compiled_before_all_else(wait_ms, is_first):
+    def speed(settings):
+        return result_at(4.0 if settings else 1.0, phases={"data wait": wait_ms, "replay": 40.0} if settings else {})
+
+    waiting = profile_facts(bottleneck=Bottleneck.INPUT, phases={**profile_facts().phases, "data wait": 300.0})
+    _, lab = found_by(speed, gpu_facts(loader=loader_facts(), profile=replace(waiting, step_ms=400.0)))
+    kinds = [move.kind for move in lab.asked]
+    compiled = next(place for place, move in enumerate(lab.asked) if CATALOG.compiles(move.settings))
+    assert (compiled < kinds.index(Kind.PROFILE)) == is_first
+
+
 WAITS = {"data wait": 5.0, "forward": 95.0}
 
 

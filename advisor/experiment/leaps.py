@@ -15,9 +15,10 @@ from advisor.experiment.plan import COMPILE_MODE, COMPILE_SCOPE
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.weaken import GRAPH, compiled_without_loss, may_be_compiled_away, weaker, without_half
+from advisor.figures.roof import INPUT_BOUND_SHARE
 from advisor.recipe import NOT_COMPILED
 from advisor.recipe.settings import Settings
-from advisor.records import TrialResult
+from advisor.records import Phase, TrialResult
 
 Moves = Iterator[Move]
 
@@ -148,11 +149,20 @@ def _without_half(known: Known, plain: Settings) -> Moves:
 def _gain_of_compiling(known: Known, settings: Settings) -> float:
     """The expected gain of compiling as these settings say; any of several that compile would do it by itself."""
     plain = settings.filtered(lambda key: key not in NOT_COMPILED)
+    if _waits_for_data(known, plain):
+        return POLICY.drop_gain
     gain = 1.0
     for candidate in known.plan.candidates:
         if settings.get(candidate.key) == candidate.value and known.plan.recipe(candidate).expensive:
             gain = max(gain, known.plan.expected_gain(candidate, plain.without(candidate.key), known.step_ms))
     return max(gain, POLICY.drop_gain)
+
+
+def _waits_for_data(known: Known, settings: Settings) -> bool:
+    """Whether the step of measured settings waits for its data, however fast it computes."""
+    result = known.judge.result(settings)
+    phases = result.phases if result is not None else {}
+    return phases.get(Phase.DATA_WAIT, 0.0) > INPUT_BOUND_SHARE * sum(phases.values())
 
 
 def _gains_nothing(known: Known, plain: Settings) -> bool:

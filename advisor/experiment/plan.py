@@ -166,11 +166,9 @@ class Plan:
         """Settings with which a step takes ``step_ms``, and enough workers if much of that is waiting for its data."""
         profile = self.facts.profile
         wait_ms = profile.phases.get(Phase.DATA_WAIT, 0.0) if profile else 0.0
-        if wait_ms <= INPUT_BOUND_SHARE * step_ms or self._feeds(settings):
+        if wait_ms <= INPUT_BOUND_SHARE * step_ms or self.feeds(settings):
             return settings
-        feeding = [
-            c for c in self.candidates if self.may_stack(c) and self._feeds(c.settings) and self.recipe(c).ladder
-        ]
+        feeding = [c for c in self.candidates if self.may_stack(c) and self.feeds(c.settings) and self.recipe(c).ladder]
         enough = [c for c in feeding if c.value == self._enough_of(self.recipe(c), step_ms)]
         return settings.merged(self._company(enough))
 
@@ -224,7 +222,7 @@ class Plan:
         enough = [number for number in numbers if gains[number] >= _AS_GOOD * best]
         return next(iter(enough[1:] or enough), recipe.default)
 
-    def _feeds(self, settings: Mapping[str, Value]) -> bool:
+    def feeds(self, settings: Mapping[str, Value]) -> bool:
         """Whether settings have the data loaded in another way."""
         recipes = map(self.catalog.by_key, settings)
         return any(Bottleneck.INPUT in recipe.attacks and (recipe.ladder or recipe.spares) for recipe in recipes)
@@ -283,7 +281,7 @@ class Plan:
         As they are where the stack loads the data in another way too.
         """
         profile = self.facts.profile
-        if profile is None or not profile.phases or self._feeds(stack):
+        if profile is None or not profile.phases or self.feeds(stack):
             return self.facts
         wait_ms = profile.phases.get(Phase.DATA_WAIT, 0.0)
         present_ms = sum(profile.phases.values()) - wait_ms

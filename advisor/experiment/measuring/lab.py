@@ -193,7 +193,7 @@ class Lab:
             # Another draw of what the steps draw: the more are seen, the better their spread is known.
             spec = replace(spec, stream_seed=self.bench.request.seed + 1 + len(known.judge.baseline_runs))
         if not self.bench.catalog.compiles(move.settings):
-            return spec
+            return replace(spec, times_phases=move.kind is Kind.LEAP and known.plan.feeds(move.settings))
         if move.is_doubtful or not move.is_bold:
             patience = _PATIENCE * known.plan.facts.hardware.host.crowding
             limit_s = min(spec.timeout_s - self.reserve_s(known), patience * self.cost_s(move, known))
