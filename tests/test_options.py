@@ -289,7 +289,7 @@ def test_a_session_is_not_resumed_otherwise_than_it_was_asked_for(given):
         (["m:b", "--export", "model.onnx"], "--export: model.onnx has the ending", ".yaml, .py or .pt2"),
         (["m:b", "--export", "tuned.JSON"], "--export: tuned.JSON has the ending", ".yaml, .py or .pt2"),
         (["m:b", "--budget"], "--budget expects one argument", "--budget TIME"),
-        (["m:b", "--budget", "-5s"], "--budget expects one argument", "--budget TIME"),
+        (["m:b", "--budget", "-5s"], "--budget: '-5s' is not a duration.", "Write a positive one"),
         (["m:b", "--export", "x", "--json", "./x"], "--json and --export name the same file", "own"),
         (["m:b", "--config", "nowhere.yaml"], "nowhere.yaml cannot be read", "path"),
         (["m:b", "--map", "precision.autocast=a"], "--map", "--config FILE"),

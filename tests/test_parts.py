@@ -80,6 +80,7 @@ RETURNED = {
     "usual names": {"net": NET, "train_loader": LOADER, "loss_fn": LOSS, "opt": SGD},
     "more names": {"model": NET, "train_dataloader": LOADER, "criterion": LOSS, "optim": SGD, "val_loader": LOADER},
     "other names": {"net": NET, "train_dl": LOADER, "loss_fn": LOSS, "opt": SGD, "val_dl": LOADER, "sched": None},
+    "names of the tutorial": {"net": NET, "trainloader": LOADER, "testloader": LOADER, "criterion": LOSS, "optim": SGD},
     "a scheduler by its kind": {"model": NET, "loader": LOADER, "loss": LOSS, "opt": SGD, "warmup": StepLR(SGD, 1)},
     "a dataclass": Parts(NET, LOADER, LOSS, SGD),
     "a namespace": SimpleNamespace(model=NET, loader=LOADER, loss=LOSS, optimizer=SGD),

@@ -206,6 +206,8 @@ class Parser(argparse.ArgumentParser):
             **kwargs,
         )
         self.register("action", None, _Once)
+        # argparse's own takes -5 for a value, and -5s for an option; no option of ours begins with a digit.
+        self._negative_number_matcher = re.compile(r"-\d")
 
     def option(self, *names: str, read: Callable[[str], Any] = str, **kwargs: Any) -> None:
         """An option whose value is read by ``read``; its errors name the option."""

@@ -20,13 +20,13 @@ ORDER = ("model", "data", "loss", "optimizer")
 ALIASES = {
     **dict.fromkeys(("net", "network"), "model"),
     **dict.fromkeys(("batch", "loader", "dataloader", "train_loader", "train_dataloader", "train_dl"), "data"),
-    **dict.fromkeys(("loaders", "dataloaders", "dls"), "data"),
-    **dict.fromkeys(("criterion", "loss_fn", "loss_func", "loss_function"), "loss"),
+    **dict.fromkeys(("loaders", "dataloaders", "dls", "trainloader", "data_loader"), "data"),
+    **dict.fromkeys(("criterion", "crit", "loss_fn", "loss_func", "loss_function"), "loss"),
     **dict.fromkeys(("opt", "optim", "opt_func"), "optimizer"),
     **dict.fromkeys(("max_grad_norm", "grad_clip", "clip_grad_norm", "gradient_clip_val"), "clip_grad"),
 }
 # The loader to train with, by its name among several.
-_TO_TRAIN_WITH = ("train", "training", "train_loader", "train_dataloader", "train_dl")
+_TO_TRAIN_WITH = ("train", "training", "train_loader", "trainloader", "train_dataloader", "train_dl")
 # Why parts of a loop beside its steps are left out.
 _NO_SCHEDULER = "the learning rate does not change in a trial"
 _NO_OTHER_LOADER = "training steps are measured"
