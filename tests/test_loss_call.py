@@ -39,6 +39,19 @@ def of_both(a, b, call):
     return call(a, b)
 
 
+def of_parts(model, inputs, targets):
+    return functional.cross_entropy(model(inputs), targets)
+
+
+@pytest.mark.parametrize("batch", [tuple, lambda pair: dict(zip(("inputs", "targets"), pair, strict=True))])
+def test_a_loss_of_the_model_may_take_the_parts_of_a_batch_one_by_one(batch):
+    model = nn.Linear(4, 3)
+    plan = StepPlan(mode="train", device="cpu")
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), of_parts, plan)
+    expected = of_parts(model, *LABELLED).item()
+    assert step(batch(LABELLED)).item() == pytest.approx(expected)
+
+
 # --- a loss of the output alone -------------------------------------------------------------------------------
 
 

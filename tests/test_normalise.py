@@ -325,7 +325,7 @@ def test_a_mapping_with_labels_gives_a_plain_model_its_target():
         (Workload(None), "model is nothing (None)", "(model, data)"),
         ((Net(), batch(), 3), "loss is an int", "loss(output, target)"),
         ((Net(), batch(), nn.CrossEntropyLoss), "loss is the class CrossEntropyLoss, not", "CrossEntropyLoss()"),
-        ((Net(), batch(), lambda model, x, y: 0), "loss takes (model, x, y)", "loss(model, batch)"),
+        ((Net(), batch(), lambda output, x, y: 0), "loss takes (output, x, y)", "loss(model, batch)"),
         ((Net(), batch(), nn.TripletMarginLoss()), "loss takes (anchor, positive, negative)", "loss(model, batch)"),
         ((Net(), {"x": batch()[0].numpy()}), "data is a dict and holds no tensor", "torch.from_numpy"),
         ((Net(), batch()[0].numpy()), "data is a ndarray and holds no tensor", "torch.from_numpy"),

@@ -22,6 +22,7 @@ from advisor.portable.losses import (
     loss_of_part,
     may_refuse_autocast,
     number_in,
+    of_model_and_batch,
     own_loss_in,
     takes_model,
     takes_output_and_batch,
@@ -39,7 +40,7 @@ class LossCall(Planned):
 
     def __init__(self, model: torch.nn.Module, loss: Callable[..., Any] | None, plan: StepPlan) -> None:
         super().__init__(model, plan)
-        self.loss_function: Callable[..., Any] = default_loss if loss is None else loss
+        self.loss_function: Callable[..., Any] = default_loss if loss is None else of_model_and_batch(loss)
         self._loss_takes_model = takes_model(loss) if loss is not None else False
         # Nobody else is to get the target then: the model takes what it needs of the batch.
         self._loss_takes_output_only = loss is not None and takes_output_only(loss)

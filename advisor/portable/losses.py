@@ -85,6 +85,25 @@ def takes_output_and_batch(loss: Callable[..., Any]) -> bool:
     return names[1:] == ["batch"] and names[0] in OUTPUT_NAMES
 
 
+def takes_parts(loss: Callable[..., Any]) -> bool:
+    """Whether a loss is ``loss(model, inputs, targets)``: it takes the model, and the parts of a batch one by one."""
+    if not takes_model(loss):
+        return False
+    needed = [one for one in parameters_of_loss(loss) if one.default is one.empty]
+    return len([one for one in needed if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]) > 2
+
+
+def of_model_and_batch(loss: Callable[..., Any]) -> Callable[..., Any]:
+    """A loss of the model as ``loss(model, batch)``: one that takes the parts of a batch gets them one by one."""
+    if not takes_parts(loss):
+        return loss
+
+    def of_parts(model: Any, batch: Any) -> Any:
+        return loss(model, **batch) if isinstance(batch, Mapping) else loss(model, *batch)
+
+    return of_parts
+
+
 def whole_batch(batch: Any) -> Any:
     """The batch itself, as the target of a loss that reads its targets off it."""
     return batch

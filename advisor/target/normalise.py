@@ -22,6 +22,7 @@ from advisor.portable.losses import (
     may_call_model,
     parameters_of_loss,
     takes_output_only,
+    takes_parts,
 )
 from advisor.portable.nested import tensors_of
 from advisor.portable.steps import needs_closure
@@ -260,10 +261,11 @@ def _check_can_be_called(loss: Any) -> None:
         signature = inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss)
     except (TypeError, ValueError):  # none given, or without a signature
         return
-    if not is_callable_with(signature, 2) and not takes_output_only(loss):
+    if not (is_callable_with(signature, 2) or takes_output_only(loss) or takes_parts(loss)):
         raise TargetError(
             f"the target's loss takes ({', '.join(signature.parameters)}), which is not how it is called.",
-            "Give loss(model, batch), which may call the model as it likes, loss(output, target), or loss(output).",
+            "Give loss(model, batch) or loss(model, *batch), which may call the model as they like, loss(output, "
+            "target), or loss(output).",
         )
 
 
