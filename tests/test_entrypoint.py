@@ -123,6 +123,11 @@ def test_a_missing_module(load):
     assert error.message == "there is no module 'yours'."
     assert failure(load, GOOD, "yours.models:build").message == "there is no module 'yours.models'."
     assert failure(load, GOOD, "mine.models:build").message == "there is no module 'mine.models'."
+    assert "timm:NAME" in failure(load, GOOD, "resnet50").hint
+
+
+def test_a_value_that_no_build_returned(load):
+    assert failure(load, "rate = 7", "mine:rate").message == "rate is of type int, no model."
 
 
 def test_a_missing_file(load):

@@ -216,9 +216,10 @@ def _import_module(module: str, target: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
             likely = f"Did you mean {name}? " if (name := likely_target(target)) else ""
+            by_name = "" if ":" in target else " A model by name is timm:NAME, hf:NAME or torchvision:NAME."
             raise TargetError(
                 f"there is no module {module!r}.",
-                f"{likely}Run from the folder that holds it, install it, or give path/file.py:attr.",
+                f"{likely}Run from the folder that holds it, install it, or give path/file.py:attr.{by_name}",
             ) from error
         raise
 
@@ -280,6 +281,9 @@ def _is_from(value: Any, module: ModuleType) -> bool:
 
 def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
     """The target's value: itself when it is no builder, else what calling it (with ``config``) returns."""
+    if isinstance(found, int | float | str | None):
+        what = "None" if found is None else f"of type {type(found).__name__}"
+        raise TargetError(f"{attribute} is {what}, no model.", "Name a model, or a function that returns one.")
     if isinstance(found, nn.Module) or not callable(found):
         return found
     parameters = inspect.signature(found).parameters
