@@ -24,7 +24,6 @@ from textual.worker import Worker, WorkerState
 from advisor.experiment.events import BaselineMeasured, Event, SessionFailed, SessionFinished
 from advisor.experiment.request import Request
 from advisor.recipe.catalog import Catalog
-from advisor.report.comparison import Measured
 from advisor.tui.context import Context, Countdown, Recorded
 from advisor.tui.decider import Decider
 from advisor.tui.exporting import FileExporter
@@ -33,7 +32,6 @@ from advisor.tui.keys import APP_KEYS
 from advisor.tui.main_screen import MainScreen
 from advisor.tui.messages import Decided, EventsWaiting, ExportSaved, RetryWanted, UndoWanted
 from advisor.tui.result import AppResult, Then, bug_of, result_of, result_of_recorded
-from advisor.tui.sessions import ComparisonScreen, SessionsScreen
 from advisor.tui.steering import GpusQuestion, Steering
 from advisor.tui.theme import BREAKPOINTS, use_themes
 from advisor.tui.toasts import MOST_TOASTS, Toast, ToastingApp, toast_for
@@ -91,6 +89,7 @@ class AdvisorApp(ToastingApp):
         for event in recorded.events() if recorded else ():
             self.context.take(event)
         self._load_catalog = load_catalog
+        self._open_session: Callable[[], Session] | None = None
         self._read_gauges = gauges
         self._session_id = recorded.past.session_id if recorded else ""
         self.pace = Pace(self._draw_news, self.set_timer, draw_interval_s)
@@ -105,10 +104,13 @@ class AdvisorApp(ToastingApp):
 
     # --- the session's side: any thread ----------------------------------------------------------------------
 
-    def attach(self, control: Session, *, session_id: str = "", kept_trials: int = 0) -> None:
-        """Give the app its session, which may go on with trials that were measured before; before ``run``."""
+    def attach(self, open_session: Callable[[], Session], *, session_id: str = "", kept_trials: int = 0) -> None:
+        """Give the app what opens its session, once it is on screen; before ``run``.
+
+        The session may go on with trials that were measured before.
+        """
         self.context.kept_trials = kept_trials
-        self.context.control = control
+        self._open_session = open_session
         self._session_id = session_id
 
     def post_event(self, event: Event) -> None:
@@ -131,6 +133,8 @@ class AdvisorApp(ToastingApp):
         gc.freeze()  # a collection of all that was imported takes longer than the answer to a key may
         if self._load_catalog:
             self._load_recipes(self._load_catalog)
+        if self._open_session and not self._stopping:  # a signal may have come before
+            self.context.control = self._open_session()
         if self.context.control:
             self.jobs.add(Job(MEASURING, self.context.control.run))
         if self.context.recorded and self.context.state.failure:
@@ -315,11 +319,16 @@ class AdvisorApp(ToastingApp):
 
     def action_compare(self) -> None:
         """Pick a recorded session and show the changes from it to this one."""
+        from advisor.report.comparison import Measured
+        from advisor.tui.sessions import ComparisonScreen
+
         now = Measured(self._session_id, self.context.request, self.context.state)
         title = "Compare with an earlier session"
         self._pick_session(title, lambda picked: self.push_screen(ComparisonScreen(picked, now)))
 
     def _pick_session(self, title: str, then: Callable[[str], object]) -> None:
+        from advisor.tui.sessions import SessionsScreen
+
         def picked(session_id: str | None) -> None:
             if session_id:
                 then(session_id)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from advisor.errors import AdvisorError, ExitCode, UsageError
 from advisor.experiment.events import SessionFinished
 from advisor.experiment.past.journal import Journal, PastSession, open_session
 from advisor.experiment.past.sameness import changes, with_its_config
 from advisor.experiment.request import Request
-from advisor.experiment.session import Session
 from advisor.experiment.state import SessionState
-from advisor.export.outputs import write_outputs
 from advisor.figures.formatting import printable
 from advisor.files.paths import is_file
 from advisor.machine.hardware import sample_gpus
@@ -27,8 +26,10 @@ from advisor.tui.app import AdvisorApp
 from advisor.tui.context import Recorded
 from advisor.tui.exporting import FileExporter
 from advisor.tui.result import AppResult, Then
-from advisor.tui.sessions import SessionPicker
 from advisor.tui.widgets.gauges import Reading
+
+if TYPE_CHECKING:
+    from advisor.experiment.session import Session
 
 # Longest time that the session's thread keeps the interpreter while a key waits for it. Seconds; Python's default is
 # 0.005, and an answer to a key takes the interpreter some thirty times.
@@ -51,6 +52,8 @@ def show_session(session_id: str = "", recipe_folders: tuple[str, ...] = ()) -> 
     loaded where this call names the folder.
     """
     end_with_terminal()
+    from advisor.tui.sessions import SessionPicker
+
     chosen = session_id or SessionPicker().run()
     if not chosen:
         return ExitCode.OK
@@ -117,10 +120,17 @@ def open_app(request: Request, outputs: Outputs, past: PastSession | None = None
     """The app with a session attached, ready to run; the fork server is started."""
     # It cannot be started from inside a running app, whose standard error has no file descriptor.
     Runner.prepare()
+    if request.recipe_folders:
+        load_catalog(request.recipe_folders)  # a folder that cannot be read is refused before the app is on screen
     journal = Journal.create(request) if past is None else Journal(past.path, request)
     exporter = FileExporter(request, outputs)
     app = AdvisorApp(request, exporter, load_catalog=lambda: load_catalog(request.recipe_folders), gauges=_read_gauges)
-    session = Session(request, Runner(), app.post_event, journal, past=past)
+
+    def session() -> Session:
+        from advisor.experiment.session import Session  # with the whole search, after the first picture
+
+        return Session(request, Runner(), app.post_event, journal, past=past)
+
     kept_trials = len(SessionState.of(past.events).trials) if past else 0
     app.attach(session, session_id=journal.session_id, kept_trials=kept_trials)
     return app
@@ -131,6 +141,8 @@ def _read_gauges() -> Reading:
 
 
 def _farewell(state: SessionState, request: Request, outputs: Outputs, result: AppResult) -> int:
+    from advisor.export.outputs import write_outputs
+
     written = write_outputs(state, request, outputs, load_catalog(request.recipe_folders))
     for line in (*result.lines, *written.sentences):
         print(printable(line))

@@ -12,6 +12,7 @@ from tui_fakes import FakeExporter, catalog
 from tui_pilot import LARGE, SMALL, screen_text, settle, until
 
 from advisor.cli import main as cli
+from advisor.errors import UsageError
 from advisor.experiment.control import Decision
 from advisor.experiment.events import StageStarted, TrialMeasured, TrialStarted
 from advisor.experiment.past.journal import open_session
@@ -140,8 +141,6 @@ async def test_a_decision_is_kept_with_the_session():
 
 
 async def test_a_session_that_another_process_writes_takes_no_decision(monkeypatch):
-    from advisor.errors import UsageError
-
     session_id = journaled(sample_history())
 
     def held(path):
@@ -297,6 +296,9 @@ def test_continuing_says_how_many_trials_are_kept(monkeypatch):
     monkeypatch.setattr(launch.Runner, "prepare", lambda: None)  # the fork server would be started for nothing
     app = launch.open_app(sample_request(), Outputs(), past)
     assert app.context.kept_trials == len(SessionState.of(past.events).trials) > 3
+    assert app.context.control is None  # it comes with the whole search, which the first picture does not wait for
+    with pytest.raises(UsageError, match="recipe folder"):  # before anything is drawn
+        launch.open_app(replace(sample_request(), recipe_folders=("missing",)), Outputs(), past)
 
 
 def test_a_session_whose_folder_of_recipes_is_named_by_its_journal_only_runs_none_of_them(tmp_path):
@@ -311,8 +313,6 @@ def test_a_session_whose_folder_of_recipes_is_named_by_its_journal_only_runs_non
 
 
 def test_a_session_that_kept_no_secrets_is_not_continued_without_them(monkeypatch):
-    from advisor.errors import UsageError
-
     target = replace(sample_request().target, arguments=("--token", "hf_abcdefghijklmnop"))
     session_id = journaled(sample_history(), replace(sample_request(), target=target))
     monkeypatch.setattr(launch, "run_app", lambda *_: pytest.fail("it was run"))

@@ -269,5 +269,5 @@ def make_app(
     app.context.today = lambda: datetime(2026, 11, 22, 15, 41)
     control = FakeControl(history, hold=hold)
     control.emit = app.post_event
-    app.attach(control, session_id="20261122-154141")
+    app.attach(lambda: control, session_id="20261122-154141")
     return app, control
