@@ -403,3 +403,23 @@ def test_tensors_that_stay_on_the_host_are_compared_by_value():
     assert values_at(batch, (1,)) == [[3, 2]]
     assert values_at(batch, ()) == []
     assert values_at([torch.ones(70_000)], (0,)) != values_at([torch.ones(70_000)], (0,))
+
+
+@pytest.mark.parametrize("hides", [False, True])
+def test_a_loss_that_a_class_holds_is_noticed_when_another_takes_its_place(hides):
+    class Trainer:
+        criterion = nn.CrossEntropyLoss()
+
+        def loss(self, model, batch):
+            return self.criterion(model(batch[0]), batch[1])
+
+    def change(at, model, optimizer):
+        criterion = nn.CrossEntropyLoss() if at < 6 else nn.MultiMarginLoss()
+        if at in (0, 6):
+            vars(trainer).clear()
+            (trainer if hides and at else Trainer).criterion = criterion
+
+    trainer = Trainer()
+    found, step = both(change, loss=trainer.loss)
+    agree(found)
+    assert step.graph.captures == 2

@@ -123,5 +123,6 @@ def function_behind(member: typing.Any) -> typing.Any:
 
 
 def is_data_of_class(name: str, value: typing.Any) -> bool:
-    """Whether what a class has by this name is data of its own, and no method or part of the language."""
-    return not name.startswith(("__", "_abc_")) and not callable(value) and not hasattr(type(value), "__get__")
+    """Whether what a class has by this name is data of its own, and no method, class or part of the language."""
+    is_code = isinstance(value, type) or hasattr(type(value), "__get__")  # a loss or a layer is called, and is data
+    return not name.startswith(("__", "_abc_")) and not is_code
