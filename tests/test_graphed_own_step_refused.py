@@ -139,6 +139,37 @@ def test_what_a_graph_cannot_repeat_is_refused_in_a_sentence_and_the_step_goes_o
     assert len([one for one in warned if "cuda_graph" in str(one.message)]) == 1
 
 
+@pytest.mark.parametrize("assigns", [False, True])
+def test_a_rate_that_a_step_sets_stays(assigns):
+    """While it is watched, the groups hold their rates in tensors, which schedulers fill in place."""
+
+    def make():
+        model = net()
+        optimizer = sgd(model)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+
+        def step(batch):
+            loss = model(batch).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if assigns:
+                optimizer.param_groups[0]["lr"] = 0.01
+            else:
+                schedule.step()
+            return loss
+
+        return Loop(step, [model], [optimizer])
+
+    def change(at, loop):
+        rates.append(loop.optimizers[0].param_groups[0]["lr"])
+
+    rates: list[float] = []
+    agree(make, change=change)
+    assert rates[STEPS:] == pytest.approx(rates[:STEPS])
+    assert {type(rate) for rate in rates} == {float}
+
+
 def test_gradients_that_are_cleared_outside_are_not_captured():
     """A graph overwrites gradients where a step adds to those that are there."""
 

@@ -435,8 +435,9 @@ def test_a_group_added_later_and_a_rate_that_is_a_tensor():
     with rates.inside():
         assert [group["lr"].item() for group in optimizer.param_groups] == [pytest.approx(0.05), 0.75, 2.0]
         optimizer.param_groups[1]["lr"].fill_(9.0)
+        assert rate.item() == 0.75
     assert optimizer.param_groups[1]["lr"] is rate
-    assert rate.item() == 0.75
+    assert [group["lr"] for group in optimizer.param_groups] == [0.05, 9.0, 2.0]
 
 
 def test_an_error_inside_leaves_the_numbers():

@@ -287,17 +287,24 @@ class TensorRates:
 
     @contextlib.contextmanager
     def inside(self) -> typing.Iterator[None]:
-        """Inside this context the groups hold the tensors."""
+        """Inside this context the groups hold the tensors. A rate that is set there stays, as by a scheduler."""
         self.refresh()
         groups = list(self.optimizer.param_groups)
-        rates = [group["lr"] for group in groups]
+        before = [(group["lr"], tensor._version) for group, tensor in zip(groups, self.tensors, strict=True)]
         try:
             for group, tensor in zip(groups, self.tensors, strict=True):
                 group["lr"] = tensor
             yield
         finally:
-            for group, rate in zip(groups, rates, strict=True):
-                group["lr"] = rate
+            for group, tensor, (rate, version) in zip(groups, self.tensors, before, strict=True):
+                if group["lr"] is tensor:
+                    written = tensor._version != version
+                    group["lr"] = set_rate(rate, tensor) if written else rate
+
+
+def set_rate(rate: typing.Any, to: torch.Tensor) -> typing.Any:
+    """A rate with another value: a tensor is filled in place, as schedulers do; a number becomes another."""
+    return rate.copy_(to) if isinstance(rate, torch.Tensor) else to.item()
 
 
 def same_rate(one: typing.Any, other: typing.Any) -> bool:
