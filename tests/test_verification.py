@@ -12,6 +12,7 @@ from sample_session import sample_history, sample_request
 from advisor.cli.grammar import parse
 from advisor.errors import AdvisorError
 from advisor.experiment import events
+from advisor.experiment.measuring.pairs import middle_block
 from advisor.experiment.measuring.verification import LIMIT_S, limit_s, may_be_verified, verify
 from advisor.experiment.state import SessionState
 from advisor.export.formats.html import html_report
@@ -161,6 +162,14 @@ def test_outputs_of_another_model_are_not_verified(tuned, difference, verified):
     assert bool(found.speedup) is verified
     assert ("outputs within 1.00 %" in verified_words(found)) is verified
     assert ("differ by 20.0 %" in verified_words(found)) is not verified
+
+
+def test_the_figures_of_a_loop_of_two_speeds_agree():
+    """The means of two middle blocks would give 41 ms and 2 ms a step, and 1.9x."""
+    blocks = {False: (Block(1, 8, 0.080), Block(1, 8, 0.002)), True: (Block(1, 8, 0.002),) * 2}
+    pair = {tuned: TrialResult(Outcome.MEASURED, blocks=of) for tuned, of in blocks.items()}
+    plain, tuned = (middle_block([pair], tuned=which) for which in (False, True))
+    assert tuned.samples_per_s / plain.samples_per_s == pytest.approx(plain.step_ms / tuned.step_ms)
 
 
 class Drawn(Recorded):

@@ -11,7 +11,7 @@ from statistics import median
 
 from advisor.errors import TargetError
 from advisor.experiment.judging.judge import rates
-from advisor.experiment.measuring.pairs import Pair, pairs_in_turn, step_ms_of
+from advisor.experiment.measuring.pairs import Pair, middle_block, pairs_in_turn
 from advisor.experiment.request import Request
 from advisor.figures.stats import process_spread, runs_ratio_interval
 from advisor.files.scratch import SCRATCH
@@ -103,5 +103,5 @@ def _judged(pairs: list[Pair], seconds: float) -> Checked:
     spread = process_spread(groups, prior=_PRIOR_SPREAD)
     estimate, low, high = runs_ratio_interval(tuned, plain, spread)
     assert math.isfinite(estimate), "blocks have steps and take time"
-    plain_ms, tuned_ms = step_ms_of(pairs, tuned=False), step_ms_of(pairs, tuned=True)
+    plain_ms, tuned_ms = (middle_block(pairs, tuned=tuned).step_ms for tuned in (False, True))
     return Checked(estimate, low, high, plain_ms, tuned_ms, len(pairs), seconds)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from statistics import median
 from typing import TYPE_CHECKING
 
-from advisor.records import Outcome, TrialResult, TrialSpec
+from advisor.records import Block, Outcome, TrialResult, TrialSpec
 
 if TYPE_CHECKING:
     from advisor.runner.trials import Runner  # the app imports this module before it starts a trial
@@ -52,6 +51,7 @@ def pairs_in_turn(
     return pairs, None
 
 
-def step_ms_of(pairs: Sequence[Pair], *, tuned: bool) -> float:
-    """The median time of a step of the plain or the tuned loop, in ms."""
-    return median(block.step_ms for pair in pairs for block in pair[tuned].blocks)
+def middle_block(pairs: Sequence[Pair], *, tuned: bool) -> Block:
+    """The block of median speed of the plain or the tuned loop: one block, so that its figures agree."""
+    blocks = [block for pair in pairs for block in pair[tuned].blocks]
+    return sorted(blocks, key=lambda block: block.samples_per_s)[len(blocks) // 2]

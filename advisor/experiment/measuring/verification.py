@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from statistics import median
 from typing import TYPE_CHECKING
 
 from advisor.experiment.judging.numerics import distance
-from advisor.experiment.measuring.pairs import Pair, pairs_in_turn, step_ms_of
+from advisor.experiment.measuring.pairs import Pair, middle_block, pairs_in_turn
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_percent
 from advisor.records import Exported, Outcome, StackRecord, TrialKind, TrialResult, TrialSpec, Verification
@@ -57,11 +56,12 @@ def verify(bench: Bench, exported: Exported, stack: StackRecord) -> Verification
     if difference is not None and not difference <= usual:
         problem = f"its outputs differ by {format_percent(difference, digits=1)} from the loop's without it"
         return Verification(exported.path, seconds=seconds, problem=problem, difference=difference)
+    plain, with_file = middle_block(pairs, tuned=False), middle_block(pairs, tuned=True)
     return Verification(
         exported.path,
-        speedup=_rate(pairs, tuned=True) / _rate(pairs, tuned=False),
-        plain_step_ms=step_ms_of(pairs, tuned=False),
-        tuned_step_ms=step_ms_of(pairs, tuned=True),
+        speedup=with_file.samples_per_s / plain.samples_per_s,
+        plain_step_ms=plain.step_ms,
+        tuned_step_ms=with_file.step_ms,
         session_speedup=stack.comparison.speedup if stack.comparison else None,
         seconds=seconds,
         difference=difference,
@@ -102,7 +102,3 @@ def _spec(bench: Bench, exported: Exported | None, stack: StackRecord) -> TrialS
     config = spec.target.config if exported.config is None else exported.config
     target = replace(spec.target, config=config)
     return replace(spec, target=target, export_path=exported.path, measure_s=_MEASURE_S)
-
-
-def _rate(pairs: list[Pair], *, tuned: bool) -> float:
-    return median(block.samples_per_s for pair in pairs for block in pair[tuned].blocks)
