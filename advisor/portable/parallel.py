@@ -80,20 +80,34 @@ def compress(wrapped: typing.Any, name: str) -> None:
 def sharded(model: torch.nn.Module, optimizer: typing.Any, plan: typing.Any) -> torch.nn.Module:
     """The model with its parameters, gradients and optimizer state divided among the ranks, block by block."""
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     if optimizer is not None and optimizer.state:
         raise ValueError("the optimizer has state of whole parameters: shard the model before its first step")
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     mesh = init_device_mesh(plan.device_type, (ranks_of_process(),))
-    for _, block in [named for group in repeated_blocks(model) for named in group]:
-        fully_shard(block, mesh=mesh, reshard_after_forward=plan.reshard_after_forward)
-    fully_shard(model, mesh=mesh, reshard_after_forward=plan.reshard_after_forward)
+    options: dict[str, typing.Any] = {"mesh": mesh, "reshard_after_forward": plan.reshard_after_forward}
+    if plan.shard_precision != "none":
+        half = getattr(torch, plan.shard_precision)
+        options["mp_policy"] = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32)
+    groups = [[block for _, block in group] for group in repeated_blocks(model) if plan.shard_unit == "blocks"]
+    for block in itertools.chain.from_iterable(groups):
+        fully_shard(block, **options)
+    fully_shard(model, **options)
+    for blocks in groups:
+        gather_ahead(blocks, plan.shard_prefetch)
     if optimizer is not None:
         parameters = dict(model.named_parameters())
         for group in optimizer.param_groups:
             group["params"] = [parameters[names[id(parameter)]] for parameter in group["params"]]
     return model
+
+
+def gather_ahead(blocks: typing.Sequence[typing.Any], count: int) -> None:
+    """Have so many blocks gathered while the one before them computes, in either pass; with 0 as PyTorch has it."""
+    for place, block in enumerate(blocks) if count else ():
+        block.set_modules_to_forward_prefetch(list(blocks[place + 1 : place + 1 + count]))
+        block.set_modules_to_backward_prefetch(list(reversed(blocks[max(0, place - count) : place])))
 
 
 def synchronise_gradients(model: typing.Any, wanted: bool) -> None:

@@ -82,6 +82,9 @@ class StepPlan:
     no_sync: bool = False
     sync_batch_norm: bool = False
     reshard_after_forward: bool = True
+    shard_precision: str = "none"
+    shard_unit: str = "blocks"
+    shard_prefetch: int = 0
     length_bucketing: bool = False
     balanced_shares: bool = False
 

@@ -43,6 +43,9 @@ THEN = (
     Setup(Settings({**DDP, "parallel.bucket_cap_mb": 100})),
     Setup(Settings({**DDP, "parallel.comm_hook": "bf16"})),
     Setup(Settings({**SHARD, "parallel.reshard_after_forward": False})),
+    Setup(Settings({**SHARD, "parallel.shard_precision": "bfloat16"})),
+    Setup(Settings({**SHARD, "parallel.shard_prefetch": 1})),
+    Setup(Settings({**SHARD, "parallel.shard_unit": "model"})),
 )
 OWN = {
     "resnet": (

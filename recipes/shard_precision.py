@@ -1,0 +1,54 @@
+"""Half precision of gathered parameters
+
+What it does
+------------
+With `bfloat16`, fully_shard gathers the parameters in bfloat16 and computes in it. Each rank keeps its shard in
+float32, and gradients are averaged in float32.
+
+Why it helps
+------------
+Half the bytes to gather, and half the memory for what is gathered. Without it the whole parameters are sent in float32
+also under autocast, which casts them only then.
+
+When it does not
+----------------
+Where the gathering is hidden behind computing, sending less gains nothing.
+
+Numerics
+--------
+close: layers compute in bfloat16, those too that autocast would leave in float32.
+
+References
+----------
+PyTorch documentation, torch.distributed.fsdp.MixedPrecisionPolicy. Zhao et al., PyTorch FSDP, VLDB 2023.
+"""
+
+from __future__ import annotations
+
+from advisor.recipe.parallel_recipe import ParallelRecipe
+from advisor.records import Numerics, Value
+
+
+class ShardPrecision(ParallelRecipe):
+    """`fully_shard(module, mp_policy=MixedPrecisionPolicy(...))`."""
+
+    id = "shard_precision"
+    title = "Half precision of gathered parameters"
+    key = "parallel.shard_precision"
+    default = "none"
+    values = ("none", "bfloat16")
+    strategies = frozenset({"fully_shard"})
+    numerics = Numerics.CLOSE
+    gain = 1.1
+
+    def code(self, value: Value) -> str:
+        if value == self.default:
+            return "# parameters are gathered in their own type\n"
+        return (
+            "from torch.distributed.fsdp import MixedPrecisionPolicy\n\n"
+            f"half = MixedPrecisionPolicy(param_dtype=torch.{value}, reduce_dtype=torch.float32)\n"
+            "fully_shard(model, mp_policy=half)  # and so for each block\n"
+        )
+
+    def rounding(self, value: Value) -> float:
+        return 2.0**-8 if value == "bfloat16" else 0.0

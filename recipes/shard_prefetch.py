@@ -1,0 +1,58 @@
+"""Blocks that are gathered ahead
+
+What it does
+------------
+The number of blocks whose parameters fully_shard gathers while the present block computes, in the forward and in the
+backward pass. 0 leaves it to PyTorch, which gathers the next block of the forward pass as soon as the host gets there.
+
+Why it helps
+------------
+Where the host is late, gathering begins late and the GPU waits for it. Gathered ahead, it is hidden behind computing.
+
+When it does not
+----------------
+Each block that is gathered ahead is whole in memory. Where the host is ahead of the GPU, nothing is gained.
+
+Numerics
+--------
+exact: the same kernels run in the same order.
+
+References
+----------
+PyTorch documentation, FSDPModule.set_modules_to_forward_prefetch and set_modules_to_backward_prefetch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from advisor.recipe.parallel_recipe import ParallelRecipe
+from advisor.records import Numerics, Value
+
+_CODE = """\
+blocks = list(model.children())
+for place, block in enumerate(blocks):
+    block.set_modules_to_forward_prefetch(blocks[place + 1 : place + 1 + {ahead}])
+    block.set_modules_to_backward_prefetch(blocks[max(0, place - {ahead}) : place][::-1])
+"""
+
+
+class ShardPrefetch(ParallelRecipe):
+    """`set_modules_to_forward_prefetch` and `set_modules_to_backward_prefetch` of every block."""
+
+    id = "shard_prefetch"
+    title = "Blocks that are gathered ahead"
+    key = "parallel.shard_prefetch"
+    default = 0
+    values = (0, 1, 2)
+    strategies = frozenset({"fully_shard"})
+    numerics = Numerics.EXACT
+    gain = 1.02
+
+    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+        if value != self.default and settings.get("parallel.shard_unit") == "model":
+            return "parallel.shard_unit model gathers all at once, so there is no block to gather ahead"
+        return super().conflict(value, settings)
+
+    def code(self, value: Value) -> str:
+        return _CODE.format(ahead=value) if value else "# PyTorch decides when the next block is gathered\n"

@@ -1,0 +1,45 @@
+"""Parts of the model that are sharded by themselves
+
+What it does
+------------
+With `blocks`, fully_shard gathers the parameters of one repeated block of the model at a time. With `model` it gathers
+all parameters at once, before the forward pass.
+
+Why it helps
+------------
+`model` sends everything in one large message in place of many small ones, whose latency counts where blocks are small.
+
+When it does not
+----------------
+All parameters are whole in memory at once, and nothing is computed while they are gathered.
+
+Numerics
+--------
+exact: the same gradients reach the optimizer.
+
+References
+----------
+PyTorch documentation, torch.distributed.fsdp.fully_shard: communication groups.
+"""
+
+from __future__ import annotations
+
+from advisor.recipe.parallel_recipe import ParallelRecipe
+from advisor.records import Numerics, Value
+
+
+class ShardUnit(ParallelRecipe):
+    """`fully_shard` of each block and of the rest, or of the model as a whole."""
+
+    id = "shard_unit"
+    title = "Parts of the model that are sharded by themselves"
+    key = "parallel.shard_unit"
+    default = "blocks"
+    values = ("blocks", "model")
+    strategies = frozenset({"fully_shard"})
+    numerics = Numerics.EXACT
+    gain = 1.01
+
+    def code(self, value: Value) -> str:
+        blocks = "for block in model.children():\n    fully_shard(block)\n" if value == "blocks" else ""
+        return f"{blocks}fully_shard(model)\n"
