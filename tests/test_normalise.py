@@ -488,14 +488,6 @@ def test_an_optimizer_that_is_made_here_trains_the_parameters_of_the_loss_too():
     assert "the optimizer holds no parameter of the loss: its steps do not train the loss" in loop.notes
 
 
-def test_the_sums_of_adagrad_go_where_the_parameters_go():
-    data = torch.ones(4, 6), torch.tensor([0, 1, 2, 0])
-    loop = normalise((Net(), data, torch.nn.CrossEntropyLoss(), torch.optim.Adagrad), spec())
-    loop.to(torch.device("meta"))
-    assert {state["sum"].device.type for state in loop.optimizer.state.values()} == {"meta"}
-    assert {state["step"].device.type for state in loop.optimizer.state.values()} == {"cpu"}
-
-
 @pytest.mark.parametrize("around", [False, True])
 def test_the_modules_of_a_loss_go_where_the_model_goes(around):
     centres = Centres()

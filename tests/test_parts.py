@@ -230,6 +230,19 @@ def test_a_loss_that_holds_the_model_is_measured_as_the_model():
         assert float(step(batch)) == pytest.approx(expected)
 
 
+def test_the_sums_of_adagrad_go_where_the_parameters_go():
+    value = (
+        nn.Linear(6, 3),
+        (torch.ones(4, 6), torch.tensor([0, 1, 2, 0])),
+        nn.CrossEntropyLoss(),
+        torch.optim.Adagrad,
+    )
+    loop = normalise(value, TargetSpec("t.py", "."))
+    loop.to(torch.device("meta"))
+    assert {state["sum"].device.type for state in loop.optimizer.state.values()} == {"meta"}
+    assert {state["step"].device.type for state in loop.optimizer.state.values()} == {"cpu"}
+
+
 def test_several_models_are_told_of_a_step_of_their_own():
     for value in ((NET, nn.Linear(3, 8), LOADER, LOSS, SGD), ([NET, NET], LOADER), {"encoder": NET, "decoder": NET}):
         with pytest.raises(TargetError) as raised:

@@ -225,7 +225,7 @@ class Session:
         if not self.request.wants_several:
             if not known.plan.candidates:
                 self._outbox.warn(caveats.of_nothing_to_try(self.request, known.plan))
-            elif self.request.side_by_side:
+            elif self.request.uses_other_gpus:
                 self._lab.other_gpus.find(known)
         self._search(known)
         self._lab.other_gpus.stop()

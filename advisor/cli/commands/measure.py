@@ -313,7 +313,7 @@ def _request(target: str, arguments: tuple[str, ...], options: argparse.Namespac
         gpus=options.gpus,
         machines=options.nnodes,
         launch=launch_of(options),
-        side_by_side=":" not in options.device if options.side_by_side is None else options.side_by_side,
+        side_by_side=options.side_by_side,
         config_path=str(Path(options.config).resolve()) if options.config else None,
         key_map=key_map,
         scripts=tuple(options.script),

@@ -216,7 +216,8 @@ def _distance(one: Settings, other: Settings) -> int:
 _AT_LEAST_S = 5.0
 _PER_OPERATION_S = 0.028
 _PER_SHAPE_S = 0.88
-# Kernels of a CPU are made by a C++ compiler: three models took 49 to 57 s on two cores of an AMD EPYC, torch 2.14.
+# Kernels of a CPU are made by a C++ compiler, which takes this many times as long: three models took 49 to 57 s on two
+# cores of an AMD EPYC, torch 2.14 (tests/gpu/RESULTS.md, "Compiling on a CPU"). Unitless.
 _ON_CPU = 2.8
 # Without a backward pass: 14 s for a ResNet-50, 13 s for a ViT-S.
 _FORWARD_SHARE = 0.3

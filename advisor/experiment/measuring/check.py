@@ -103,5 +103,5 @@ def _judged(pairs: list[Pair], seconds: float) -> Checked:
     spread = process_spread(groups, prior=_PRIOR_SPREAD)
     estimate, low, high = runs_ratio_interval(tuned, plain, spread)
     assert math.isfinite(estimate), "blocks have steps and take time"
-    plain_ms, tuned_ms = (middle_block(pairs, tuned=tuned).step_ms for tuned in (False, True))
+    plain_ms, tuned_ms = (middle_block(pairs, tuned=which).step_ms for which in (False, True))
     return Checked(estimate, low, high, plain_ms, tuned_ms, len(pairs), seconds)
