@@ -45,6 +45,26 @@ def adam(parameters, **options):
     return torch.optim.AdamW(parameters, **{"lr": 0.01, "fused": True, **options})
 
 
+def adagrad(parameters):
+    """Its state is made before the first step, with counts that stay on the host."""
+    return torch.optim.Adagrad(parameters, lr=0.1)
+
+
+class Lion(torch.optim.Optimizer):
+    """As of a library: its state is made in the first step, and nothing of it is on a device by itself."""
+
+    def __init__(self, params, lr=0.01):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in (one for one in group["params"] if one.grad is not None):
+                mean = self.state[parameter].setdefault("mean", torch.zeros_like(parameter))
+                parameter.add_(mean.lerp(parameter.grad, 0.1).sign_(), alpha=-group["lr"])
+                mean.lerp_(parameter.grad, 0.01)
+
+
 def plain(model, optimizer, loss):
     """A step of a plain loop; ``loss`` is of a model and a batch."""
 
