@@ -309,6 +309,18 @@ def test_mmengine(name, tmp_path):
     )
 
 
+@pytest.mark.parametrize("more", ["", ", loss_scale: dynamic", ", dtype: float16"])
+def test_mmengine_without_autocast(more):
+    torch, optim = pytest.importorskip("torch"), pytest.importorskip("mmengine.optim")
+    wrapper = f"{{type: AmpOptimWrapper{more}, optimizer: {{type: SGD, lr: 0.1}}}}"
+    patch = patched(f"optim_wrapper: {wrapper}\ntrain_cfg: {{max_epochs: 1}}\n", Wanted({"precision.autocast": "none"}))
+    assert patch.kind is ConfigKind.MMENGINE
+    assert ("precision.autocast" in patch.rest) is bool(more)  # the plain wrapper refuses the arguments of the other
+    if not more:
+        made = yaml.safe_load(patch.text)["optim_wrapper"]
+        assert type(optim.build_optim_wrapper(torch.nn.Linear(1, 1), made)) is optim.OptimWrapper
+
+
 def test_detectron2_and_deepspeed_keep_their_rules(tmp_path):
     config = yaml.safe_load(written("detectron2_mask_rcnn.yaml", tmp_path).read_text())
     assert config["DATALOADER"]["NUM_WORKERS"] == 4

@@ -161,6 +161,23 @@ def test_without_workers_a_loader_is_told_nothing_that_it_refuses(before, prefix
     DataLoader([1], **{name: found[f"{prefix}{name}"] for name in options})
 
 
+def test_a_contradiction_that_comes_by_a_merge_key_is_switched_off():
+    """Explicit entries override what ``<<`` brings; of several sources the first wins."""
+    defaults = "a: &a {fp16: true}\nb: &b {fp16: false, dataloader_num_workers: 2, dataloader_prefetch_factor: 4}\n"
+    text = defaults + "args:\n  <<: [*a, *b]\n  per_device_train_batch_size: 8\n  num_train_epochs: 1\n"
+    found = yaml.safe_load(patched(text, Wanted({"precision.autocast": "bfloat16", "data.num_workers": 0})).text)
+    assert (found["args"]["bf16"], found["args"]["fp16"]) == (True, False)
+    DataLoader([1], num_workers=found["args"]["dataloader_num_workers"], prefetch_factor=None)
+    assert found["args"]["dataloader_prefetch_factor"] is None
+
+
+def test_json_with_a_byte_order_mark_is_json():
+    text = '\ufeff{\r\n\t"per_device_train_batch_size": 8\r\n}'
+    patch = patched(text, Wanted({"precision.autocast": "bfloat16"}), name="args.json", kind=ConfigKind.HUGGINGFACE)
+    assert patch.text == '\ufeff{\r\n\t"per_device_train_batch_size": 8,\r\n\t"bf16": true\r\n}'
+    assert parsed(patch.text, "args.json") == {"per_device_train_batch_size": 8, "bf16": True}
+
+
 def test_axolotl_s_sharding_is_left_to_the_person():
     assert (
         changes("axolotl_lora.yml", {"parallel.strategy": "fully_shard", "parallel.reshard_after_forward": True}) == []
@@ -317,6 +334,16 @@ def test_names_that_may_mean_something_else_stay(text, settings):
         "train_batch_size: 8\noptimizer: adam\nscheduler: cosine\nfp16: false\n",
         "num_processes: 2\nmixed_precision: no\ndebug: false\ngpu_ids: 0\nuse_cpu: false\n",
         "defaults: [1, 2]\nlr: 3\n",
+        # SlowFast, Swin and HRNet, whose yacs refuses detectron2's names
+        "TRAIN: {BATCH_SIZE: 64}\nSOLVER: {MAX_EPOCH: 9}\nMODEL: {ARCH: slowfast}\nTEST: {ENABLE: on}\nNUM_GPUS: 8\n",
+        "DATA: {BATCH_SIZE: 128}\nMODEL: {TYPE: swin}\nTEST: {CROP: on}\nOUTPUT_DIR: out\nCUDNN_BENCHMARK: on\n",
+        # MAE, DeiT, YOLOv5, diffusers, a script without Hugging Face's Trainer, a trainer of one's own
+        "accum_iter: 1\ndrop_path: 0.1\nblr: 1e-3\nlayer_decay: 0.75\naa: rand\nremode: pixel\nweight_decay: 0.1\n",
+        "model_ema: on\nopt: adamw\nopt_eps: 1e-8\nsched: cosine\nbce_loss: off\nnum_workers: 10\npin_mem: on\n",
+        "weights: a.pt\nbatch_size: 16\nimgsz: 640\nexist_ok: off\nworkers: 8\ncos_lr: off\nsingle_cls: off\n",
+        "train_batch_size: 4\nnum_train_epochs: 9\ndataloader_num_workers: 0\nmixed_precision: fp16\nhub_model_id: a\n",
+        "per_device_train_batch_size: 8\nnum_train_epochs: 3\nlr_scheduler_type: linear\nnum_warmup_steps: 0\n",
+        "trainer: {max_epochs: 3, accumulate_grad_batches: 2, amp: true, device: cuda}\n",
     ],
 )
 def test_names_that_many_programs_share_make_no_kind(text):

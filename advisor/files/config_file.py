@@ -22,8 +22,8 @@ YAML_FAILURES = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeEr
 # A config with more values than this, aliases written out, is no config. Count; the largest found in public is 20,000.
 _MOST_VALUES = 1_000_000
 _SHOWN = 40  # characters of a bad value in a message
-# What JSON with comments has besides JSON: comments, and a comma behind the last entry; texts are matched to be kept.
-_JSON_COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|//[^\r\n]*|/\*.*?\*/', re.DOTALL)
+# What JSON files have besides JSON: a byte-order mark, comments, a comma behind the last entry; texts are kept.
+_JSON_COMMENT = re.compile(r'\A\ufeff|"(?:\\.|[^"\\])*"|//[^\r\n]*|/\*.*?\*/', re.DOTALL)
 _LAST_COMMA = re.compile(r'"(?:\\.|[^"\\])*"|,(?=\s*[}\]])')
 _NO_BREAK = re.compile(r"[^\r\n]")
 # Files of programs that are no data, by their endings.

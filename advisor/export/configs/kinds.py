@@ -58,14 +58,20 @@ _CLUES: Mapping[ConfigKind, tuple[str, str]] = {
         zero_allow_untested_optimizer""",
         "train_batch_size bf16 fp16 scheduler optimizer gradient_accumulation_steps activation_checkpointing",
     ),
-    ConfigKind.DETECTRON2: ("SOLVER DATALOADER MODEL DATASETS INPUT TEST", "_BASE_ VERSION OUTPUT_DIR CUDNN_BENCHMARK"),
+    ConfigKind.DETECTRON2: ("SOLVER DATALOADER DATASETS INPUT _BASE_ VERSION", "MODEL TEST OUTPUT_DIR CUDNN_BENCHMARK"),
     ConfigKind.TORCHTITAN: (
         "activation_checkpoint parallelism lr_scheduler job",
         "training optimizer model profiling metrics checkpoint float8 compile comm",
     ),
 }
-# Names of other programs that have many names of a kind: YOLOv5's hyperparameters say nothing of its run.
-_OTHERS: Mapping[ConfigKind, frozenset[str]] = {ConfigKind.ULTRALYTICS: _words("fl_gamma obj_pw cls_pw anchor_t iou_t")}
+# Names of other programs that have many names of a kind: YOLOv5, scripts made after timm's (MAE, DeiT, torchvision) or
+# without Hugging Face's Trainer (diffusers), and trainers that took over Lightning's names.
+_OTHERS: Mapping[ConfigKind, frozenset[str]] = {
+    ConfigKind.ULTRALYTICS: _words("batch_size fl_gamma obj_pw cls_pw anchor_t iou_t"),
+    ConfigKind.TIMM: _words("num_workers accum_iter blr use_amp lr_warmup_epochs"),
+    ConfigKind.HUGGINGFACE: _words("train_batch_size max_train_steps num_warmup_steps with_tracking mixed_precision"),
+    ConfigKind.LIGHTNING: _words("amp use_amp fp16 bf16 device"),
+}
 # Arguments of Lightning's Trainer that hardly any other trainer has, and those that others have too. The points of one.
 _TRAINER_OWN = _words(
     """accelerator accumulate_grad_batches gradient_clip_val gradient_clip_algorithm log_every_n_steps
@@ -136,11 +142,15 @@ def _score(kind: ConfigKind, tree: Mapping[str, Any]) -> int:
 
 
 def _points(kind: ConfigKind, mapping: Any) -> int:
-    if not isinstance(mapping, dict) or _OTHERS.get(kind, frozenset()) & mapping.keys():
+    if not isinstance(mapping, dict) or _is_another_s(kind, mapping):
         return 0
     strong, weak = ({name for name in clues.split() if name in mapping} for clues in _CLUES[kind])
     known = len(strong) >= _FEWEST_STRONG or strong & _UNMISTAKABLE
     return _STRONG * len(strong) + len(weak) if known else 0
+
+
+def _is_another_s(kind: ConfigKind, mapping: Mapping[str, Any]) -> bool:
+    return not _OTHERS.get(kind, frozenset()).isdisjoint(mapping)
 
 
 def _of_lightning(tree: Mapping[str, Any]) -> int:
@@ -164,6 +174,8 @@ def _subcommand(tree: Mapping[str, Any]) -> str:
 
 def _of_trainer(mapping: Mapping[str, Any]) -> int:
     """The points of a mapping's names; none without a name or a value that is the Trainer's own."""
+    if _is_another_s(ConfigKind.LIGHTNING, mapping):
+        return 0
     own = len(_TRAINER_OWN & mapping.keys()) + (str(mapping.get("precision")) in _PRECISIONS)
     return _OF_TRAINER * own + len(_TRAINER_SHARED & mapping.keys()) if own else 0
 

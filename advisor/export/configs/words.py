@@ -420,10 +420,11 @@ def mmengine(config: Config) -> Iterator[Phrase]:
     def optim(name: str, value: Scalar) -> Entry:
         return config.entry("optim_wrapper", value, name)
 
-    if dtype is not None and wrapper in ("OptimWrapper", "AmpOptimWrapper"):
-        off = (optim("type", "OptimWrapper"), Entry(optim("dtype", None).path, None, only_there=True))
-        on = (optim("type", "AmpOptimWrapper"), optim("dtype", dtype))
-        yield Phrase(("precision.autocast",), off if dtype == "none" else on)
+    only_in_amp = any(config.get("optim_wrapper", name) is not None for name in ("dtype", "loss_scale", "use_fsdp"))
+    if dtype == "none" and wrapper in ("OptimWrapper", "AmpOptimWrapper") and not only_in_amp:
+        yield Phrase(("precision.autocast",), (optim("type", "OptimWrapper"),))
+    elif dtype not in (None, "none") and wrapper in ("OptimWrapper", "AmpOptimWrapper"):
+        yield Phrase(("precision.autocast",), (optim("type", "AmpOptimWrapper"), optim("dtype", dtype)))
     if "step.accumulate" in settings:
         yield Phrase(("step.accumulate",), (optim("accumulative_counts", settings["step.accumulate"]),))
     mode = settings.get("compile.mode")

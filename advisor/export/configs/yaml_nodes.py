@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
@@ -16,6 +17,7 @@ from advisor.export.configs.document import Opaque, Scalar
 from advisor.files.config_file import YAML_FAILURES, ConfigLoader, dumped, reason, without_comments
 
 TAG = "tag:yaml.org,2002:"
+_MERGE = f"{TAG}merge"
 # Line endings of YAML 1.1, as PyYAML reads them.
 BREAKS = "\r\n\x85\u2028\u2029"
 _LINE_END = re.compile(rf"\r\n|[{BREAKS}]")
@@ -159,8 +161,18 @@ def plain(node: Node | None, seen: dict[int, Any] | None = None) -> Any:
         return items
     mapping: dict[str, Any] = {}
     seen[id(node)] = mapping
-    mapping |= {key.value: plain(value, seen) for key, value in node.value if isinstance(key, ScalarNode)}
+    own = [(key, value) for key, value in node.value if isinstance(key, ScalarNode)]
+    for source in _merged(own):
+        inherited = plain(source, seen)
+        mapping |= inherited if isinstance(inherited, dict) else {}
+    mapping |= {key.value: plain(value, seen) for key, value in own if key.tag != _MERGE}
     return mapping
+
+
+def _merged(entries: Sequence[tuple[ScalarNode, Node]]) -> list[Node]:
+    """What a mapping's merge keys (``<<``) stand for: the later overrides the earlier."""
+    merged = [value for key, value in entries if key.tag == _MERGE]
+    return [one for value in merged for one in (reversed(value.value) if isinstance(value, SequenceNode) else [value])]
 
 
 def loaded(node: ScalarNode) -> object:
