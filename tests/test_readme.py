@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from recipe_pages import BEGIN, END, recipe_page, recipe_table, with_table
 from sample_session import sample_history, sample_request
 
 import advisor
@@ -18,7 +19,6 @@ from advisor.errors import ExitCode, UsageError
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
 from advisor.export.json_report import report
-from advisor.export.recipe_table import BEGIN, END, recipe_page, recipe_table, with_table
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
 from advisor.records import TargetSpec
@@ -88,12 +88,12 @@ SAMPLES = {
 def test_the_table_is_current():
     table = recipe_table(load_catalog())
     text = DOCS["docs/recipes.md"]
-    assert with_table(text, table) == text, "run: python -m advisor.export.recipe_table docs/recipes.md docs/recipes"
+    assert with_table(text, table) == text, "run: python tests/recipe_pages.py docs/recipes.md docs/recipes"
 
 
 def test_each_recipe_has_its_page():
     pages = {f"docs/recipes/{recipe.id}.md": recipe_page(recipe) for recipe in load_catalog()}
-    assert pages == PAGES, "run: python -m advisor.export.recipe_table docs/recipes.md docs/recipes"
+    assert pages == PAGES, "run: python tests/recipe_pages.py docs/recipes.md docs/recipes"
 
 
 def test_the_readme_is_short():

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from advisor.process.collector import collector_waits
 from advisor.process.hiding import hidden_library
 from advisor.process.interrupts import INTERRUPTS
+from advisor.process.meanwhile import collector_waits
 from advisor.process.streams import Streams
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ import warnings
 import torch
 
 from advisor.portable.forked import forks
-from advisor.portable.loader_epochs import READS_WITH, Epoch, IteratorsOf, give_options
+from advisor.portable.loader_epochs import READS_WITH, Epoch, IteratorsOf, give_options, samplers_of
 from advisor.portable.reached import changed_in, divides_samples, seen_by_workers, watched_of
-from advisor.portable.unread import samplers_of
 from advisor.portable.worker_samples import (
     DRAWN_IN_WORKERS,
     DRAWN_ON,

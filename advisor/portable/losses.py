@@ -17,7 +17,7 @@ from advisor.portable.owners import is_installed
 from advisor.portable.places import Values, value_of_cell
 from advisor.portable.python_state import PythonState, buffers_kept
 from advisor.portable.read_code import calls, names_of_globals
-from advisor.portable.undone_writes import writes_undone
+from advisor.portable.writes import writes_undone
 
 MODEL_NAMES = frozenset({"model", "net", "network", "module"})
 OUTPUT_NAMES = frozenset(

@@ -11,7 +11,7 @@ import torch
 
 from advisor.portable.host_draws import draws_kept
 from advisor.portable.python_state import PythonState, buffers_kept
-from advisor.portable.undone_writes import writes_undone
+from advisor.portable.writes import writes_undone
 
 TOO_LONG_TO_TRACE = "has too many operations to trace in reasonable time"
 

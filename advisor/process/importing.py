@@ -19,7 +19,7 @@ from advisor.records import Finished, Outcome, TrialResult
 _RANK = (
     "import json, sys\n"
     "sys.path[:] = json.loads(sys.argv[1])\n"
-    "from advisor.process.collector import collector_waits\n"
+    "from advisor.process.meanwhile import collector_waits\n"
     "with collector_waits():\n"
     "    from advisor.trial.ranks.rank import main\n"
     "main(sys.argv[2])\n"

@@ -5,6 +5,7 @@ Whatever the user's code raises, ``SystemExit`` among it, becomes a TargetError 
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import importlib.util
@@ -13,12 +14,13 @@ import pickle
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
 from torch import nn
+from torch.optim import optimizer as hooks
 
 from advisor.errors import TargetError
 from advisor.files.paths import DEMO, check_target, is_file, is_library
@@ -28,7 +30,6 @@ from advisor.records.trials import WORKLOAD_SUFFIX
 from advisor.runtime.loop import Loop
 from advisor.target.adapters import example_of, likely_target, named
 from advisor.target.normalise import normalise
-from advisor.target.scripts.importing import refusing_to_train
 from advisor.target.scripts.run import is_script, script_workload
 
 T = TypeVar("T")
@@ -72,6 +73,8 @@ _HINTS = (
         "that they were saved with; or leave them out, since speed hardly depends on them.",
     ),
 )
+# Updates of weights while a module is imported that count as training. A count; fitting something small takes fewer.
+MOST_UPDATES = 100
 
 
 def load_target(spec: TargetSpec) -> Loop:
@@ -326,3 +329,26 @@ def _needs_arguments(found: Any, spec: TargetSpec, attribute: str, unknown: Sequ
         "Give the target no required arguments, or one: config (the parsed --config FILE), or batch_size "
         "(--batch-size N).",
     )
+
+
+@contextlib.contextmanager
+def refusing_to_train(module: str) -> Iterator[None]:
+    """Raise TargetError from an optimizer's step once there were too many of them inside this context."""
+    updates = 0
+
+    def count(*_: Any) -> None:
+        nonlocal updates
+        updates += 1
+        if updates > MOST_UPDATES:
+            script = module if module.endswith(".py") else f"{module.replace('.', '/')}.py"
+            raise TargetError(
+                f"{module} trains while it is imported.",
+                f"Move its loop under `if __name__ == '__main__':`; or measure the script as it is: `perf-advisor "
+                f"{script}`, without a name after it and without a build() in it.",
+            )
+
+    handle = hooks.register_optimizer_step_post_hook(count)
+    try:
+        yield
+    finally:
+        handle.remove()

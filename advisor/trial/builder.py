@@ -34,7 +34,7 @@ from advisor.portable.forked import read_independently
 from advisor.portable.owners import is_of_package
 from advisor.process.channel import send_message
 from advisor.process.household import lead_own_group
-from advisor.process.replaced import replaced
+from advisor.process.meanwhile import replaced
 from advisor.process.streams import redirect_output
 from advisor.process.threads import StartedThread, sees_all_threads, started_since, thread_ids
 from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec, TrialSpec

@@ -85,8 +85,7 @@ from advisor.trial.profile.phases import check_clocks, measure_parts
 from advisor.trial.profile.profiler import phases_alone, profile_step
 from advisor.trial.raised import fitting_hint, result_of
 from advisor.trial.reference import reference_result
-from advisor.trial.schedules import schedules_that_go_on
-from advisor.trial.timed_loop import components_of, resident_data, set_mode, settle_loss, stepper
+from advisor.trial.timed_loop import components_of, resident_data, schedules_that_go_on, set_mode, settle_loss, stepper
 from advisor.trial.verify import packaged_result, verified_result
 
 _PHASES_LIMIT_S = 0.6

@@ -15,7 +15,7 @@ signal.signal(signal.SIGINT, signal.SIG_IGN)
 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # it is started with the signal blocked
 
 from advisor.process import household  # noqa: E402
-from advisor.process.collector import collector_waits  # noqa: E402
+from advisor.process.meanwhile import collector_waits  # noqa: E402
 
 household.keep()
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import OneCycleLR
 
 from advisor.errors import TargetError
 from advisor.portable.losses import LossError
 from advisor.portable.nested import mover
 from advisor.portable.plan import StepPlan
+from advisor.process.meanwhile import replaced
 from advisor.recipe import Components
 from advisor.recipe.catalog import Catalog
 from advisor.records import Mode, Value
@@ -92,3 +95,17 @@ def settle_loss(step: TrainStep | InferStep | GraphedStep, batches: list[Any]) -
     except LossError as error:
         raise TargetError(error.message, error.hint) from error
     return [found] if found else []
+
+
+@contextmanager
+def schedules_that_go_on() -> Iterator[None]:
+    """Keep a ``OneCycleLR`` at its last rate where it would refuse a step beyond its end; no other schedule refuses."""
+    original: Any = OneCycleLR.get_lr
+
+    def get_lr(schedule: Any) -> Any:
+        if schedule.last_epoch <= schedule.total_steps:
+            return original(schedule)
+        return [group["lr"] for group in schedule.optimizer.param_groups]
+
+    with replaced(OneCycleLR, "get_lr", get_lr):
+        yield

@@ -36,8 +36,7 @@ from advisor.tui.steering import GpusQuestion, Steering
 from advisor.tui.theme import BREAKPOINTS, use_themes
 from advisor.tui.toasts import MOST_TOASTS, Toast, ToastingApp, toast_for
 from advisor.tui.views import view_info
-from advisor.tui.views.base import View
-from advisor.tui.views.deciding import DecidingView
+from advisor.tui.views.base import DecidingView, View
 from advisor.tui.widgets.gauges import GaugeReader
 
 if TYPE_CHECKING:

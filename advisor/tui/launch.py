@@ -17,8 +17,8 @@ from advisor.figures.formatting import printable
 from advisor.files.paths import is_file
 from advisor.machine.hardware import sample_gpus
 from advisor.machine.host import sample_host
-from advisor.process.collector import collector_waits
 from advisor.process.interrupts import INTERRUPTS, end_with_terminal
+from advisor.process.meanwhile import collector_waits
 from advisor.recipe.catalog import load_catalog
 from advisor.records.outputs import Outputs
 from advisor.runner.trials import Runner

@@ -20,8 +20,8 @@ from advisor.experiment.events import SessionFailed
 from advisor.tui.text import DIM
 from advisor.tui.views import ViewInfo
 from advisor.tui.views.base import View
-from advisor.tui.widgets.choice_list import ChoiceList
 from advisor.tui.widgets.fact_list import FactList
+from advisor.tui.widgets.lists import ChoiceList
 
 _QUIT = Binding(
     "q,ctrl+q,ctrl+c", "app.quit", "Quit", key_display="q", tooltip="Leave the app", id="screen.quit", priority=True

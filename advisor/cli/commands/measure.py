@@ -36,8 +36,8 @@ from advisor.experiment.objective import DEFAULT_KEEP_SPEED
 from advisor.experiment.request import DEFAULT_BUDGET_S, Request
 from advisor.figures.options import choice_of, device_of, names_of, seconds_of
 from advisor.files.paths import check_target
-from advisor.process.collector import collector_waits
 from advisor.process.interrupts import INTERRUPTS
+from advisor.process.meanwhile import collector_waits
 from advisor.records import Mode, Numerics, Objective, TargetSpec
 from advisor.records.outputs import Outputs
 from advisor.version import __version__

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from advisor.cli.checks import shows_the_app
 from advisor.cli.parser import Parser, add_recipe_folders
 from advisor.errors import UsageError
-from advisor.process.collector import collector_waits
+from advisor.process.meanwhile import collector_waits
 
 
 @dataclass(frozen=True, slots=True)

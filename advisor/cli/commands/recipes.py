@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -51,7 +51,6 @@ def parse(arguments: Sequence[str]) -> ShowRecipes:
 
 
 def _list_recipes(catalog: Catalog) -> None:
-    from advisor.export.recipe_table import numerics_text
     from advisor.headless.terminal import print_text, table
 
     made = table("id", "key", "modes", "devices", "numerics", "title")
@@ -64,7 +63,6 @@ def _list_recipes(catalog: Catalog) -> None:
 
 
 def _show_recipe(recipe: Recipe) -> None:
-    from advisor.export.recipe_table import numerics_text
     from advisor.headless.terminal import pairs, print_text
 
     facts = {
@@ -87,3 +85,11 @@ def _modes(recipe: Recipe) -> str:
 
 def _devices(recipe: Recipe) -> str:
     return ", ".join(sorted(recipe.devices))
+
+
+def numerics_text(recipe: Recipe, loops: Mapping[Mode, str]) -> str:
+    """The numerics class; the class of each loop, by these names, where they differ."""
+    classes = {mode: recipe.numerics_of(recipe.default, mode).value for mode in Mode if mode in recipe.modes}
+    if len(set(classes.values())) == 1:
+        return next(iter(classes.values()))
+    return ", ".join(f"{name} ({loops[mode]})" for mode, name in classes.items())

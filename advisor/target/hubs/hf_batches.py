@@ -20,19 +20,19 @@ from advisor.target.guess import generator_for, noise, typed, whole_numbers
 from advisor.target.hubs.contract import Samples, check_input
 from advisor.target.hubs.hf_beside import (
     BESIDE,
+    READ_INSIDE,
     Make,
     bins_first,
     changed,
     in_rows,
     of_bins,
+    places_of,
     together_of,
     with_a_channel,
 )
 from advisor.target.hubs.hf_classes import labels_of, special_ids, text_of, token_counts
 from advisor.target.hubs.hf_images import USUAL_SIDE, flattened, images, in_pairs, of_any_frames, one_each, videos
-from advisor.target.hubs.hf_places import READ_INSIDE, places_of
-from advisor.target.hubs.hf_series import future, past
-from advisor.target.hubs.hf_states import STATES, other_states, states
+from advisor.target.hubs.hf_vectors import STATES, future, other_states, past, states
 from advisor.target.sizing import counted_run, refuses, takes
 
 # Usual length of a text: tokens. Longer ones are possible with --input.

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from advisor.errors import TargetError
-from advisor.process.replaced import replaced
+from advisor.process.meanwhile import replaced
 from advisor.runtime.loop import batches_in
 from advisor.target.scripts.files import writing_over_nothing
 from advisor.target.scripts.loops import behind, branch_of_the_loss, clears_gradients

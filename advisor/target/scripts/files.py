@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from advisor.files.paths import INSTALLED, PACKAGE, is_pythons_own
-from advisor.process.replaced import replaced
+from advisor.process.meanwhile import replaced
 
 # Times of change before this one are those of files that no trial has made. Seconds since the epoch.
 _BEGUN_S = time.time()

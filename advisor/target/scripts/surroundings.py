@@ -13,7 +13,7 @@ from typing import Any
 
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from advisor.process.replaced import replaced
+from advisor.process.meanwhile import replaced
 from advisor.target.scripts.positions import Iterators, value_of
 
 # Contexts that do not change what a step computes: entering one at each step would cost time, or write files.

@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from advisor.portable.nested import tensors_of
-from advisor.process.replaced import replaced
+from advisor.process.meanwhile import replaced
 from advisor.target.scripts.files import staying_open, writes, writing_over_nothing
 from advisor.target.scripts.processes import TRAINED, EndsAtUpdate
 from advisor.target.scripts.seen import LossCall, ModelCall, Round, Seen, Where, autocast, gradients

@@ -20,7 +20,7 @@ import torch
 from advisor.files.state_folder import read_kept, write_kept
 from advisor.machine.device import backend_of
 from advisor.machine.hardware import inspect_hardware
-from advisor.process.replaced import replaced
+from advisor.process.meanwhile import replaced
 from advisor.records import Ceilings, Hardware
 from advisor.trial.measurement.clock import seconds_of
 from advisor.trial.measurement.guards import HostLoad

@@ -30,7 +30,7 @@ from torch.profiler import ProfilerActivity, profile
 from advisor.files.paths import INSTALLED, PACKAGE, is_pythons_own
 from advisor.machine.device import backend_of
 from advisor.portable.contexts import evaluating
-from advisor.process.replaced import replaced
+from advisor.process.meanwhile import replaced
 from advisor.records import HabitRow, Profile, SyncPlace
 from advisor.runtime.compilation import uncompiled
 from advisor.runtime.step import InferStep, TrainStep, grad_mode

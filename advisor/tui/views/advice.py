@@ -38,13 +38,11 @@ from advisor.tui.views.advice_text import (
     title_text,
     value_lines,
 )
-from advisor.tui.views.base import PLOT, highlighted
-from advisor.tui.views.deciding import DecidingView
+from advisor.tui.views.base import PLOT, DecidingView, highlighted
 from advisor.tui.widgets.changes import look_same, show_text, show_titles
-from advisor.tui.widgets.choice_list import ChoiceList
 from advisor.tui.widgets.fact_list import FactList
+from advisor.tui.widgets.lists import ChoiceList, Placeholder
 from advisor.tui.widgets.picture_panel import Picture, PicturePanel
-from advisor.tui.widgets.placeholder import Placeholder
 
 _EMPTY = "Recommendations appear here as soon as the first trials are ranked."
 _WIDE = 100

@@ -28,7 +28,7 @@ from advisor.tui.screens import OverwriteScreen, Overwriting
 from advisor.tui.text import DIM, waiting_text
 from advisor.tui.views.base import COPY, View, highlighted
 from advisor.tui.widgets.changes import look_same, show_text, show_titles
-from advisor.tui.widgets.choice_list import ChoiceList
+from advisor.tui.widgets.lists import ChoiceList
 
 _EMPTY = "There is nothing to export before the baseline is measured."
 _TALL = 30

@@ -22,8 +22,7 @@ from advisor.tui.context import Context
 from advisor.tui.deciding import can_decide, can_measure_stack, value_to_accept
 from advisor.tui.messages import Decided
 from advisor.tui.text import DIM, trial_name, waiting_text
-from advisor.tui.views.base import SORT
-from advisor.tui.views.deciding import DecidingView
+from advisor.tui.views.base import SORT, DecidingView
 from advisor.tui.views.trial_order import Order, rows_to_show
 from advisor.tui.views.trial_rows import (
     SKIPPED_PREFIX,
@@ -38,8 +37,8 @@ from advisor.tui.views.trial_rows import (
 )
 from advisor.tui.views.trial_text import selection_text
 from advisor.tui.widgets.changes import show_text, show_titles
+from advisor.tui.widgets.lists import Placeholder
 from advisor.tui.widgets.log_tail import LogTail
-from advisor.tui.widgets.placeholder import Placeholder
 from advisor.tui.widgets.row_table import Heading, RowTable
 
 _TALL = 30

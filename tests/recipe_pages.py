@@ -1,11 +1,12 @@
-"""The table of recipes and a page for each. ``python -m advisor.export.recipe_table docs/recipes.md docs/recipes``."""
+"""The table of recipes and a page for each. ``python tests/recipe_pages.py docs/recipes.md docs/recipes``."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from advisor.cli.commands.recipes import numerics_text
 from advisor.errors import UsageError
 from advisor.export.files import write_atomically
 from advisor.files.config_file import read_text
@@ -13,7 +14,7 @@ from advisor.recipe import Recipe, WholeNumbers, card
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.records import Mode, text_of
 
-BEGIN = "<!-- recipes: made by `python -m advisor.export.recipe_table docs/recipes.md docs/recipes` -->"
+BEGIN = "<!-- recipes: made by `python tests/recipe_pages.py docs/recipes.md docs/recipes` -->"
 END = "<!-- /recipes -->"
 _COLUMNS = ("recipe", "what", "setting", "values", "loop", "device", "numerics")
 _LOOPS = {Mode.TRAIN: "training", Mode.INFER: "inference"}
@@ -63,14 +64,6 @@ def recipe_page(recipe: Recipe) -> str:
         f"# {recipe.title}\n\n{table}\n\n{text.strip()}\n\nTry it alone\n------------\n\n"
         f"```bash\nperf-advisor mymodel:build --only {recipe.id}\n```\n\n[All recipes](../recipes.md)\n"
     )
-
-
-def numerics_text(recipe: Recipe, loops: Mapping[Mode, str]) -> str:
-    """The numerics class; the class of each loop, by these names, where they differ."""
-    classes = {mode: recipe.numerics_of(recipe.default, mode).value for mode in Mode if mode in recipe.modes}
-    if len(set(classes.values())) == 1:
-        return next(iter(classes.values()))
-    return ", ".join(f"{name} ({loops[mode]})" for mode, name in classes.items())
 
 
 def _joined(words: Iterable[str]) -> str:
