@@ -134,7 +134,7 @@ def test_the_ranked_list_is_made_of_contributions_and_of_what_was_measured_alone
     assert len(ranked) == 2
 
 
-def test_a_member_of_the_stack_is_listed_though_its_contribution_is_within_the_noise():
+def test_a_member_of_the_stack_is_listed_though_its_contribution_is_within_the_noise_and_when_it_is_rejected():
     whole = {"optimizer.implementation": "fused", "step.cuda_graph": True}
     little = Comparison(1.0, 0.99, 1.01, 0.005)
     member = replace(record("fused_optimizer", "fused", 300), settings=whole, contribution=little)
@@ -143,6 +143,10 @@ def test_a_member_of_the_stack_is_listed_though_its_contribution_is_within_the_n
     assert names(item.record for item in ranked)[0] == "tf32=high"
     assert {item.record.candidate.recipe for item in ranked if item.in_stack} == {"fused_optimizer", "step_graph"}
     assert names(item.record for item in recommended([member], by(), {})) == []
+    rejected = recommended(
+        [member, record("tf32", "high", 90)], by(), fused_optimizer=Decision.REJECTED, tf32=Decision.REJECTED
+    )
+    assert names(item.record for item in rejected) == ["fused_optimizer=fused"]
 
 
 def test_what_the_person_could_consent_to_is_recommended_though_it_may_not_stay_in_the_stack():

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from advisor.experiment.consent import Consent
+from advisor.experiment.control import Decision
 from advisor.experiment.objective import Yardstick
 from advisor.figures.sweep import KNEE_TOLERANCE, USABLE_MEMORY
 from advisor.records import Facts, Recommendation, TrialRecord, TrialResult, Value
@@ -13,18 +14,24 @@ CONTROL = "control"
 
 
 def best_per_recipe(
-    records: Iterable[TrialRecord], by: Yardstick, stack: Mapping[str, Value] | None = None
+    records: Iterable[TrialRecord],
+    by: Yardstick,
+    stack: Mapping[str, Value] | None = None,
+    kept: Collection[str] = (),
 ) -> list[TrialRecord]:
     """The best value of each recipe that helps by the session's goal, or that the stack has; the best recipe first.
 
-    Of numbers (batch sizes, workers, threads) it is the smallest that is nearly as good as the best.
+    ``kept`` are recipes that also stay where a stack had them. Of numbers (batch sizes, workers, threads) it is the
+    smallest that is nearly as good as the best.
     """
     stacked = stack or {}
     helping: dict[str, list[TrialRecord]] = {}
     for record in records:
         candidate = record.candidate
-        in_stack = stacked.get(candidate.key) == candidate.value and record.result.measured
-        if candidate.recipe != CONTROL and (in_stack or by.helps(record.result, record.own_effect)):
+        was_stacked = record.contribution is not None or not record.alone
+        stays = stacked.get(candidate.key) == candidate.value or (candidate.recipe in kept and was_stacked)
+        helps = (stays and record.result.measured) or by.helps(record.result, record.own_effect)
+        if candidate.recipe != CONTROL and helps:
             helping.setdefault(candidate.recipe, []).append(record)
     best = [_best(group, by, stacked) for group in helping.values()]
     return sorted(best, key=lambda record: _merit(record, by), reverse=True)
@@ -60,9 +67,11 @@ def recommend(
 ) -> tuple[Recommendation, ...]:
     """The recommendations, ranked: the stack's settings, and candidates better beyond the noise and within the limits.
 
-    What was measured on top of a stack and did not stay in it is none, unless the person can decide on it.
+    What was measured on top of a stack and did not stay in it is none, unless the person can decide on it. What the
+    person rejected from a stack stays in the list, so that the decision is seen and can be taken back.
     """
     catalog = consent.catalog
+    rejected = [recipe for recipe, decision in consent.decisions.items() if decision is Decision.REJECTED]
 
     def has_merit(record: TrialRecord) -> bool:
         candidate = record.candidate
@@ -86,5 +95,5 @@ def recommend(
             needs_consent=consent.exceeds(record.candidate, record.numerics),
             in_stack=stack.get(record.candidate.key) == record.candidate.value,
         )
-        for rank, record in enumerate(best_per_recipe(fit, by, stack), start=1)
+        for rank, record in enumerate(best_per_recipe(fit, by, stack, rejected), start=1)
     )
