@@ -43,6 +43,11 @@ def test_an_interval_that_says_nothing_is_put_into_words(comparison, text):
     assert formatting.format_interval(comparison) == text
 
 
+def test_an_amount_stands_apart_from_its_unit_also_without_a_prefix():
+    assert formatting.format_amount(512, "FLOP") == "512 FLOP"
+    assert formatting.format_amount(1.23e9, "FLOP") == "1.23 GFLOP"
+
+
 def test_values_of_one_recipe_stand_together():
     sizes = [Candidate("batch_size", "data.batch_size", size) for size in (64, 128)]
     workers = Candidate("persistent_workers", "data.persistent_workers", True)

@@ -80,7 +80,10 @@ def test_intervals_that_leave_everything_open_are_no_finding_about_the_settings(
 def test_an_export_without_settings_says_why():
     assert export_remark(session()) == ", without settings: no candidate was tried"
     assert export_remark(session(lambda r: r)) == ", without settings: none were measured together"
-    assert why_no_stack(session(ended=False)) == "the session ended before any were measured together"
+    running = session(ended=False)
+    assert why_no_stack(running) == "settings have not been measured together yet"
+    running.apply(events.SessionFinished(True, 1.0))
+    assert why_no_stack(running) == "the session ended before any were measured together"
     tried = session(lambda r: r, ended=False)
     tried.combinations = SessionState.of(sample_history()).combinations
     assert why_no_stack(tried) == "nothing that was measured together is measurably faster"

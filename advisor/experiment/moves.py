@@ -64,15 +64,15 @@ def drops(known: Known) -> Moves:
         rest = known.plan.without(known.stack, key)
         if not rest or known.judge.has_tried(rest) or known.plan.catalog.conflict(rest):
             continue
-        shown = known.contribution_of(key)
+        shown, recipe = known.contribution_of(key), known.plan.catalog.by_key(key)
         plain, cheaper = known.uncompiled, known.plan.without(known.uncompiled, key)
-        anew = plain != known.stack and not known.plan.catalog.by_key(key).keeps_code
+        anew = plain != known.stack and not recipe.keeps_code
         if anew and key in plain and shown is None and known.judge.measured_runs(plain):
             if cheaper and not known.judge.has_tried(cheaper):
-                yield Move(Kind.DROP, cheaper, POLICY.drop_gain, f"stack without {key}, not compiled", plain)
+                yield Move(Kind.DROP, cheaper, POLICY.drop_gain, f"stack without {recipe.id}, not compiled", plain)
             continue
         gain = _gain_of_leaving_out(shown) if anew else _usual_gain_of_leaving_out(known, key)
-        yield Move(Kind.DROP, rest, gain, f"stack without {key}", known.stack)
+        yield Move(Kind.DROP, rest, gain, f"stack without {recipe.id}", known.stack)
 
 
 def _usual_gain_of_leaving_out(known: Known, key: str) -> float:

@@ -228,13 +228,17 @@ def format_count(count: float | None) -> str:
     return f"{_three_digits(value)} {_COUNTS[unit]}"
 
 
+def format_amount(amount: float, unit: str) -> str:
+    """An amount of a unit that takes prefixes: ``512 FLOP``, ``1.23 GFLOP``."""
+    return f"{format_count(amount)}{unit}" if abs(amount) >= 10_000 else f"{_three_digits(amount)} {unit}"
+
+
 def format_rate(per_s: float | None, unit: str = "samples") -> str:
     """A rate: ``2,431 samples/s``, ``412 TFLOP/s``."""
     if per_s is None or unknown(per_s):
         return MISSING
     if unit in ("FLOP", "B", "J"):
-        scaled = format_count(per_s) if abs(per_s) >= 10_000 else f"{_three_digits(per_s)} "
-        return f"{scaled}{unit}/s"
+        return f"{format_amount(per_s, unit)}/s"
     return f"{_three_digits(per_s) if per_s < 100 else f'{per_s:,.0f}'} {unit}/s"
 
 

@@ -414,7 +414,7 @@ def _synchronized(clock: ClockCheck) -> str:
 
 
 def _block(clock: ClockCheck) -> str:
-    return f"The headline is {format_ms(clock.block_ms)}: many steps back to back"
+    return f"This run reports {format_ms(clock.block_ms)}: many steps back to back"
 
 
 def _times(factor: float) -> str:

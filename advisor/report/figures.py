@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
+    format_amount,
     format_bytes,
     format_count,
     format_energy,
@@ -188,7 +189,7 @@ def step_figures(profile: Profile) -> list[Figure]:
 
 def _arithmetic(profile: Profile) -> Iterator[Figure]:
     if profile.flops_per_step:
-        yield Figure("Arithmetic", "Work", f"{format_count(profile.flops_per_step)}FLOP a step")
+        yield Figure("Arithmetic", "Work", f"{format_amount(profile.flops_per_step, 'FLOP')} a step")
         if profile.ceiling_flops_per_s is None:  # else the share of the roof says it
             rate = format_rate(profile.flops_per_step / (profile.step_ms / 1e3), "FLOP")
             yield Figure("Arithmetic rate", "Rate", rate)

@@ -191,7 +191,9 @@ def _all_open(state: SessionState, tried: Sequence[TrialRecord]) -> bool:
 def why_no_stack(state: SessionState) -> str:
     """The reason there are no settings to use together, in lower case and without an end."""
     together = any(len(settings) > 1 for settings in state.combinations)
-    if state.stack is None and not together and (state.finished is None or state.finished.cancelled):
+    if state.stack is None and not together and state.finished is None:
+        return "settings have not been measured together yet"
+    if state.stack is None and not together and state.finished and state.finished.cancelled:
         return "the session ended before any were measured together"
     found = no_result(state)
     if found.cause in (Cause.NOT_TRIED, Cause.ALL_FAILED):

@@ -54,7 +54,7 @@ class SessionsScreen(ModalScreen[str | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog", id="sessions-dialog") as dialog:
-            dialog.border_title = self._title
+            dialog.border_title, dialog.border_subtitle = self._title, "Enter picks the session"
             yield Input(placeholder="words to look for; Enter goes to the list", id="sessions-filter", compact=True)
             yield DataTable[Text](id="sessions-table", cursor_type="row")
             yield Static(Content.styled("Reading the sessions…", DIM), id="sessions-empty")

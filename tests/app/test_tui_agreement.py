@@ -15,7 +15,7 @@ from tui_pilot import SIZES, SMALL, drive, screen_text, settle
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
-from advisor.records import Outcome, StackRecord, TrialRecord, TrialResult
+from advisor.records import Numerics, NumericsResult, Outcome, StackRecord, TrialRecord, TrialResult
 from advisor.tui.context import Context
 from advisor.tui.result import result_of
 from advisor.tui.screens import help_sections
@@ -50,7 +50,7 @@ def without_a_trial() -> SessionState:
 def test_where_nothing_was_tried_the_settings_are_not_called_good() -> None:
     state = without_a_trial()
     assert headline(state).plain.startswith("Nothing could be judged: no candidate was tried.\n")
-    assert "1 candidate had no time: R tries them" in headline(state).plain
+    assert "key + adds a minute.\n1 candidate had no time: R tries them" in headline(state).plain
     assert "bold $warning" in [str(span.style) for span in headline(state).spans]
     assert nothing_helped(state).startswith("Nothing could be judged: no candidate was tried. 1 could not be tried: R")
     state.trials[histories.ZERO_GRAD.candidate.name] = histories.ZERO_GRAD
@@ -58,6 +58,16 @@ def test_where_nothing_was_tried_the_settings_are_not_called_good() -> None:
     assert nothing_helped(state).startswith("Nothing that was tried is measurably faster.")
     assert "1 candidate had no time: R tries them" in headline(state).plain
     assert "1 more could not be tried" in nothing_helped(state)
+
+
+def test_numerics_that_were_not_compared_and_a_short_start_are_told_once(context) -> None:
+    numerics = NumericsResult(Numerics.CHANGED, Numerics.CHANGED, None, "other batches", compared=False)
+    item = next(item for item in SessionState.of(histories.whole()).recommendations if item.record.alone)
+    result = replace(item.record.result, prepare_s=0.004, warmup_s=0.2)
+    record = replace(item.record, numerics=numerics, result=result, break_even_steps=0)
+    facts = {label: str(text) for label, text in effect_facts(replace(item, record=record), context) if label}
+    assert facts["Numerics"] == "not compared, declared changed"
+    assert facts["Cost"] == "no start-up cost"
 
 
 @pytest.mark.parametrize(

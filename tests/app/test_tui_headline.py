@@ -221,6 +221,16 @@ def test_all_rejected_does_not_promise_what_else_helps() -> None:
     assert "u takes a decision back" in shown
 
 
+def test_the_step_that_the_result_is_against_is_told_where_the_baseline_ran_otherwise_alone() -> None:
+    stack = SessionState.of(histories.whole()).stack
+    beside = replace(stack, baseline_step_ms=90.9)
+    assert "In turn" not in dict(baseline_facts(histories.BASELINE, None, replace(stack, baseline_step_ms=32.6)))
+    for other in (stack, replace(beside, confirmed=False)):
+        assert "In turn" not in dict(baseline_facts(histories.BASELINE, None, other))
+    rows = dict(baseline_facts(histories.BASELINE, None, beside))
+    assert rows["In turn"] == "90.9 ms beside the stack; the result is against this"
+
+
 def test_figures_of_two_runs_are_not_mixed() -> None:
     rows = dict(baseline_facts(histories.BASELINE, None))
     assert str(rows["Spread"]).startswith("32.3 ms to 33.3 ms")

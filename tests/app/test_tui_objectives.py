@@ -103,7 +103,7 @@ async def test_there_is_no_plot_in_the_place_of_a_list_that_is_empty() -> None:
     async def check(pilot, app, control) -> None:
         await pilot.press("4")
         await settle(pilot)
-        assert "Recommendations appear here" in screen_text(app)
+        assert "Settings that help appear here" in screen_text(app)
         assert "p Plot" not in screen_text(app)
 
     await drive([event for event in histories.to_trials() if not isinstance(event, events.Ranked)], check, hold=True)

@@ -165,3 +165,8 @@ def test_a_remark_on_the_workload_is_told_once() -> None:
     state.baseline = replace(state.baseline, result=replace(state.baseline.result, notes=workload.notes))
     assert ("Note", "made-up batches") in baseline_facts(state.baseline, state.facts)
     assert ("Note", "made-up batches") not in note_lines(state, state.goal, 300.0)
+
+
+def test_what_the_session_said_is_labelled_by_its_weight_and_not_by_its_colour_only(state) -> None:
+    state.messages = [events.Said("noisy", "warning"), events.Said("one GPU only")]
+    assert [label for label, _ in note_lines(state, state.goal, 300.0)][-2:] == ["Warning", "Note"]

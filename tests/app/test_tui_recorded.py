@@ -165,6 +165,7 @@ async def test_another_session_is_opened_by_key():
         await settle(pilot)
         text = screen_text(app)
         assert first in text
+        assert "Enter picks the session" in text
         assert sample_request().target.target[:20] in text
         await pilot.press("enter")
         await settle(pilot)

@@ -27,7 +27,7 @@ from advisor.tui.widgets.log_tail import LogTail, folded
 from advisor.tui.widgets.operator_table import OperatorTable, columns_of
 from advisor.tui.widgets.status import now_text
 
-PART = "stack without precision.autocast"
+PART = "stack without autocast"
 SKIPPED = histories.failed("tf32", "precision.float32_matmul", "medium", Outcome.SKIPPED, "it needs about 17 s")
 
 
@@ -92,7 +92,7 @@ def test_every_trial_has_a_row_also_one_that_is_no_candidates(state) -> None:
     ("name", "subject", "told"),
     [
         ("stack: compile.scope: with_loss, step.cuda_graph: true", "stack of 2", "compile.scope, step_graph"),
-        ("stack without precision.autocast, not compiled", "stack", "without precision.autocast, not compiled"),
+        ("stack without autocast, not compiled", "stack", "without autocast, not compiled"),
         ("stack, confirmed", "stack", "confirmed"),
         ("again: compile.mode: default, step.cuda_graph: true", "stack of 2, again", "compile, step_graph"),
         ("again: baseline", "baseline, again", "measured"),
@@ -146,6 +146,17 @@ def test_a_trial_that_has_ended_no_longer_runs(state) -> None:
     assert state.running == PART
     state.apply(events.TrialEnded(PART, histories.Outcome.MEASURED, "", 19.0, None, 3.0))
     assert state.running == ""
+
+
+def test_a_candidate_that_was_measured_stays_among_the_others_until_it_is_judged(state) -> None:
+    name = next(name for name, record in state.trials.items() if record.result.measured)
+    place = keys(state, Order()).index(name)
+    del state.trials[name]
+    assert "waits for its turn" in selection_text(name, state).plain
+    state.apply(events.TrialEnded(name, Outcome.MEASURED, "", 19.0, None, 3.0))
+    assert keys(state, Order()).index(name) == place
+    assert "measured: 19.0 ms" in selection_text(name, state).plain
+    assert next(row for row in build_rows(state) if row.key == name).cells["step"].plain == "19.0 ms"
 
 
 def test_the_tally_counts_candidates_and_not_the_control(state) -> None:

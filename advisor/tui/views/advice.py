@@ -44,7 +44,7 @@ from advisor.tui.widgets.fact_list import FactList
 from advisor.tui.widgets.lists import ChoiceList, Placeholder
 from advisor.tui.widgets.picture_panel import Picture, PicturePanel
 
-_EMPTY = "Recommendations appear here as soon as the first trials are ranked."
+_EMPTY = "Settings that help appear here, ranked, as soon as trials have shown it."
 _WIDE = 100
 
 

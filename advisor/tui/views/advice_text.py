@@ -18,8 +18,6 @@ from advisor.figures.formatting import (
     format_noise,
     format_percent,
     format_rate,
-    format_repayment,
-    format_seconds,
     format_setting,
     interval_or_words,
 )
@@ -46,7 +44,7 @@ from advisor.report.verdict import Cause, no_result
 from advisor.report.waterfall import memory_on_the_stack
 from advisor.tui.context import Context
 from advisor.tui.text import DIM, bar, mark, memory_against, numerics_words, on_the_stack, own_effect, ratio
-from advisor.tui.views.readings import energy_text, findings_of, remarks, trade_text, troubles_text
+from advisor.tui.views.readings import energy_text, findings_of, remarks, start_up_text, trade_text, troubles_text
 from advisor.tui.widgets.fact_list import Fact
 
 _IN_STACK = "★ in stack"
@@ -170,7 +168,7 @@ def effect_facts(item: Recommendation, context: Context) -> list[Fact]:
     """
     record, baseline = own_figures(item.record), context.state.baseline
     rows: list[Fact] = [*_goal(record, context), ("Effect", _effect(record)), *_how(record), ("Why", item.why)]
-    rows += [*_memory(record, context), *([("Cost", _cost(record))] if record.alone else [])]
+    rows += [*_memory(record, context), *([("Cost", start_up_text(record))] if record.alone else [])]
     rows += _numerics(record.numerics)
     rows += [*_bound(record, context), *(_step(record, context) if record.alone else [])]
     rows += [("Shown", text) for text in shown_by(item.record, context.state, context.catalog)]
@@ -254,19 +252,10 @@ def _numerics(numerics: NumericsResult | None) -> list[Fact]:
         return [("Numerics", Content.styled("not compared", DIM))]
     style = "$error" if numerics.worse_than_declared else ""
     head = Content.styled(numerics_words(numerics), style)
-    if numerics.difference is None:
+    if numerics.compared and numerics.difference is None:
         head += Content.styled(f", {format_difference(None)}", DIM)
     rows: list[Fact] = [("Numerics", head)]
     return [*rows, ("", Content.styled(numerics.text, style or DIM))] if numerics.text else rows
-
-
-def _cost(record: TrialRecord) -> Content:
-    result = record.result
-    words = f"warm-up {format_seconds(result.warmup_s)}"
-    if result.prepare_s:
-        words += f", preparing {format_seconds(result.prepare_s)}"
-    back = f"; {format_repayment(record.break_even_steps)}" if record.verdict is Verdict.FASTER else ""
-    return Content.assemble(words, back)
 
 
 def card_text(card: str) -> Content:

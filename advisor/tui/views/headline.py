@@ -204,7 +204,7 @@ def _in_the_middle(state: SessionState) -> Content:
 
 # What to do where nothing could be judged; the cause is told first.
 _NEXT = {
-    Cause.NOT_TRIED: "",
+    Cause.NOT_TRIED: "Give it more time: key + adds a minute.",
     Cause.ALL_FAILED: "Key 3, then l, shows the log of a trial.",
     Cause.TOO_NOISY: "End other programs and run again, or give it more time: key + adds a minute.",
 }
@@ -215,5 +215,6 @@ def _at_the_end(state: SessionState) -> Content:
     found, missed = no_result(state), count_untried(state)
     style = _PROBLEM if missed or found.cause in _NEXT else "bold"
     then = _NEXT.get(found.cause, "" if missed else "Your settings are good as they are.")
+    then = "" if found.cause is Cause.NOT_TRIED and not missed else then
     lines = [Content.styled(found.sentence, style), *([Content(then)] if then else []), *_more_time(state)]
     return Content("\n").join(lines)

@@ -71,7 +71,7 @@ class OverviewView(View):
         show_text(self.query_one("#headline", Static), headline(state, self.context.kept_trials))
         show_titles(self.query_one("#headline"), "Result", what_is_measured(state.facts))
         self._show_waterfall()
-        _show_or_hide(self.query_one("#baseline", FactList), baseline_facts(state.baseline, state.facts))
+        _show_or_hide(self.query_one("#baseline", FactList), baseline_facts(state.baseline, state.facts, state.stack))
         _show_or_hide(self.query_one("#workload", FactList), workload_facts(state.facts, self.context.defaults))
         self.query_one("#measured").display = bool(state.facts or state.baseline)
         machine = hardware_facts(state.hardware, self.context.device_uuid, short=self.width < _BROAD)

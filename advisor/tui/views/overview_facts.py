@@ -10,6 +10,7 @@ from textual.content import Content
 from advisor.experiment.objective import Goal
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
+    MISSING,
     format_bytes,
     format_count,
     format_ms,
@@ -18,7 +19,18 @@ from advisor.figures.formatting import (
     format_setting,
     link_rows,
 )
-from advisor.records import BaselineRecord, ClockCheck, Facts, GpuInfo, Hardware, HostInfo, Mode, Value, WorkloadFacts
+from advisor.records import (
+    BaselineRecord,
+    ClockCheck,
+    Facts,
+    GpuInfo,
+    Hardware,
+    HostInfo,
+    Mode,
+    StackRecord,
+    Value,
+    WorkloadFacts,
+)
 from advisor.report.charts import Axis, Bar, Bars, Tone
 from advisor.report.figures import noise_words
 from advisor.tui.text import DIM, SMALL_EFFECT, TONES, meter, shortened
@@ -26,6 +38,7 @@ from advisor.tui.views.readings import cpu_text, energy_text, found_text, live_t
 from advisor.tui.widgets.fact_list import Fact
 
 _MOST_MESSAGES = 6
+_SEVERITIES = {"warning": ("Warning", "$warning"), "error": ("Error", "$error")}
 
 
 def hardware_facts(hardware: Hardware | None, device_uuid: str | None, *, short: bool = False) -> list[Fact]:
@@ -151,13 +164,16 @@ def _data(workload: WorkloadFacts) -> str:
     return f"{workload.data_kind}, {loader.num_workers} workers, {pinned}"
 
 
-def baseline_facts(baseline: BaselineRecord | None, facts: Facts | None) -> list[Fact]:
-    """The baseline and the step's bottleneck."""
+def baseline_facts(
+    baseline: BaselineRecord | None, facts: Facts | None, stack: StackRecord | None = None
+) -> list[Fact]:
+    """The baseline and the step's bottleneck; also its step beside the ``stack`` where that was another."""
     if baseline is None:
         return []
     result = baseline.result
     rows: list[Fact] = [
         ("Step", Content.assemble((format_ms(baseline.step_ms), "bold"), "  ", format_rate(baseline.samples_per_s))),
+        *_in_turn(baseline, stack),
         *_spread(baseline),
         ("Noise", noise_words(baseline).removeprefix("noise ")),
         *bound_facts(facts),
@@ -178,6 +194,13 @@ def bound_facts(facts: Facts | None) -> list[Fact]:
     if profile is None or not profile.kind_of_step:
         return []
     return [("Limit", Content.assemble((profile.kind_of_step, "bold $accent"), "  ", profile.evidence))]
+
+
+def _in_turn(baseline: BaselineRecord, stack: StackRecord | None) -> list[Fact]:
+    """The step of the baseline that alternated with the stack, where it was another: the result is against that."""
+    beside = format_ms(stack.baseline_step_ms if stack and stack.confirmed else None)
+    same = beside in (MISSING, format_ms(baseline.step_ms))
+    return [] if same else [("In turn", f"{beside} beside the stack; the result is against this")]
 
 
 def _spread(baseline: BaselineRecord) -> list[Fact]:
@@ -217,9 +240,9 @@ def note_lines(state: SessionState, goal: Goal, budget_s: float) -> list[Fact]:
     told = state.baseline.result.notes if state.baseline else ()
     remarks = state.facts.workload.notes if state.facts else ()
     rows += [("Note", note) for note in remarks if note not in told]
-    styles = {"warning": "$warning", "error": "$error"}
-    latest = state.messages[-_MOST_MESSAGES:]
-    rows += [("Said", Content.styled(said.text, styles.get(said.severity, ""))) for said in latest]
+    for said in state.messages[-_MOST_MESSAGES:]:
+        label, style = _SEVERITIES.get(said.severity, ("Note", ""))
+        rows.append((label, Content.styled(said.text, style)))
     return rows
 
 

@@ -8,8 +8,8 @@ from statistics import median
 from textual.content import Content
 
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import format_bytes, format_change, format_ms
-from advisor.records import BaselineRecord, Finding, GpuReadings, TrialRecord, TrialResult
+from advisor.figures.formatting import format_bytes, format_change, format_ms, format_repayment, format_seconds
+from advisor.records import BaselineRecord, Finding, GpuReadings, TrialRecord, TrialResult, Verdict
 from advisor.report.figures import energy_words, gpu_readings, on_cpu
 from advisor.tui.text import DIM, bracketed, sparkline, trial_label
 from advisor.tui.widgets.fact_list import Fact
@@ -63,6 +63,21 @@ def trade_text(record: TrialRecord, baseline: BaselineRecord | None) -> Content 
         (" for ", DIM),
         (f"{format_change(1 + lost, 1)} time a sample", "$warning"),
     )
+
+
+def start_up_text(record: TrialRecord) -> str:
+    """The time until a trial was steady and, of a faster one, when that is made up for: ``start-up 0.41 s``."""
+    told = f"start-up {format_seconds(start_up_s(record.result))}"
+    if not record.alone or record.verdict is not Verdict.FASTER:
+        return told
+    repaid = format_repayment(record.break_even_steps)
+    return f"{told}, {repaid}" if record.break_even_steps != 0 else repaid
+
+
+def start_up_s(result: TrialResult) -> float | None:
+    """Seconds from the start to the steady state: applying the settings and warming up."""
+    parts = [part for part in (result.prepare_s, result.warmup_s) if part is not None]
+    return sum(parts) if parts else None
 
 
 def remarks(result: TrialResult) -> list[Fact]:

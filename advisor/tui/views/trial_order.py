@@ -12,7 +12,8 @@ from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
 from advisor.records import TrialRecord, Verdict
 from advisor.report.figures import own_figures, verdict_shown
-from advisor.tui.views.trial_rows import BASELINE, EFFECT, NAME, SKIPPED_PREFIX, STACK, Column, Row, start_up_s
+from advisor.tui.views.readings import start_up_s
+from advisor.tui.views.trial_rows import BASELINE, EFFECT, NAME, SKIPPED_PREFIX, STACK, Column, Row
 
 _PINNED = (BASELINE, STACK)
 _VERDICTS = (Verdict.FASTER, Verdict.NO_DIFFERENCE, Verdict.SLOWER, Verdict.FAILED, Verdict.SKIPPED)

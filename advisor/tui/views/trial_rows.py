@@ -34,7 +34,7 @@ from advisor.tui.text import (
     trial_parts,
     widest_effect,
 )
-from advisor.tui.views.readings import live_line, live_step_ms
+from advisor.tui.views.readings import live_line, live_step_ms, start_up_s
 
 BASELINE = "baseline"
 STACK = "stack"
@@ -152,7 +152,7 @@ def build_rows(state: SessionState, waiting: Collection[str] = (), width: int = 
     if state.stack and (state.stack.settings or state.stack.pending):
         rows.append(_stack_row(state, look))
     candidates = {name: _candidate_row(name, state, look, waited_for=name in waiting) for name in state.candidates}
-    ran = {name for name in candidates if state.running == name or state.has_run(name)}
+    ran = {name for name in candidates if state.running == name or state.has_run(name) or _is_judged_next(name, state)}
     # Trials of no candidate: stacks, parts of stacks, repeats of the baseline, instruments.
     others = [name for name in state.logs if name != BASELINE and state.candidate(name) is None]
     rows += [row for name, row in candidates.items() if name in ran]
@@ -199,7 +199,7 @@ def _stack_row(state: SessionState, look: _Look) -> Row:
 
 def _other_row(name: str, state: SessionState) -> Row:
     """A trial that measured something else than a candidate: its step and its memory, or why it failed."""
-    log_path, ended = state.logs[name], state.ended.get(name)
+    log_path, ended = state.logs.get(name, ""), state.ended.get(name)
     if state.running == name:
         return running_row(state)
     named, part = _name_and_part(name, state)
@@ -229,6 +229,12 @@ def _of_several_gpus(name: str, state: SessionState) -> str:
     return next((against_one_gpu(row) for row in rows if row.trial == name), "")
 
 
+def _is_judged_next(name: str, state: SessionState) -> bool:
+    """Whether a trial was measured whose record has not come yet."""
+    ended = state.ended.get(name)
+    return ended is not None and ended.outcome is Outcome.MEASURED and name not in state.trials
+
+
 def _candidate_row(name: str, state: SessionState, look: _Look, *, waited_for: bool = False) -> Row:
     record = state.trials.get(name)
     log_path = state.logs.get(name, "") or (record.result.log_path if record else "")
@@ -239,6 +245,8 @@ def _candidate_row(name: str, state: SessionState, look: _Look, *, waited_for: b
         label = _plain(_named(name, state), "")
         cells = {"state": Content.styled("⧗", "$accent"), "name": label, "effect": _plain(when, "")}
         return _row(name, cells, log_path)
+    if record is None and _is_judged_next(name, state):
+        return _other_row(name, state)
     if record is None:
         return _row(name, _waiting_cells(name, state), log_path)
     cells = _record_cells(record, look)
@@ -343,12 +351,6 @@ def _numerics_cell(numerics: NumericsResult | None) -> Content:
     if numerics.worse_than_declared:
         return Content.styled(f"{numerics.measured.value} ≠ {numerics.declared.value}", "bold")
     return _plain(format_numerics(numerics), "")
-
-
-def start_up_s(result: TrialResult) -> float | None:
-    """Seconds from the start to the steady state: applying the settings and warming up."""
-    parts = [part for part in (result.prepare_s, result.warmup_s) if part is not None]
-    return sum(parts) if parts else None
 
 
 def _skipped_row(recipe: str, reason: str) -> Row:

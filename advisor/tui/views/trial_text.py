@@ -16,7 +16,6 @@ from advisor.figures.formatting import (
     format_numerics,
     format_outcome,
     format_pending,
-    format_repayment,
     format_seconds,
     format_setting,
 )
@@ -27,8 +26,16 @@ from advisor.report.figures import IN_TURN, MEASURED_ONCE, own_figures, verdict_
 from advisor.report.pictures import block_times
 from advisor.tui.deciding import decision_on
 from advisor.tui.text import DIM, memory_against, own_effect, ratio, sparkline, trial_name
-from advisor.tui.views.readings import energy_text, findings_of, live_text, readings_text, remarks, trade_text
-from advisor.tui.views.trial_rows import BASELINE, SKIPPED_PREFIX, STACK, start_up_s
+from advisor.tui.views.readings import (
+    energy_text,
+    findings_of,
+    live_text,
+    readings_text,
+    remarks,
+    start_up_text,
+    trade_text,
+)
+from advisor.tui.views.trial_rows import BASELINE, SKIPPED_PREFIX, STACK
 
 # The widest line of step times, in cells.
 _SPARK = 24
@@ -74,7 +81,7 @@ def _running_lines(state: SessionState) -> list[Content]:
 def _why_not_running(name: str, state: SessionState) -> str:
     """The state of a trial without a record: it has ended, or its turn has not come."""
     ended = state.ended.get(name)
-    if ended is None or state.candidate(name) is not None:
+    if ended is None or (state.candidate(name) is not None and ended.outcome is not Outcome.MEASURED):
         return _why_waiting(name, state)
     if ended.outcome is not Outcome.MEASURED:
         return format_outcome(TrialResult(ended.outcome, ended.reason))
@@ -169,15 +176,11 @@ def _sparkline(name: str, times: Sequence[float]) -> Content:
 
 def _costs(record: TrialRecord, baseline: BaselineRecord | None) -> Content:
     old = baseline.result.peak_reserved_bytes if baseline else None
-    cost = f"start-up {format_seconds(start_up_s(record.result))}"
-    if record.alone and record.verdict is Verdict.FASTER:
-        repaid = format_repayment(record.break_even_steps)
-        cost = f"{cost}, {repaid}" if record.break_even_steps != 0 else repaid
     return Content("  ").join(
         [
             Content.assemble(("memory ", DIM), memory_against(record.result.peak_reserved_bytes, old)),
             Content.assemble(("numerics ", DIM), format_numerics(record.numerics)),
-            Content.styled(cost, DIM),
+            Content.styled(start_up_text(record), DIM),
         ]
     )
 
