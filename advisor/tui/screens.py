@@ -206,7 +206,7 @@ class PickScreen(Question[int]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog question") as dialog:
-            dialog.border_title = Content(self._title)
+            dialog.border_title, dialog.border_subtitle = Content(self._title), "Enter picks it"
             if self._about:
                 yield Static(Content.styled(self._about, DIM))
             yield ChoiceList(*self._entries, id="entries", markup=False)

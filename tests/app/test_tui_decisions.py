@@ -89,6 +89,7 @@ async def test_a_check_box_puts_a_setting_into_the_stack_and_takes_it_out() -> N
         await pilot.press("v")
         await settle(pilot)
         assert isinstance(app.screen, PickScreen), "of a ladder one value is chosen"
+        assert "Enter picks it" in screen_text(app)
 
     await drive(histories.whole(), check, toasts=False)
 

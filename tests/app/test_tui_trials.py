@@ -287,6 +287,9 @@ def test_a_rejected_trial_says_so_before_its_effect() -> None:
     state = SessionState.of([*histories.whole(), events.Decided("channels_last", histories.Decision.REJECTED)])
     (row,) = [row for row in build_rows(state) if row.key == "channels_last=channels_last"]
     assert row.cells["effect"].plain == "rejected, 1.39x (1.38–1.40)"
+    joined = SessionState.of([*histories.contributed(), events.Decided("autocast", histories.Decision.REJECTED)])
+    (row,) = [row for row in build_rows(joined, width=120) if row.key == histories.AUTOCAST.candidate.name]
+    assert row.cells["effect"].plain == "rejected, +1.41x (1.39–1.43)", "it is not cut off"
 
 
 # --- order ----------------------------------------------------------------------------------------------------

@@ -144,7 +144,8 @@ def _value_line(candidate: Candidate, state: SessionState, width: int) -> Conten
     record = state.trials.get(candidate.name)
     told = Content.styled("not tried yet", DIM)
     if record is not None and record.result.measured:
-        told = Content.assemble(own_effect(record), "  ", format_bytes(own_figures(record).result.peak_reserved_bytes))
+        peak = own_figures(record).result.peak_reserved_bytes
+        told = Content.assemble(own_effect(record), f"  {format_bytes(peak)}" if peak else "")
     elif record is not None:
         told = Content.styled(record.result.reason, DIM)
     return Content.assemble((f"{text_of(candidate.value):>{width}}", "bold"), "  ", told)
@@ -223,7 +224,7 @@ def _bound(record: TrialRecord, context: Context) -> list[Fact]:
         return []
     names = ", ".join(phase.value for phase in Phase if phase in recipe.phases)
     share = format_percent(facts.profile.share(*recipe.phases))
-    return [("At most", Content.assemble(f"{bound:.2f}x", (f": {names} is {share} of the step", DIM)))]
+    return [("At most", Content.assemble(f"{bound:.2f}x alone", (f": {names} is {share} of the baseline's step", DIM)))]
 
 
 def _step(record: TrialRecord, context: Context) -> list[Fact]:

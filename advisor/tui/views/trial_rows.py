@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from textual.content import Content
 
@@ -249,11 +249,11 @@ def _candidate_row(name: str, state: SessionState, look: _Look, *, waited_for: b
         return _other_row(name, state)
     if record is None:
         return _row(name, _waiting_cells(name, state), log_path)
-    cells = _record_cells(record, look)
     rejected = record.candidate.recipe in state.rejected
+    before = f"{Decision.REJECTED}, " if rejected else ""
+    cells = _record_cells(record, replace(look, effect=look.effect - len(before)))
     cells["name"] = _plain(_named(name, state), "dim" if rejected or record.verdict is Verdict.SKIPPED else "")
-    if rejected:
-        cells["effect"] = Content.styled(f"{Decision.REJECTED}, ", "dim") + cells["effect"]
+    cells["effect"] = Content.styled(before, "dim") + cells["effect"]
     return _row(name, cells, log_path)
 
 
