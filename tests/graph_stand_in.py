@@ -8,9 +8,13 @@ from torch.utils._pytree import tree_leaves
 
 
 class RecordedGraph:
-    """Has the methods of ``CudaGraph``. As there, capturing computes nothing, and asking the host is refused."""
+    """Has the methods of ``CudaGraph``. As there, capturing computes nothing, and waiting for the device is refused.
 
-    def __init__(self):
+    Tensors of the types ``of_host`` would be the host's on a GPU too: reading one waits for nothing.
+    """
+
+    def __init__(self, of_host=()):
+        self.of_host = of_host
         self.calls = []
         self.result = None
         self.replays = self.captures = self.eager = 0
@@ -21,7 +25,7 @@ class RecordedGraph:
 
     def capture(self, call, generators=()):
         self.captures += 1
-        recorder = _Recorder()
+        recorder = _Recorder(self.of_host)
         try:
             with recorder:
                 self.result = call()
@@ -44,13 +48,14 @@ class RecordedGraph:
 
 
 class _Recorder(TorchDispatchMode):
-    def __init__(self):
+    def __init__(self, of_host):
         super().__init__()
+        self.of_host = of_host
         self.calls, self.written = [], []
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if function is torch.ops.aten._local_scalar_dense.default:
+        if function is torch.ops.aten._local_scalar_dense.default and args[0].dtype not in self.of_host:
             raise RuntimeError("operation not permitted when stream is capturing")
         # Compared, for the schemas of normalisations do not say that they write to the running statistics.
         before = [(t, t.detach().clone()) for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]

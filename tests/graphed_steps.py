@@ -93,9 +93,9 @@ def of_model(model, batch):
     return nn.functional.cross_entropy(model(batch[0]), batch[1])
 
 
-def graphed(model, optimizer, loss=of_model, **plan):
+def graphed(model, optimizer, loss=of_model, *, of_host=(), **plan):
     step = TrainStep(model, optimizer, loss, StepPlan(mode="train", device="cpu", **plan))
-    return GraphedStep(step, RecordedGraph())
+    return GraphedStep(step, RecordedGraph(of_host))
 
 
 def run(step, data):

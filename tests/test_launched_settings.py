@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import yaml
+from graphed_steps import agree, batches, graphed, net, of_model, plain, sgd
 from project_configs import CONFIGS
 from sample_session import sample_history, sample_request
 from torch import distributed, nn
@@ -20,7 +21,8 @@ from advisor.experiment.state import SessionState
 from advisor.export.outputs import write_outputs
 from advisor.export.python_file import python_source
 from advisor.portable.launched import DrawnByRankZero, over_ranks, spread_over_ranks
-from advisor.portable.parallel import ShareOfBatches
+from advisor.portable.parallel import ShareOfBatches, replicated
+from advisor.portable.patience import STEPS_THAT_DDP_TIMES
 from advisor.portable.plan import StepPlan
 from advisor.recipe.catalog import load_catalog
 from advisor.records import ScalingRecord
@@ -44,6 +46,26 @@ def group(tmp_path):
     distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     yield
     distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("options", [{}, {"gradient_as_bucket_view": True}, {"static_graph": True}])
+def test_a_step_over_ranks_is_captured_after_the_steps_that_ddp_times(options, group):
+    """The ways around a graph of PyTorch's wrapper; how a GPU's graph holds the exchange, tests/gpu shows."""
+    counts, factors = torch.int32, torch.float64  # of which parameters are used, and by the number of ranks
+    found = []
+    for spreads in (False, True):
+        model = net()
+        optimizer = sgd(model.parameters())
+        step = plain(model, optimizer, of_model)
+        if spreads:
+            wrapped = replicated(model, StepPlan(mode="train", device="cpu", strategy="ddp", **options))
+            step = graphed(wrapped, optimizer, of_host=(counts, factors))
+        losses = []
+        for at, batch in enumerate(batches(20)):
+            losses.append(step(batch).item())
+            assert not spreads or step.captured == (at >= STEPS_THAT_DDP_TIMES)
+        found.append((losses, model.state_dict()))
+    agree(found)
 
 
 def prepared_by_file(objects):

@@ -189,6 +189,23 @@ def test_compiled_code_without_a_graph_is_left_out_next():
     assert known.stack == {**DDP, "compile.scope": "model"}
 
 
+def test_a_graph_with_the_exchange_of_gradients_in_it_is_tried_first_and_left_out_where_it_fails():
+    carried = {"compile.mode": "default", "step.cuda_graph": True}
+    known, lab = searched(rate_of, carried=carried)
+    assert lab.asked[0] == ("strategy", "ddp")
+    assert "without" not in [kind for kind, _ in lab.asked]
+    assert "step.cuda_graph: false" in next(name for _, name in lab.asked if "data_parallel" in name)
+
+    def refuses(setup):
+        graph = setup.settings.get("step.cuda_graph", True) and setup.strategy == "ddp"
+        return "rank 0: operation not permitted when stream is capturing" if graph else rate_of(setup)
+
+    known, lab = searched(refuses, carried=carried)
+    assert lab.asked[1] == ("strategy", "ddp, step.cuda_graph: false")
+    assert known.stack["step.cuda_graph"] is False
+    assert known.stack["parallel.strategy"] == "ddp"
+
+
 def test_unused_parameters_are_looked_for_where_ddp_misses_their_gradients():
     def unused(setup):
         looks = setup.strategy != "ddp" or setup.settings.get("parallel.find_unused_parameters")
@@ -240,11 +257,13 @@ def test_sharding_is_tried_where_the_state_is_large():
     assert "measure on them with --gpus" in reason("parallel_strategy", gpu_facts())
 
 
-def test_graphs_and_what_stands_between_model_and_loss_are_not_carried_over():
+def test_what_stands_between_model_and_loss_and_the_compiler_s_graphs_are_not_carried_over():
     stack = {"step.cuda_graph": True, "precision.autocast": "bfloat16", "compile.scope": "with_loss"}
     carried, left_out = carried_over(CATALOG, stack)
-    assert carried == {"precision.autocast": "bfloat16", "compile.mode": "default"}
-    assert set(left_out) == {"step.cuda_graph", "compile.scope"}
+    assert carried == {"step.cuda_graph": True, "precision.autocast": "bfloat16", "compile.mode": "default"}
+    assert set(left_out) == {"compile.scope"}
+    carried, left_out = carried_over(CATALOG, {"step.cuda_graph": "around_loss"})
+    assert (carried, set(left_out)) == ({}, {"step.cuda_graph"})
     carried, left_out = carried_over(CATALOG, {"compile.mode": "reduce-overhead"})
     assert carried == {"compile.mode": "default"}
     assert "graphs" in left_out["compile.mode"]

@@ -34,7 +34,13 @@ from advisor.portable.nested import (
 from advisor.portable.observed_step import OTHER_NUMBERS
 from advisor.portable.optimizer_options import TensorRates, mark_stepped
 from advisor.portable.optimizer_steps import updates_without_host
-from advisor.portable.patience import REPLAYS_WORTH_A_CAPTURE, Patience
+from advisor.portable.parallel import unwrapped
+from advisor.portable.patience import (
+    EAGER_STEPS_BEFORE_CAPTURE,
+    REPLAYS_WORTH_A_CAPTURE,
+    STEPS_THAT_DDP_TIMES,
+    Patience,
+)
 from advisor.portable.places import Place, Values, named, value_at
 from advisor.portable.python_state import PythonState
 from advisor.portable.steps import InferStep, TrainStep
@@ -78,7 +84,8 @@ class GraphedStep:
         if step.plan.accumulate > 1:
             raise ValueError("a captured step makes an update each time: leave out step.accumulate or step.cuda_graph")
         self.graph = graph or CudaGraph(step.device)
-        self.patience = Patience()
+        wrapped = unwrapped(step.model) is not step.model
+        self.patience = Patience(STEPS_THAT_DDP_TIMES if wrapped else EAGER_STEPS_BEFORE_CAPTURE)
         self._turn = threading.RLock()
         self._last_stream: torch.cuda.Stream | None = None
         self._optimizer = step.optimizer if isinstance(step, TrainStep) else None
@@ -197,11 +204,11 @@ class GraphedStep:
     def _look_anew(self) -> None:
         """Take the present state as the one that later ones are compared with."""
         step, inside = self.step, self._update_inside
-        loss = self._watched_loss
+        model, loss = unwrapped(step.model), self._watched_loss
         evaluates = isinstance(step, InferStep) and step.evaluates
         self._drawn = None
         self._watch = Watch(
-            step.model, loss, self._optimizer, updates=inside, evaluates=evaluates, overwritten=self._overwritten
+            model, loss, self._optimizer, updates=inside, evaluates=evaluates, overwritten=self._overwritten
         )
         self._options = options_of(self._optimizer) if inside else []
 

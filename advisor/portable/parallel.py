@@ -12,6 +12,7 @@ import typing
 import torch
 
 from advisor.portable.blocks import repeated_blocks
+from advisor.portable.capturing import capture_stream
 from advisor.portable.loaders import copy_with
 
 # Steps before PowerSGD compresses: the factors that it begins with come from whole gradients. A count.
@@ -50,17 +51,33 @@ def replicated(model: torch.nn.Module, plan: typing.Any) -> torch.nn.Module:
     device = torch.device(plan.device)
     # Newer versions warn of the option that older ones need.
     buffers: dict[str, typing.Any] = {} if plan.broadcast_buffers else {"broadcast_buffers": False}
-    wrapped = torch.nn.parallel.DistributedDataParallel(
-        model,
-        device_ids=[device.index or 0] if device.type == "cuda" else None,
-        gradient_as_bucket_view=plan.gradient_as_bucket_view,
-        static_graph=plan.static_graph,
-        bucket_cap_mb=plan.bucket_cap_mb,
-        find_unused_parameters=plan.find_unused_parameters,
-        **buffers,
-    )
+    with gathering_stream(device) if plan.cuda_graph else contextlib.nullcontext():
+        wrapped = torch.nn.parallel.DistributedDataParallel(
+            model,
+            device_ids=[device.index or 0] if device.type == "cuda" else None,
+            gradient_as_bucket_view=plan.gradient_as_bucket_view,
+            static_graph=plan.static_graph,
+            bucket_cap_mb=plan.bucket_cap_mb,
+            find_unused_parameters=plan.find_unused_parameters,
+            **buffers,
+        )
     compress(wrapped, plan.comm_hook)
     return wrapped
+
+
+@contextlib.contextmanager
+def gathering_stream(device: torch.device) -> collections.abc.Iterator[None]:
+    """Inside this context the capturing stream is the current one.
+
+    The wrapper of a model that is captured later has to be made on it: gradients are gathered on the stream that was
+    current then, and a graph holds no work of the default one. PyTorch documentation, CUDA semantics, "Usage with
+    DistributedDataParallel".
+    """
+    stream, current = capture_stream(device), torch.cuda.current_stream(device)
+    stream.wait_stream(current)
+    with torch.cuda.stream(stream):
+        yield
+    current.wait_stream(stream)
 
 
 def compress(wrapped: typing.Any, name: str) -> None:

@@ -4,6 +4,8 @@ import warnings
 
 # Libraries allocate their workspaces and compilers compile in the first steps; a capture must not see that.
 EAGER_STEPS_BEFORE_CAPTURE = 3
+# DistributedDataParallel times its first ten steps, for which the host waits, and orders its buckets in the second.
+STEPS_THAT_DDP_TIMES = 11
 # Replays after which a capture was worth its time. A graph that lives shorter doubles the eager steps before the next.
 REPLAYS_WORTH_A_CAPTURE = 100
 # Eager steps, without a replay between them, before the user is told why.
@@ -17,8 +19,8 @@ class Patience:
     These are more after each graph that lived for a few steps only. ``reason`` says what was in the way last.
     """
 
-    def __init__(self) -> None:
-        self.needed = EAGER_STEPS_BEFORE_CAPTURE
+    def __init__(self, first: int = EAGER_STEPS_BEFORE_CAPTURE) -> None:
+        self.needed = first  # steps before the next capture
         self.steady = -1  # eager steps since something changed
         self.replays = 0  # of the present graph
         self.eager = 0  # steps since the last replay

@@ -54,6 +54,10 @@ OWN = {
     ),
     "gpt": (
         Setup(Settings({**BY_HAND, "compile.mode": "default"})),
+        Setup(Settings({**BY_HAND, "step.cuda_graph": True})),
+        Setup(Settings({**DDP, "compile.mode": "default", "step.cuda_graph": True})),
+        Setup(Settings({**BY_HAND, "compile.mode": "default", "step.cuda_graph": True})),
+        Setup(Settings({"compile.mode": "default", "step.cuda_graph": True})),
         Setup(Settings({"compile.mode": "default"})),
         Setup(Settings({**DDP, "step.accumulate": 4})),
         Setup(Settings({**DDP, "step.accumulate": 4, "parallel.no_sync": True})),

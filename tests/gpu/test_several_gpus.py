@@ -100,10 +100,11 @@ SCRIPT = """
         data = TensorDataset(torch.randn(2048, 512, generator=generator), torch.arange(2048) % 10)
         return model, optimizer, DataLoader(data, batch_size=256, shuffle=True)
 
-    def run(prepare, train_step):
+    def run(prepare, train_step, captures=False):
         model, optimizer, loader = prepare(*loop())
         step = train_step(model, optimizer, nn.CrossEntropyLoss())
         losses = torch.stack([step(batch) for _ in range(2) for batch in loader])
+        assert getattr(step, "captured", False) == captures
         if distributed.is_initialized():
             distributed.all_reduce(losses)
             losses /= distributed.get_world_size()
@@ -115,6 +116,9 @@ SCRIPT = """
         ways = {name: Tuning({"parallel.strategy": name}) for name in ("ddp", "fully_shard")}
         for name, tuning in ways.items():
             found[name], device = run(tuning.prepare, tuning.train_step)
+        for options in ({}, {"parallel.gradient_as_bucket_view": True}, {"parallel.static_graph": True}):
+            tuning = Tuning({"parallel.strategy": "ddp", "step.cuda_graph": True, **options})
+            found[f"graph {options}"], device = run(tuning.prepare, tuning.train_step, captures=True)
         found["file"], device = run(tuned.prepare, tuned.train_step)
         assert device == f"cuda:{rank}", device
         if rank == 0:

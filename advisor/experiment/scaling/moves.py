@@ -18,6 +18,8 @@ from advisor.records.parallel import UNUSED_PARAMETERS
 # Runs of settings that seem better than the stack, until they are or are not. A count.
 _MOST_RUNS = 3
 _MOST_TURNS = 2
+_GRAPH = "step.cuda_graph"
+_UNUSED = "parallel.find_unused_parameters"
 
 
 def moves(known: Scaling) -> tuple[Move, ...]:
@@ -43,33 +45,42 @@ def _speedup(known: Scaling, setup: Setup) -> float:
 
 
 def _strategies(known: Scaling) -> Iterator[Move]:
-    """Moves that measure each strategy. One that failed is tried once more in a changed form."""
+    """Moves that measure each strategy. One that failed is tried again in a changed form."""
     for candidate in known.candidates:
         if candidate.key != STRATEGY or known.consent.rejects(candidate.recipe):
             continue
         setup = Setup(_fitting(known, Settings(candidate.settings)))
         expected = _expected(known, candidate, Settings())
         gain = max(POLICY.bold, expected) if expected > 1 else POLICY.information
+        while known.has_tried(setup) and not known.measured(setup) and (other := _mended(known, setup)):
+            setup = other
         if not known.has_tried(setup):
             yield Move(Kind.STRATEGY, setup, gain)
-        elif not known.measured(setup) and (other := _mended(known, setup)) and not known.has_tried(other):
-            yield Move(Kind.STRATEGY, other, gain)
 
 
 def _mended(known: Scaling, setup: Setup) -> Setup | None:
-    """A strategy that failed, changed by its reason: looking for unused parameters, or no compiling."""
-    if UNUSED_PARAMETERS in known.runs[setup][-1].reason:
-        return Setup(setup.settings.with_value("parallel.find_unused_parameters", True))
-    return _not_compiled(known, setup)
+    """A strategy that failed, changed by its reason: looking for unused parameters, no graph, then no compiling."""
+    if UNUSED_PARAMETERS in known.runs[setup][-1].reason and _UNUSED not in setup.settings:
+        return Setup(_fitting(known, setup.settings.with_value(_UNUSED, True)))
+    if _is_captured(known, setup):
+        return Setup(setup.settings.with_value(_GRAPH, False))
+    plain = _not_compiled(known, setup)
+    return plain if plain != setup else None
+
+
+def _is_captured(known: Scaling, setup: Setup) -> bool:
+    """Whether the step is one CUDA graph, the exchange of gradients in it."""
+    return bool(known.carried.merged(setup.settings).get(_GRAPH))
 
 
 def _fitting(known: Scaling, settings: Settings) -> Settings:
     """A strategy's settings, with those of the carried stack switched off that do not go with it."""
     for key in known.carried:
-        if not known.catalog.conflict(known.carried.merged(settings)):
+        reason = known.catalog.conflict(known.carried.merged(settings))
+        if not reason:
             break
         off = settings.with_value(key, known.catalog.by_key(key).default)
-        if not known.catalog.conflict(known.carried.merged(off)):
+        if known.catalog.conflict(known.carried.merged(off)) != reason:
             settings = off
     return settings
 
@@ -111,7 +122,7 @@ def _expected(known: Scaling, candidate: Candidate, beside: Settings) -> float:
 def _without_compiling(known: Scaling) -> Iterator[Move]:
     """The leading settings without compiling, which may hide the gradients' way worse than it computes faster."""
     lead = leading(known)
-    plain = _not_compiled(known, lead) if lead else None
+    plain = _not_compiled(known, lead) if lead and not _is_captured(known, lead) else None
     if plain and not known.has_tried(plain):
         yield Move(Kind.WITHOUT, plain, POLICY.not_compiled)
 

@@ -19,7 +19,7 @@ from advisor.portable.parallel import synchronise_gradients
 from advisor.portable.plan import StepPlan
 from advisor.records import AllReduceSweep, AllReduceTime, Block
 from advisor.records.kinds import COLLECTIVES
-from advisor.runtime.step import TrainStep
+from advisor.runtime.step import GraphedStep, TrainStep
 from advisor.trial.measurement.clock import StepClock, seconds_of, steps_in
 from advisor.trial.profile.recording import union_length
 
@@ -75,12 +75,13 @@ class Communication:
 
 
 def communication_of(
-    step: TrainStep, clock: StepClock, blocks: list[Block], plan: StepPlan, peers: Peers
+    step: TrainStep | GraphedStep, clock: StepClock, blocks: list[Block], plan: StepPlan, peers: Peers
 ) -> Communication:
     """Measure it on all ranks together. Without a profiler it is the difference to steps that exchange nothing."""
     exposed_ms = _exposed_on_all(clock, peers) if backend_of(peers.device).is_ahead else None
     by = "profiler" if exposed_ms is not None else ""
-    if plan.strategy != "ddp" or plan.static_graph or plan.sync_batch_norm or plan.no_sync:
+    fixed = plan.static_graph or plan.sync_batch_norm or plan.no_sync
+    if isinstance(step, GraphedStep) or fixed or plan.strategy != "ddp":
         return Communication(exposed_ms, by)
     steps_ms = [block.step_ms for block in blocks]
     everywhere = _steps_alone(step, clock, min(steps_ms) / 1e3, peers)

@@ -35,7 +35,7 @@ from advisor.records import (
     World,
 )
 from advisor.runtime.loop import Loop
-from advisor.runtime.step import TrainStep, make_step
+from advisor.runtime.step import GraphedStep, InferStep, TrainStep, make_step
 from advisor.target.entrypoint import load_target
 from advisor.trial.measurement.clock import StepClock, batch_samples, steps_in
 from advisor.trial.measurement.draws import seed_all
@@ -52,6 +52,8 @@ _LEAST_PATIENCE_S, _MOST_PATIENCE_S = 8.0, 90.0
 _BLOCKS = 12
 _FEWEST_BLOCKS = 5
 _FEWEST_WARM_STEPS = 3
+# A step that is not captured by then never is. A count.
+_MOST_STEPS_BEFORE_CAPTURE = 30
 # Steps whose longest and shortest differ by less are steady. Unitless.
 _STEADY = 1.15
 _DIVIDED = "Choose a batch size that the number of GPUs divides, with --batch-size."
@@ -89,7 +91,7 @@ class RankTrial:
         began = time.perf_counter()
         losses = self._first_losses(step, feed, components.plan)
         clock = StepClock(device, stepper(step, feed, components.batch_size or 1))
-        step_s, warm_steps = self._warm_up(clock)
+        step_s, warm_steps = self._warm_up(step, clock)
         warmup_s = time.perf_counter() - began
         measuring = time.perf_counter()
         blocks = self._blocks(clock, step_s)
@@ -175,7 +177,8 @@ class RankTrial:
         """The step of the wrapped model. A loss whose form is open is tried on the plain model before."""
         loss = loop.loss
         if components.plan.mode is Mode.TRAIN:
-            plain = make_step(components, loss)
+            made = make_step(components, loss)
+            plain = made.step if isinstance(made, GraphedStep) else made
             if isinstance(plain, TrainStep) and plain.loss_is_open:
                 settle_loss(plain, probe_batches(components.data, self.spec.seed, components.plan)[:1])
                 loss = plain.loss_of_known_form
@@ -204,12 +207,17 @@ class RankTrial:
                 break
         return losses
 
-    def _warm_up(self, clock: StepClock) -> tuple[float, int]:
-        """Run until steps are steady or the limit is reached: seconds of a step, the same in all ranks, and steps."""
+    def _warm_up(self, step: Any, clock: StepClock) -> tuple[float, int]:
+        """Run until steps are steady or the limit is reached: seconds of a step, the same in all ranks, and steps.
+
+        A step that is to be captured has to be by then, as all ranks do it in one step.
+        """
         self._say("warming up")
         times: list[float] = []
         while True:
             times.append(self.peers.largest(clock.run(1).seconds))
+            if isinstance(step, GraphedStep) and not step.captured and len(times) < _MOST_STEPS_BEFORE_CAPTURE:
+                continue
             last = times[-_FEWEST_WARM_STEPS:]
             steady = len(last) == _FEWEST_WARM_STEPS and max(last) < _STEADY * min(last)
             if steady or sum(times) > self.spec.warmup_limit_s:
@@ -274,7 +282,7 @@ class RankTrial:
 
     def _communication(self, step: Any, clock: StepClock, blocks: list[Block], plan: StepPlan) -> Communication:
         """Measure exposed communication and the straggler, where asked for. Called after the speed has been timed."""
-        if not self.world.looks_closer or self.peers.size == 1 or not isinstance(step, TrainStep):
+        if not self.world.looks_closer or self.peers.size == 1 or isinstance(step, InferStep):
             return Communication()
         self._say("looking at the communication")
         return communication_of(step, clock, blocks, plan, self.peers)
