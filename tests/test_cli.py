@@ -104,6 +104,7 @@ def test_no_target_prints_short_help(program):
         ("m:b", "--bugdet", "5m"),
         ("m:b", "--budget", "never"),
         ("m:b", "--gpus", "none"),
+        ("m:b", "--gpus", "0"),
         ("m:b", "--gpus", "2", "--device", "cuda:1"),
         ("--headless",),
         ("recipes", "autocats"),
@@ -224,6 +225,9 @@ def test_a_failed_session_is_shown_with_its_reason(command):
     assert command("report", session_id).stdout == (
         f"Session {session_id}, mymodel:build: failed: mymodel has no 'build'\n"
     )
+    done = command("export", session_id)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "no settings and no report to write" in done.stderr
 
 
 def test_two_sessions_are_compared_also_where_one_failed(command):

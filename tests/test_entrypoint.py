@@ -145,6 +145,13 @@ def test_an_empty_module(load):
     assert failure(load, "").hint == "It defines: nothing public."
 
 
+def test_a_package_that_is_a_program_is_told_by_its_script(load, tmp_path):
+    (tmp_path / "mine").mkdir()
+    for name in ("__init__.py", "__main__.py"):
+        (tmp_path / "mine" / name).touch()
+    assert failure(load, "", "mine").hint.endswith(f"`perf-advisor {tmp_path}/mine/__main__.py`.")
+
+
 def test_the_nearest_name_comes_first(load):
     assert failure(load, "def a(): ...\ndef builder(): ...\n").hint == "It defines: builder, a."
 

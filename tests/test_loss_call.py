@@ -329,6 +329,31 @@ def test_a_loss_gets_the_parts_of_a_batch_that_are_no_inputs(loss, told, compile
     assert step(list(TRIPLE)).item() == pytest.approx(expected)
 
 
+class WeightedLoss(nn.Module):
+    def forward(self, output, labels, weights):
+        return weighted(output, labels, weights)
+
+
+@pytest.mark.parametrize("batch", [list, lambda parts: dict(zip(("x", "labels", "weights"), parts, strict=True))])
+@pytest.mark.parametrize("loss", [weighted, WeightedLoss()])
+@pytest.mark.parametrize("compiled", ["none", "default"])
+def test_a_loss_of_several_targets_gets_them_one_by_one(batch, loss, compiled, monkeypatch):
+    monkeypatch.setattr("advisor.portable.loss_call.compiled_call", lambda call, plan: call)
+
+    class Net(nn.Linear):
+        def forward(self, x, mask=None):
+            assert mask is None
+            return super().forward(x)
+
+    model = Net(4, 3)
+    expected = weighted(model(TRIPLE[0]), *TRIPLE[1:]).item()
+    step = step_with(model, loss, compile_mode=compiled, compile_scope="with_loss")
+    assert step(batch(TRIPLE)).item() == pytest.approx(expected)
+    assert step_with(model, step.loss_of_known_form)(batch(TRIPLE)).item() != pytest.approx(expected)  # one step on
+    with pytest.raises(LossError, match=r"needs labels and weights beside the output.*\(inputs, labels, weights\)"):
+        step(batch(TRIPLE)[:2] if batch is list else {"x": TRIPLE[0], "labels": TRIPLE[1]})
+
+
 @pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), of_plain])
 def test_a_loss_of_one_part_gets_the_one_that_works(loss):
     batch = [*TRIPLE[:2], list("abcdefgh")]

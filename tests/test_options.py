@@ -273,7 +273,7 @@ def test_a_session_is_not_resumed_otherwise_than_it_was_asked_for(given):
         (["m:b", "--allow", "none"], "--allow: 'none'", "exact, close or changed"),
         (["m:b", "--mode", "eval"], "--mode: 'eval'", "train or infer"),
         (["m:b", "--gpus", "2", "--device", "cuda:1"], "--device cuda:1 for one", "CUDA_VISIBLE_DEVICES"),
-        (["m:b", "--gpus", "0"], "--gpus: '0'", "64"),
+        (["m:b", "--gpus", "0"], "--gpus: '0'", "or all; --device cpu"),
         (["m:b", "--nnodes", "2"], "a place to meet", "--rdzv-endpoint HOST:PORT"),
         (["follow", "--gpus", "2"], "no session to follow", "--nnodes"),
         (["m:b", "--batch-size", "0"], "--batch-size: '0'", "64"),

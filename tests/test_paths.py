@@ -54,6 +54,9 @@ def test_a_folder_does_not_hide_the_demo(tmp_path):
         ("gone.pt2", "there is no file gone.pt2", "Check the path"),
         ("models", "models is a folder", "models/train.py"),
         ("models/", "models/ is a folder", "models/model.py:build"),
+        ("pkg/", "pkg/ is a folder", "pkg/__main__.py"),
+        ("tuned.yaml", "a file of settings", "perf-advisor check tuned.yaml mymodel:build"),
+        ("https://hub.example/org/name", "is an address", "hf:gpt2"),
         ("net.onnx", "ONNX", "build()"),
         ("net.safetensors", "weights, and no model", "build()"),
         ("book.ipynb", "is a notebook", "advisor.tune"),
@@ -63,7 +66,8 @@ def test_a_folder_does_not_hide_the_demo(tmp_path):
 def test_a_file_that_is_no_target_is_told_at_once(target, said, typed, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models").mkdir()
-    for name in ("net.onnx", "net.safetensors", "book.ipynb"):
+    (tmp_path / "pkg").mkdir()
+    for name in ("pkg/__init__.py", "pkg/__main__.py", "net.onnx", "net.safetensors", "book.ipynb"):
         (tmp_path / name).touch()
     with pytest.raises(TargetError) as error:
         grammar.parse([target, "--headless"]).run()  # before anything is started

@@ -138,7 +138,12 @@ def script_of(text: str) -> str:
 
 def gpus_of(text: str) -> int:
     """The number of GPUs to measure on, 0 for all. Raises UsageError for anything else."""
-    return 0 if text.strip().lower() == "all" else count_of(text)
+    if text.strip().lower() == "all":
+        return 0
+    try:
+        return count_of(text)
+    except UsageError as error:
+        raise UsageError(error.message, "Write one such as 2, or all; --device cpu uses none.") from None
 
 
 def launch_of(options: argparse.Namespace) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ _NO_MODELS = {
     ".tflite": "a model of TensorFlow Lite",
     ".gguf": "weights, and no model",
 }
+_NO_TARGETS = (".yaml", ".yml", ".toml", ".json")
 # Endings of exported models, which are targets by themselves.
 EXPORTED = (".pt2", ".pt", ".pth", ".ts", ".torchscript", ".jit")
 
@@ -98,10 +99,23 @@ def check_target(target: str, directory: str | Path) -> None:
             f"{name} is a notebook.",
             "In it, type `advisor.tune(build)`; or `jupyter nbconvert --to script` it, and give the .py file.",
         )
-    if not colon and name and is_folder(path) and not exists(path / "__init__.py"):
+    if "://" in target:
+        raise TargetError(
+            f"{target} is an address, and nothing is downloaded.",
+            "Name a file of yours, as in train.py or mymodel.py:build, or a model by its name, as in hf:gpt2.",
+        )
+    is_package = exists(path / "__init__.py")
+    if not colon and name and is_folder(path) and ("/" in name or not is_package):
+        script = "__main__.py" if is_file(path / "__main__.py") else "train.py"
         raise TargetError(
             f"{name} is a folder.",
-            f"Name a file in it, as in {Path(name, 'train.py')}, or {Path(name, 'model.py')}:build.",
+            f"Name a file in it, as in {Path(name, script)}, or {Path(name, 'model.py')}:build.",
+        )
+    if not colon and suffix in _NO_TARGETS:
+        raise TargetError(
+            f"{name} is a file of settings, not of a model.",
+            f"Name what they are for: `perf-advisor mymodel:build --config {name}` writes tuned settings into your "
+            f"config, and `perf-advisor check {name} mymodel:build` measures tuned ones again.",
         )
     if suffix in _NO_MODELS and is_file(path):
         raise TargetError(

@@ -25,7 +25,7 @@ class SplitBatch(NamedTuple):
 
 
 def splitter(
-    model: torch.nn.Module, *, with_target: bool, with_labels: bool = False, target_name: str = ""
+    model: torch.nn.Module, *, with_target: bool, with_labels: bool = False, target_name: str = "", targets: int = 1
 ) -> Callable[[Any], SplitBatch]:
     """The splitter of this model's batches.
 
@@ -37,7 +37,8 @@ def splitter(
       ``with_target``, a tuple or list of its inputs.
     - Anything else is the one input.
 
-    ``with_labels``: the model gets what it takes of the labels, as one that computes its own loss.
+    ``with_labels``: the model gets what it takes of the labels, as one that computes its own loss. ``targets``: the
+    number of targets that a loss needs; several of them are the last elements.
     """
     accepted = positional_count(model, with_labels=with_labels)
     keywords, required = keyword_inputs(model), required_keywords(model)
@@ -62,6 +63,8 @@ def splitter(
             return SplitBatch(tuple(inputs), {}, batch[1])
         if (accepted == 1 and lists_samples(batch)) or (of_lists and lists_tensors(batch)):
             return SplitBatch((batch,), {}, batch if with_target else None)
+        if 1 < targets < len(batch):
+            return SplitBatch(tuple(batch[:-targets]), {}, PartsLeft(batch[-targets:]))
         return split_sequence(tuple(batch), accepted, most, with_target=with_target)
 
     return split

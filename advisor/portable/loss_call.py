@@ -22,12 +22,13 @@ from advisor.portable.losses import (
     loss_of_part,
     may_refuse_autocast,
     number_in,
-    of_model_and_batch,
+    of_two,
     own_loss_in,
     takes_model,
     takes_output_and_batch,
     takes_output_only,
     target_name_of,
+    targets_of,
     undone,
     whole_batch,
 )
@@ -40,7 +41,7 @@ class LossCall(Planned):
 
     def __init__(self, model: torch.nn.Module, loss: Callable[..., Any] | None, plan: StepPlan) -> None:
         super().__init__(model, plan)
-        self.loss_function: Callable[..., Any] = default_loss if loss is None else of_model_and_batch(loss)
+        self.loss_function: Callable[..., Any] = default_loss if loss is None else of_two(loss)
         self._loss_takes_model = takes_model(loss) if loss is not None else False
         # Nobody else is to get the target then: the model takes what it needs of the batch.
         self._loss_takes_output_only = loss is not None and takes_output_only(loss)
@@ -50,7 +51,9 @@ class LossCall(Planned):
         self._compile_whole()
         apart = not self._loss_takes_output_only
         name = target_name_of(loss) if apart and loss is not None else ""
-        self._split = splitter(model, with_target=apart, with_labels=not apart, target_name=name)
+        self._targets = () if loss is None else targets_of(loss)
+        targets = max(1, len(self._targets))
+        self._split = splitter(model, with_target=apart, with_labels=not apart, target_name=name, targets=targets)
         # Without a loss a mapping keeps its labels for a model that takes them (Hugging Face): it computes its own.
         self._split_mapping = splitter(model, with_target=apart and loss is not None, target_name=name)
         of_batch = loss is not None and takes_output_and_batch(loss)
@@ -133,7 +136,7 @@ class LossCall(Planned):
 
         Returns a sentence that says so; empty where nothing has to change, or nothing works.
         """
-        if self._loss_takes_model:
+        if self._loss_takes_model or self._targets:
             return ""
         if self._target_of is not whole_batch and isinstance(self._split(batch).target, PartsLeft):
             return self._settle_parts(batch)
@@ -262,10 +265,10 @@ class LossCall(Planned):
         def of_output(output: Any, target: Any) -> Any:
             return loss(output, target)
 
-        if self._loss_takes_output_only:
-            return loss
         if self._loss_takes_model:
             return of_model
+        if self._loss_takes_output_only or self._targets:
+            return loss
         if self._target_of is whole_batch:
             return of_batch
         # By the loss's own name for its target it is found in a mapping.
@@ -281,8 +284,22 @@ class LossCall(Planned):
 
     def _target_in(self, batch: Any) -> Any:
         target = self._split(batch).target
+        if self._targets:
+            return self._several_in(batch, target)
         # Without a loss the first of several is it.
         return target[0] if isinstance(target, PartsLeft) and self.loss_function is default_loss else target
+
+    def _several_in(self, batch: Any, target: Any) -> tuple[Any, ...]:
+        """The targets of a loss that needs several, in its order. Raises LossError where a batch has others."""
+        names = self._targets
+        if isinstance(batch, Mapping) and batch.keys() >= set(names):
+            return tuple(batch[name] for name in names)
+        if isinstance(target, tuple | list) and len(target) == len(names):
+            return tuple(target)
+        raise LossError(
+            f"the loss needs {' and '.join(names)} beside the output, and a batch has no such parts.",
+            f"Give batches of (inputs, {', '.join(names)}), or dicts with these keys.",
+        )
 
     def _loss_of(self, output: Any, target: Any) -> Any:
         """The loss of an output, for a loss that is not called with the model."""

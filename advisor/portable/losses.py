@@ -86,21 +86,32 @@ def takes_output_and_batch(loss: Callable[..., Any]) -> bool:
 
 
 def takes_parts(loss: Callable[..., Any]) -> bool:
-    """Whether a loss is ``loss(model, inputs, targets)``: it takes the model, and the parts of a batch one by one."""
-    if not takes_model(loss):
-        return False
-    needed = [one for one in parameters_of_loss(loss) if one.default is one.empty]
-    return len([one for one in needed if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]) > 2
+    """Whether a loss takes the parts of a batch one by one: ``loss(model, inputs, targets)``, or several targets."""
+    return len(_needed_by(loss)) > 2
 
 
-def of_model_and_batch(loss: Callable[..., Any]) -> Callable[..., Any]:
-    """A loss of the model as ``loss(model, batch)``: one that takes the parts of a batch gets them one by one."""
+def targets_of(loss: Callable[..., Any]) -> tuple[str, ...]:
+    """The names of the targets of a loss that needs several, as in ``loss(output, target, weight)``; else empty."""
+    return tuple(_needed_by(loss)[1:]) if takes_parts(loss) and not takes_model(loss) else ()
+
+
+def _needed_by(loss: Callable[..., Any]) -> list[str]:
+    given = parameters_of_loss(loss.forward if isinstance(loss, torch.nn.Module) else loss)
+    by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [one.name for one in given if one.kind in by_place and one.default is one.empty]
+
+
+def of_two(loss: Callable[..., Any]) -> Callable[..., Any]:
+    """A loss of two arguments: one that takes the parts of a batch, or several targets, gets them one by one."""
     if not takes_parts(loss):
         return loss
 
-    def of_parts(model: Any, batch: Any) -> Any:
-        return loss(model, **batch) if isinstance(batch, Mapping) else loss(model, *batch)
+    def of_parts(first: Any, *parts: Any) -> Any:
+        inside = parts[0] if len(parts) == 1 else parts
+        return loss(first, **inside) if isinstance(inside, Mapping) else loss(first, *inside)
 
+    signature = inspect.signature(loss.forward if isinstance(loss, torch.nn.Module) else loss)
+    of_parts.__signature__ = signature  # type: ignore[attr-defined]
     return of_parts
 
 

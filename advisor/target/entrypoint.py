@@ -258,8 +258,11 @@ def _attribute(module: ModuleType, module_name: str, attribute: str) -> Any:
         try:
             found = getattr(found, part)
         except AttributeError:
+            script = Path(next(iter(getattr(module, "__path__", [""]))), "__main__.py")
+            measured = f" Its script is measured by `perf-advisor {script}`." if script.is_absolute() else ""
             raise TargetError(
-                f"{module_name} has no {attribute!r}.", f"It defines: {_defined_in(module, part)}."
+                f"{module_name} has no {attribute!r}.",
+                f"It defines: {_defined_in(module, part)}.{measured if is_file(script) else ''}",
             ) from None
     return found
 

@@ -265,7 +265,7 @@ def _check_can_be_called(loss: Any) -> None:
         raise TargetError(
             f"the target's loss takes ({', '.join(signature.parameters)}), which is not how it is called.",
             "Give loss(model, batch) or loss(model, *batch), which may call the model as they like, loss(output, "
-            "target), or loss(output).",
+            "target), loss(output, *targets), or loss(output).",
         )
 
 

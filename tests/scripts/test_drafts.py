@@ -11,7 +11,7 @@ import pytest
 from advisor.cli.commands import init
 from advisor.errors import TargetError, UsageError
 from advisor.target.scripts.draft import draft_of
-from scripts.steps import HEAD
+from scripts.steps import HEAD, STEP
 from scripts.test_scripts import ARGUMENTS, HERE
 
 
@@ -40,6 +40,7 @@ class TestADraft:
                 "inference",
                 ('num_workers=0)\n    return advisor.Workload(model=model.eval(), data=data, mode="infer")',),
             ),
+            ("nano_gpt", ("for _ in [batch]:", "return loss\n")),
             ("flat", ("batch_size=16, num_workers=0, shuffle=True)",)),
         ],
     )
@@ -78,21 +79,29 @@ class TestADraft:
         Path("train.py").write_text(
             "import math as m\nfrom helpers import scaled\n"
             f"{HEAD}opt, net, step, total, config, log = optimizer, model, 0, 0.0, object(), print\n"
+            "sizes = {'a': [1, 2]}\n"
             "def loss_fn(a, b):\n    return (a - b).abs().mean()\n"
             "for x, y in loader:\n    opt.zero_grad()\n    with torch.enable_grad():\n"
             "        d_loss = loss_fn(net(scaled(x)), y) * m.pi\n        d_loss.backward()\n"
             "    opt.step()\n    step += 1\n    total = total + max(v for v in [d_loss.item()])\n"
-            "    log(config)\n"
+            "    log(config, sizes)\n"
         )
         text = draft_of("train.py", "build_it.py")
         compile(text, "build_it.py", "exec")
         assert text.partition("def build")[0].count("import torch\n") == text.count("import torch\n") == 1
         has = ("\nfrom helpers import scaled\n", "\nimport math as m\n")
         has += ("opt = optimizer", "net = model", "step = 1", "total = ", "config = ...  # TODO: of class object")
+        has += ("sizes = {'a': [1, 2]}",)
         has += ("def one_step(batch):\n        nonlocal step, total\n", "return d_loss\n", "step=one_step")
         has += ("loss_fn = ...  # TODO: copy it to here",)
         assert [part for part in has if part not in text] == []
         assert [name for name in ("d_loss", "v", "x", "max") if f"    {name} = ..." in text] == []
+
+    def test_of_a_loop_that_counts_has_a_number(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["train.py"])
+        Path("train.py").write_text(f"{HEAD}for i in range(9):\n    x, y = next(iter(loader)); {STEP}\n")
+        assert "for i in [1]:\n" in draft_of("train.py", "build_it.py")
 
     def test_gives_each_optimizer_the_model_that_it_trains(self, monkeypatch):
         text = draft("gan", monkeypatch)

@@ -107,6 +107,31 @@ for epoch in range(3):
         assert [count for count, _ in names["seen"]] == [1, 2, 3, 4, 5, 6, 7, 0, 1, 2]
 
 
+def test_a_bar_of_click_goes_on_after_its_epoch(script):
+    """Which reads what it wraps once, as an iterator."""
+    loop, names = script(f"""
+class Bar:
+    def __init__(self, iterable):
+        self.iter = iter(iterable)
+    def __enter__(self):
+        return self
+    def __exit__(self, *error):
+        pass
+    def __iter__(self):
+        yield from self.iter
+for epoch in range(3):
+    with Bar(loader) as bar:
+        for x, y in bar:
+            {OWN_STEP.replace(chr(10), chr(10) + "    ")}
+            seen.append(int(x[0]))
+""")
+    assert loop.data is names["loader"]
+    names["seen"].clear()
+    batches(loop, 8)
+    batches(loop, 2)
+    assert names["seen"] == [*range(0, 64, 8), 0, 8]
+
+
 def test_the_loop_that_reads_the_batch_is_the_step_and_not_one_within_it(script):
     """As StyleGAN's phases: several updates to a batch, made in a loop of their own."""
     loop, names = script(

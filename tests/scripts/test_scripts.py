@@ -146,7 +146,7 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("name", "said", "hint"),
         [
-            ("bad/no_loop", "ended without a training loop", "perf-advisor init"),
+            ("bad/no_loop", "ended without a training loop", "arguments that make it train, after --"),
             ("bad/spawns", "processes of its own", "one process"),
             ("bad/forks", "processes of its own", "one process"),
             ("bad/spawns_ranks", "processes of its own", "one process"),

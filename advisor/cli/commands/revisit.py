@@ -56,7 +56,7 @@ class Revisit:
             print(plain(sentence), file=sys.stderr)
         if written.errors:
             raise written.errors[0]
-        return ExitCode.OK
+        return ExitCode.OK if self.show or state.baseline else ExitCode.TARGET
 
 
 def _with_recorded_map(outputs: Outputs, request: Request) -> Outputs:

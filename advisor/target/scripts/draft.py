@@ -19,9 +19,9 @@ from torch.utils.data import RandomSampler, SequentialSampler, default_collate, 
 from advisor.errors import AdvisorError, TargetError
 from advisor.runtime.loop import describe
 from advisor.target.scripts.body import FoundLoop, NoBodyError, position_in, training_loop
-from advisor.target.scripts.draft_names import lines_for, names_used
+from advisor.target.scripts.draft_names import is_literal, lines_for, names_used
 from advisor.target.scripts.plain import loss_of, workload_of
-from advisor.target.scripts.positions import COUNTED
+from advisor.target.scripts.positions import COUNTED, is_count
 from advisor.target.scripts.run import package_of, watched
 from advisor.target.scripts.seen import LossCall, Seen, Where
 
@@ -232,19 +232,15 @@ def _changed_options(loss: nn.Module) -> dict[str, Any]:
     found = {}
     for parameter in inspect.signature(type(loss)).parameters.values():
         value = getattr(loss, parameter.name, parameter.default)
-        if not _is_simple(value) or value != parameter.default:
+        if not is_literal(value) or value != parameter.default:
             found[parameter.name] = value
     return found
 
 
 def _options(options: dict[str, Any]) -> tuple[str, str]:
     """Options as arguments of a call, with an ellipsis for values that cannot be written; and a remark, if any."""
-    given = ", ".join(f"{name}={repr(value) if _is_simple(value) else '...'}" for name, value in options.items())
-    return given, "" if all(map(_is_simple, options.values())) else "  # TODO: ..."
-
-
-def _is_simple(value: object) -> bool:
-    return isinstance(value, str | int | float | None)
+    given = ", ".join(f"{name}={repr(value) if is_literal(value) else '...'}" for name, value in options.items())
+    return given, "" if all(map(is_literal, options.values())) else "  # TODO: ..."
 
 
 def _own_step(seen: Seen, source: str) -> Iterator[str]:
@@ -275,11 +271,12 @@ def _own_step(seen: Seen, source: str) -> Iterator[str]:
 def _name_of_loss(body: Sequence[ast.stmt]) -> str:
     """The name that each round calls ``backward`` on, or gives to it; empty where it has none."""
     for statement in body:
-        if isinstance(statement, ast.With) and (name := _name_of_loss(statement.body)):
+        if isinstance(statement, ast.With | ast.For) and (name := _name_of_loss(statement.body)):
             return name
         call = statement.value if isinstance(statement, ast.Expr) else None
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "backward":
             given = call.args[0] if call.args else call.func.value
+            given = given.args[0] if isinstance(given, ast.Call) and given.args else given  # as scaler.scale(loss)
             return given.id if isinstance(given, ast.Name) else ""
     return ""
 
@@ -300,7 +297,8 @@ def _body_text(loop: FoundLoop, seen: Seen) -> str:
             lines[node.lineno - 1] = f"{line[:start]}pass  # {line[start:]}"
     text = textwrap.dedent("".join(lines[body[0].lineno - 1 : body[-1].end_lineno]))
     target = ast.unparse(loop.statement.target) if isinstance(loop.statement, ast.For) else "_"
-    item = "(0, batch)" if position_in(loop, seen) == COUNTED else "batch"
+    counts = isinstance(loop.statement, ast.For) and is_count(loop.statement.iter)
+    item = "1" if counts else "(0, batch)" if position_in(loop, seen) == COUNTED else "batch"
     return f"for {target} in [{item}]:\n{textwrap.indent(text, '    ')}"
 
 

@@ -11,6 +11,8 @@ from types import ModuleType
 from typing import Any
 
 _MAIN = "__main__"
+# The longest value of a name that a draft contains, in characters.
+_LONGEST_VALUE = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ def _line_for(name: str, value: Any, known: Mapping[int, str], script: str) -> s
         return f"{name} = {known[id(value)]}"
     if isinstance(value, ModuleType):
         return f"import {value.__name__}" if value.__name__ == name else f"import {value.__name__} as {name}"
-    if isinstance(value, bool | int | float | str | None):
+    if is_literal(value) and len(repr(value)) <= _LONGEST_VALUE:
         return f"{name} = {value!r}"
     if (inspect.isclass(value) or inspect.isfunction(value)) and "." not in value.__qualname__:
         module = script if value.__module__ == _MAIN else value.__module__
@@ -90,3 +92,11 @@ def _line_for(name: str, value: Any, known: Mapping[int, str], script: str) -> s
             return f"from {module} import {value.__name__}{'' if value.__name__ == name else f' as {name}'}"
         return f"{name} = ...  # TODO: copy it to here"
     return f"{name} = ...  # TODO: of class {type(value).__name__}"
+
+
+def is_literal(value: object) -> bool:
+    """Whether a value is a number, a word or None, or a list, a tuple or a dict of such: source can contain it."""
+    if type(value) in (list, tuple, dict):
+        inside: Any = value
+        return all(map(is_literal, [*inside, *inside.values()] if type(value) is dict else inside))
+    return isinstance(value, int | float | str | None)

@@ -14,7 +14,9 @@ Iterators = MutableMapping[Any, Any]
 BARE, COUNTED = "bare", "counted"
 _REPEATING = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _COUNTS = frozenset({"range", "count", "trange", "prange"})
-_PASSING_ON = frozenset({"tqdm", "track", "iter", "list", "progress_bar", "prange", "auto_tqdm", "trange"})
+_PASSING_ON = frozenset({"tqdm", "track", "iter", "list", "progress_bar", "prange", "auto_tqdm", "trange", "alive_it"})
+# The names under which tqdm's and click's bars hold what they wrap.
+_WRAPPED = ("iterable", "iter")
 
 
 def position_of(loop: Loop, names: dict[str, Any], loader: Any, iterators: Iterators) -> str | None:
@@ -50,15 +52,16 @@ def is_count(expression: ast.expr) -> bool:
 
 
 def _within(value: Any) -> tuple[Any, bool]:
-    """The object inside tqdm's bars and ``enumerate``, and whether the latter counts it."""
+    """The object inside progress bars and ``enumerate``, and whether the latter counts it."""
     counts = False
     while True:
         if type(value) is enumerate:
             value, counts = value.__reduce__()[1][0], True
-        elif (inside := getattr(value, "iterable", None)) is not None:  # tqdm's name for what it wraps
-            value = inside
-        else:
+            continue
+        name = next((name for name in _WRAPPED if getattr(value, name, None) is not None), "")
+        if not name:
             return value, counts
+        value = getattr(value, name)
 
 
 def _read_by(value: Any, iterators: Iterators) -> Any:

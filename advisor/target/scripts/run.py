@@ -120,6 +120,7 @@ def _no_loop(script: str, seen: Seen, problem: str) -> TargetError:
     if not seen.updates and not seen.calls:
         return TargetError(
             f"{script} ended without a training loop: no model was called.",
-            f"Name the function that makes your model, as in {script}:build; or {type_this}",
+            f"Give it the arguments that make it train, after --; or name the function that makes your model, as in "
+            f"{script}:build; or {type_this}",
         )
     return TargetError(f"the loop of {script} cannot be measured as it is: {problem}.", type_this)
