@@ -18,7 +18,6 @@ from landscapes.landscape import Run, canonical, compile_key, load, sample_secon
 from landscapes.plan import plan, random_wishes
 from landscapes.predict import Predictor
 from landscapes.record import Recorder
-from landscapes.record_all import command_of
 from landscapes.regret import shares
 from landscapes.replay import Replay
 
@@ -328,14 +327,6 @@ def test_a_baseline_that_fails_leaves_no_file(tmp_path, convnet):
     with pytest.raises(RuntimeError, match="the first step failed"):
         recorder.record(convnet.hardware)
     assert not recorder.out.exists()
-
-
-def test_a_lane_records_a_workload_with_its_mode_and_batch_size(tmp_path):
-    command = command_of("serve=serve.py:build,infer,8", tmp_path, 100.0, "0-3")
-    assert command[2:] == [
-        *("serve.py:build", "--name", "serve", "--out", str(tmp_path / "serve.json.gz"), "--within", "100"),
-        *("--cores", "0-3", "--mode", "infer", "--batch-size", "8"),
-    ]
 
 
 @pytest.mark.gpu

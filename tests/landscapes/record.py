@@ -2,8 +2,8 @@
 
     python tests/landscapes/record.py tests/gpu/workloads/mlp12.py:build --name mlp12 --out mlp12.json.gz --within 240
 
-The file is whole after each combination, so the program can be ended at any time. ``record_all.py`` runs several, one
-for each GPU.
+The file is whole after each combination, so the program can be ended at any time. To record several workloads at once,
+start it for each with another CUDA_VISIBLE_DEVICES and other ``--cores``.
 """
 
 from __future__ import annotations
