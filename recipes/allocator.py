@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from advisor.figures.formatting import format_bytes
-from advisor.recipe import CUDA, Components, Recipe, Stage
+from advisor.recipe import CUDA, Recipe, Stage
 from advisor.records import Facts, Numerics, Skip, Value
 
 _VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
@@ -74,9 +74,6 @@ class Allocator(Recipe):
 
     def environment(self, value: Value) -> Mapping[str, str]:
         return {_VARIABLE: _CONFIGURATIONS[value]}
-
-    def apply(self, workload: Components, value: Value) -> None:
-        """Nothing: the allocator has read its environment."""
 
     def code(self, value: Value) -> str:
         if value == self.default:

@@ -66,6 +66,7 @@ class DebugOff(Recipe):
     # Expected speed-up: Anomaly detection cost 3.6x and 1.4x to 1.6x, the profiler 1.5x, NVTX ranges 7 %
     # (tests/gpu/RESULTS.md).
     gains: ClassVar[Mapping[Value, float]] = {"anomaly": 0.4, "profiler": 0.6, "nvtx": 0.93}
+    codes: ClassVar[Mapping[Value, str]] = _CODE
 
     def __init__(self) -> None:
         self._running: Any = None
@@ -87,9 +88,6 @@ class DebugOff(Recipe):
         elif value == "nvtx":
             self._running = torch.autograd.profiler.emit_nvtx()
             self._running.__enter__()
-
-    def code(self, value: Value) -> str:
-        return _CODE[value]
 
     def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
         if value == "anomaly" and settings.get("step.cuda_graph"):

@@ -37,9 +37,9 @@ section 3.2.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
-from advisor.portable import source
-from advisor.recipe import INFERENCE, Components, Recipe, Stage
+from advisor.recipe import INFERENCE, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 
 
@@ -56,6 +56,8 @@ class FoldNorm(Recipe):
     usual = frozenset({True})
     numerics = Numerics.CLOSE
     stage = Stage.MODEL
+    calls = "fold_norm.fold_batch_norms(model, loader)"
+    codes: ClassVar[Mapping[Value, str]] = {False: "# batch norms stay as they are\n"}
     order = -10  # while the weights still have their precision
     # Expected speed-up: 1.31x at batch 1, 1.23x on a CPU, 1.02x at batch 128 (tests/gpu/RESULTS.md).
     gain = 1.1
@@ -67,17 +69,6 @@ class FoldNorm(Recipe):
         if workload.norm_pairs_problem:
             return Skip(f"the model {workload.norm_pairs_problem}")
         return Skip("the model has no convolution or linear layer whose result goes to a batch norm only")
-
-    def apply(self, workload: Components, value: Value) -> None:
-        if value:
-            from advisor.portable.fold_norm import fold_batch_norms
-
-            fold_batch_norms(workload.model, workload.data)
-
-    def code(self, value: Value) -> str:
-        if not value:
-            return "# batch norms stay as they are\n"
-        return f"{source('fold_norm')}\n\nfold_batch_norms(model, loader)\n"
 
     def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
         if value and settings.get("model.conv_bias_before_norm") is False:

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from advisor.recipe import TRAINING, Components, Recipe, Stage, gain_from
+from advisor.recipe import TRAINING, Recipe, Stage, gain_from
 from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
 
 # Parameter tensors from which updating them one kernel after another shows in a step. A count; ResNet-18 has 62.
@@ -54,6 +54,7 @@ class FusedOptimizer(Recipe):
     usual = frozenset({"fused"})
     numerics = Numerics.CLOSE
     stage = Stage.OPTIMIZER
+    calls = "optimizer_options.use_implementation(optimizer, value)"
     saves_memory = True
     phases = frozenset({Phase.OPTIMIZER})
 
@@ -79,16 +80,3 @@ class FusedOptimizer(Recipe):
             return 0.8 if facts.on_cuda else 1.0
         fewest = 1.05 if optimizer.tensors >= _MANY_TENSORS else 1.02
         return max(fewest, gain_from(profile.share(Phase.OPTIMIZER) / 2)) if profile else fewest
-
-    def apply(self, workload: Components, value: Value) -> None:
-        from advisor.portable.optimizer_options import use_implementation
-        from advisor.recipe.rebuild import refusing
-
-        if workload.optimizer is not None:
-            with refusing():
-                use_implementation(workload.optimizer, str(value))
-
-    def code(self, value: Value) -> str:
-        from advisor.portable import source
-
-        return f'{source("optimizer_options")}\n\nuse_implementation(optimizer, "{value}")\n'

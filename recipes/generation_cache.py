@@ -32,8 +32,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from advisor.portable import source
-from advisor.recipe import INFERENCE, Components, Recipe, Stage
+from advisor.recipe import INFERENCE, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 
 
@@ -49,6 +48,7 @@ class GenerationCache(Recipe):
     attacks = frozenset({Bottleneck.LAUNCH})
     numerics = Numerics.CLOSE
     stage = Stage.MODEL
+    calls = "generation.choose_cache(model, value)"
     expensive = True
     # Expected speed-up: 52 to 81 tokens/s of gemma-2b on a GPU, compiled (Hugging Face's documentation).
     gains: ClassVar[Mapping[Value, float]] = {"static": 1.0, "static_compiled": 1.5}
@@ -57,11 +57,3 @@ class GenerationCache(Recipe):
         if facts.workload.generated_tokens is None:
             return Skip("the step generates no text; `hf:NAME -- generate=64` measures one that does")
         return ["static_compiled", "static"]
-
-    def apply(self, workload: Components, value: Value) -> None:
-        from advisor.portable.generation import choose_cache
-
-        choose_cache(workload.model, str(value))
-
-    def code(self, value: Value) -> str:
-        return f"{source('generation')}\n\nchoose_cache(model, {value!r})\n"

@@ -34,7 +34,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from advisor.recipe import CPU, Components, Recipe, Stage
+from advisor.recipe import CPU, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 
 _LIBRARIES: dict[Value, tuple[str, ...]] = {"tcmalloc": ("tcmalloc", "tcmalloc_minimal"), "jemalloc": ("jemalloc",)}
@@ -71,9 +71,6 @@ class HostAllocator(Recipe):
             return {"LD_PRELOAD": ""} if already_on else {}
         preloaded = {"LD_PRELOAD": library(str(value)) or f"lib{value}.so"}
         return {**preloaded, "MALLOC_CONF": _JEMALLOC} if value == "jemalloc" else preloaded
-
-    def apply(self, workload: Components, value: Value) -> None:
-        """Nothing: the library is loaded before Python starts."""
 
     def code(self, value: Value) -> str:
         if value == self.default:

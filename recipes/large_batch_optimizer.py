@@ -32,8 +32,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from typing import ClassVar
 
-from advisor.recipe import TRAINING, Components, Recipe, Stage
+from advisor.recipe import TRAINING, Recipe, Stage
 from advisor.records import Facts, Numerics, OptimizerFacts, Skip, Value
 
 # Goyal et al. train ImageNet with plain SGD up to 8,192 samples a batch.
@@ -53,6 +54,8 @@ class LargeBatchOptimizer(Recipe):
     partners = frozenset({"batch_size"})
     numerics = Numerics.CHANGED
     stage = Stage.OPTIMIZER
+    calls = "optimizers.use_layer_rates(optimizer, value)"
+    codes: ClassVar[Mapping[Value, str]] = {"default": "# the optimizer stays as it is\n"}
     # Expected speed-up: 0.99x: it is for convergence (tests/gpu/RESULTS.md).
     gain = 0.99
 
@@ -72,21 +75,6 @@ class LargeBatchOptimizer(Recipe):
         if find_spec("timm") is None:
             return Skip("LARS and LAMB come from timm, which is not installed: pip install timm")
         return [_VALUES[optimizer.name]]
-
-    def apply(self, workload: Components, value: Value) -> None:
-        from advisor.portable.optimizers import use_layer_rates
-        from advisor.recipe.rebuild import refusing
-
-        if value != "default" and workload.optimizer is not None:
-            with refusing():
-                use_layer_rates(workload.optimizer, str(value))
-
-    def code(self, value: Value) -> str:
-        from advisor.portable import source
-
-        if value == "default":
-            return "# the optimizer stays as it is\n"
-        return f'{source("optimizers")}\n\nuse_layer_rates(optimizer, "{value}")\n'
 
     def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
         if value == "default":

@@ -71,9 +71,7 @@ class LossSync(Recipe):
     habit = True
     # Expected speed-up: Both 1.00x on an encoder; a host-bound step waits (tests/gpu/RESULTS.md).
     gains: ClassVar[Mapping[Value, float]] = {"every_step": 0.99, "accumulated": 1.0}
+    codes: ClassVar[Mapping[Value, str]] = _CODE
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         return ["every_step", "accumulated"]
-
-    def code(self, value: Value) -> str:
-        return _CODE[value]

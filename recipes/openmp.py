@@ -34,7 +34,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from advisor.recipe import CPU, Components, Recipe, Stage
+from advisor.recipe import CPU, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 
 _ONE_API = "/opt/intel/oneapi/compiler/latest/lib"
@@ -76,9 +76,6 @@ class OpenMp(Recipe):
         # What the user has set is emptied to measure it off; otherwise there is nothing to change.
         on = "OMP_PROC_BIND" in os.environ or "libiomp5" in os.environ.get("LD_PRELOAD", "")
         return {name: "" for name in (*_BIND, *_IOMP, "LD_PRELOAD") if on and os.environ.get(name)}
-
-    def apply(self, workload: Components, value: Value) -> None:
-        """Nothing: OpenMP has read its environment."""
 
     def code(self, value: Value) -> str:
         variables = " ".join(f"{name}={text}" for name, text in self.environment(value).items())

@@ -35,7 +35,7 @@ from importlib.util import find_spec
 from typing import ClassVar
 
 from advisor.figures.formatting import format_percent
-from advisor.recipe import TRAINING, Components, Recipe, Stage
+from advisor.recipe import TRAINING, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 
 _ADAM = ("Adam", "AdamW")
@@ -55,6 +55,8 @@ class OptimizerMemory(Recipe):
     attacks = frozenset({Bottleneck.MEMORY})
     numerics = Numerics.CHANGED
     stage = Stage.OPTIMIZER
+    calls = "optimizers.make_state_small(optimizer, value)"
+    codes: ClassVar[Mapping[Value, str]] = {"full": "# the optimizer keeps its whole state\n"}
     saves_memory = True
     # Expected speed-up: 0.94x and 1.06x: it saves memory (tests/gpu/RESULTS.md).
     gains: ClassVar[Mapping[Value, float]] = {"adafactor": 0.95, "8-bit": 1.0}
@@ -77,21 +79,6 @@ class OptimizerMemory(Recipe):
             return Skip(f"the optimizer's state is {format_percent(share)} of the memory that a step needs")
         eight_bit = facts.on_cuda and any(find_spec(package) for package in _PACKAGES)
         return ["adafactor", "8-bit"] if eight_bit else ["adafactor"]
-
-    def apply(self, workload: Components, value: Value) -> None:
-        from advisor.portable.optimizers import make_state_small
-        from advisor.recipe.rebuild import refusing
-
-        if value != "full" and workload.optimizer is not None:
-            with refusing():
-                make_state_small(workload.optimizer, str(value))
-
-    def code(self, value: Value) -> str:
-        from advisor.portable import source
-
-        if value == "full":
-            return "# the optimizer keeps its whole state\n"
-        return f'{source("optimizers")}\n\nmake_state_small(optimizer, "{value}")\n'
 
     def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
         if value == "full":

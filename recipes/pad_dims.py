@@ -36,9 +36,9 @@ mixed precision and AMP. Hugging Face, Efficient training on a single GPU, batch
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
-from advisor.portable import source
-from advisor.recipe import CUDA, Components, Recipe, Stage, WholeNumbers, lacks_units, runs_in_half
+from advisor.recipe import CUDA, Recipe, Stage, WholeNumbers, lacks_units, runs_in_half
 from advisor.records import Bottleneck, Facts, Numerics, OptimizerFacts, Skip, Value
 
 # Optimizers of torch.optim whose update depends on a tensor's shape or mean, which rows of zeros change.
@@ -62,6 +62,8 @@ class PadDims(Recipe):
     partners = frozenset({"autocast", "tf32", "half_weights"})
     numerics = Numerics.CLOSE
     stage = Stage.MODEL
+    calls = "padding.pad_outputs(model, value, optimizer)"
+    codes: ClassVar[Mapping[Value, str]] = {1: "# linear layers keep their sizes\n"}
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         workload = facts.workload
@@ -79,17 +81,6 @@ class PadDims(Recipe):
         # tests/gpu/RESULTS.md: 1.29x and 1.03x on GPT-2; 24.8 to 23.3 ms with autotuned kernels. Tensor cores only.
         fast = runs_in_half(facts) or facts.current("precision.float32_matmul", "highest") != "highest"
         return 1.06 if fast else 1.0
-
-    def apply(self, workload: Components, value: Value) -> None:
-        if value != 1:
-            from advisor.portable.padding import pad_outputs
-
-            pad_outputs(workload.model, int(value), workload.optimizer)
-
-    def code(self, value: Value) -> str:
-        if value == 1:
-            return "# linear layers keep their sizes\n"
-        return f"{source('padding')}\n\npad_outputs(model, {value}, optimizer)\n"
 
     def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
         if value == 1:

@@ -29,10 +29,10 @@ Hugging Face documentation, Caching; TrainingArguments, use_cache.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
-from advisor.portable import source
-from advisor.recipe import TRAINING, Components, Recipe, Stage
+from advisor.recipe import TRAINING, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 
 
@@ -47,6 +47,8 @@ class TrainingCache(Recipe):
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
     numerics = Numerics.EXACT
     stage = Stage.MODEL
+    calls = "training_cache.keep_no_cache(model)"
+    codes: ClassVar[Mapping[Value, str]] = {True: "# the model's configuration says whether it keeps keys and values\n"}
     gain = 1.01
     usual = frozenset({False})
 
@@ -54,14 +56,3 @@ class TrainingCache(Recipe):
         if self.key not in facts.workload.current:
             return Skip("no part of the model is a Hugging Face decoder, which keeps keys and values in training")
         return [False] if facts.current(self.key, True) else Skip("the model keeps no keys and values already")
-
-    def apply(self, workload: Components, value: Value) -> None:
-        if not value:
-            from advisor.portable.training_cache import keep_no_cache
-
-            keep_no_cache(workload.model)
-
-    def code(self, value: Value) -> str:
-        if value:
-            return "# the model's configuration says whether it keeps keys and values\n"
-        return f"{source('training_cache')}\n\nkeep_no_cache(model)\n"

@@ -62,6 +62,7 @@ class ZeroGrad(Recipe):
     habit = True
     # Expected speed-up: zeros 0.98x, by hand 1.00x (tests/gpu/RESULTS.md).
     gains: ClassVar[Mapping[Value, float]] = {"zeros": 0.97, "manual": 1.0}
+    codes: ClassVar[Mapping[Value, str]] = _CODE
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         if some := facts.gradients_at_times:
@@ -69,6 +70,3 @@ class ZeroGrad(Recipe):
             reason = f"{have} no gradient in some steps: the optimizer passes over such a one, and zeros may move it"
             return Skip(reason, needed=True)
         return ["zeros", "manual"]
-
-    def code(self, value: Value) -> str:
-        return _CODE[value]

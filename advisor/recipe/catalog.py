@@ -293,16 +293,23 @@ def _recipes_in(module: ModuleType) -> list[Recipe]:
         if isinstance(member, type) and issubclass(member, Recipe) and member.__module__ == module.__name__
     ]
     for cls in classes:
-        if cls.__abstractmethods__ and "id" in vars(cls):  # without an id it is a base of others
-            raise TypeError(f"{cls.__name__} has no {', '.join(sorted(cls.__abstractmethods__))}")
-    return [cls() for cls in classes if not cls.__abstractmethods__]
+        if "id" in vars(cls) and (missing := _left_open(cls)):  # without an id it is a base of others
+            raise TypeError(f"{cls.__name__} has no {', '.join(missing)}")
+    return [cls() for cls in classes if not _left_open(cls)]
+
+
+def _left_open(cls: type[Recipe]) -> list[str]:
+    """The methods that a class leaves to those that inherit from it."""
+    without_code = cls.code is Recipe.code and not (cls.calls or cls.codes)
+    return sorted({*cls.__abstractmethods__, *["code"] * without_code})
 
 
 def _check(recipe: Recipe, known: Mapping[str, Recipe]) -> None:
     for attribute in ("id", "title", "key", "default", "stage"):
         if not hasattr(recipe, attribute):
             raise ValueError(f"{type(recipe).__name__} has no {attribute}")
-    if type(recipe).apply is Recipe.apply and recipe.plan_field not in StepPlan.__dataclass_fields__:
+    applies = recipe.calls or recipe.stage is Stage.ENVIRONMENT or recipe.plan_field in StepPlan.__dataclass_fields__
+    if type(recipe).apply is Recipe.apply and not applies:
         raise ValueError(f"{type(recipe).__name__} has no apply, and its plan_field is no field of StepPlan")
     if not isinstance(recipe.stage, Stage):
         raise TypeError(f"the stage of {type(recipe).__name__} is {recipe.stage!r}, not a Stage")

@@ -10,17 +10,21 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import json
 import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Any, ClassVar
 
+from advisor import portable
 from advisor.portable.plan import StepPlan
+from advisor.recipe.rebuild import refusing
 from advisor.records import Bottleneck, Facts, Mode, Numerics, Phase, Skip, TrialRecord, Value
 from advisor.records.kinds import DEVICES
 from advisor.records.workload import NVIDIA_SINCE
@@ -125,6 +129,10 @@ class Recipe(ABC):
     quantized.
     ``gain``: the speed-up factor that its values usually give; None means 1.05 for usual values and 1.02 for others.
     ``gains``: the same for single values, where they differ.
+    ``codes``: the code of single values, where nothing but the value decides it.
+    ``calls``: a call of a function of ``portable/`` that puts every other value into effect, such as
+    ``padding.pad_outputs(model, value, optimizer)``. ``apply`` makes it unless the first argument is None, and ``code``
+    shows it behind the module's text; both need not be written then.
     """
 
     id: ClassVar[str]
@@ -155,6 +163,8 @@ class Recipe(ABC):
     phases: ClassVar[frozenset[Phase]] = frozenset()
     gain: ClassVar[float | None] = None
     gains: ClassVar[Mapping[Value, float]] = {}
+    codes: ClassVar[Mapping[Value, str]] = {}
+    calls: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
         default = getattr(cls, "default", None)
@@ -175,12 +185,31 @@ class Recipe(ABC):
 
     def apply(self, workload: Components, value: Value) -> None:
         """Put ``value`` into effect on the objects, the plan, or the process's global flags."""
-        field: dict[str, Any] = {self.plan_field: value}
-        workload.plan = replace(workload.plan, **field)
+        if self.plan_field:
+            field: dict[str, Any] = {self.plan_field: value}
+            workload.plan = replace(workload.plan, **field)
+        if self.calls and value not in self.codes:
+            module, function, names = self._called
+            given = {"model": workload.model, "optimizer": workload.optimizer, "loader": workload.data, "value": value}
+            called = getattr(import_module(f"{portable.__name__}.{module}"), function)
+            if given[names[0]] is not None:
+                with refusing():
+                    called(*(given[name] for name in names))
 
-    @abstractmethod
     def code(self, value: Value) -> str:
         """Python that does the same, in terms of ``model``, ``optimizer``, ``loader``, ``loss_fn`` and ``device``."""
+        if value in self.codes:
+            return self.codes[value]
+        module, function, names = self._called
+        arguments = (json.dumps(value) if name == "value" else name for name in names)
+        return f"{portable.source(module)}\n\n{function}({', '.join(arguments)})\n"
+
+    @property
+    def _called(self) -> tuple[str, str, list[str]]:
+        """The module and the function of ``calls``, and the names of its arguments."""
+        called, _, arguments = self.calls.removesuffix(")").partition("(")
+        module, _, function = called.partition(".")
+        return module, function, arguments.split(", ")
 
     def accepts(self, value: Value) -> bool:
         """Whether ``value`` can be a value of this setting at all (checked when a settings file is read)."""

@@ -80,6 +80,8 @@ def refusing() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
+        if type(error) is not ValueError:  # as one of a trace, which is about the model and told as such
+            raise
         raise RefusedError(str(error)) from error
 
 
