@@ -82,8 +82,6 @@ class LargeBatchOptimizer(Recipe):
         for key in ("optimizer.implementation", "compile.optimizer"):
             if settings.get(key, "default") not in ("default", False):
                 return f"optimizer.class replaces the optimizer that {key} is about"
-        if settings.get("step.cuda_graph"):
-            return "LARS and LAMB of timm count and decide on the host, which step.cuda_graph cannot record"
         return None
 
 

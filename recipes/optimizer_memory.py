@@ -86,8 +86,6 @@ class OptimizerMemory(Recipe):
         for key in ("optimizer.implementation", "optimizer.class", "compile.optimizer"):
             if settings.get(key, "default") not in ("default", False):
                 return f"optimizer.state replaces the optimizer that {key} is about"
-        if settings.get("step.cuda_graph"):
-            return "an optimizer with a smaller state counts its steps on the host, which step.cuda_graph cannot record"
         return None
 
     def why(self, facts: Facts, value: Value) -> str:

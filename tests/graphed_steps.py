@@ -10,6 +10,7 @@ from graph_stand_in import RecordedGraph
 from torch import nn
 
 from advisor.portable.graphed import GraphedStep
+from advisor.portable.optimizers import make_state_small
 from advisor.portable.plan import StepPlan
 from advisor.portable.steps import TrainStep
 
@@ -48,6 +49,13 @@ def adam(parameters, **options):
 def adagrad(parameters):
     """Its state is made before the first step, with counts that stay on the host."""
     return torch.optim.Adagrad(parameters, lr=0.1)
+
+
+def small_state(parameters):
+    """An AdamW that was made an Adafactor."""
+    optimizer = torch.optim.AdamW(parameters, lr=0.01)
+    make_state_small(optimizer, "adafactor")
+    return optimizer
 
 
 class Lion(torch.optim.Optimizer):

@@ -26,6 +26,7 @@ from graphed_steps import (
     of_model,
     plain,
     sgd,
+    small_state,
 )
 from torch import nn
 from torch.nn.modules import transformer
@@ -295,7 +296,7 @@ def another_rate(at, model, optimizer):
     optimizer.param_groups[0]["lr"] = 0.01 * (1 + at % 3)
 
 
-@pytest.mark.parametrize("make", [adagrad, Lion], ids=["adagrad", "library"])
+@pytest.mark.parametrize("make", [adagrad, small_state, Lion])
 @pytest.mark.parametrize("change", [another_rate, freeze_and_unfreeze, another_group, gradients_cleared])
 def test_the_update_of_an_optimizer_that_counts_on_the_host_runs_after_each_replay(change, make):
     found, step = both(change, make=make, data=batches(22))

@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 from gpu_steps import CAPTURED, adam, batches, by_api, net, sgd
-from graphed_steps import STEPS, Lion, Net, adagrad, loaded_state, plain
+from graphed_steps import STEPS, Lion, Net, adagrad, loaded_state, plain, small_state
 from torch import nn
 
 from advisor.export.python_file import python_source
@@ -155,7 +155,7 @@ def test_a_captured_step_does_what_the_plain_loop_does(change, make, settings):
     assert isinstance(step, GraphedStep)
 
 
-@pytest.mark.parametrize("make", [adagrad, Lion])
+@pytest.mark.parametrize("make", [adagrad, small_state, Lion])
 @pytest.mark.parametrize("change", [assigned_rate, loaded_state, unfrozen, added_group, other_memory])
 def test_the_update_of_an_optimizer_that_counts_on_the_host_runs_after_each_replay(change, make):
     step = agree(change, make, CAPTURED)
