@@ -31,6 +31,10 @@ What the step of `train_step` does about values that are no part of a graph:
   decides by random numbers of the host, reads a file, takes values from an iterator, gets sparse batches or writes into
   its batch.
 
+Under DistributedDataParallel the recording holds the exchange of gradients too. It is made after eleven steps, since
+the wrapper times the first ten and waits for the GPU then, and the wrapper has to be made on a stream of its own:
+`prepare` does both. `fully_shard` and DataParallel are not recorded.
+
 A step of your own is recorded whole, several optimizers and all, once two of its first calls were seen to do the same.
 One that reads a result (`.item()`), copies other tensors between the host and the GPU, draws numbers on the host or
 counts its calls is left as it is, with the reason. In a recording that you write yourself, Python numbers are frozen,
@@ -44,8 +48,9 @@ the host computes them in double precision.
 
 References
 ----------
-PyTorch documentation, CUDA semantics, CUDA Graphs, whole-network capture. PyTorch blog, Accelerating PyTorch
-with CUDA Graphs. NVIDIA CUDA C++ Programming Guide, CUDA Graphs.
+PyTorch documentation, CUDA semantics, CUDA Graphs, whole-network capture and usage with
+DistributedDataParallel. PyTorch blog, Accelerating PyTorch with CUDA Graphs. NVIDIA CUDA C++ Programming Guide, CUDA
+Graphs.
 """
 
 from __future__ import annotations
