@@ -22,6 +22,7 @@ _PRECISIONS: dict[Value, str] = {"bfloat16": "bf16-mixed", "float16": "16-mixed"
 _UNSCALES = "_step_supports_amp_scaling"
 _LOADER = "DataLoader"
 _DDP = "DDPStrategy"
+_SCHEDULER = "GradientAccumulationScheduler"
 _PLACES = {
     "precision.autocast": argument("Trainer", "precision", _PRECISIONS),
     "precision.weights": argument("Trainer", "precision", {"bfloat16": "bf16-true", "float16": "16-true"}),
@@ -60,7 +61,8 @@ class TunedCallback(framework.Callback):  # type: ignore[misc]
             return
         settings = self.tuning.settings
         accumulated = settings.get("step.accumulate", 1)
-        if trainer.accumulate_grad_batches == 1 and pl_module.automatic_optimization:
+        scheduled = any(type(one).__name__ == _SCHEDULER for one in trainer.callbacks)  # which refuses the option
+        if trainer.accumulate_grad_batches == 1 and pl_module.automatic_optimization and not scheduled:
             trainer.accumulate_grad_batches = accumulated
         precision = _PRECISIONS.get(settings.get("precision.autocast", "none"))
         default = type(trainer.precision_plugin)

@@ -185,12 +185,15 @@ def test_what_the_user_told_the_trainer_stays(tuned, tmp_path):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("automatic", "batches"), [(True, 2), (False, 1)])
-def test_lightning_is_told_to_accumulate_where_it_makes_the_updates(tuned, automatic, batches):
+@pytest.mark.parametrize(("automatic", "scheduled", "batches"), [(True, False, 2), (False, False, 1), (True, True, 1)])
+def test_lightning_is_told_to_accumulate_where_it_makes_the_updates(tuned, automatic, scheduled, batches):
+    """Its scheduler of accumulation refuses a Trainer that accumulates from the start."""
     from advisor.lightning import TunedCallback
 
     lightning, make = lightning_parts()
-    module, trainer = make(), lightning.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
+    callbacks = [lightning.callbacks.GradientAccumulationScheduler({1: 4})] if scheduled else []
+    options = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False}
+    module, trainer = make(), lightning.Trainer(callbacks=callbacks, **options)
     module.automatic_optimization = automatic
     TunedCallback(tuned("step.accumulate: 2\n")).setup(trainer, module, "fit")
     assert trainer.accumulate_grad_batches == batches
