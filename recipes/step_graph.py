@@ -136,6 +136,7 @@ class StepGraph(Recipe):
     numerics = Numerics.CLOSE
     stage = Stage.STEP
     keeps_code = True  # the graph captures the same kernels
+    over_ranks = True
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         optimizer = facts.workload.optimizer
@@ -152,6 +153,7 @@ class StepGraph(Recipe):
         share = facts.profile.device_busy_share if facts.profile else None
         if share is None:
             return 1.3
+        share /= facts.gpus  # each computes a part of the batch, and its host launches as many kernels as before
         return min(_MOST_GAINED, 1 / share) if share > 0 else _MOST_GAINED
 
     def code(self, value: Value) -> str:

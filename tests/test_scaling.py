@@ -106,7 +106,7 @@ def searched(rate_of, *, allow=Numerics.CLOSE, carried=None, **workload):
         candidates=tuple(
             candidate
             for candidate in CATALOG.propose(facts(**workload)).candidates
-            if candidate.key.startswith("parallel.")
+            if candidate.key.startswith("parallel.") or CATALOG[candidate.recipe].over_ranks
         ),
         carried=Settings(carried or {}),
         device_type="cuda",
@@ -180,12 +180,12 @@ def test_a_strategy_that_fails_under_compiled_code_runs_again_without():
     assert known.stack["compile.mode"] == "none"
 
 
-def test_compiled_code_without_a_graph_is_left_out_next():
+def test_compiled_code_that_no_graph_helps_is_left_out_next():
     known, lab = searched(
         lambda setup: 1500 if setup.settings.get("compile.scope") == "model" else 900,
         carried={"compile.scope": "regional"},
     )
-    assert lab.asked[1] == ("without", "ddp, compile.scope: model")
+    assert lab.asked[1:3] == [("option", "ddp, step.cuda_graph: true"), ("without", "ddp, compile.scope: model")]
     assert known.stack == {**DDP, "compile.scope": "model"}
 
 
@@ -204,6 +204,14 @@ def test_a_graph_with_the_exchange_of_gradients_in_it_is_tried_first_and_left_ou
     assert lab.asked[1] == ("strategy", "ddp, step.cuda_graph: false")
     assert known.stack["step.cuda_graph"] is False
     assert known.stack["parallel.strategy"] == "ddp"
+
+
+def test_a_graph_that_one_gpu_did_not_need_is_tried_over_several():
+    """Each has a part of the batch to compute, and as many kernels to launch."""
+    known, lab = searched(lambda setup: rate_of(setup) * (1.5 if setup.settings.get("step.cuda_graph") else 1))
+    assert lab.asked[1] == ("option", "ddp, step.cuda_graph: true")
+    assert known.stack["step.cuda_graph"] is True
+    assert not any("powersgd" in name for _, name in lab.asked)
 
 
 def test_unused_parameters_are_looked_for_where_ddp_misses_their_gradients():
