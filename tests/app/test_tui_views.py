@@ -351,7 +351,7 @@ async def test_the_advice_tells_reference_energy_and_bound() -> None:
             assert text in shown, shown
         await pilot.press("down", "down")
         await settle(pilot)
-        assert "1.01x: data wait is 1 % of the step" in screen_text(app)
+        assert "1.01x alone: data wait is 1 % of the baseline's step" in screen_text(app)
 
     await drive(histories.whole(), check, toasts=False)
 
