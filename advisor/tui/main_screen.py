@@ -63,6 +63,7 @@ class MainScreen(Screen[object]):
             system=True,
         ),
     ]
+    AUTO_FOCUS = ""  # each view says what has the focus
     focused: Reactive[Widget | None] = Reactive(None, repaint=False)
 
     class Shown(Message):
