@@ -45,5 +45,10 @@ def test_loading_the_recipes_loads_neither():
 
 
 @pytest.mark.skipif(importlib.util.find_spec("advisor.tui") is None, reason="there is no app")
-def test_the_app_leaves_torch_out():
-    assert "advisor.tui.app:torch" not in loaded_with("advisor.tui.app")
+def test_the_app_opens_without_torch_and_without_what_its_first_picture_does_not_need():
+    code = (
+        "import sys\nfrom advisor.cli.grammar import parse\nparse(['demo'])\nimport advisor.tui.launch\n"
+        "late = ('torch', 'yaml', 'importlib.metadata', 'advisor.cli.commands.init')\n"
+        "print(*(name for name in late if name in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split() == []

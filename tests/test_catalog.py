@@ -149,7 +149,7 @@ def test_entry_points_add_recipes_and_problems(tmp_path, monkeypatch):
         importlib.metadata.EntryPoint("mine", "installed_recipe", group),
         importlib.metadata.EntryPoint("gone", "a_module_that_nobody_has:Recipe", group),
     ]
-    monkeypatch.setattr(catalog_module, "entry_points", lambda group: installed)
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: installed)
     catalog = load_catalog()
     assert "installed" in catalog.recipes
     assert [problem.partition(":")[0] for problem in catalog.problems] == ["entry point gone"]

@@ -417,7 +417,7 @@ def versions_asked_anew():
 @pytest.mark.usefixtures("versions_asked_anew")
 @pytest.mark.parametrize(("installed", "refused"), [("2.6.0", True), ("2.9.1+cu128", True), ("2.10.0", False)])
 def test_checkpoints_in_a_captured_step_are_refused_where_pytorch_cannot_capture_them(monkeypatch, installed, refused):
-    monkeypatch.setattr("advisor.recipe.contract.version", {"torch": installed}.get)
+    monkeypatch.setattr("importlib.metadata.version", {"torch": installed}.get)
     graph = {"step.cuda_graph": True}
     assert bool(CATALOG.conflict({"memory.activation_checkpointing": "blocks", **graph})) is refused
     assert CATALOG.conflict({"memory.activation_checkpointing": "none", **graph}) is None

@@ -31,10 +31,10 @@ def test_without_torchao_the_reason_says_how_to_get_it(recipe_id, monkeypatch):
     def missing(name):
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr("advisor.recipe.contract.version", missing)
+    monkeypatch.setattr("importlib.metadata.version", missing)
     expected = "torchao is not installed; `pip install 'perf-advisor[torchao]'` adds it"
     assert reason(recipe_id, OPTIONAL[recipe_id]) == expected
-    monkeypatch.setattr("advisor.recipe.contract.version", lambda name: "0.9.0+cu126")
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.9.0+cu126")
     assert "torchao 0.9.0+cu126 is too old (0.14 or later is needed)" in reason(recipe_id, OPTIONAL[recipe_id])
 
 
@@ -44,7 +44,7 @@ def test_an_exported_file_names_the_package_that_it_needs():
 
 
 def test_float8_needs_its_units_and_large_layers(monkeypatch):
-    monkeypatch.setattr("advisor.recipe.contract.version", lambda name: "0.14.1")
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.14.1")
     assert proposed("float8", gpu_facts(linear_shapes=LARGE)) == ["tensorwise"]
     autocast = {"precision.autocast": "bfloat16"}
     assert proposed("float8", gpu_facts(linear_shapes=LARGE, current=autocast)) == ["tensorwise", "rowwise"]
@@ -56,7 +56,7 @@ def test_float8_needs_its_units_and_large_layers(monkeypatch):
 
 
 def test_integer_weights_need_linear_layers_and_inference(monkeypatch):
-    monkeypatch.setattr("advisor.recipe.contract.version", lambda name: "0.18.0")
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.18.0")
     infer = {"mode": Mode.INFER, "linear_shapes": LARGE}
     assert proposed("int8_weights", gpu_facts(**infer)) == ["int8wo", "int8dq"]
     assert proposed("int8_weights", cpu_facts(**infer)) == ["int8wo", "int8dq"]

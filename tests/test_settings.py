@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.errors import UsageError
-from advisor.files.config_file import dumped
-from advisor.recipe.settings import SECTION, Settings, read_text
+from advisor.files.config_file import dumped, read_text
+from advisor.recipe.settings import SECTION, Settings
 
 word = st.text(string.ascii_lowercase + string.digits + "_", max_size=8)
 name = st.builds(lambda first, rest: first + rest, st.sampled_from(string.ascii_lowercase), word)

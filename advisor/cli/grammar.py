@@ -1,29 +1,17 @@
 """The command line's grammar: which command it names. A new command is a file in ``commands/`` and a line here.
 
 Nothing here imports torch, rich or textual, and the catalogue of recipes is read only to check the ids in the options.
+A command's file is loaded when it is asked for: the app is on screen the sooner.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from importlib import import_module
+from typing import Protocol, cast
 
-from advisor.cli.commands import (
-    check,
-    compare,
-    completion,
-    export,
-    follow,
-    hardware,
-    init,
-    measure,
-    opening,
-    recipes,
-    report,
-    sessions,
-    topics,
-)
+from advisor.cli.commands import measure
 
 
 class Invocation(Protocol):
@@ -34,19 +22,20 @@ class Invocation(Protocol):
         ...
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], Invocation]] = {
-    "recipes": recipes.parse,
-    "hardware": hardware.parse,
-    "sessions": sessions.parse,
-    "open": opening.parse,
-    "compare": compare.parse,
-    "report": report.parse,
-    "export": export.parse,
-    "init": init.parse,
-    "check": check.parse,
-    "follow": follow.parse,
-    "completion": lambda arguments: completion.parse(arguments, COMMANDS),
-    "help": topics.parse,
+# The commands, each with its module in ``commands/``, whose ``parse`` takes the arguments behind the command.
+COMMANDS = {
+    "recipes": "recipes",
+    "hardware": "hardware",
+    "sessions": "sessions",
+    "open": "opening",
+    "compare": "compare",
+    "report": "report",
+    "export": "export",
+    "init": "init",
+    "check": "check",
+    "follow": "follow",
+    "completion": "completion",
+    "help": "topics",
 }
 
 ABOUT = """\
@@ -88,5 +77,7 @@ def parse(arguments: Sequence[str]) -> Invocation:
     if not arguments:
         return ShowHelp()
     first, *rest = arguments
-    command = COMMANDS.get(first)
-    return command(rest) if command else measure.parse(arguments, COMMANDS, ABOUT)
+    if first not in COMMANDS:
+        return measure.parse(arguments, COMMANDS, ABOUT)
+    command = import_module(f"advisor.cli.commands.{COMMANDS[first]}")
+    return cast(Invocation, command.parse(rest))

@@ -17,7 +17,6 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
@@ -261,6 +260,8 @@ def _third_party(folders: Iterable[str]) -> Iterator[tuple[str, _Source]]:
         for path in paths:
             if path.suffix == ".py" and not path.name.startswith("_"):
                 yield str(path), _Source(path=path)
+    from importlib.metadata import entry_points  # late: the app opens without it
+
     for entry in entry_points(group=ENTRY_POINT_GROUP):
         yield f"entry point {entry.name}", _Source(module=entry.value.partition(":")[0])
 

@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -372,6 +371,8 @@ def without_package(name: str, at_least: tuple[int, int]) -> Skip | None:
 
     The package is not imported. An extra of this project by the same name is expected to bring it.
     """
+    from importlib.metadata import PackageNotFoundError, version  # late: it takes as long to load as all recipes
+
     install = f"`pip install 'perf-advisor[{name}]'`"
     try:
         installed = version(name)
@@ -386,6 +387,8 @@ def without_package(name: str, at_least: tuple[int, int]) -> Skip | None:
 @functools.cache  # the search asks about it at each move, and finding the version parses a file
 def torch_is_older(than: tuple[int, int]) -> bool:
     """Whether the installed PyTorch is of an earlier version than this one. It is not imported."""
+    from importlib.metadata import version
+
     return _numbers(version("torch")) < than
 
 

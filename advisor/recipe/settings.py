@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from advisor.errors import UsageError
-from advisor.files.config_file import TagsIgnored, UniqueKeys, dumped, is_toml, parsed, read_text
 from advisor.records import Value, text_of
 
 SECTION = "perf_advisor"
@@ -82,6 +81,10 @@ class Settings(Mapping[str, Value]):
 
     def to_yaml(self) -> str:
         """A flat YAML mapping, one ``key: value`` a line."""
+        from advisor.files.config_file import (
+            dumped,  # late, as below: YAML takes long to load, and the app opens without
+        )
+
         return dumped(self._values) if self._values else "{}\n"
 
     @classmethod
@@ -90,6 +93,8 @@ class Settings(Mapping[str, Value]):
 
         Raises UsageError when the text is not YAML, or holds anything but settings.
         """
+        from advisor.files.config_file import is_toml
+
         data = _read(text, source)
         if isinstance(data, Mapping) and SECTION in data:
             data = _dotted(data[SECTION]) if is_toml(source) else data[SECTION]
@@ -110,11 +115,15 @@ class Settings(Mapping[str, Value]):
     @classmethod
     def from_file(cls, path: str | Path) -> Settings:
         """Settings from a YAML file. Raises UsageError when it cannot be read or holds anything else."""
+        from advisor.files.config_file import read_text
+
         return cls.from_yaml(read_text(path), source=str(path))
 
 
 def _read(text: str, source: str) -> Any:
     """The parsed content of a text. In a config with a section of ours, unknown tags elsewhere are ignored."""
+    from advisor.files.config_file import TagsIgnored, UniqueKeys, parsed
+
     try:
         return parsed(text, source, UniqueKeys)
     except UsageError:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from advisor.errors import AdvisorError, ExitCode, UsageError
 from advisor.experiment.events import SessionFinished
 from advisor.experiment.past.journal import Journal, PastSession, open_session
-from advisor.experiment.past.sameness import changes, with_its_config
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import printable
@@ -97,6 +96,8 @@ def _go_on_with(then: Then) -> int:
 
 def _as_it_was(past: PastSession) -> Request:
     """The request of a session, if it would measure the same today."""
+    from advisor.experiment.past.sameness import changes, with_its_config
+
     past.check_arguments()
     request = with_its_config(past.request, past, given=False)
     if changed := "; ".join(changes(request, past)):

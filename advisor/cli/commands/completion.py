@@ -77,8 +77,10 @@ def _fish_lines(options: Iterable[str]) -> Iterable[str]:
         yield f"complete -c perf-advisor -l {name.removeprefix('--')}{values}\n"
 
 
-def parse(arguments: Sequence[str], commands: Iterable[str]) -> Completion:
+def parse(arguments: Sequence[str]) -> Completion:
     """The options of this command. Raises UsageError."""
+    from advisor.cli.grammar import COMMANDS
+
     parser = Parser("perf-advisor completion", "Print a script with which a shell completes commands and options.")
     parser.add_argument("shell", metavar="SHELL", help="bash, zsh or fish")
-    return Completion(choice_of(Shell)(parser.parse(arguments).shell), tuple(commands))
+    return Completion(choice_of(Shell)(parser.parse(arguments).shell), tuple(COMMANDS))

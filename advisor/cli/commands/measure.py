@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from advisor.cli.checks import check_accepted, check_recipes, outputs_of, shows_the_app
 from advisor.cli.parser import (
@@ -286,9 +286,13 @@ def _check_taken_up_as_it_was(parser: Parser, options: argparse.Namespace, argum
         )
 
 
-def _request(target: str, arguments: tuple[str, ...], options: argparse.Namespace, key_map: dict[str, str]) -> Request:
-    from advisor.files.config_file import read_config
+def _config(path: str) -> dict[str, Any]:
+    from advisor.files.config_file import read_config  # YAML takes its time
 
+    return read_config(path)
+
+
+def _request(target: str, arguments: tuple[str, ...], options: argparse.Namespace, key_map: dict[str, str]) -> Request:
     spec = TargetSpec(
         target=target,
         directory=str(Path.cwd()),
@@ -296,7 +300,7 @@ def _request(target: str, arguments: tuple[str, ...], options: argparse.Namespac
         device=options.device,
         batch_size=options.batch_size,
         input_shape=options.input,
-        config=read_config(options.config) if options.config else None,
+        config=_config(options.config) if options.config else None,
         arguments=arguments,
     )
     return Request(
