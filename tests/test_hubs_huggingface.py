@@ -9,13 +9,14 @@ import pytest
 import torch
 from named_models import TINY, failure, load, one_step, refuse_the_network, shapes
 
+from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
 from advisor.target.hubs import hf_batches
 from advisor.target.hubs.contract import options_of
 from advisor.target.hubs.hf_batches import _ModelInputs, hf_samples
 from advisor.target.hubs.hf_classes import class_for
 from advisor.target.hubs.hf_names import architecture_in, architecture_of
-from advisor.target.hubs.huggingface import _config, _with_options
+from advisor.target.hubs.huggingface import _config, _smaller, _with_options
 from advisor.target.normalise import normalise
 
 
@@ -276,18 +277,25 @@ def test_a_folder_without_a_configuration_hides_no_architecture_of_its_name(tmp_
 
 @pytest.mark.usefixtures("transformers")
 def test_options_reach_the_part_of_a_configuration_that_is_about_text():
-    text = ("hidden_size=16", "num_hidden_layers=1")
+    text = ("hidden_size=16", "num_hidden_layers=1", "vision_config.num_hidden_layers=3", "patch_size=7")
     config, _ = _config(sys.modules["transformers"], "gemma3", TargetSpec("hf:gemma3", "/"))
     config = _with_options(config, options_of(TargetSpec("hf:gemma3", "/", arguments=text)), "gemma3")
     assert config.text_config.hidden_size == 16
     assert config.text_config.num_hidden_layers == 1
+    assert (config.vision_config.num_hidden_layers, config.vision_config.patch_size) == (3, 7)
+    with pytest.raises(TargetError, match=r"gemma3 has no 'vision.depth'") as caught:
+        _with_options(config, {"vision.depth": 1}, "gemma3")
+    assert "vision_config" in caught.value.hint
 
 
-@pytest.mark.usefixtures("transformers")
-def test_a_model_that_has_no_room_is_refused_before_it_is_built():
+def test_a_model_that_has_no_room_is_refused_before_it_is_built(transformers):
     error = failure("hf:llama", "num_hidden_layers=4", "hidden_size=65536", "num_attention_heads=64")
     assert "GiB" in error.message
     assert "num_hidden_layers=2" in error.hint
+    config = transformers.LlavaConfig()
+    assert _smaller(config) == "vision_config.num_hidden_layers=2 text_config.num_hidden_layers=2"
+    config.text_config.num_hidden_layers = config.vision_config.num_hidden_layers = 2
+    assert _smaller(config) == "hidden_size=512"
 
 
 @pytest.mark.usefixtures("transformers")

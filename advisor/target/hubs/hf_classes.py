@@ -108,6 +108,15 @@ def text_of(config: Any) -> Any:
         return config.get_text_config(encoder=True)
 
 
+def parts_of(config: Any) -> dict[str, Any]:
+    """A configuration, by the empty name, and those that are parts of it or of its parts, as ``text_config``."""
+    found = {"": config}
+    for name, part in vars(config).items():
+        if hasattr(part, "model_type"):
+            found |= {f"{name}.{inside}".rstrip("."): one for inside, one in parts_of(part).items()}
+    return found
+
+
 def token_counts(model: Any) -> Iterator[int]:
     """The numbers of tokens that a model reads and that it writes, where it has layers for them."""
     reader = model.get_encoder() if model.config.is_encoder_decoder else model

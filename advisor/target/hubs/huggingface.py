@@ -21,7 +21,7 @@ from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
 from advisor.target.hubs.contract import Adapted, Adapter, Samples, nearest, options_of
 from advisor.target.hubs.hf_batches import INPUTS, hf_samples, longest_text, prompts
-from advisor.target.hubs.hf_classes import class_for, has_forward, text_of
+from advisor.target.hubs.hf_classes import class_for, has_forward, parts_of, text_of
 from advisor.target.hubs.hf_names import architecture_of
 from advisor.target.sizing import runs_on_gpu
 
@@ -35,6 +35,8 @@ _OTHER_SHAPES = "ignore_mismatched_sizes"
 _INCOMPLETE = (ValueError, TypeError, AttributeError, KeyError, IndexError)
 # How a path begins that is no name of a model.
 _PATHS = (".", "/", "~")
+# Options for the number of layers.
+_DEPTHS = ("num_hidden_layers", "n_layer", "num_layers", "encoder_layers", "decoder_layers", "depth")
 _USUAL_VOCABULARY = 32  # of models of sounds and proteins
 
 
@@ -174,15 +176,19 @@ def _with_options(config: Any, options: dict[str, Any], name: str) -> Any:
     if own and not config.name_or_path:
         with _checked(own, name):
             config = _with_usual_vocabulary(type(config)(**own))
-    parts = (config, text_of(config))  # a model of text and images keeps its layers' sizes apart
+    parts = parts_of(config)
     for key, value in options.items():
-        holder = next((part for part in parts if hasattr(part, key)), None)
+        prefix, _, option = key.rpartition(".")
+        named = [parts[prefix]] if prefix in parts and prefix else []
+        # A model of text and images keeps its layers' sizes apart.
+        holders = named if prefix else [config, text_of(config), *parts.values()]
+        holder = next((part for part in holders if hasattr(part, option)), None)
         if holder is None:
-            known = {other for part in parts for other in vars(part) if not other.startswith("_")}
-            near = nearest(key, known) or sorted(known)[:8]
+            known = {other for part in holders for other in vars(part) if not other.startswith("_")} or parts.keys()
+            near = nearest(option if holders else prefix, known) or sorted(known)[:8]
             raise TargetError(f"the configuration of {name} has no {key!r}.", f"Did you mean {', '.join(near)}?")
         with _checked({key: value}, name):
-            setattr(holder, key, value)
+            setattr(holder, option, value)
     return config
 
 
@@ -257,6 +263,17 @@ def _of_config(kind: Any, config: Any) -> nn.Module:
     return model
 
 
+def _smaller(config: Any) -> str:
+    """Options with fewer layers in each part of a configuration; where all have few, one with smaller layers."""
+    depths = [
+        f"{f'{part}.' if part else ''}{name}=2"
+        for part, inside in parts_of(config).items()
+        for name in _DEPTHS
+        if (layers := vars(inside).get(name)) and isinstance(layers, int) and layers > 2
+    ]
+    return " ".join(depths[:4]) or "hidden_size=512"
+
+
 def _check_room(kind: Any, config: Any, spec: TargetSpec) -> None:
     with torch.device("meta"):
         weights = _FLOAT_BYTES * sum(parameter.numel() for parameter in _of_config(kind, config).parameters())
@@ -265,12 +282,10 @@ def _check_room(kind: Any, config: Any, spec: TargetSpec) -> None:
     if needed < _MOST_OF_MEMORY * room:
         return
     doing = "Inference" if spec.mode is Mode.INFER else "Training"
-    layers = next((n for n in ("num_hidden_layers", "n_layer", "num_layers") if hasattr(config, n)), None)
-    smaller = f"Make it smaller, as in `-- {layers}=2`" if layers else "Give a smaller configuration"
     infer = "" if spec.mode is Mode.INFER else ", or give --mode infer"
     raise TargetError(
         f"{doing} {kind.__name__} needs about {needed / 2**30:.0f} GiB, and this machine has {room / 2**30:.0f} GiB.",
-        f"{smaller}{infer}.",
+        f"Make it smaller, as in `-- {_smaller(config)}`{infer}.",
     )
 
 
