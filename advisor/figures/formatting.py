@@ -97,16 +97,29 @@ def format_ratio(comparison: Comparison | None) -> str:
 
 
 def format_interval(comparison: Comparison | None) -> str:
-    """A speed-up with its interval, also inside the noise: ``1.002x (0.996–1.008)``; in words where that is huge."""
+    """A speed-up with its interval, also inside the noise: ``1.002x (0.996–1.008)``.
+
+    Of a huge interval the end nearer to no change is told, ``at least 3.3x``, where that is sure.
+    """
     if comparison is None:
         return MISSING
     digits = _ratio_digits(comparison)
     either_way = math.sqrt(comparison.ci_high / max(comparison.ci_low, _SMALLEST_RATIO))
     if either_way > _WIDEST_SHOWN:
+        if comparison.ci_low > 1:
+            return f"at least {comparison.ci_low:.{digits}f}x"
+        if comparison.ci_high < 1:
+            return f"at most {comparison.ci_high:.{digits}f}x"
         factor = f"{either_way:.0f}x" if either_way < _LARGEST_FACTOR else f"over {_LARGEST_FACTOR}x"
         return f"{comparison.speedup:.{digits}f}x (may be {factor} off)"
     low, high = f"{comparison.ci_low:.{digits}f}", f"{comparison.ci_high:.{digits}f}"
     return f"{comparison.speedup:.{digits}f}x ({low}–{high})"
+
+
+def format_gain(comparison: Comparison | None) -> str:
+    """What a setting adds to others, as :func:`format_ratio` has it, with a plus before the figure of a faster one."""
+    text = format_ratio(comparison)
+    return f"+{text}" if text[:1].isdigit() and comparison and comparison.verdict is Verdict.FASTER else text
 
 
 def interval_or_words(comparison: Comparison | None) -> str:

@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
-    TOO_NOISY,
     format_bytes_change,
-    format_interval,
+    format_gain,
     format_ms,
     format_ratio,
     interval_or_words,
@@ -172,11 +171,7 @@ def step_words(step: Step) -> str:
         return f"{'+' * (rest > 1)}{rest:.2f}x together"
     if step.contribution is None:
         return "not measured apart"
-    if step.contribution.is_open:
-        return TOO_NOISY
-    if step.contribution.verdict is Verdict.NO_DIFFERENCE:
-        return "no measurable difference"
-    return f"{'+' * (step.contribution.verdict is Verdict.FASTER)}{format_interval(step.contribution)}"
+    return format_gain(step.contribution)
 
 
 def _details(step: Step) -> Iterator[str]:

@@ -16,6 +16,7 @@ from advisor.figures.formatting import (
     format_bytes,
     format_bytes_change,
     format_change,
+    format_gain,
     format_numerics,
     format_ratio,
 )
@@ -225,11 +226,8 @@ def on_the_stack(contribution: Comparison, *, short: bool = False) -> Content:
     With ``short``, where something beside it says what it is about, the figure only.
     """  # noqa: RUF002 - the en dash stands between the ends of an interval
     where = "" if short else " on the stack"
-    if contribution.verdict is Verdict.NO_DIFFERENCE:
-        return Content.styled(f"{format_ratio(contribution)}{where}", DIM)
-    colour = MARKS[contribution.verdict][1]
-    sign = "+" if contribution.verdict is Verdict.FASTER else ""
-    return Content.styled(f"{sign}{format_ratio(contribution)}{where}", f"bold ${colour}")
+    style = DIM if contribution.verdict is Verdict.NO_DIFFERENCE else f"bold ${MARKS[contribution.verdict][1]}"
+    return Content.styled(f"{format_gain(contribution)}{where}", style)
 
 
 def ratio(comparison: Comparison | None) -> Content:

@@ -82,7 +82,7 @@ def _of_the_stack(stack: StackRecord, state: SessionState) -> Content:
     helps = stack_helps(state)
     first = Content.assemble((_result(stack, state), "bold $success" if helps else _PROBLEM), f", {sure}")
     if _is_speed(state) and stack.comparison and stack.comparison.verdict is not Verdict.NO_DIFFERENCE:
-        first += Content.styled(f"  {_interval(stack).partition(' ')[2]}", DIM)  # the sentence has the figure
+        first += Content.styled(f"  {''.join(_interval(stack).partition(' (')[1:]).strip()}", DIM)
     lines = [first, _cost(stack, state), *_roof(state), _how_to_use(state, helps=helps), *_more_time(state)]
     return Content("\n").join(lines)
 
@@ -98,7 +98,7 @@ def _result(stack: StackRecord, state: SessionState) -> str:
         return f"{TOO_NOISY.capitalize()}: {format_interval(comparison)}"
     if comparison.verdict is Verdict.NO_DIFFERENCE:
         return f"No measurable difference: {format_interval(comparison)}, noise {format_noise(comparison.noise_floor)}"
-    figure = format_interval(comparison).partition(" ")[0]
+    figure = format_interval(comparison).partition(" (")[0]  # the interval stands behind the sentence
     word = "faster" if comparison.verdict is Verdict.FASTER else "the speed, slower"
     return f"{figure} {word}: {_before_and_after(stack, state)}"
 
