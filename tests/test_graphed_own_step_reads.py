@@ -9,6 +9,7 @@ import importlib
 import os
 import sys
 import types
+import weakref
 
 import numpy as np
 import pytest
@@ -67,7 +68,48 @@ class ByText:
         return getattr(self, f"factor_of_{end}")
 
 
-HOLDER, BY_TEXT = Holder(), ByText()
+class OfMeta(type):
+    rate = 1.0
+
+    @property
+    def factor(cls):
+        return cls.rate
+
+    def __getitem__(cls, _):
+        return OfMeta.rate
+
+
+class Configured(metaclass=OfMeta):
+    pass
+
+
+class Parent:
+    def factor(self):
+        return 1.0
+
+
+class Child(Parent):
+    def factor(self):
+        return super().factor()
+
+
+def set_method(value):
+    Parent.factor = lambda _: value
+
+
+def override(value):
+    if value != 1.0:
+        Heir.factor = lambda _: value
+    elif "factor" in vars(Heir):
+        del Heir.factor
+
+
+class Heir(Parent):
+    pass
+
+
+HOLDER, BY_TEXT, CHILD, HEIR = Holder(), ByText(), Child(), Heir()
+VIEW, CHAIN, WEAKLY = types.MappingProxyType(TABLE), collections.ChainMap({}, {"factor": 1.0}), weakref.ref(HOLDER)
 
 
 def with_default(values={"factor": 1.0}):  # noqa: B006 - a default that is changed
@@ -135,6 +177,13 @@ READINGS = {
     "cached": (lambda: cached().factor, lambda value: setattr(OPTIONS, "factor", value)),
     "partial": (partial, lambda value: partial.keywords["factor"].update(value=value)),
     "import in a function": (imported_inside, lambda value: setattr(OTHERS, "FACTOR", value)),
+    "property of a metaclass": (lambda: Configured.factor, lambda value: setattr(OfMeta, "rate", value)),
+    "operator of a metaclass": (lambda: Configured[0], lambda value: setattr(OfMeta, "rate", value)),
+    "method of a parent": (CHILD.factor, set_method),
+    "method that a class takes over": (lambda: HEIR.factor() * VIEW["factor"][0], override),
+    "view of a dictionary": (lambda: VIEW["factor"][0], lambda value: TABLE["factor"].__setitem__(0, value)),
+    "chained dictionaries": (lambda: CHAIN["factor"], lambda value: CHAIN.__setitem__("factor", value)),
+    "weak reference": (lambda: WEAKLY().of_object, lambda value: setattr(HOLDER, "of_object", value)),
     "module": (lambda: OTHERS.FACTOR, lambda value: setattr(OTHERS, "FACTOR", value)),
 }
 

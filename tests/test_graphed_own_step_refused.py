@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import operator
 import random
 import types
 
@@ -199,10 +200,10 @@ def test_a_tensor_that_no_variable_leads_to_is_refused():
         hidden = [torch.ones(8)]
         lookup = {"get": hidden.__iter__().__next__}
         offset = lookup["get"]()
-        holder = types.MappingProxyType({"offset": offset})
+        shifted = operator.methodcaller("add", offset)
 
         def step(batch):
-            return model(batch + holder["offset"]).square().mean()
+            return model(shifted(batch)).square().mean()
 
         return Loop(step, [model], [], queue)
 

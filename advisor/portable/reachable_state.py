@@ -7,9 +7,11 @@ only those attributes count that the code names.
 
 import builtins
 import collections
+import collections.abc
 import dis
 import enum
 import functools
+import gc
 import itertools
 import operator
 import os
@@ -17,6 +19,7 @@ import random
 import sys
 import types
 import typing
+import weakref
 from contextvars import ContextVar
 from itertools import chain
 
@@ -77,6 +80,7 @@ class ReachableState:
         self._dicts: list[dict[typing.Any, typing.Any]] = []
         self._sequences: list[typing.Any] = []
         self._namespaces: list[typing.Any] = []  # of which single attributes are looked at
+        self._spaces_of_classes: list[typing.Mapping[str, typing.Any]] = []
         self._arrays: list[typing.Any] = []
         self.seen: dict[int, typing.Any] = {}
         self._classes: set[tuple[int, bool]] = set()
@@ -134,7 +138,8 @@ class ReachableState:
         self._contents = [array.tobytes() for array in self._arrays]
 
     def _read_sizes(self) -> list[int]:
-        return [*map(dict.__len__, self._dicts), *map(len, self._sequences), *map(len, self._namespaces)]
+        others = chain(self._sequences, self._namespaces, self._spaces_of_classes)
+        return [*map(dict.__len__, self._dicts), *map(len, others)]
 
     def _read_values(self) -> typing.Iterator[typing.Any]:
         filled = self._filled
@@ -205,6 +210,10 @@ class ReachableState:
             self.device_generators.append(thing)
         elif is_generator(thing):
             self._generators.append(thing)
+        elif isinstance(thing, weakref.ReferenceType):
+            self._waiting.append((label, thing()))
+        elif isinstance(thing, collections.abc.Mapping) and is_known(kind):  # as a view of a dictionary
+            self._waiting += [(label, part) for part in gc.get_referents(thing) if not isinstance(part, type)]
         elif owned or isinstance(thing, NAMESPACES) or not is_known(kind):
             self._sort(thing)
             own = getattr(thing, "__dict__", {})
@@ -244,20 +253,29 @@ class ReachableState:
     def _look_at_class(self, kind: type, *, makes: bool = False) -> None:
         """Look at class attributes and methods that code names, and at the methods that Python calls itself.
 
-        ``makes``: the code may make objects of the class.
+        ``makes``: the code may make objects of the class. The class itself may be an object of one of the user's own.
         """
+        if not is_of_package(type(kind)):
+            self._look_at_class(type(kind))
         for base in kind.__mro__:
             if is_of_package(base) or (id(base), makes) in self._classes:
                 continue
             self._classes.add((id(base), makes))
+            self._spaces_of_classes.append(vars(base))
             for name, member in list(vars(base).items()):
                 function = function_behind(member)
                 if isinstance(function, types.FunctionType):
-                    look = functools.partial(self._waiting.append, (f"{base.__name__}.{name}", function))
+                    look = functools.partial(self._look_at_method, base, name, function)
                     implied = name in MAKING if makes else name.startswith("__") and name not in MAKING
                     look() if implied else self._unnamed.append((name, look))
                 elif not name.startswith("__"):
                     self._look_at_some(base.__name__, base, [name])
+
+    def _look_at_method(self, base: type, name: str, function: types.FunctionType) -> None:
+        """Look at a function in a class, and note its place, where another may come."""
+        label = f"{base.__name__}.{name}"
+        self._note_single(label, base, name)
+        self._waiting.append((label, function))
 
     def _look_at_call(self, label: str, call: typing.Any) -> None:
         if isinstance(call, functools.partial):
@@ -362,13 +380,15 @@ def names_by_text(code: types.CodeType) -> set[str]:
 
 
 def fact_of(value: typing.Any) -> typing.Any:
-    """The key by which a value is compared: itself, the class and size of a container, or the object's identity."""
+    """The key by which a value is compared: itself, a container's class and size, a function's code, or an identity."""
     if is_plain(value):
         return type(value), value
     if isinstance(value, (dict, tuple, frozenset, *SEQUENCES)):
         return type(value), len(value)
     if isinstance(value, types.MethodType):
         return id(value.__self__), id(value.__func__)
+    if isinstance(value, types.FunctionType) and not is_in_package(value.__code__.co_filename):
+        return id(value.__code__), fact_of(value.__defaults__), fact_of(value.__kwdefaults__)  # its closure has places
     if hasattr(type(value), "__array_interface__") and value.nbytes <= MOST_ARRAY_BYTES:
         return value.shape, value.tobytes()
     return id(value)
