@@ -33,7 +33,6 @@ from advisor.tui.main_screen import MainScreen
 from advisor.tui.messages import Decided, EventsWaiting, ExportSaved, RetryWanted, UndoWanted
 from advisor.tui.result import AppResult, Then, bug_of, result_of, result_of_recorded
 from advisor.tui.steering import GpusQuestion, Steering
-from advisor.tui.theme import BREAKPOINTS, use_themes
 from advisor.tui.toasts import MOST_TOASTS, Toast, ToastingApp, toast_for
 from advisor.tui.views import view_info
 from advisor.tui.views.base import DecidingView, View
@@ -63,11 +62,8 @@ class AdvisorApp(ToastingApp):
     ``session_id`` names the journal for the closing words. A ``recorded`` session is only shown, nothing is measured.
     """
 
-    CSS_PATH = "app.tcss"
-    TITLE = "perf-advisor"
     COMMANDS = App.COMMANDS | {_things_provider}
     BINDINGS: ClassVar[list[BindingType]] = list(APP_KEYS)
-    HORIZONTAL_BREAKPOINTS = BREAKPOINTS
     VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012
 
     def __init__(
@@ -99,7 +95,6 @@ class AdvisorApp(ToastingApp):
         self.gpus_question = GpusQuestion(self)
         self._stopping = False
         self._then: Then | None = None
-        use_themes(self)
 
     # --- the session's side: any thread ----------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from rich.text import Text
 from textual import on, work
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
@@ -19,7 +19,7 @@ from advisor.experiment.state import SessionState
 from advisor.report.comparison import Changes, Measured, compare, summary
 from advisor.report.verdict import result_line
 from advisor.tui.text import DIM, shortened
-from advisor.tui.theme import BREAKPOINTS, use_themes
+from advisor.tui.theme import ThemedApp
 
 _NONE = "There is no recorded session yet: `perf-advisor demo` makes one."
 _NO_OTHER = "There is no other recorded session."
@@ -191,13 +191,8 @@ def _kind(kind: Changes, width: int) -> Content:
     return Content("\n").join(lines)
 
 
-class SessionPicker(App[str]):
+class SessionPicker(ThemedApp[str]):
     """The list alone, for a command line that names no session."""
 
-    CSS_PATH = "app.tcss"
-    TITLE = "perf-advisor"
-    HORIZONTAL_BREAKPOINTS = BREAKPOINTS
-
     def on_mount(self) -> None:
-        use_themes(self)
         self.push_screen(SessionsScreen("Open a session"), self.exit)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
-from textual.app import App
+from textual.app import App, ReturnType
 from textual.theme import Theme
 
 ADVISOR_THEME = Theme(
@@ -89,12 +88,27 @@ BREAKPOINTS = [(0, "-narrow"), (100, "-broad")]
 THEMES = (ADVISOR_THEME, ADVISOR_LIGHT_THEME, ADVISOR_SIXTEEN_THEME)
 
 
-def use_themes(app: App[Any]) -> None:
-    """Begin with the theme that TEXTUAL_THEME names, or with ours for as many colours as the terminal has."""
-    for theme in THEMES:
-        app.register_theme(theme)
-    ours = ADVISOR_SIXTEEN_THEME if app.console.color_system == "standard" else ADVISOR_THEME
-    app.theme = ours.name  # first: Textual has begun with the name that was asked for, before there was such a theme
-    asked = os.environ.get("TEXTUAL_THEME", "")
-    if asked in app.available_themes:
-        app.theme = asked
+class ThemedApp(App[ReturnType]):
+    """An app in the theme that TEXTUAL_THEME names, or in ours for as many colours as the terminal has."""
+
+    CSS_PATH = "app.tcss"
+    TITLE = "perf-advisor"
+    HORIZONTAL_BREAKPOINTS = BREAKPOINTS
+
+    def __init__(self) -> None:
+        super().__init__()
+        for theme in THEMES:
+            self.register_theme(theme)
+        ours = ADVISOR_SIXTEEN_THEME if self.console.color_system == "standard" else ADVISOR_THEME
+        self.theme = ours.name  # first: Textual has begun with the asked name, before there was such a theme
+        asked = os.environ.get("TEXTUAL_THEME", "")
+        if asked in self.available_themes:
+            self.theme = asked
+        self.stylesheet.set_variables(self.get_css_variables())
+        self._styled = self.theme
+
+    def refresh_css(self, animate: bool = True) -> None:
+        """Read all styles again for another theme; Textual also asks for it at the start, and has read them then."""
+        if self.theme != self._styled:
+            self._styled = self.theme
+            super().refresh_css(animate)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from textual import on
-from textual.app import App
 from textual.notifications import Notify, SeverityLevel
 
 from advisor.experiment import events
@@ -17,6 +16,7 @@ from advisor.report.conclusions import stack_helps
 from advisor.report.figures import IN_TURN, noise_words, verified_words
 from advisor.tui.result import AppResult
 from advisor.tui.text import trial_name
+from advisor.tui.theme import ThemedApp
 
 # Toasts on screen at a time: Textual leaves parts of those that do not fit on it. A count.
 MOST_TOASTS = 3
@@ -101,7 +101,7 @@ def _said_toast(said: events.Said, before: SessionState) -> Toast | None:
     return Toast("", told, level, 8.0)
 
 
-class ToastingApp(App[AppResult]):
+class ToastingApp(ThemedApp[AppResult]):
     """An app in which the oldest toasts make room for a newer one."""
 
     @on(Notify)
