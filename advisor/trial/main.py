@@ -89,8 +89,8 @@ from advisor.trial.timed_loop import components_of, resident_data, schedules_tha
 from advisor.trial.verify import packaged_result, verified_result
 
 _PHASES_LIMIT_S = 0.6
-# A warm-up step, two that are timed, and a profile of six; then trials of as many steps each, ten or so.
-_FEWEST_BASELINE_STEPS = 9
+# A warm-up step or two, two that are timed, and one whose loss is compared; then trials of as many each, ten or so.
+_FEWEST_BASELINE_STEPS = 5
 _BUDGET_PER_BASELINE = 8
 # Longest block when two trials alternate, and longest run thrown away before it, as a multiple of the usual block:
 # blocks may have to be longer to hold whole epochs. Unitless.

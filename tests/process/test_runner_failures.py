@@ -28,7 +28,7 @@ def test_a_target_that_cannot_be_loaded(trial):
     failure = next(message for message in messages if isinstance(message, TargetFailure))
     assert failure.message == "target.py ended without a training loop: no model was called."
     assert failure.hint.startswith(
-        "Name the function that makes your model, as in target.py:build; or `perf-advisor init target.py`"
+        "Give it the arguments that make it train, after --; or name the function that makes your model, as in "
     )
     assert (result.outcome, result.reason, result.hint) == (Outcome.FAILED, failure.message, failure.hint)
 
@@ -44,12 +44,12 @@ def test_a_first_step_that_fails_is_the_targets(trial):
 
 @pytest.mark.timed
 def test_steps_that_are_too_long_for_the_budget_are_refused_before_the_time_out(trial):
-    slow = TINY_TARGET.replace("return 1.0 * x", "import time; time.sleep(0.8); return 1.0 * x")
+    slow = TINY_TARGET.replace("return 1.0 * x", "import time; time.sleep(1.0); return 1.0 * x")
     started = time.monotonic()
-    result, messages = trial(slow, kind=TrialKind.BASELINE, timeout_s=9.0)
-    assert time.monotonic() - started < 9.0
+    result, messages = trial(slow, kind=TrialKind.BASELINE, timeout_s=10.0)
+    assert time.monotonic() - started < 10.0
     assert (result.outcome, result.blocks) == (Outcome.TIMED_OUT, ())
-    assert re.search(r"one step takes about 1 s: measuring the baseline alone needs 1\d s", result.reason)
+    assert re.search(r"one step takes about 1 s: measuring the baseline alone needs", result.reason)
     assert "--budget" in result.hint
     assert any(isinstance(message, TargetFailure) for message in messages)
 
@@ -148,6 +148,12 @@ def build():
 """
 
 
+def test_a_baseline_of_few_long_steps_is_measured(trial):
+    result, _ = trial(SLOW.format(seconds=2, size=8), timeout_s=24.0, kind=TrialKind.BASELINE)
+    assert result.measured
+    assert result.blocks
+
+
 @pytest.mark.parametrize(("size", "told"), [(8, "shorter steps with --batch-size 4; or"), (1, "--budget, or fix")])
 def test_steps_that_the_time_does_not_hold_are_told_a_smaller_batch(trial, size, told):
     result, _ = trial(SLOW.format(seconds=60, size=size), timeout_s=8.0, kind=TrialKind.BASELINE)
@@ -157,7 +163,7 @@ def test_steps_that_the_time_does_not_hold_are_told_a_smaller_batch(trial, size,
 
 @pytest.mark.parametrize(("size", "told"), [(8, "--batch-size 4."), (1, "less work in it.")])
 def test_steps_too_long_for_a_baseline_are_told_what_makes_them_shorter(trial, size, told):
-    result, _ = trial(SLOW.format(seconds=4, size=size), timeout_s=30.0, kind=TrialKind.BASELINE)
+    result, _ = trial(SLOW.format(seconds=4, size=size), timeout_s=22.0, kind=TrialKind.BASELINE)
     assert result.outcome is Outcome.TIMED_OUT
     assert "one step takes about 4 s" in result.reason
     assert result.hint.endswith(f"or a shorter step with {told}")
@@ -179,7 +185,7 @@ def build():
 
     return advisor.Workload(step=step, models=[model], data=range(8))
 """
-    result, _ = trial(source, timeout_s=30.0, kind=TrialKind.BASELINE)
+    result, _ = trial(source, timeout_s=22.0, kind=TrialKind.BASELINE)
     assert "one step takes about 4 s" in result.reason
     assert result.hint.endswith("or a shorter step with less work in it.")
 
