@@ -54,6 +54,12 @@ def loop_of(transformers, kind, options, mode=None):
                         "vision_config": {**PIX2STRUCT, "num_hidden_layers": 1, "num_attention_heads": 2,
                                           "patch_size": 4, "patch_embed_hidden_size": 48}},
          {"flattened_patches": (2, 512, 50)}),
+        ("Idefics", {**SMALL_TEXT, "vision_config": {"embed_dim": 16, "image_size": 28, **SMALL}},
+         {"pixel_values": (2, 1, 3, 28, 28), "image_attention_mask": (2, 34, 1)}),
+        ("InstructBlip", {"text_config": {"model_type": "opt", **SMALL_TEXT, "ffn_dim": 16, "word_embed_proj_dim": 16},
+                          "vision_config": {**SMALL, "image_size": 28}, "num_query_tokens": 2,
+                          "qformer_config": {**SMALL, "vocab_size": 1000, "encoder_hidden_size": 16}},
+         {"qformer_input_ids": (2, 34)}),
         ("Bros", {**SMALL_TEXT, "hidden_size": 64, "num_labels": 3}, {"input_ids": (2, 34), "bbox": (2, 34, 4)}),
         ("Xmod", {**SMALL_TEXT, "languages": ["en", "de"]}, {"input_ids": (2, 32), "lang_ids": (2,)}),
         ("Reformer", {"attn_layers": ["local"], "axial_pos_shape": [4, 16], "axial_pos_embds_dim": [8, 8],
@@ -111,6 +117,14 @@ def test_a_decoder_takes_the_tokens_of_each_codebook_in_a_row(transformers):
     config = transformers.CONFIG_MAPPING["musicgen_decoder"](**options)
     loop = normalise(config, TargetSpec("hf:musicgen_decoder", "/", device="cpu", batch_size=2))
     assert loop.data["input_ids"].shape == (2 * 3, 34)
+    one_step(loop)
+
+
+def test_the_vectors_of_a_sound_may_have_their_channels_first(transformers):
+    heads = {"head_dim": 8, "num_key_value_heads": 2}
+    config = transformers.CONFIG_MAPPING["mimi_decoder"](**SMALL, **heads, num_filters=2, upsample_groups=16)
+    loop = normalise(config, TargetSpec("hf:mimi_decoder", "/", device="cpu", batch_size=2))
+    assert loop.data["latents"].shape == (2, 16, 16)
     one_step(loop)
 
 
@@ -282,6 +296,15 @@ def test_a_configuration_that_is_a_part_of_itself():
     config.encoder = config
     assert hf_batches._said_by(config, "hidden_size") == 16
     assert hf_batches._said_by(config, "image_size") is None
+
+
+def test_what_a_default_configuration_leaves_open_has_the_usual_sizes_or_is_named(transformers):
+    config = huggingface._completed(transformers.NemotronConfig())
+    assert config.num_key_value_heads == config.num_attention_heads
+    assert config.head_dim == config.hidden_size // config.num_attention_heads
+    error = failure("hf:lfm2_moe")
+    assert "cannot be made of this configuration" in error.message
+    assert "(layer_types)" in error.hint
 
 
 def test_a_class_that_needs_a_package_says_which():

@@ -267,7 +267,8 @@ class _ModelInputs:
             ways = [together]
         else:
             mono = with_a_channel(makers[main]) if main == "input_values" else None
-            ways = [makers[main], *filter(None, (together, mono))]
+            several = changed(together, one_each) if together and "image_attention_mask" in self.accepted else None
+            ways = [makers[main], *filter(None, (together, mono, several))]
         if "input_features" in makers:
             ways += [bins_first(make) for make in ways]
         if main == "input_features":

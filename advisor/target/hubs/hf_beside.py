@@ -15,6 +15,7 @@ from advisor.target.hubs.hf_images import About, grid_of
 from advisor.target.sizing import output_of
 
 _BINS = 128  # of a spectrogram, where the usual 80 do not fit
+_TOKENS = 1000  # that each vocabulary has
 
 Make = Callable[[int], dict[str, Any]]
 #: Inputs that are read inside a text, each with the model's method that makes vectors of it, and its token's name.
@@ -73,6 +74,19 @@ def _boxes_of_words(name: str, batch: dict[str, Any]) -> dict[str, Any]:
     return {name: torch.tensor([0.25, 0.25, 0.75, 0.5]).expand(*batch["input_ids"].shape, 4).clone()}
 
 
+def _mask_of_images(name: str, batch: dict[str, Any]) -> dict[str, Any]:
+    """A mask by which each token of a text sees all images beside it, of which there may be several."""
+    images = batch.get("pixel_values")
+    if images is None or images.dim() != 5 or "input_ids" not in batch:
+        return {}
+    return {name: torch.ones(*batch["input_ids"].shape, images.shape[1], dtype=torch.long)}
+
+
+def _instructions(name: str, batch: dict[str, Any]) -> dict[str, Any]:
+    """The text again, in the tokens of another part, of which any has this many."""
+    return {name: batch["input_ids"].remainder(_TOKENS)} if "input_ids" in batch else {}
+
+
 def _languages(name: str, batch: dict[str, Any]) -> dict[str, Any]:
     """The first language for each text."""
     return {name: torch.zeros(len(batch["input_ids"]), dtype=torch.long)} if "input_ids" in batch else {}
@@ -86,6 +100,8 @@ BESIDE: dict[str, Callable[[str, dict[str, Any]], dict[str, Any]]] = {
     "pixel_mask": _mask,
     "bbox": _boxes_of_words,
     "lang_ids": _languages,
+    "image_attention_mask": _mask_of_images,
+    "qformer_input_ids": _instructions,
 }
 
 

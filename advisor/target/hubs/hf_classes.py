@@ -36,6 +36,8 @@ _TASKS = {
     "TIME_SERIES_PREDICTION": "future",
     "PRETRAINING": "",
 }
+# Parts of parts of a configuration that are looked at. A count.
+_DEPTH = 2
 
 
 def class_for(transformers: Any, config: Any) -> Any:
@@ -108,12 +110,15 @@ def text_of(config: Any) -> Any:
         return config.get_text_config(encoder=True)
 
 
-def parts_of(config: Any) -> dict[str, Any]:
-    """A configuration, by the empty name, and those that are parts of it or of its parts, as ``text_config``."""
+def parts_of(config: Any, depth: int = _DEPTH) -> dict[str, Any]:
+    """A configuration, by the empty name, and those that are parts of it or of its parts, as ``text_config``.
+
+    ``depth``: of parts in parts, since a configuration may have itself as a part.
+    """
     found = {"": config}
-    for name, part in vars(config).items():
+    for name, part in vars(config).items() if depth else ():
         if hasattr(part, "model_type"):
-            found |= {f"{name}.{inside}".rstrip("."): one for inside, one in parts_of(part).items()}
+            found |= {f"{name}.{inside}".rstrip("."): one for inside, one in parts_of(part, depth - 1).items()}
     return found
 
 

@@ -19,6 +19,7 @@ _SOUND_LENGTH = 16000  # samples: one second at the usual rate
 STATES = {
     "hidden_states": ("hidden_size", "d_model"),
     "inputs_embeds": ("hidden_size", "d_model"),
+    "latents": ("hidden_size",),
     "spectrogram": ("model_in_dim", "num_mel_bins"),
 }
 _USUAL_STEPS = 512  # of a model that takes a series of any length
@@ -35,7 +36,8 @@ def states(name: str, about: About, size: int) -> dict[str, Any]:
 def other_states(name: str, about: About) -> Iterator[Callable[[int], dict[str, Any]]]:
     """Makers of what a first part takes under the same name: vectors of another width, an image or a sound."""
     width = about.get("input_dim", "in_channels", "num_channels", default=_USUAL_WIDTH)
-    for shape in ((_POSITIONS, width), (3, USUAL_SIDE, USUAL_SIDE), (1, _SOUND_LENGTH)):
+    own = about.get(*STATES[name], default=_USUAL_WIDTH)
+    for shape in ((_POSITIONS, width), (own, _POSITIONS), (3, USUAL_SIDE, USUAL_SIDE), (1, _SOUND_LENGTH)):
         yield partial(_of_shape, name, shape)
 
 

@@ -91,11 +91,13 @@ def _whole_or_part(model: Any, notes: list[str]) -> Adapted:
     if has_forward(type(model)):
         return Adapted(model=model, notes=notes)
     parts = [part for part in model.modules() if hasattr(part, "main_input_name") and _can_be_called(part)]
-    part = max(parts, key=lambda part: sum(p.numel() for p in part.parameters()), default=model)
-    told = (
-        f"{type(model).__name__} has no forward pass of its own: its largest part, {type(part).__name__}, is measured"
-    )
-    return Adapted(model=part, notes=[*notes, told] if part is not model else notes)
+    told = f"{type(model).__name__} has no forward pass of its own"
+    if not parts:
+        raise TargetError(
+            f"{told}, and neither has a part of it.", "Measure what you call of it by a step of your own."
+        )
+    part = max(parts, key=lambda part: sum(p.numel() for p in part.parameters()))
+    return Adapted(model=part, notes=[*notes, f"{told}: its largest part, {type(part).__name__}, is measured"])
 
 
 def _can_be_called(model: Any) -> bool:
@@ -130,7 +132,7 @@ def _config(transformers: Any, name: str, spec: TargetSpec) -> tuple[Any, list[s
             f"Type `hf download {name}` first (a gated model needs `hf auth login`), or name an architecture"
             f"{f', such as hf:{near[0]}' if near else ', such as hf:bert'}.",
         )
-    config = _with_usual_vocabulary(_default(transformers, kind))
+    config = _completed(_default(transformers, kind))
     note = (
         f"{name} is not on this machine: the default configuration of {kind} stands in for it "
         f"(`hf download {name}` fetches it)"
@@ -149,7 +151,7 @@ def _default(transformers: Any, kind: str) -> Any:
     """The default configuration of an architecture. Raises TargetError for one that is made of others' only."""
     try:
         return transformers.CONFIG_MAPPING[kind]()
-    except _INCOMPLETE as error:
+    except Exception as error:  # whatever a configuration checks
         raise TargetError(
             f"{kind} has no default configuration: {' '.join(str(error).split())[:160]}",
             "Give a folder with its config.json, as in hf:./FOLDER; `hf download NAME` fetches one.",
@@ -175,7 +177,7 @@ def _with_options(config: Any, options: dict[str, Any], name: str) -> Any:
     own = {key: value for key, value in options.items() if hasattr(config, key)}
     if own and not config.name_or_path:
         with _checked(own, name):
-            config = _with_usual_vocabulary(type(config)(**own))
+            config = _completed(type(config)(**own))
     parts = parts_of(config)
     for key, value in options.items():
         prefix, _, option = key.rpartition(".")
@@ -205,13 +207,18 @@ def _checked(options: dict[str, Any], name: str) -> Iterator[None]:
         ) from error
 
 
-def _with_usual_vocabulary(config: Any) -> Any:
-    """A default configuration with a vocabulary where only a checkpoint says it, and which token is for padding."""
+def _completed(config: Any) -> Any:
+    """A default configuration with what only a checkpoint says: a vocabulary, padding, the usual sizes of its heads."""
     text = text_of(config)
     if getattr(text, "vocab_size", 0) is None:
         text.vocab_size = _USUAL_VOCABULARY
         if text.pad_token_id is None:
             text.pad_token_id = 0
+    heads, width = getattr(text, "num_attention_heads", None), getattr(text, "hidden_size", None)
+    if isinstance(heads, int) and isinstance(width, int):
+        usual = {"num_key_value_heads": heads, "head_dim": width // heads}
+        for name in (name for name in usual if getattr(text, name, 0) is None):
+            setattr(text, name, usual[name])
     return config
 
 
@@ -241,9 +248,19 @@ def _random_weights(transformers: Any, config: Any, spec: TargetSpec) -> nn.Modu
 
 
 def _lacking(told: str, config: Any) -> str:
-    """An option that a complaint names and the configuration leaves open; any option as an example where none is."""
-    named = (word for word in re.findall(r"[a-z]\w+", told) if getattr(config, word, "") is None)
-    return f"{next(named, 'num_hidden_layers')}=2"
+    """What a configuration leaves open, as a part of a hint: the option that a complaint names, else all of them."""
+    import transformers
+
+    usual = transformers.PretrainedConfig()
+    left = [
+        name
+        for name, value in vars(text_of(config)).items()
+        if value is None and not hasattr(usual, name) and not name.endswith("_token_id")
+    ]
+    named = next((name for name in left if name in told), "")
+    if named or not left:
+        return f"what it lacks behind --, as in `-- {named or 'num_hidden_layers'}=2`"
+    return f"what it lacks behind -- ({', '.join(left[:6])})"
 
 
 def _of_config(kind: Any, config: Any) -> nn.Module:
@@ -252,7 +269,7 @@ def _of_config(kind: Any, config: Any) -> nn.Module:
     except _INCOMPLETE as error:  # a default configuration may lack what each checkpoint says
         raise TargetError(
             f"{kind.__name__} cannot be made of this configuration: {' '.join(str(error).split())[:160]}",
-            f"Give what it lacks behind --, as in `-- {_lacking(str(error), config)}`, or a folder with a config.json.",
+            f"Give {_lacking(str(error), config)}, or a folder with a config.json.",
         ) from error
     except ImportError as error:
         package = next(iter(re.findall(r"requires the ([\w-]+) library", str(error))), error.name)
