@@ -240,7 +240,9 @@ def test_what_disturbed_the_baseline_and_the_stack_is_a_warning(detailed, catalo
         detailed.baseline, result=replace(detailed.baseline.result, disturbed="another process came")
     )
     detailed.stack = replace(detailed.stack, result=replace(detailed.stack.result, disturbed="the clock fell"))
+    detailed.stack = replace(detailed.stack, settings={**detailed.stack.settings, "cpu.threads": 1})
     warnings = body_of(markdown_report(detailed, sample_request(), catalog), "Read this first")
+    assert "cpu.threads: 1 gains less on a quiet machine" in warnings
     assert "The baseline is unreliable: another process came." in warnings
     assert "The settings together are unreliable: the clock fell." in warnings
 

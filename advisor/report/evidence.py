@@ -39,6 +39,7 @@ from advisor.records import (
     Profile,
     StackRecord,
     Verdict,
+    text_of,
 )
 from advisor.report.conclusions import RoofShare, roof_shares, sweep_of, tried
 from advisor.report.document import Block, Bullets, Code, Inline, Listing, Paragraph, Section, Share, Table
@@ -57,6 +58,7 @@ from advisor.report.figures import (
 )
 
 _OPERATORS_SHOWN = 10
+_THREADS = "cpu.threads"
 # Smallest error of an unsynchronised clock that a summary mentions.
 _CLOCK_TOLERANCE = 0.1
 # Difference between a speed-up and the quotient of the step times from which a reader wonders about it. Unitless.
@@ -87,6 +89,11 @@ def caveats(state: SessionState) -> Iterator[str]:
 def _stack_caveats(stack: StackRecord, baseline: BaselineRecord | None) -> Iterator[str]:
     if stack.result.disturbed:
         yield f"The settings together are unreliable: {stack.result.disturbed}."
+    if _THREADS in stack.settings and baseline is not None and baseline.result.disturbed:
+        yield (
+            f"{_THREADS}: {text_of(stack.settings[_THREADS])} gains less on a quiet machine: beside other programs "
+            "every operator waits for the thread that has no core."
+        )
     judged = stack.comparison
     if judged is None or baseline is None or judged.verdict is not Verdict.FASTER:
         return
