@@ -7,11 +7,13 @@ there.
 
 import builtins
 import functools
+import gc
 import io
 import os
 import threading
 import types
 import typing
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
 
@@ -30,6 +32,7 @@ from advisor.portable.read_code import (
     names_in,
     names_of_globals,
     names_read,
+    places_of_methods,
 )
 
 # Functions, containers and objects inside one another that are looked into, and things in each of them. Counts: more
@@ -110,8 +113,7 @@ class Finder:
                     self.look_at(vars(module), name, value, read)
             if not of_torch:
                 self.look_at_class(kind, read, DEEPEST_READ)
-                for function in methods_called(kind, "forward"):
-                    self.look_at_function(function)
+                self.look_at_methods(kind, "forward", DEEPEST_READ)
 
     def look_at_object(self, owner: typing.Any, method: str, depth: int) -> None:
         """Look at what a method reads in its object."""
@@ -122,6 +124,13 @@ class Finder:
         self.add_hidden(kind, own, read)
         self.look_at_names(own, own.keys() - OF_TORCH, read, depth)
         self.look_at_class(kind, read, depth)
+        self.look_at_methods(kind, method, depth)
+
+    def look_at_methods(self, kind: type, method: str, depth: int) -> None:
+        """Look at a method and those that it calls, and note where another may take their place."""
+        for base, name in places_of_methods(kind, method):
+            if not is_of_package(base):
+                self.add(base, name)
         for function in methods_called(kind, method):
             self.look_at_function(function, depth)
 
@@ -243,12 +252,18 @@ class Finder:
         if isinstance(value, tuple):
             self.look_at_each(value[:MOST_LOOKED_INTO], read, depth)
             return
+        if isinstance(value, (types.MappingProxyType, weakref.ReferenceType)):
+            inside = gc.get_referents(value)[:1] if isinstance(value, types.MappingProxyType) else [value()]
+            self.look_at_each(tuple(inside), read, depth)
+            return
         if isinstance(value, type):
+            if not is_of_package(type(value)):  # its operators and properties read what the class holds
+                self.look_inside(type(value), read, depth)
+                read = with_methods(type(value), read)
             self.look_at_class(value, with_methods(value, read), depth)
             called = vars(value) if issubclass(value, torch.autograd.Function) else (read or ())
-            for name in (*called, *operators_of(value)):
-                for function in () if is_of_package(value) else methods_called(value, name):
-                    self.look_at_function(function, depth)
+            for name in () if is_of_package(value) else (*called, *operators_of(value)):
+                self.look_at_methods(value, name, depth)
             return
         own = namespace_of(value)
         self.spaces[id(own)] = own
@@ -276,6 +291,8 @@ class Finder:
 
 def found_in(*calls: typing.Any) -> Finder:
     """Look at what these models, functions and other objects read when they are called."""
+    for kept in (places_of_methods, names_read, operators_of):
+        kept.cache_clear()  # a class may have got other methods
     finder = Finder()
     while True:
         for call in calls:

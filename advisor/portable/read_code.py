@@ -85,20 +85,26 @@ def names_read(kind: typing.Any, method: str) -> frozenset[str]:
     return frozenset(name for code in codes for name in names_in(code))
 
 
-@functools.cache
 def methods_called(kind: typing.Any, method: str) -> tuple[types.FunctionType, ...]:
     """A method of a class and the class's other methods that it may call, properties too."""
-    found: dict[types.FunctionType, None] = {}
+    members = (function_behind(vars(base).get(name)) for base, name in places_of_methods(kind, method))
+    return tuple(dict.fromkeys(one for one in members if isinstance(one, types.FunctionType)))
+
+
+@functools.cache
+def places_of_methods(kind: typing.Any, method: str) -> tuple[tuple[type, str], ...]:
+    """The classes and names where a method of a class stands and those that it may call, or others that hide them."""
+    found: dict[tuple[type, str], None] = {}
     seen: set[str] = set()
     names = {method, "__call__"}
     while names:
         name = names.pop()
         seen.add(name)
-        found_in = [vars(base)[name] for base in kind.__mro__ if name in vars(base) and base is not torch.nn.Module]
-        for function in map(function_behind, found_in):
-            if isinstance(function, types.FunctionType):
-                found[function] = None
-                names |= {name for code in codes_of(function.__code__) for name in names_in(code)} - seen
+        bases = [base for base in kind.__mro__ if base is not torch.nn.Module]
+        functions = [function_behind(vars(base).get(name)) for base in bases]
+        codes = [code for one in functions if isinstance(one, types.FunctionType) for code in codes_of(one.__code__)]
+        found |= dict.fromkeys((base, name) for base in bases) if codes else {}
+        names |= {name for code in codes for name in names_in(code)} - seen
     return tuple(found)
 
 
