@@ -51,6 +51,14 @@ def test_a_model_of_generated_code_is_compiled():
         assert torch.equal(generated(inputs), model(inputs))
 
 
+def test_of_models_in_a_container_each_is_compiled():
+    """The container itself is never called."""
+    models = nn.ModuleDict({"a": nn.Linear(2, 2), "rest": nn.ModuleList([nn.Linear(2, 2)])})
+    compile_in_place(models, backend="eager")
+    assert models["a"]._compiled_call_impl is not None
+    assert models["rest"][0]._compiled_call_impl is not None
+
+
 @pytest.fixture
 def modes_called(monkeypatch):
     """The modes of the compiled calls that ran; a stand-in, for a CPU has no CUDA graphs."""

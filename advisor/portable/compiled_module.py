@@ -42,6 +42,10 @@ def compile_in_place(module: torch.nn.Module, *, is_block: bool = False, **optio
     if isinstance(module, torch.nn.parallel.DistributedDataParallel):
         compile_in_place(module.module, is_block=is_block, **options)  # its own forward starts the communication
         return
+    if isinstance(module, (torch.nn.ModuleList, torch.nn.ModuleDict)):  # the parts are called
+        for part in module.children():
+            compile_in_place(part, is_block=is_block, **options)
+        return
     compiled: typing.Any = torch.compile(frame_of(module), **options)
     call, plain = compiled, without_graphs(options)
     if plain != options:
