@@ -33,6 +33,7 @@ from advisor.tui.views.advice_text import (
     is_checked,
     list_entry,
     nothing_helped,
+    own_lines,
     signs_text,
     sweep_text,
     title_text,
@@ -208,7 +209,7 @@ class AdviceView(DecidingView):
         code = self._code_of(candidate)
         if not code:
             return Content.styled("The recipe is not in the catalogue of this session.", DIM)
-        return highlighted(code, "python")
+        return highlighted(own_lines(code), "python")
 
     def _code_of(self, candidate: Candidate) -> str:
         recipe = self.context.recipe(candidate.recipe)
