@@ -84,7 +84,7 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any]) -> Wo
         parameter_dtypes=tuple(sorted({str(p.dtype).removeprefix("torch.") for p in parameters})),
         families=_families(loop.model),
         batch_size=loop.batch_size,
-        batch_text=describe(target_batch),
+        batch_text=describe(target_batch) if [*tensors_of(target_batch)] else "made within the step",
         resizable_batch=_resizable(loop),
         resizing_problem="" if loop.loader is not None or loop.make_batch else resizing_problem(loop.data),
         data_kind=_data_kind(loop),

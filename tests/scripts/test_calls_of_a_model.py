@@ -255,3 +255,16 @@ def test_a_model_that_is_called_in_a_thread_is_told(script):
     assert failure.value.message == "train.py calls its model in a thread of its own, which is not watched."
     assert "train.py:build" in failure.value.hint
     assert isinstance(vars(__import__("__main__"))["seen"][0], torch.Tensor)
+
+
+def test_a_loop_that_makes_its_own_batches_says_so(script):
+    loop, _ = script("""
+        for step in range(100):
+            x = torch.ones(4, 1)
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    """)
+    facts = inspect_loop(loop, torch.device("cpu"), [next(iter(loop.data))])
+    assert facts.batch_text == "made within the step"
