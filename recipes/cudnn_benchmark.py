@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from advisor.recipe import CUDA, Components, Recipe, Stage, unless_computed
+from advisor.recipe import CUDA, Recipe, Stage, unless_computed
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 
 
@@ -52,11 +52,6 @@ class CudnnBenchmark(Recipe):
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         return unless_computed(facts, "conv1d", "conv2d", "conv3d", reason="the step computes no convolution") or [True]
-
-    def apply(self, workload: Components, value: Value) -> None:
-        import torch
-
-        torch.backends.cudnn.benchmark = bool(value)
 
     def code(self, value: Value) -> str:
         return f"torch.backends.cudnn.benchmark = {bool(value)}\n"

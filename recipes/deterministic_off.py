@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from advisor.recipe import Components, Recipe, Stage
+from advisor.recipe import Recipe, Stage
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 
 
@@ -54,12 +54,6 @@ class DeterministicOff(Recipe):
         if not facts.current(self.key, self.default):
             return Skip("determinism is off already")
         return [False]
-
-    def apply(self, workload: Components, value: Value) -> None:
-        import torch
-
-        torch.use_deterministic_algorithms(bool(value))
-        torch.backends.cudnn.deterministic = bool(value)
 
     def code(self, value: Value) -> str:
         return (

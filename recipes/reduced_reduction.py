@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from advisor.recipe import CUDA, Components, Recipe, Stage, unless_computed
+from advisor.recipe import CUDA, Recipe, Stage, unless_computed
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 
 _HALF = frozenset({"bfloat16", "float16"})
@@ -64,12 +64,6 @@ class ReducedReduction(Recipe):
         if not in_half and not may_be_in_half:
             return Skip("no product runs in bfloat16 or float16, or could run so on this GPU")
         return [False, True]
-
-    def apply(self, workload: Components, value: Value) -> None:
-        import torch
-
-        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = bool(value)
-        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = bool(value)
 
     def code(self, value: Value) -> str:
         return (

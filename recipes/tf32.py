@@ -36,7 +36,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from advisor.recipe import (
-    Components,
     Recipe,
     Stage,
     gain_from,
@@ -97,13 +96,6 @@ class Tf32(Recipe):
         # tests/gpu/RESULTS.md: 2.71x and 2.42x on transformers, 1.0x beside autocast and on small models. A product
         # alone on a CPU with AMX: 1.2x to 4.0x (PyTorch pull request 116015).
         return 1.05 if is_host_bound(facts) else 1.3
-
-    def apply(self, workload: Components, value: Value) -> None:
-        import torch
-
-        torch.set_float32_matmul_precision(str(value))
-        if value != "highest":
-            torch.backends.cudnn.allow_tf32 = True
 
     def code(self, value: Value) -> str:
         lines = [f'torch.set_float32_matmul_precision("{value}")']

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from advisor.recipe import CPU, Components, Recipe, Stage, WholeNumbers
+from advisor.recipe import CPU, Recipe, Stage, WholeNumbers
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 
 # Expected speed-up where other programs want all cores: threads that are not running keep the others waiting. Unitless;
@@ -68,12 +68,6 @@ class Threads(Recipe):
         if not values:
             return Skip(f"{workload.threads} threads on {usable} usable cores leave nothing else to try")
         return list(values)
-
-    def apply(self, workload: Components, value: Value) -> None:
-        import torch
-
-        if value:
-            torch.set_num_threads(int(value))
 
     def code(self, value: Value) -> str:
         return f"torch.set_num_threads({int(value)})\n" if value else "# PyTorch chooses the number of threads\n"

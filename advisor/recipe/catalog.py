@@ -309,11 +309,11 @@ def _check(recipe: Recipe, known: Mapping[str, Recipe]) -> None:
     for attribute in ("id", "title", "key", "default", "stage"):
         if not hasattr(recipe, attribute):
             raise ValueError(f"{type(recipe).__name__} has no {attribute}")
-    applies = recipe.calls or recipe.stage is Stage.ENVIRONMENT or recipe.plan_field in StepPlan.__dataclass_fields__
-    if type(recipe).apply is Recipe.apply and not applies:
-        raise ValueError(f"{type(recipe).__name__} has no apply, and its plan_field is no field of StepPlan")
     if not isinstance(recipe.stage, Stage):
         raise TypeError(f"the stage of {type(recipe).__name__} is {recipe.stage!r}, not a Stage")
+    applies = recipe.calls or recipe.stage <= Stage.GLOBAL or recipe.plan_field in StepPlan.__dataclass_fields__
+    if type(recipe).apply is Recipe.apply and not applies:
+        raise ValueError(f"{type(recipe).__name__} has no apply, and its plan_field is no field of StepPlan")
     if not _ID.fullmatch(recipe.id):
         raise ValueError(f"{recipe.id!r} is not an id: use lower-case letters, digits and underscores")
     if recipe.id in known:

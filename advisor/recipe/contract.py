@@ -131,7 +131,8 @@ class Recipe(ABC):
     ``codes``: the code of single values, where nothing but the value decides it.
     ``calls``: a call of a function of ``portable/`` that puts every other value into effect, such as
     ``padding.pad_outputs(model, value, optimizer)``. ``apply`` makes it unless the first argument is None, and ``code``
-    shows it behind the module's text; both need not be written then.
+    shows it behind the module's text; both need not be written then. A recipe of the stage ``GLOBAL`` need not write
+    ``apply``: its code is run.
     """
 
     id: ClassVar[str]
@@ -194,6 +195,8 @@ class Recipe(ABC):
             if given[names[0]] is not None:
                 with refusing():
                     called(*(given[name] for name in names))
+        elif self.stage is Stage.GLOBAL and not self.plan_field:
+            exec(self.code(value), {"torch": import_module("torch")})  # noqa: S102 - our own code
 
     def code(self, value: Value) -> str:
         """Python that does the same, in terms of ``model``, ``optimizer``, ``loader``, ``loss_fn`` and ``device``."""
