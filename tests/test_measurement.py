@@ -13,10 +13,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, Tens
 
 import advisor.trial.measurement.clock
 from advisor.errors import TargetError
+from advisor.portable.loaders import length_of
 from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
 from advisor.records import Block, Mode
-from advisor.runtime.loop import batches_in
 from advisor.runtime.step import make_step
 from advisor.trial.measurement.clock import (
     FEWEST_BLOCKS,
@@ -419,10 +419,10 @@ class Unsized(Sampler):
 
 def test_a_loader_may_not_know_how_many_batches_it_has():
     loader = DataLoader(TensorDataset(torch.arange(10)), sampler=Unsized(), num_workers=2)
-    assert batches_in(loader) is None
+    assert length_of(loader) is None
     assert Feed(loader).cycle(100) == 2
-    assert batches_in(DataLoader(Stream(5))) is None
-    assert batches_in(loader_of(10)) == Feed(loader_of(10, num_workers=2)).cycle(100)
+    assert length_of(DataLoader(Stream(5))) is None
+    assert length_of(loader_of(10)) == Feed(loader_of(10, num_workers=2)).cycle(100)
 
 
 def test_batches_that_workers_may_have_ready():

@@ -123,14 +123,6 @@ def is_loader(data: Any) -> bool:
     return isinstance(data, DataLoader | DeviceLoader)
 
 
-def batches_in(loader: Any) -> int | None:
-    """The number of batches of an epoch; None where the loader or its dataset does not know."""
-    try:
-        return len(loader)
-    except (TypeError, NotImplementedError):
-        return None
-
-
 def _move(plan: StepPlan) -> Callable[[Any], Any]:
     """Moves a batch and then runs the transforms that were left for the device."""
     move = mover_of(replace(plan, non_blocking=plan.non_blocking or plan.device_prefetch))

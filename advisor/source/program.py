@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 Branch = tuple[ast.AST, str]
 
@@ -163,8 +164,13 @@ class Program:
 
     def region(self, node: ast.AST) -> ast.AST | None:
         """The loop or function around a node that runs once a step, None when it is in none."""
+        found: ast.AST | None = self._nearest(node, self.regions.__contains__)
+        return found
+
+    def _nearest(self, node: ast.AST, is_wanted: Callable[[Any], bool]) -> Any:
+        """The innermost wanted block around a node, of which it is in the body, up to its function; None without."""
         for parent, child in self.above(node):
-            if parent in self.regions and child in getattr(parent, "body", []):
+            if is_wanted(parent) and child in getattr(parent, "body", []):
                 return parent
             if isinstance(parent, Function | ast.Lambda | ast.ClassDef):
                 return None
@@ -172,12 +178,8 @@ class Program:
 
     def loader_loop(self, node: ast.AST) -> ast.AST | None:
         """The innermost loop over a DataLoader around a node, in its own function."""
-        for parent, child in self.above(node):
-            if isinstance(parent, ast.For) and child in parent.body and self._over_loader(parent):
-                return parent
-            if isinstance(parent, Function | ast.Lambda | ast.ClassDef):
-                return None
-        return None
+        found: ast.AST | None = self._nearest(node, lambda one: isinstance(one, ast.For) and self._over_loader(one))
+        return found
 
     def every_step(self, node: ast.AST) -> bool:
         """Whether a node in a region runs with every backward pass of the region: under no condition of its own."""
@@ -282,18 +284,8 @@ class Program:
     def _owner(self, call: ast.Call) -> Loop | Function | None:
         """The innermost loop around a call in its function, else the function, else None."""
         if call not in self._owners:
-            self._owners[call] = self._owner_of(call)
+            self._owners[call] = self._nearest(call, lambda parent: isinstance(parent, Loop | Function))
         return self._owners[call]
-
-    def _owner_of(self, call: ast.Call) -> Loop | Function | None:
-        for parent, child in self.above(call):
-            if isinstance(parent, Loop) and child in parent.body:
-                return parent
-            if isinstance(parent, Function):
-                return parent
-            if isinstance(parent, ast.Lambda | ast.ClassDef):
-                return None
-        return None
 
     def _looped(self) -> set[Function]:
         """The functions that are called in a loop of this file, by themselves or through others."""

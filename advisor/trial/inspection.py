@@ -26,7 +26,7 @@ from advisor.portable import (
 )
 from advisor.portable.batched_reads import with_batched_reads
 from advisor.portable.blocks import blocks_to_compile, repeated_blocks, shape_of
-from advisor.portable.loaders import READ_AHEAD, hears_of_epochs, keeps_position, loader_with
+from advisor.portable.loaders import READ_AHEAD, hears_of_epochs, keeps_position, length_of, loader_with
 from advisor.portable.nested import tensors_of
 from advisor.portable.optimizer_options import torch_class
 from advisor.portable.owners import is_of_library
@@ -36,7 +36,7 @@ from advisor.portable.transforms import names_of_moved
 from advisor.recipe.rebuild import expected_state_bytes, implementations_of, optimizer_implementation, resizing_problem
 from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFacts
 from advisor.runtime.compilation import Models
-from advisor.runtime.loop import GivenBatches, Loop, batches_in, describe
+from advisor.runtime.loop import GivenBatches, Loop, describe
 from advisor.runtime.optimizers import optimizers_in
 from advisor.target.entrypoint import one_line
 from advisor.trial.measurement.data_prints import pickle_problem, pinning_problem
@@ -393,7 +393,7 @@ def _loader_facts(loop: Loop, batch: Any, *, on_device: bool) -> LoaderFacts | N
         pin_memory=bool(loader.pin_memory),
         persistent_workers=bool(loader.persistent_workers),
         prefetch_factor=loader.prefetch_factor,
-        length=batches_in(loader),
+        length=length_of(loader),
         iterable_dataset=iterable,
         custom_batch_sampler=loader.batch_size is None and loader.batch_sampler is not None,
         drop_last=bool(loader.drop_last),

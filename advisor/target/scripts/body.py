@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from advisor.errors import TargetError
+from advisor.portable.loaders import length_of
 from advisor.process.meanwhile import replaced
-from advisor.runtime.loop import batches_in
 from advisor.target.scripts.files import writing_over_nothing
 from advisor.target.scripts.loops import behind, branch_of_the_loss, clears_gradients
 from advisor.target.scripts.positions import COUNTED, Loop, is_count, is_read_in, position_of, reads_once
@@ -349,7 +349,7 @@ def _counter_of(loop: FoundLoop, loader: Any) -> Counter:
     name = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else None
     now = loop.names.get(name.id) if isinstance(name, ast.Name) else None
     first = next(filter(None, map(_start, ast.walk(statement.iter))), 0)
-    return Counter(now + 1 if isinstance(now, int) else first + 1, first, batches_in(loader))
+    return Counter(now + 1 if isinstance(now, int) else first + 1, first, length_of(loader))
 
 
 def _start(node: ast.AST) -> int:

@@ -12,9 +12,10 @@ import torch
 from advisor.errors import AdvisorError, TargetError
 from advisor.portable.device_loader import DeviceLoader
 from advisor.portable.host_draws import seed_host
+from advisor.portable.loaders import length_of
 from advisor.portable.nested import attributes_with_tensors
 from advisor.records import BatchPrint
-from advisor.runtime.loop import batches_in, is_loader
+from advisor.runtime.loop import is_loader
 from advisor.target.entrypoint import one_line, user_frames
 from advisor.trial.measurement.data_prints import print_of
 from advisor.trial.measurement.draws import begun_early, loader_failure, no_batch
@@ -189,7 +190,7 @@ class Feed:
         workers = self._loader.num_workers if self._loader is not None else 0
         if not workers:
             return 1
-        epoch = batches_in(self._loader)
+        epoch = length_of(self._loader)
         return epoch if epoch and epoch <= most_steps else max(1, min(workers, most_steps))
 
 
