@@ -9,7 +9,7 @@ import tui_histories as histories
 from textual.widgets import OptionList
 from tui_fakes import YAML, FakeControl, make_app
 from tui_keys import KEYS, Key
-from tui_pilot import LARGE, drive, screen_text, settle
+from tui_pilot import LARGE, driven, press, screen_text, settle
 
 from advisor.experiment import events
 from advisor.records import Outcome
@@ -78,8 +78,7 @@ async def test_every_key_has_a_consequence_where_it_is_offered(keys: list[Key], 
             await settle(pilot)
             before = seen(app, control)
             assert key.id in {active.binding.id for active in app.screen.active_bindings.values()}
-            await pilot.press(key.binding.key)
-            await settle(pilot)
+            await press(pilot, key.binding.key)
             assert seen(app, control) != before, key
         control.cancel()
 
@@ -90,64 +89,46 @@ async def test_y_sends_what_is_chosen_to_the_terminals_clipboard(view, monkeypat
     sent: list[str] = []
     monkeypatch.setattr("textual.drivers.headless_driver.HeadlessDriver.write", lambda self, data: sent.append(data))
 
-    async def check(pilot, app, control) -> None:
-        await pilot.press(view, *(["home", "down"] if view == "3" else []))
-        await settle(pilot)
+    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+        await press(pilot, view, *(["home", "down"] if view == "3" else []))
         wanted = app.view.text_to_copy()
-        await pilot.press("y")
-        await settle(pilot)
+        await press(pilot, "y")
         (code,) = [data for data in sent if data.startswith("\x1b]52;c;")]
         assert base64.b64decode(code.removeprefix("\x1b]52;c;").rstrip("\x07\x1b\\")).decode() == wanted
         assert view != "5" or wanted == YAML
 
-    await drive(histories.whole(), check, toasts=False)
-
 
 async def test_y_copies_nothing_where_there_is_nothing() -> None:
-    async def check(pilot, app, control) -> None:
-        await pilot.press("3", "home")
-        await settle(pilot)
+    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+        await press(pilot, "3", "home")
         assert app.view.selected_key == "baseline"
         assert not app.view.can("copy")
-        await pilot.press("y")
-        await settle(pilot)
+        await press(pilot, "y")
         assert app.clipboard == ""
         assert "copied" not in screen_text(app)
 
-    await drive(histories.whole(), check, toasts=False)
-
 
 async def test_the_list_of_the_advice_is_walked_and_opened_by_keys() -> None:
-    async def check(pilot, app, control) -> None:
-        await pilot.press("4", "j", "j", "k")
-        await settle(pilot)
+    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+        await press(pilot, "4", "j", "j", "k")
         assert app.view.query_one("#advice-list", OptionList).highlighted == 1
         assert app.view.chosen is not None
         assert screen_text(app).count(app.view.chosen.title) >= 2, "in the list and in the detail"
-        await pilot.press("enter")
-        await settle(pilot)
+        await press(pilot, "enter")
         assert app.focused is app.view.query_one("#detail")
-        await pilot.press("end")
-        await settle(pilot)
+        await press(pilot, "end")
         assert "References" in screen_text(app)
-        await pilot.press("escape")
-        await settle(pilot)
+        await press(pilot, "escape")
         assert app.focused is app.view.query_one("#advice-list")
-
-    await drive(histories.whole(), check, toasts=False)
 
 
 @pytest.mark.parametrize("view", "12345")
 async def test_escape_is_left_to_the_terminal_app_where_a_view_has_nothing_to_leave(view) -> None:
     """Textual takes a selection of text back with it."""
 
-    async def check(pilot, app, control) -> None:
-        await pilot.press(view)
-        await settle(pilot)
+    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+        await press(pilot, view)
         assert "escape" not in app.screen.active_bindings
         if view == "3":
-            await pilot.press("slash", *"batch")
-            await settle(pilot)
+            await press(pilot, "slash", *"batch")
             assert app.screen.active_bindings["escape"].node is app.view
-
-    await drive(histories.whole(), check, toasts=False)

@@ -11,7 +11,7 @@ import tui_histories as histories
 from sample_session import CONTRIBUTION, stacked_state
 from textual.widgets import OptionList
 from textual.widgets._toast import Toast
-from tui_pilot import SIZES, SMALL, drive, screen_text, settle
+from tui_pilot import SIZES, SMALL, driven, press, screen_text, settle
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
@@ -221,17 +221,15 @@ def test_no_mark_of_the_help_is_parted_from_its_word() -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_toasts_leave_the_status_and_the_keys_to_be_read(size) -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.whole(), size=size) as (_pilot, app, _control):
         toasts = list(app.screen.query(Toast))
         assert toasts
         status = app.query_one(StatusBar).region
         assert all(toast.region.bottom <= status.y for toast in toasts)
 
-    await drive(histories.whole(), check, size=size)
-
 
 async def test_what_a_format_is_can_be_read_to_its_end_where_the_list_is_narrow() -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.whole(), size=SMALL, toasts=False) as (pilot, app, _control):
         await pilot.press("5")
         formats = app.query_one("#formats", OptionList)
         words = "The same in plain PyTorch, without perf-advisor"
@@ -240,22 +238,16 @@ async def test_what_a_format_is_can_be_read_to_its_end_where_the_list_is_narrow(
         left = [line[1 : formats.size.width + 1].strip() for line in screen_text(app).splitlines()]
         assert words in " ".join(left)
 
-    await drive(histories.whole(), check, size=SMALL, toasts=False)
-
 
 async def test_a_trial_that_is_stopped_is_not_called_the_stack() -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.whole(), toasts=False) as (pilot, app, control):
         control.retry = lambda name: control._wait_for(control._stopped)
-        await pilot.press("3", "down", "down", "t")
-        await settle(pilot)
-        await pilot.press("x")
-        await settle(pilot)
+        await press(pilot, "3", "down", "down", "t")
+        await press(pilot, "x")
         assert ("stop",) in control.calls
         shown = screen_text(app)
         assert "Stopped. Key t tries it again." in shown
         assert "on the stack in view 3" not in shown
-
-    await drive(histories.whole(), check, toasts=False)
 
 
 def test_one_trial_after_the_session_has_no_progress_to_show(context) -> None:
@@ -270,12 +262,9 @@ def test_one_trial_after_the_session_has_no_progress_to_show(context) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_no_toast_covers_a_question(size) -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.to_trials(), hold=True, size=size) as (pilot, app, _control):
         app.notify("a notice that is long enough to take several lines of a narrow screen " * 3)
         await settle(pilot)
-        await pilot.press("q")
-        await settle(pilot)
+        await press(pilot, "q")
         assert "Keep measuring" in screen_text(app)
         assert not list(app.screen.query(Toast))
-
-    await drive(histories.to_trials(), check, hold=True, size=size)

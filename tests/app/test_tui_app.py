@@ -19,7 +19,7 @@ from textual.widgets import Input, Static
 from textual.widgets._toast import Toast
 from tui_fakes import make_app
 from tui_keys import KEYS
-from tui_pilot import SIZES, SMALL, drive, screen_text, settle, trial_cell, until
+from tui_pilot import SIZES, SMALL, driven, press, screen_text, settle, trial_cell, until
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision
@@ -46,15 +46,12 @@ async def test_every_view_is_a_number_key_away(size) -> None:
     }
     assert set(expected) == {info.id for info in VIEWS}
 
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.whole(), size=size, toasts=False) as (pilot, app, _control):
         for info in VIEWS:
-            await pilot.press(info.key)
-            await settle(pilot)
+            await press(pilot, info.key)
             assert app.view.id == info.id
             shown = screen_text(app)
             assert [text for text in expected[info.id] if text not in shown] == [], shown
-
-    await drive(histories.whole(), check, size=size, toasts=False)
 
 
 @pytest.mark.parametrize(
@@ -71,22 +68,19 @@ async def test_every_view_is_a_number_key_away(size) -> None:
     ],
 )
 async def test_every_view_draws_at_every_stage_and_size(history) -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(history, hold=True) as (pilot, app, _control):
         if isinstance(app.screen, FailureScreen):
             await pilot.press("escape")
         for size in SIZES:
             await pilot.resize_terminal(*size)
             for info in VIEWS:
-                await pilot.press(info.key)
-                await settle(pilot)
+                await press(pilot, info.key)
                 assert app.view.id == info.id
             assert app.size == size
 
-    await drive(history, check, hold=True)
-
 
 async def test_tabs_take_the_mouse_and_brackets_step() -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.whole()) as (pilot, app, _control):
         await pilot.click("#tab-advice")
         assert app.view.id == "advice"
         await pilot.press("right_square_bracket")
@@ -96,79 +90,58 @@ async def test_tabs_take_the_mouse_and_brackets_step() -> None:
         await pilot.press("left_square_bracket")
         assert app.view.id == "export"
 
-    await drive(histories.whole(), check)
-
 
 async def test_accept_decides_and_reworks() -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.whole()) as (pilot, app, control):
         control.rework_ends_with = [events.StackMeasured(histories.STACK), events.Said("the stack is measured again")]
-        await pilot.press("4", "down", "down", "down", "a")
-        await settle(pilot)
+        await press(pilot, "4", "down", "down", "down", "a")
         assert ("decide", "autocast", Decision.ACCEPTED) in control.calls
         assert control.calls[-1] == ("rework",)
         assert "✓ accepted" in screen_text(app)
         assert app.context.state.messages[-1].text == "the stack is measured again"
 
-    await drive(histories.whole(), check)
-
 
 async def test_reject_and_undo() -> None:
-    async def check(pilot, app, control) -> None:
-        await pilot.press("4", "r")
-        await settle(pilot)
+    async with driven(histories.whole()) as (pilot, _app, control):
+        await press(pilot, "4", "r")
         assert control.decisions() == {"channels_last": Decision.REJECTED}
-        await pilot.press("u")
-        await settle(pilot)
+        await press(pilot, "u")
         assert control.decisions() == {}
         assert control.calls.count(("rework",)) == 2
 
-    await drive(histories.whole(), check)
-
 
 async def test_a_decision_before_the_end_waits_for_the_session() -> None:
-    async def check(pilot, app, control) -> None:
-        await pilot.press("4", "a")
-        await settle(pilot)
+    async with driven(histories.to_trials(), hold=True) as (pilot, _app, control):
+        await press(pilot, "4", "a")
         assert ("decide", "channels_last", Decision.ACCEPTED) in control.calls
         assert ("rework",) not in control.calls
 
-    await drive(histories.to_trials(), check, hold=True)
-
 
 async def test_retry_from_the_advice_and_from_the_trials() -> None:
-    async def check(pilot, app, control) -> None:
-        await pilot.press("4", "t")
-        await settle(pilot)
+    async with driven(histories.whole()) as (pilot, _app, control):
+        await press(pilot, "4", "t")
         assert control.calls[-1] == ("retry", histories.LAST.candidate.name)
-        await pilot.press("3", "home", "down", "down", "down", "down", "t")
-        await settle(pilot)
+        await press(pilot, "3", "home", "down", "down", "down", "down", "t")
         assert control.calls[-1] == ("retry", histories.AUTOCAST.candidate.name)
-
-    await drive(histories.whole(), check)
 
 
 async def test_of_many_notices_at_once_the_newest_have_a_toast() -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.whole()) as (pilot, app, _control):
         for number in range(2 * MOST_TOASTS):
             app.notify(str(number))
         await settle(pilot)
         shown = [toast.render().plain for toast in app.screen.query(Toast)]
         assert shown == [str(number) for number in range(MOST_TOASTS, 2 * MOST_TOASTS)]
 
-    await drive(histories.whole(), check)
-
 
 async def test_consent_is_asked_for() -> None:
-    async def check(pilot, app, control) -> None:
-        await pilot.press("4", "down", "down")
-        await settle(pilot)
+    async with driven(histories.whole()) as (pilot, app, _control):
+        await press(pilot, "4", "down", "down")
         assert "press a to allow it" in screen_text(app)
-
-    await drive(histories.whole(), check)
 
 
 async def test_rows_follow_the_running_trial() -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.to_trials(), hold=True) as (pilot, app, _control):
         await pilot.press("3")
         name = histories.BATCH.candidate.name
         assert trial_cell(app, name) == "running: warming up"
@@ -179,11 +152,9 @@ async def test_rows_follow_the_running_trial() -> None:
         await settle(pilot)
         assert trial_cell(app, name) == "1.16x (1.15–1.18)"
 
-    await drive(histories.to_trials(), check, hold=True)
-
 
 async def test_the_cursor_stays_on_its_row_when_rows_are_added() -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.to_trials(), hold=True) as (pilot, app, _control):
         await pilot.press("3", "home", "down", "down")
         view = app.view
         assert view.selected_key == histories.LAST.candidate.name
@@ -191,27 +162,21 @@ async def test_the_cursor_stays_on_its_row_when_rows_are_added() -> None:
         await settle(pilot)
         assert view.selected_key == histories.LAST.candidate.name
 
-    await drive(histories.to_trials(), check, hold=True)
-
 
 async def test_the_log_is_plain_text_and_grows(tmp_path) -> None:
     log = tmp_path / "trial.log"
     log.write_text("\x1b[31mcompiling [red] [/]\x1b[0m\nstep 1\rstep 2\n")
 
-    async def check(pilot, app, control) -> None:
-        await pilot.press("3", "l")
-        await settle(pilot)
+    history = [events.TrialStarted("baseline", str(log))]
+    async with driven(history, size=SMALL, hold=True) as (pilot, app, _control):
+        await press(pilot, "3", "l")
         tail = app.query_one(LogTail)
         assert list(tail.lines)[:2] == ["compiling [red] [/]", "step 2"]
         log.write_text(log.read_text() + "done\n")
         tail.poll()
         assert "done" in list(tail.lines)
-        await pilot.press("l")
-        await settle(pilot)
+        await press(pilot, "l")
         assert not app.query_one("#log").display
-
-    history = [events.TrialStarted("baseline", str(log))]
-    await drive(history, check, size=SMALL, hold=True)
 
 
 def test_the_tail_of_a_log_that_is_not_there() -> None:
@@ -220,22 +185,18 @@ def test_the_tail_of_a_log_that_is_not_there() -> None:
 
 
 async def test_the_scatter_is_drawn_only_when_asked_for() -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.whole()) as (pilot, app, _control):
         app.clear_notifications()
-        await pilot.press("4", "p")
-        await settle(pilot)
+        await press(pilot, "4", "p")
         assert "─ front" in screen_text(app)
         assert "stack: max-autotune" in screen_text(app)
         assert "speed-up" in screen_text(app)
-        await pilot.press("p")
-        await settle(pilot)
+        await press(pilot, "p")
         assert "─ front" not in screen_text(app)
-
-    await drive(histories.whole(), check)
 
 
 async def test_a_failure_is_a_panel_and_an_exit_code() -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.failure()) as (pilot, app, _control):
         assert isinstance(app.screen, FailureScreen)
         shown = screen_text(app)
         assert "mymodel has no 'build' [/]" in shown
@@ -245,8 +206,6 @@ async def test_a_failure_is_a_panel_and_an_exit_code() -> None:
         assert not isinstance(app.screen, FailureScreen)
         assert "mymodel has no 'build' [/]" in screen_text(app)
         await pilot.press("q")
-
-    app = await drive(histories.failure(), check)
     assert app.return_code == 3
     assert app.return_value == AppResult(
         3,
@@ -260,11 +219,8 @@ async def test_a_failure_is_a_panel_and_an_exit_code() -> None:
 
 
 async def test_quit_from_the_failure_panel() -> None:
-    async def check(pilot, app, control) -> None:
-        await pilot.press("q")
-        await settle(pilot)
-
-    app = await drive(histories.failure(), check)
+    async with driven(histories.failure()) as (pilot, app, _control):
+        await press(pilot, "q")
     assert app.return_code == 3
 
 
@@ -281,12 +237,9 @@ async def test_an_exception_of_the_session_is_a_panel_too() -> None:
 
 @pytest.mark.parametrize("keys", [["q", "q"], ["q", "y"], ["ctrl+q"], ["ctrl+c"], ["q", "ctrl+c"]])
 async def test_quitting_cancels_and_says_what_is_kept(keys) -> None:
-    async def check(pilot, app, control) -> None:
-        await pilot.press(*keys)
-        await settle(pilot)
+    async with driven(histories.to_trials(), hold=True) as (pilot, app, control):
+        await press(pilot, *keys)
         assert ("cancel",) in control.calls
-
-    app = await drive(histories.to_trials(), check, hold=True)
     assert app.return_code == 130
     assert app.return_value is not None
     assert app.return_value.lines == (
@@ -297,10 +250,8 @@ async def test_quitting_cancels_and_says_what_is_kept(keys) -> None:
 
 
 async def test_quitting_after_the_end_is_success() -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.whole()) as (pilot, app, _control):
         await pilot.press("q")
-
-    app = await drive(histories.whole(), check)
     assert app.return_code == 0
 
 
@@ -318,20 +269,15 @@ async def test_user_text_is_never_markup(nasty) -> None:
         events.SessionFinished(False, 1.0),
     ]
 
-    async def check(pilot, app, control) -> None:
+    async with driven(history) as (pilot, app, _control):
         for info in VIEWS:
-            await pilot.press(info.key)
-            await settle(pilot)
+            await press(pilot, info.key)
             app.clear_notifications()
-        await pilot.press("1", "end")
-        await settle(pilot)
+        await press(pilot, "1", "end")
         assert f"a remark {nasty}" in screen_text(app)
         await pilot.press("3", "end")
-        await pilot.press("4")
-        await settle(pilot)
+        await press(pilot, "4")
         assert f"precision.autocast: {nasty}" in screen_text(app)
-
-    await drive(history, check)
 
 
 async def test_the_target_is_text_too() -> None:
@@ -344,14 +290,12 @@ async def test_the_target_is_text_too() -> None:
 
 @pytest.mark.parametrize("history", [histories.whole, histories.to_trials, histories.start])
 async def test_help_lists_the_keys_that_do_something_now_and_no_others(history) -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(history(), hold=history is not histories.whole) as (pilot, app, _control):
         for view in VIEWS:
-            await pilot.press(view.key)
-            await settle(pilot)
+            await press(pilot, view.key)
             able = {active.binding.id for active in app.screen.active_bindings.values() if active.enabled}
             footer = {key.id for key in app.screen.query_one(KeyFooter).keys} - {"app.help", "app.quit"}
-            await pilot.press("question_mark")
-            await settle(pilot)
+            await press(pilot, "question_mark")
             assert isinstance(app.screen, HelpScreen)
             text = "\n".join(facts.plain for facts in app.screen.query(FactList))
             told = {key.id for key in KEYS if key.binding.tooltip in text}
@@ -361,11 +305,9 @@ async def test_help_lists_the_keys_that_do_something_now_and_no_others(history) 
             await pilot.press("escape")
             assert not isinstance(app.screen, HelpScreen)
 
-    await drive(history(), check, hold=history is not histories.whole)
-
 
 async def test_the_palette_depends_on_the_view() -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.whole()) as (pilot, app, control):
         titles = [command.title for command in app.get_system_commands(app.screen)]
         assert "Theme" in titles
         assert not any(title.startswith("Accept") for title in titles)
@@ -375,11 +317,8 @@ async def test_the_palette_depends_on_the_view() -> None:
         await commands["Accept: Channels-last memory format"].callback()
         await settle(pilot)
         assert ("decide", "channels_last", Decision.ACCEPTED) in control.calls
-        await pilot.press("ctrl+p")
-        await settle(pilot)
+        await press(pilot, "ctrl+p")
         assert "Export Settings YAML" in screen_text(app)
-
-    await drive(histories.whole(), check)
 
 
 @pytest.mark.parametrize(
@@ -393,29 +332,24 @@ async def test_the_palette_depends_on_the_view() -> None:
     ],
 )
 async def test_the_palette_finds_trials_settings_recipes_and_files(typed, view, shown) -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.whole()) as (pilot, app, _control):
         await choose_in_the_palette(pilot, app, typed)
         assert app.view.id == view
         strip = app.query_one("#selection" if view == "trials" else f"#{view}", Widget)
         assert shown in (str(strip.content) if view == "trials" else screen_text(app))
 
-    await drive(histories.whole(), check)
-
 
 async def choose_in_the_palette(pilot, app, typed: str) -> None:
     """Type into the palette as a person does, and take the best it finds."""
-    await pilot.press("ctrl+p")
-    await settle(pilot)
+    await press(pilot, "ctrl+p")
     app.screen.query_one(Input).value = typed
     found = app.screen.query_one(CommandList)
     word = typed.split(maxsplit=1)[0]
     await until(pilot, lambda: found.option_count and word in found.get_option_at_index(0).prompt.plain.lower())
     await settle(pilot)
-    await pilot.press("down", "enter") if found.highlighted is None else await pilot.press("enter")
-    await settle(pilot)
+    await press(pilot, "down", "enter") if found.highlighted is None else await pilot.press("enter")
     if isinstance(app.screen, CommandPalette):  # the first Enter has taken the highlighted one over into the input
-        await pilot.press("enter")
-        await settle(pilot)
+        await press(pilot, "enter")
 
 
 async def test_the_palette_takes_names_and_reasons_literally() -> None:
@@ -425,32 +359,25 @@ async def test_the_palette_takes_names_and_reasons_literally() -> None:
         for event in histories.whole()
     ]
 
-    async def check(pilot, app, control) -> None:
-        await pilot.press("ctrl+p")
-        await settle(pilot)
+    async with driven(history, toasts=False) as (pilot, app, _control):
+        await press(pilot, "ctrl+p")
         app.screen.query_one(Input).value = "not tried red"
         await until(pilot, lambda: f"Not tried: {nasty}" in screen_text(app))
         assert f"because of {nasty}" in screen_text(app)
 
-    await drive(history, check, toasts=False)
-
 
 async def test_themes_can_be_changed_on_any_view() -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.whole()) as (pilot, app, _control):
         for info in VIEWS:
             await pilot.press(info.key)
             app.theme = "textual-light" if app.theme != "textual-light" else "nord"
             await settle(pilot)
 
-    await drive(histories.whole(), check)
-
 
 async def test_the_status_bar_says_what_runs() -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.to_trials(), hold=True) as (_pilot, app, _control):
         shown = "".join(str(part.content) for part in app.query_one(StatusBar).query(Static))
         assert [text for text in ("batch_size=256", "warming up", "1:14 left") if text not in shown] == []
-
-    await drive(histories.to_trials(), check, hold=True)
 
 
 def test_events_before_the_start_are_not_lost() -> None:

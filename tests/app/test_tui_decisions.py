@@ -6,7 +6,7 @@ import pytest
 import tui_histories as histories
 from textual.widgets import Static
 from tui_fakes import FakeExporter
-from tui_pilot import SIZES, drive, screen_text, settle, trial_cell, until
+from tui_pilot import SIZES, driven, press, screen_text, settle, trial_cell, until
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision
@@ -22,37 +22,29 @@ BATCH = histories.BATCH_DOUBLED.candidate.name
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_rejected_recipe_leaves_every_figure_of_the_stack(size) -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.whole(), size=size) as (pilot, app, control):
         control.holds_rework = True
-        await pilot.press("4", "down", "r")
-        await settle(pilot)
+        await press(pilot, "4", "down", "r")
         app.clear_notifications()
         await settle(pilot)
         assert "Measuring the stack again" in screen_text(app)
         assert "stack not measured" in screen_text(app)
         assert "2.35x" not in screen_text(app)
-        await pilot.press("1")
-        await settle(pilot)
+        await press(pilot, "1")
         assert "3 settings left in the stack, not measured since you rejected compile" in screen_text(app)
         assert "2.35x" not in screen_text(app)
-        await pilot.press("3")
-        await settle(pilot)
+        await press(pilot, "3")
         assert trial_cell(app, "stack", "name") == "stack of 3"
         assert trial_cell(app, "stack") == "to be measured again"
         control.stop()
 
-    await drive(histories.whole(), check, size=size)
-
 
 @pytest.mark.parametrize(("key", "badge"), [("a", "✓ accepted"), ("r", "✗ rejected")])
 async def test_a_decision_is_told_in_full_beside_the_contribution(key, badge) -> None:
-    async def check(pilot, app, control) -> None:
-        await pilot.press("4", key)
-        await settle(pilot)
+    async with driven(histories.contributed(), toasts=False) as (pilot, app, _control):
+        await press(pilot, "4", key)
         line = screen_text(app).splitlines()[4]
         assert line[: line.index("││")].rstrip().endswith(badge)
-
-    await drive(histories.contributed(), check, toasts=False)
 
 
 async def test_a_check_box_puts_a_setting_into_the_stack_and_takes_it_out() -> None:
@@ -61,44 +53,35 @@ async def test_a_check_box_puts_a_setting_into_the_stack_and_takes_it_out() -> N
     def boxes(app) -> list[str]:
         return [line[2:].strip()[:1] for line in screen_text(app).splitlines() if "☑" in line or "☐" in line]
 
-    async def check(pilot, app, control) -> None:
-        await pilot.press("4")
-        await settle(pilot)
+    async with driven(histories.whole(), toasts=False) as (pilot, app, control):
+        await press(pilot, "4")
         names = [item.record.candidate.recipe for item in app.context.state.recommendations]
         stacked = [item.in_stack for item in app.context.state.recommendations]
         assert boxes(app) == ["☑" if there else "☐" for there in stacked]
-        await pilot.press("v")
-        await settle(pilot)
+        await press(pilot, "v")
         assert control.decisions() == {names[0]: Decision.REJECTED}
         assert boxes(app)[0] == "☐"
         assert app.context.state.stack.pending  # its figure is not known any more
         app.view.choose_recipe(names[0])
-        await pilot.press("v")
-        await settle(pilot)
+        await press(pilot, "v")
         assert control.decisions() == {names[0]: Decision.ACCEPTED}
         assert boxes(app)[0] == "☑"
         app.view.choose_recipe("tf32")
-        await pilot.press("v")
-        await settle(pilot)
+        await press(pilot, "v")
         assert control.decisions()["tf32"] is Decision.ACCEPTED
         app.view.choose_recipe("tf32")
-        await pilot.press("v")
-        await settle(pilot)
+        await press(pilot, "v")
         assert "tf32" not in control.decisions(), "a consent that changed nothing yet is taken back"
         app.view.choose_recipe("batch_size")
-        await pilot.press("v")
-        await settle(pilot)
+        await press(pilot, "v")
         assert isinstance(app.screen, PickScreen), "of a ladder one value is chosen"
         assert "Enter picks it" in screen_text(app)
 
-    await drive(histories.whole(), check, toasts=False)
-
 
 async def test_several_quick_decisions_are_followed_together() -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.whole()) as (pilot, app, control):
         app.decider.delay_s = 3.0
-        await pilot.press("4", "r", "r", "down", "a")
-        await settle(pilot)
+        await press(pilot, "4", "r", "r", "down", "a")
         assert ("rework",) not in control.calls
         assert "Measuring the stack again" in screen_text(app), "it is about to"
         await until(pilot, lambda: ("rework",) in control.calls)
@@ -106,26 +89,21 @@ async def test_several_quick_decisions_are_followed_together() -> None:
         assert control.calls.count(("rework",)) == 1
         assert [call[1] for call in control.calls if call[0] == "decide"] == ["channels_last", "compile", "autocast"]
 
-    await drive(histories.whole(), check)
-
 
 async def test_a_decision_while_the_stack_is_measured_again_is_followed_by_another_round() -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.whole()) as (pilot, _app, control):
         control.holds_rework = True
         await pilot.press("4", "r")
         await until(pilot, lambda: ("rework",) in control.calls)
-        await pilot.press("down", "r")
-        await settle(pilot)
+        await press(pilot, "down", "r")
         assert control.calls.count(("rework",)) == 1
         control.stop()  # as a session does by itself
         await until(pilot, lambda: control.calls.count(("rework",)) == 2)
         control.stop()
 
-    await drive(histories.whole(), check)
-
 
 async def test_measuring_again_can_be_stopped_and_taken_up() -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.whole()) as (pilot, app, control):
         app.clear_notifications()
         await settle(pilot)
         assert "x Stop" not in screen_text(app)
@@ -139,20 +117,17 @@ async def test_measuring_again_can_be_stopped_and_taken_up() -> None:
         assert control.calls[-1] == ("stop",)
         assert "Key t on the stack in view 3 measures it" in screen_text(app)
         assert app.context.state.finished == histories.whole()[-1]
-        await pilot.press("3", "home", "down")
-        await settle(pilot)
+        await press(pilot, "3", "home", "down")
         assert app.view.selected_key == "stack"
         await pilot.press("t")
         await until(pilot, lambda: control.calls.count(("rework",)) == 2)
         control.stop()
 
-    await drive(histories.whole(), check)
-
 
 async def test_what_is_measured_again_is_shown_with_its_progress_and_then_done() -> None:
     """The last trial of a rework is a confirmation, which no record of a candidate ends."""
 
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.whole()) as (pilot, app, control):
         control.rework_begins_with = [
             events.ProgressMade(0.25, 12.0),
             events.TrialStarted("stack, confirmed", ""),
@@ -180,53 +155,41 @@ async def test_what_is_measured_again_is_shown_with_its_progress_and_then_done()
         assert "● Done" in shown
         assert "left" not in shown
 
-    await drive(histories.whole(), check)
-
 
 async def test_stopping_before_it_has_begun_measures_nothing() -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.whole()) as (pilot, app, control):
         app.decider.delay_s = 3.0
         await pilot.press("4", "r")
         assert app.context.busy_with
-        await pilot.press("x")
-        await settle(pilot)
+        await press(pilot, "x")
         assert ("rework",) not in control.calls
         assert not app.context.busy_with
 
-    await drive(histories.whole(), check)
-
 
 async def test_a_confirmed_stack_is_not_offered_for_measuring() -> None:
-    async def check(pilot, app, control) -> None:
-        await pilot.press("3", "home", "down", "t")
-        await settle(pilot)
+    async with driven(histories.whole()) as (pilot, app, control):
+        await press(pilot, "3", "home", "down", "t")
         assert app.view.selected_key == "stack"
         assert ("rework",) not in control.calls
 
-    await drive(histories.whole(), check)
-
 
 async def test_the_export_follows_at_once() -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.whole()) as (pilot, app, control):
         exporter = app.context.exporter
         assert isinstance(exporter, FakeExporter)
         control.holds_rework = True
-        await pilot.press("4", "r")
-        await settle(pilot)
+        await press(pilot, "4", "r")
         assert "model.memory_format" not in app.context.state.stack_settings
-        await pilot.press("u")
-        await settle(pilot)
+        await press(pilot, "u")
         assert app.context.state.stack == histories.STACK
         control.stop()
-
-    await drive(histories.whole(), check)
 
 
 # --- while a session runs -------------------------------------------------------------------------------------
 
 
 async def test_what_waits_can_be_accepted_and_rejected_among_the_trials() -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.to_trials(), hold=True, toasts=False) as (pilot, app, control):
         await pilot.press("3")
         app.view.choose_recipe("batch_size")
         table = app.query_one("#trials-table", RowTable)
@@ -234,60 +197,45 @@ async def test_what_waits_can_be_accepted_and_rejected_among_the_trials() -> Non
         await settle(pilot)
         assert trial_cell(app, BATCH) == "opt-in: press a (changes results)"
         assert "key a lets it in" in screen_text(app)
-        await pilot.press("a")
-        await settle(pilot)
+        await press(pilot, "a")
         assert control.calls[-1] == ("decide", "batch_size", Decision.ACCEPTED, 128)
         assert trial_cell(app, BATCH) == "waiting, you accepted it"
-        await pilot.press("r")
-        await settle(pilot)
+        await press(pilot, "r")
         assert trial_cell(app, BATCH) == "you rejected it"
         assert "key u takes that back" in str(app.query_one("#selection", Static).content)
-        await pilot.press("u")
-        await settle(pilot)
+        await press(pilot, "u")
         assert control.calls[-1] == ("decide", "batch_size", Decision.ACCEPTED, 128), "one after another"
-        await pilot.press("u")
-        await settle(pilot)
+        await press(pilot, "u")
         assert control.calls[-1] == ("decide", "batch_size", None)
         assert trial_cell(app, BATCH) == "opt-in: press a (changes results)"
         assert ("rework",) not in control.calls
 
-    await drive(histories.to_trials(), check, hold=True, toasts=False)
-
 
 async def test_what_cannot_be_decided_has_no_keys() -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.to_trials(), hold=True) as (pilot, app, control):
         await pilot.press("3", "home")
         for key in ("baseline", histories.CONTROL.candidate.name, histories.BENCHMARK.candidate.name):
             table = app.query_one("#trials-table", RowTable)
             table.go_to(key)
             await settle(pilot)
             assert [app.view.can(name) for name in ("accept", "reject")] == [False, False], key
-            await pilot.press("a", "r", "u")
-        await settle(pilot)
+            await press(pilot, "a", "r", "u")
         assert [call for call in control.calls if call[0] == "decide"] == []
-
-    await drive(histories.to_trials(), check, hold=True)
 
 
 async def test_what_was_decided_at_the_last_moment_is_followed_after_the_session() -> None:
-    async def check(pilot, app, control) -> None:
-        await pilot.press("4", "r")
-        await settle(pilot)
+    async with driven(histories.to_trials(), hold=True) as (pilot, app, control):
+        await press(pilot, "4", "r")
         assert ("rework",) not in control.calls
         app.post_event(events.SessionFinished(False, 60.0))
         control.cancel()  # lets its run return
         await until(pilot, lambda: ("rework",) in control.calls)
 
-    await drive(histories.to_trials(), check, hold=True)
-
 
 async def test_a_session_that_was_cancelled_or_failed_measures_nothing_more() -> None:
-    async def check(pilot, app, control) -> None:
-        await pilot.press("4", "r")
-        await settle(pilot)
+    async with driven([*histories.to_trials(), events.SessionFinished(True, 60.0)]) as (pilot, _app, control):
+        await press(pilot, "4", "r")
         assert ("rework",) not in control.calls
-
-    await drive([*histories.to_trials(), events.SessionFinished(True, 60.0)], check)
 
 
 # --- jobs -----------------------------------------------------------------------------------------------------
@@ -330,16 +278,12 @@ def test_of_jobs_that_are_wanted_later_the_last_is_run_once() -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_the_signs_of_a_narrow_list_are_explained_beside_it(size) -> None:
-    async def check(pilot, app, control) -> None:
-        await pilot.press("4")
-        await settle(pilot)
+    async with driven(histories.whole(), size=size, toasts=False) as (pilot, app, _control):
+        await press(pilot, "4")
         narrow = size[0] < 100
         assert ("★ in stack · ! opt-in" in screen_text(app)) is narrow
         assert (")  ! opt-in" in screen_text(app)) is not narrow, "a wide list has the words themselves"
-        await pilot.press(*["r"] * len(app.context.state.recommendations))
-        await settle(pilot)
+        await press(pilot, *["r"] * len(app.context.state.recommendations))
         app.clear_notifications()
         await settle(pilot)
         assert "★ in stack" not in screen_text(app).splitlines()[-3], "none is in it any more"
-
-    await drive(histories.whole(), check, size=size, toasts=False)

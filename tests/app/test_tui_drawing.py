@@ -10,7 +10,7 @@ import tui_histories as histories
 from textual.content import Content
 from textual.widgets import Static
 from tui_fakes import make_app
-from tui_pilot import drive, screen_text, settle, until
+from tui_pilot import driven, press, screen_text, settle, until
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
@@ -56,8 +56,7 @@ async def test_events_that_pour_in_are_drawn_together_and_the_last_of_them_alway
     app, control = make_app(histories.to_trials(), hold=True, draw_interval_s=INTERVAL_S)
     async with app.run_test(size=(120, 36)) as pilot:
         await settle(pilot)
-        await pilot.press("3")
-        await settle(pilot)
+        await press(pilot, "3")
         counted.clear()
         clock = asyncio.get_running_loop()
         begin = clock.time()
@@ -105,9 +104,8 @@ def test_a_call_that_comes_after_another_draw_draws_nothing() -> None:
 
 @pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.id)
 async def test_the_clock_and_the_running_trial_redraw_no_whole_view(counted, view) -> None:
-    async def check(pilot, app, control) -> None:
-        await pilot.press(view.key)
-        await settle(pilot)
+    async with driven(histories.to_trials(), hold=True, toasts=False) as (pilot, app, _control):
+        await press(pilot, view.key)
         counted.clear()
         app.post_event(events.TrialActivity(NAME, "measuring"))
         app.post_event(events.BlockTimed(NAME, 110.0, 256))
@@ -120,20 +118,16 @@ async def test_the_clock_and_the_running_trial_redraw_no_whole_view(counted, vie
         await settle(pilot)
         assert counted[f"{name}.show"] == 1
 
-    await drive(histories.to_trials(), check, hold=True, toasts=False)
-
 
 async def test_a_key_draws_what_waits_at_once() -> None:
     app, control = make_app(histories.to_trials(), hold=True, draw_interval_s=60.0)
     async with app.run_test(size=(120, 36)) as pilot:
         await until(pilot, lambda: app.context.state.running == NAME)
-        await pilot.press("3")
-        await settle(pilot)
+        await press(pilot, "3")
         app.post_event(events.TrialActivity(NAME, "block 7"))
         await until(pilot, lambda: app.pace.due)
         assert "running: block 7" not in screen_text(app)
-        await pilot.press("1")
-        await settle(pilot)
+        await press(pilot, "1")
         assert app.view.id == "overview"
         assert "block 7" in screen_text(app)
         control.cancel()
@@ -156,16 +150,14 @@ async def test_the_footer_is_built_again_only_when_its_keys_change(counted) -> N
     app, control = make_app(histories.to_trials(), hold=True)
     async with app.run_test(size=(120, 36)) as pilot:
         await settle(pilot)
-        await pilot.press("3", "down")
-        await settle(pilot)
+        await press(pilot, "3", "down")
         counted.clear()
         for step in range(10):
             app.post_event(events.TrialActivity(NAME, f"block {step}"))
             await settle(pilot)
         assert counted["TrialsView.show_live"] >= 10
         assert counted["KeyFooter.render"] == 0
-        await pilot.press("4")
-        await settle(pilot)
+        await press(pilot, "4")
         assert counted["KeyFooter.render"] >= 1
         assert "plot" in footer_keys(app)
         assert "log" not in footer_keys(app)
@@ -177,8 +169,7 @@ async def test_the_footer_follows_what_can_be_done_also_without_focus(focused) -
     app, control = make_app([], hold=True)
     async with app.run_test(size=(120, 36)) as pilot:
         await settle(pilot)
-        await pilot.press("5")
-        await settle(pilot)
+        await press(pilot, "5")
         assert "save" not in footer_keys(app)
         app.app_focus = focused
         await settle(pilot)
@@ -254,8 +245,7 @@ async def test_the_time_left_runs_down_while_the_session_says_nothing() -> None:
     async with app.run_test(size=(120, 36)) as pilot:
         await settle(pilot)
         for view in "12345":
-            await pilot.press(view)
-            await settle(pilot)
+            await press(pilot, view)
             assert "1:14 left" in screen_text(app), "in every view"
         seconds = 40.0
         await until(pilot, lambda: "0:34 left" in screen_text(app))
@@ -348,11 +338,9 @@ async def test_the_preview_of_a_running_session_is_written_once_for_a_result(mon
     )
     async with app.run_test(size=(120, 36)) as pilot:
         await settle(pilot)
-        await pilot.press("5")
-        await settle(pilot)
+        await press(pilot, "5")
         written.clear()
-        await pilot.press("1", "5", "1", "5")
-        await settle(pilot)
+        await press(pilot, "1", "5", "1", "5")
         assert written == []
         app.post_event(events.ProgressMade(0.7, 60.0))
         await settle(pilot)

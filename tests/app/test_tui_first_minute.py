@@ -7,7 +7,7 @@ from datetime import datetime
 import pytest
 import tui_histories as histories
 from tui_fakes import PYTHON, FakeExporter
-from tui_pilot import SMALL, drive, screen_text, settle
+from tui_pilot import SMALL, driven, press, screen_text, settle
 
 from advisor.experiment import events
 from advisor.experiment.request import Request
@@ -46,7 +46,7 @@ def test_the_plan_says_when_the_session_is_expected_to_end():
 async def test_the_plan_stands_on_the_overview_while_a_session_runs():
     """Panels that have nothing to tell yet do not stand in its way."""
 
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.start(), hold=True, size=SMALL) as (pilot, app, _control):
         assert "baseline ▶" in screen_text(app)
         assert "Workload" in screen_text(app)
         assert "─ Baseline ─" not in screen_text(app)
@@ -55,8 +55,6 @@ async def test_the_plan_stands_on_the_overview_while_a_session_runs():
         await settle(pilot)
         assert "baseline ✓" in screen_text(app)
         assert "─ Baseline ─" in screen_text(app)
-
-    await drive(histories.start(), check, hold=True, size=SMALL)
 
 
 @pytest.mark.parametrize(
@@ -68,36 +66,26 @@ async def test_the_plan_stands_on_the_overview_while_a_session_runs():
     ],
 )
 async def test_y_copies_what_is_chosen(keys, copied):
-    async def check(pilot, app, control) -> None:
-        await pilot.press(*keys)
-        await settle(pilot)
+    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+        await press(pilot, *keys)
         assert copied in app.clipboard
         assert "copied to the clipboard" in screen_text(app)
 
-    await drive(histories.whole(), check, toasts=False)
-
 
 async def test_the_export_view_says_what_to_do_next_with_the_real_name():
-    async def check(pilot, app, control) -> None:
-        await pilot.press("5")
-        await settle(pilot)
+    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+        await press(pilot, "5")
         assert 'tuning = advisor.load("tuned.yaml")' in screen_text(app)
-        await pilot.press("f", *"mine", "escape")
-        await settle(pilot)
+        await press(pilot, "f", *"mine", "escape")
         assert 'tuning = advisor.load("mine")' in screen_text(app)
-
-    await drive(histories.whole(), check, toasts=False)
 
 
 async def test_the_next_steps_can_be_read_to_their_end_on_a_narrow_screen():
-    async def check(pilot, app, control) -> None:
-        await pilot.press("5")
-        await settle(pilot)
+    async with driven(histories.whole(), size=SMALL, toasts=False) as (pilot, app, _control):
+        await press(pilot, "5")
         shown = screen_text(app)
         assert '2  in your script: tuning = advisor.load("tuned.yaml")' in shown
         assert "3  model, optimizer, loader = tuning.prepare(model, optimizer, loader)" in shown
-
-    await drive(histories.whole(), check, size=SMALL, toasts=False)
 
 
 def test_a_verified_export_and_inference_are_told():

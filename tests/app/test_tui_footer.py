@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 import tui_histories as histories
-from textual.pilot import Pilot
 from tui_fakes import make_app
-from tui_pilot import LARGE, SMALL, drive, screen_text, settle
+from tui_pilot import LARGE, SMALL, driven, press, screen_text, settle
 
 from advisor.tui.main_screen import MainScreen
 from advisor.tui.widgets.key_footer import KeyFooter
@@ -17,62 +16,48 @@ def keys_line(app) -> str:
 
 
 async def test_a_click_on_a_key_presses_it_and_keys_that_do_nothing_are_not_there() -> None:
-    async def check(pilot: Pilot, app, control) -> None:
-        await pilot.press("3")
-        await settle(pilot)
+    async with driven(histories.whole()) as (pilot, app, _control):
+        await press(pilot, "3")
         assert "Log of" in screen_text(app)
         await pilot.click(KeyFooter, offset=(keys_line(app).index("l Log") + 3, 0))
         await settle(pilot)
         assert "Log of" not in screen_text(app)
         assert "u Undo" not in keys_line(app), "nothing was decided"
         app.query_one("#trials-table").go_to("channels_last=channels_last")
-        await pilot.press("r")
-        await settle(pilot)
+        await press(pilot, "r")
         assert "u Undo" in keys_line(app)
         await pilot.click(KeyFooter, offset=(keys_line(app).index("? Help"), 0))
         await settle(pilot)
         assert app.screen is not app.base_screen
 
-    await drive(histories.whole(), check)
-
 
 async def test_a_key_that_a_text_field_takes_is_not_offered_there() -> None:
-    async def check(pilot: Pilot, app, control) -> None:
-        await pilot.press("5")
-        await settle(pilot)
+    async with driven(histories.whole(), size=LARGE) as (pilot, app, _control):
+        await press(pilot, "5")
         assert "+ 1 min more" in keys_line(app)
-        await pilot.press("f", "plus")
-        await settle(pilot)
+        await press(pilot, "f", "plus")
         assert app.base_screen.focused.value.endswith("+")
         assert "1 min more" not in keys_line(app)
         assert "f1 Help" in keys_line(app)
 
-    await drive(histories.whole(), check, size=LARGE)
-
 
 async def test_the_mouse_over_a_key_says_what_it_does() -> None:
-    async def check(pilot: Pilot, app, control) -> None:
-        await pilot.press("3")
-        await settle(pilot)
+    async with driven(histories.whole()) as (pilot, app, _control):
+        await press(pilot, "3")
         footer = app.base_screen.query_one(KeyFooter)
         await pilot.hover(KeyFooter, offset=(keys_line(app).index("h Hidden"), 0))
         assert footer.tooltip == "Show or hide the recipes that do not apply, each with its reason"
         await pilot.hover(KeyFooter, offset=(keys_line(app).index("palette"), 0))
         assert "palette" in str(footer.tooltip)
 
-    await drive(histories.whole(), check)
-
 
 @pytest.mark.parametrize("width", [30, 40, 80])
 async def test_help_and_the_end_are_shown_however_narrow_the_screen_is(width) -> None:
-    async def check(pilot: Pilot, app, control) -> None:
-        await pilot.press("3")
-        await settle(pilot)
+    async with driven(histories.whole(), size=(width, 10)) as (pilot, app, _control):
+        await press(pilot, "3")
         line = keys_line(app)
         assert "? Help  q Quit" in line
         assert line.rstrip().endswith("palette")
-
-    await drive(histories.whole(), check, size=(width, 10))
 
 
 async def test_a_key_that_comes_before_the_other_views_shows_its_view_then(monkeypatch) -> None:
@@ -95,12 +80,9 @@ async def test_a_key_that_comes_before_the_other_views_shows_its_view_then(monke
 
 
 async def test_a_narrow_profile_says_how_its_other_panels_are_seen() -> None:
-    async def check(pilot: Pilot, app, control) -> None:
-        await pilot.press("2")
-        await settle(pilot)
+    async with driven(histories.measuring(), size=SMALL, hold=True, toasts=False) as (pilot, app, _control):
+        await press(pilot, "2")
         assert "Efficiency" not in screen_text(app)
         await pilot.click(KeyFooter, offset=(keys_line(app).index("m More") + 3, 0))
         await settle(pilot)
         assert "Efficiency" in screen_text(app)
-
-    await drive(histories.measuring(), check, size=SMALL, hold=True, toasts=False)

@@ -9,7 +9,7 @@ import pytest
 import tui_histories as histories
 from tui_facts import READING
 from tui_fakes import make_app
-from tui_pilot import LARGE, SMALL, drive, screen_text, settle
+from tui_pilot import LARGE, SMALL, driven, press, screen_text, settle
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
@@ -26,8 +26,7 @@ async def test_gauges_are_shown(size, told) -> None:
     app, _ = make_app(histories.whole(), gauges=True)
     async with app.run_test(size=size) as pilot:
         for view, is_there in (("1", True), ("3", True), ("2", False), ("4", False)):
-            await pilot.press(view)
-            await settle(pilot)
+            await press(pilot, view)
             app.clear_notifications()
             await settle(pilot)
             line = screen_text(app).split("\n")[1]
@@ -106,7 +105,7 @@ def test_a_failure_is_told_with_its_frames_and_without_done() -> None:
 
 
 async def test_a_flood_of_events_is_not_a_flood_of_toasts() -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.whole()) as (pilot, app, _control):
         app.clear_notifications()
         for count in range(50):
             app._inbox.put(events.Said(f"remark {count}"))
@@ -114,13 +113,11 @@ async def test_a_flood_of_events_is_not_a_flood_of_toasts() -> None:
         await settle(pilot)
         assert [note.message for note in app._notifications] == ["remark 47", "remark 48", "remark 49"]
 
-    await drive(histories.whole(), check)
-
 
 async def test_toasts_that_come_one_by_one_leave_room_for_the_result() -> None:
     """Where more came than fit on the screen, parts of them stayed on its first lines for good."""
 
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
         for count in range(20):
             app.tell(f"remark {count} with words that take two lines of a toast at the least")
             await settle(pilot)
@@ -128,8 +125,6 @@ async def test_toasts_that_come_one_by_one_leave_room_for_the_result() -> None:
         assert re.findall(r"remark \d+", "".join(lines)) == ["remark 17", "remark 18", "remark 19"]
         assert "faster" in lines[3]
         assert not any("remark" in line for line in lines[:18])
-
-    await drive(histories.whole(), check, toasts=False)
 
 
 def test_trials_that_fail_for_one_reason_have_one_toast() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import tui_histories as histories
 from tui_facts import RESNET
-from tui_pilot import drive, screen_text, settle
+from tui_pilot import driven, press, screen_text, settle
 
 from advisor.experiment import events
 from advisor.records import Mode
@@ -20,38 +20,30 @@ def _all_visible(monkeypatch):
 
 
 async def test_where_there_are_several_the_person_is_asked_and_the_session_is_told() -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.beside_others(6), hold=True) as (pilot, app, control):
         text = screen_text(app)
         assert "This machine has 6 GPUs" in text
         rows = [text.index(words) for words in ("One GPU", "2 GPUs", "4 GPUs", "All 6 GPUs")]
         assert rows == sorted(rows)
-        await pilot.press("down", "down", "down", "enter")
-        await settle(pilot)
+        await press(pilot, "down", "down", "down", "enter")
         assert control.calls[-1] == ("use_gpus", 6)
         assert not isinstance(app.screen, PickScreen)
         told = " ".join(screen_text(app).split())
         assert "measures on 6 GPUs after the search on one" in told
         assert "G GPUs" in screen_text(app).splitlines()[-1]
-        await pilot.press("G")
-        await settle(pilot)
+        await press(pilot, "G")
         assert isinstance(app.screen, PickScreen)
-        await pilot.press("home", "enter")
-        await settle(pilot)
+        await press(pilot, "home", "enter")
         assert control.calls[-1] == ("use_gpus", 1)
-
-    await drive(histories.beside_others(6), check, hold=True)
 
 
 @pytest.mark.parametrize("key", ["enter", "escape"])
 async def test_the_first_answer_leaves_the_session_as_it_is(key) -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.beside_others(4), hold=True) as (pilot, app, control):
         assert isinstance(app.screen, PickScreen)
-        await pilot.press(key)
-        await settle(pilot)
+        await press(pilot, key)
         assert not isinstance(app.screen, PickScreen)
         assert control.calls == [("run",)]
-
-    await drive(histories.beside_others(4), check, hold=True)
 
 
 @pytest.mark.parametrize(
@@ -64,33 +56,24 @@ async def test_the_first_answer_leaves_the_session_as_it_is(key) -> None:
     ids=["one GPU", "inference", "chosen before"],
 )
 async def test_nobody_is_asked_where_there_is_nothing_to_choose(history) -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(history, hold=True) as (_pilot, app, _control):
         assert not isinstance(app.screen, PickScreen)
-
-    await drive(history, check, hold=True)
 
 
 async def test_once_several_are_measured_the_key_is_gone() -> None:
-    async def check(pilot, app, control) -> None:
-        await pilot.press("escape")
-        await settle(pilot)
+    async with driven(histories.beside_others(4), hold=True) as (pilot, app, _control):
+        await press(pilot, "escape")
         app.post_event(events.StageStarted("several GPUs"))
         await settle(pilot)
-        await pilot.press("G")
-        await settle(pilot)
+        await press(pilot, "G")
         assert not isinstance(app.screen, PickScreen)
         assert "G GPUs" not in screen_text(app)
 
-    await drive(histories.beside_others(4), check, hold=True)
-
 
 async def test_an_answer_that_comes_too_late_is_not_lost_without_a_word() -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.beside_others(4), hold=True) as (pilot, app, control):
         app.post_event(events.StageStarted("done"))
         await settle(pilot)
-        await pilot.press("down", "enter")
-        await settle(pilot)
+        await press(pilot, "down", "enter")
         assert control.calls == [("run",)]
         assert "The search on one GPU is over" in " ".join(screen_text(app).split())
-
-    await drive(histories.beside_others(4), check, hold=True)

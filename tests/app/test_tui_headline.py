@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import tui_histories as histories
 from tui_fakes import FakeExporter
-from tui_pilot import SIZES, drive, screen_text, settle
+from tui_pilot import SIZES, driven, press, screen_text
 
 from advisor.experiment import events
 from advisor.experiment.request import Request
@@ -77,15 +77,14 @@ async def test_bars_that_would_pass_the_stack_end_at_it_and_the_panel_says_so(st
     product = math.prod(step.end / step.start for step in waterfall(state) if step.key)
     stack = replace(state.stack, comparison=Comparison(product / 2, product / 2.1, product / 1.9, 0.01))
 
-    def check(subtitle: str, together: bool):
-        async def check(pilot, app, control) -> None:
+    measured = histories.contributed()
+    for history, subtitle, together in (
+        (measured, "none", True),
+        ([*measured, events.StackMeasured(stack)], "they overlap", False),
+    ):
+        async with driven(history) as (_pilot, app, _control):
             assert subtitle in str(app.screen.query_one("#waterfall-panel").border_subtitle or "none")
             assert ("together" in screen_text(app)) is together
-
-        return check
-
-    await drive(histories.contributed(), check("none", together=True))
-    await drive([*histories.contributed(), events.StackMeasured(stack)], check("they overlap", together=False))
 
 
 def test_a_stack_that_is_too_noisy_to_tell_has_no_interval_in_the_waterfall(state) -> None:
@@ -242,14 +241,11 @@ def test_figures_of_two_runs_are_not_mixed() -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_after_a_failed_build_nothing_is_waited_for(size) -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.failure(), size=size, toasts=False) as (pilot, app, _control):
         await pilot.press("escape")
         for view in "12345":
-            await pilot.press(view)
-            await settle(pilot)
+            await press(pilot, view)
             shown = " ".join(screen_text(app).split())
             assert ("Not known" if view != "1" else "It defines: make, train.") in shown, shown
             for word in ("being loaded", "being measured", "are chosen once", "appear here", "No operators yet"):
                 assert word not in shown
-
-    await drive(histories.failure(), check, size=size, toasts=False)

@@ -8,7 +8,7 @@ import pytest
 import tui_histories as histories
 from tui_fakes import FakeExporter
 from tui_histories import GIB
-from tui_pilot import SIZES, drive, screen_text, settle
+from tui_pilot import SIZES, driven, press, screen_text
 
 from advisor.experiment import events
 from advisor.experiment.objective import Goal
@@ -100,23 +100,19 @@ def test_the_toast_of_the_stack_says_what_it_saves() -> None:
 
 
 async def test_there_is_no_plot_in_the_place_of_a_list_that_is_empty() -> None:
-    async def check(pilot, app, control) -> None:
-        await pilot.press("4")
-        await settle(pilot)
+    async with driven(
+        [event for event in histories.to_trials() if not isinstance(event, events.Ranked)], hold=True
+    ) as (pilot, app, _control):
+        await press(pilot, "4")
         assert "Settings that help appear here" in screen_text(app)
         assert "p Plot" not in screen_text(app)
-
-    await drive([event for event in histories.to_trials() if not isinstance(event, events.Ranked)], check, hold=True)
 
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_the_plot_and_its_front_are_on_the_screen(size) -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.whole(), size=size) as (pilot, app, _control):
         app.clear_notifications()
-        await pilot.press("4", "p")
-        await settle(pilot)
+        await press(pilot, "4", "p")
         shown = screen_text(app)
         for words in ("Speed against memory", "peak memory, GiB", "3.10 GiB", "blocks, bfloat16", "◆", "─ front"):
             assert words in shown, shown
-
-    await drive(histories.whole(), check, size=size)

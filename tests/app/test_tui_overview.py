@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import tui_histories as histories
 from facts import h200
-from tui_pilot import SIZES, SMALL, drive, rows_text, screen_text, settle
+from tui_pilot import SIZES, SMALL, driven, press, rows_text, screen_text, settle
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
@@ -29,30 +29,24 @@ from advisor.tui.widgets.picture_panel import PicturePanel
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_the_overview_says_what_stands_beside_the_baseline(size) -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.whole(), toasts=False, size=size) as (pilot, app, _control):
         shown = screen_text(app)
         below = () if size == SMALL else ("1921 ms in one short",)
         for text in ("248 mJ a sample", "51 °C at most", "48.2 TFLOP/s → 113 TFLOP/s", *below):
             assert text in shown, shown
-        await pilot.press("end")
-        await settle(pilot)
+        await press(pilot, "end")
         shown = screen_text(app)
         for text in ("Found in your source", "train.py:41", "# [red]", "deploy.ipynb could not be read"):
             assert text in shown, shown
 
-    await drive(histories.whole(), check, toasts=False, size=size)
-
 
 async def test_the_overview_compares_clocks() -> None:
-    async def check(pilot, app, control) -> None:
-        await pilot.press("end")
-        await settle(pilot)
+    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+        await press(pilot, "end")
         shown = screen_text(app)
         assert "synchronised every step" in shown
         assert "34.1 ms" in shown
         assert "timed the launches, not the work" in shown
-
-    await drive(histories.whole(), check, toasts=False)
 
 
 async def test_the_overview_draws_the_links_between_gpus() -> None:
@@ -60,23 +54,19 @@ async def test_the_overview_draws_the_links_between_gpus() -> None:
     hardware = Hardware(histories.HOST, (h200(), h200(index=1, uuid="GPU-2")), links=(GpuLink(0, 1, 18, "4.0"),))
     measured = events.AllReduceMeasured(AllReduceSweep(2, "nccl", times))
 
-    async def check(pilot, app, control) -> None:
+    async with driven([events.HardwareFound(hardware), measured], toasts=False, hold=True) as (pilot, app, _control):
         assert "18 NVLinks 4.0" in screen_text(app)
         app.query_one(OverviewView).query_one(PicturePanel).scroll_visible(animate=False)
         await settle(pilot)
         for text in ("All-reduce", "bus bandwidth", "over 2 ranks by nccl"):
             assert text in screen_text(app), screen_text(app)
 
-    await drive([events.HardwareFound(hardware), measured], check, toasts=False, hold=True)
-
 
 async def test_panels_without_anything_to_say_are_not_there() -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.start()[:1], toasts=False, hold=True) as (_pilot, app, _control):
         assert not app.query_one(OverviewView).query_one(PicturePanel).display
         for panel in ("#clocks", "#source"):
             assert not app.query_one(panel).parent.display
-
-    await drive(histories.start()[:1], check, toasts=False, hold=True)
 
 
 def test_on_the_cpu_there_are_no_events_of_a_device() -> None:

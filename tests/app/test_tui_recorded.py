@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from sample_session import cancelled_history, failed_history, journaled, sample_history, sample_request
 from tui_fakes import FakeExporter, catalog
-from tui_pilot import LARGE, SMALL, screen_text, settle, until
+from tui_pilot import LARGE, SMALL, press, screen_text, settle, until
 
 from advisor.cli import main as cli
 from advisor.errors import UsageError
@@ -45,8 +45,7 @@ async def shown(session_id, *keys, size=LARGE):
     app = app_over(session_id)
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
-        await pilot.press(*keys)
-        await settle(pilot)
+        await press(pilot, *keys)
         text = screen_text(app)
     return app, text
 
@@ -75,8 +74,7 @@ async def test_every_view_shows_any_recorded_session(history):
         await settle(pilot)
         await pilot.press("escape")
         for view in VIEWS:
-            await pilot.press(view.key)
-            await settle(pilot)
+            await press(pilot, view.key)
             text = screen_text(app)
             assert app.view.id == view.id
             assert f"Recorded session {session_id}" in text or app.context.state.failure
@@ -131,8 +129,7 @@ async def test_a_decision_is_kept_with_the_session():
     app = app_over(session_id)
     async with app.run_test(size=LARGE) as pilot:
         await settle(pilot)
-        await pilot.press("4", "r")
-        await settle(pilot)
+        await press(pilot, "4", "r")
         recipe = list(app.context.state.decisions)[-1]
         assert f"{recipe} is left out; key c measures the stack without it." in told(app)
         assert app.context.state.stack.pending
@@ -161,14 +158,12 @@ async def test_another_session_is_opened_by_key():
     app = app_over(second)
     async with app.run_test(size=LARGE) as pilot:
         await settle(pilot)
-        await pilot.press("O")
-        await settle(pilot)
+        await press(pilot, "O")
         text = screen_text(app)
         assert first in text
         assert "Enter picks the session" in text
         assert sample_request().target.target[:20] in text
-        await pilot.press("enter")
-        await settle(pilot)
+        await press(pilot, "enter")
     assert app.return_value.then == Then(first)
 
 
@@ -211,16 +206,13 @@ async def test_two_sessions_are_compared_in_the_app():
     app = app_over(second)
     async with app.run_test(size=LARGE) as pilot:
         await settle(pilot)
-        await pilot.press("C")
-        await settle(pilot)
-        await pilot.press("enter")
-        await settle(pilot)
+        await press(pilot, "C")
+        await press(pilot, "enter")
         text = screen_text(app)
         assert f"From {first} to {second}" in text
         assert "within the noise" in text
         assert "--budget" in text
-        await pilot.press("escape")
-        await settle(pilot)
+        await press(pilot, "escape")
         assert app.return_value is None
 
 

@@ -9,7 +9,7 @@ import tui_histories as histories
 from textual.widgets import OptionList
 from tui_fakes import make_app
 from tui_keys import KEYS
-from tui_pilot import drive, screen_text, settle, trial_cell
+from tui_pilot import driven, press, screen_text, settle, trial_cell
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision
@@ -32,19 +32,16 @@ def with_something_untried() -> list[events.Event]:
 
 
 async def test_a_running_session_is_steered_by_keys() -> None:
-    async def check(pilot, app, control) -> None:
-        await pilot.press("x")
-        await settle(pilot)
+    async with driven(histories.to_trials(), hold=True, toasts=False) as (pilot, app, control):
+        await press(pilot, "x")
         assert control.calls[-1] == ("skip",)
         assert f"{RUNNING} is skipped. Key t tries it later." in screen_text(app)
         app.clear_notifications()
-        await pilot.press("plus")
-        await settle(pilot)
+        await press(pilot, "plus")
         assert control.calls[-1] == ("extend", 60.0)
         assert "One more minute" in screen_text(app)
         app.clear_notifications()
-        await pilot.press("space")
-        await settle(pilot)
+        await press(pilot, "space")
         assert control.calls[-1] == ("pause",)
         assert "pauses after this trial" in screen_text(app).splitlines()[-2]
         app.post_event(events.Held(True))
@@ -55,62 +52,46 @@ async def test_a_running_session_is_steered_by_keys() -> None:
         await settle(pilot)
         assert control.calls[-1] == ("go_on",)
         assert "Paused" not in screen_text(app).splitlines()[-2]
-        await pilot.press("R")
-        await settle(pilot)
+        await press(pilot, "R")
         assert control.calls[-1] == ("go_on",), "what was skipped for time is known at the end only"
-        await pilot.press("E")
-        await settle(pilot)
+        await press(pilot, "E")
         assert control.calls[-1] == ("finish",)
         assert "reports what it has measured" in " ".join(screen_text(app).split())
 
-    await drive(histories.to_trials(), check, hold=True, toasts=False)
-
 
 async def test_between_two_trials_the_keys_stay_where_they_are() -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.to_trials(), hold=True, toasts=False) as (pilot, app, control):
         before = screen_text(app).splitlines()[-1]
         app.post_event(events.TrialEnded(RUNNING, Outcome.MEASURED, "", 40.0, 2**30))
         await settle(pilot)
         assert screen_text(app).splitlines()[-1] == before
-        await pilot.press("x")
-        await settle(pilot)
+        await press(pilot, "x")
         assert ("skip",) not in control.calls
         assert "No trial runs just now" in screen_text(app)
 
-    await drive(histories.to_trials(), check, hold=True, toasts=False)
-
 
 async def test_before_the_baseline_nothing_is_skipped_and_the_budget_can_grow() -> None:
-    async def check(pilot, app, control) -> None:
-        await pilot.press("x", "E")
-        await settle(pilot)
+    async with driven(histories.start(), hold=True) as (pilot, app, control):
+        await press(pilot, "x", "E")
         assert control.calls == [("run",)]
         assert "5:00 left" in screen_text(app)
-        await pilot.press("plus")
-        await settle(pilot)
+        await press(pilot, "plus")
         assert control.calls[-1] == ("extend", 60.0)
         assert "6:00 left" in screen_text(app)
         assert "at most 6 min 00 s" in screen_text(app)
 
-    await drive(histories.start(), check, hold=True)
-
 
 async def test_after_a_session_what_it_had_no_time_for_is_tried() -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(with_something_untried(), toasts=False) as (pilot, app, control):
         assert "R Try the rest" in screen_text(app)
-        await pilot.press("R")
-        await settle(pilot)
+        await press(pilot, "R")
         assert control.calls[-1] == ("try_more", None)
         assert "what had no time: 1 candidate" in " ".join(screen_text(app).split())
-        await pilot.press("plus")
-        await settle(pilot)
+        await press(pilot, "plus")
         assert control.calls[-1] == ("try_more", 60.0)
         count = len(control.calls)
-        await pilot.press("x", "space", "E")
-        await settle(pilot)
+        await press(pilot, "x", "space", "E")
         assert len(control.calls) == count, "nothing runs, so there is nothing to skip, to pause or to end"
-
-    await drive(with_something_untried(), check, toasts=False)
 
 
 def test_what_follows_from_skipping_is_told() -> None:
@@ -132,7 +113,7 @@ def test_every_steering_key_is_in_the_palette_and_the_help() -> None:
 
 
 async def test_what_was_skipped_is_tried_and_is_seen_waiting() -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.to_trials(), hold=True, toasts=False) as (pilot, app, _control):
         app.post_event(events.TrialMeasured(SKIPPED))
         await settle(pilot)
         await pilot.press("3")
@@ -143,42 +124,33 @@ async def test_what_was_skipped_is_tried_and_is_seen_waiting() -> None:
         table = app.query_one("#trials-table")
         table.go_to(name)
         await settle(pilot)
-        await pilot.press("t")
-        await settle(pilot)
+        await press(pilot, "t")
         assert [note.message for note in app._notifications][-1] == f"{name} is tried when the session is through."
         assert app.context.waiting == (name,)
         assert trial_cell(app, name) == "tried when the session is through"
         assert not app.view.can("retry"), "once is enough"
-
-    await drive(histories.to_trials(), check, hold=True, toasts=False)
 
 
 # --- decisions ------------------------------------------------------------------------------------------------
 
 
 async def test_of_several_values_one_is_accepted() -> None:
-    async def check(pilot, app, control) -> None:
-        await pilot.press("4", "down", "down", "a")
-        await settle(pilot)
+    async with driven(histories.whole(), toasts=False) as (pilot, app, control):
+        await press(pilot, "4", "down", "down", "a")
         assert isinstance(app.screen, PickScreen)
         shown = screen_text(app)
         assert [text for text in ("256", "128", "4096", "out of memory", "17.9 GiB") if text not in shown] == []
         app.screen.query_one("#entries", OptionList).highlighted = 1
-        await pilot.press("enter")
-        await settle(pilot)
+        await press(pilot, "enter")
         assert ("decide", "batch_size", Decision.ACCEPTED, 128) in control.calls
         assert "✓ accepted: 128" in screen_text(app)
         assert "1 of 7 decided" in screen_text(app)
         assert app.view.chosen.record.candidate.recipe == "autocast", "the next one without a decision"
-        await pilot.press("u")
-        await settle(pilot)
+        await press(pilot, "u")
         assert control.calls[-2] == ("decide", "batch_size", None)
         assert app.view.chosen.record.candidate.recipe == "batch_size"
-        await pilot.press("a", "escape")
-        await settle(pilot)
+        await press(pilot, "a", "escape")
         assert control.decisions() == {}
-
-    await drive(histories.whole(), check, toasts=False)
 
 
 def test_accepting_one_batch_size_leaves_the_others() -> None:
@@ -210,56 +182,43 @@ def test_a_decision_says_what_follows_from_it() -> None:
 
 
 async def test_leaving_while_something_is_measured_is_asked_about() -> None:
-    async def check(pilot, app, control) -> None:
-        await pilot.press("q")
-        await settle(pilot)
+    async with driven(histories.to_trials(), hold=True, toasts=False) as (pilot, app, control):
+        await press(pilot, "q")
         assert isinstance(app.screen, QuitScreen)
         assert f"{RUNNING} is not finished." in screen_text(app)
-        await pilot.press("enter")
-        await settle(pilot)
+        await press(pilot, "enter")
         assert app.is_running
         assert control.calls == [("run",)], "the safe answer has the focus"
-        await pilot.press("q", "e")
-        await settle(pilot)
+        await press(pilot, "q", "e")
         assert control.calls[-1] == ("finish",)
         assert app.is_running
         await asyncio.sleep(0)
 
-    await drive(histories.to_trials(), check, hold=True, toasts=False)
-
 
 @pytest.mark.parametrize("key", ["question_mark", "O"])
 async def test_leaving_from_another_screen_is_asked_about_too(key) -> None:
-    async def check(pilot, app, control) -> None:
-        await pilot.press(key)
-        await settle(pilot)
+    async with driven(histories.to_trials(), hold=True, toasts=False) as (pilot, app, control):
+        await press(pilot, key)
         await app.action_quit()
         await settle(pilot)
         assert isinstance(app.screen, QuitScreen)
         assert ("cancel",) not in control.calls
-        await pilot.press("escape")
-        await settle(pilot)
+        await press(pilot, "escape")
         assert app.is_running
-
-    await drive(histories.to_trials(), check, hold=True, toasts=False)
 
 
 async def test_q_on_the_question_about_a_file_cancels_the_question(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tuned.yaml").write_text("mine")
 
-    async def check(pilot, app, control) -> None:
-        await pilot.press("5", "s")
-        await settle(pilot)
+    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+        await press(pilot, "5", "s")
         assert isinstance(app.screen, OverwriteScreen)
-        await pilot.press("q")
-        await settle(pilot)
+        await press(pilot, "q")
         assert app.is_running
         assert app.return_code is None
         assert not isinstance(app.screen, OverwriteScreen)
         assert (tmp_path / "tuned.yaml").read_text() == "mine"
-
-    await drive(histories.whole(), check, toasts=False)
 
 
 # --- keys and a small screen ----------------------------------------------------------------------------------
@@ -288,15 +247,11 @@ def test_a_trial_that_the_person_skipped_says_so_in_its_row() -> None:
 
 
 async def test_the_key_that_pauses_says_that_it_goes_on() -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.to_trials(), hold=True, toasts=False) as (pilot, app, control):
         assert "space Pause" in screen_text(app)
-        await pilot.press("space")
-        await settle(pilot)
+        await press(pilot, "space")
         assert "space Go on" in screen_text(app)
         assert "space Pause" not in screen_text(app)
-        await pilot.press("space")
-        await settle(pilot)
+        await press(pilot, "space")
         assert "space Pause" in screen_text(app)
         assert [call[0] for call in control.calls][1:] == ["pause", "go_on"]
-
-    await drive(histories.to_trials(), check, hold=True, toasts=False)

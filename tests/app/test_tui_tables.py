@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tui_histories as histories
 from textual.content import Content
-from tui_pilot import SMALL, drive, screen_text, settle
+from tui_pilot import SMALL, driven, press, screen_text, settle
 
 from advisor.experiment import events
 from advisor.tui.app import AdvisorApp
@@ -25,15 +25,13 @@ def in_sight(app: AdvisorApp) -> bool:
 
 
 async def test_keys_move_the_cursor_and_keep_it_in_sight() -> None:
-    async def check(pilot, app, control) -> None:
-        await pilot.press("3", "h", "home")
-        await settle(pilot)
+    async with driven(histories.whole(), size=SMALL, toasts=False) as (pilot, app, _control):
+        await press(pilot, "3", "h", "home")
         table = table_of(app)
         last = len(table.rows) - 1
         places = []
         for key in ("k", "j", "down", "up", "pagedown", "end", "down", "pageup", "home"):
-            await pilot.press(key)
-            await settle(pilot)
+            await press(pilot, key)
             assert in_sight(app), key
             places.append(table.cursor)
         assert places[:4] == [0, 1, 2, 1], "the cursor does not leave the first row upwards"
@@ -44,13 +42,10 @@ async def test_keys_move_the_cursor_and_keep_it_in_sight() -> None:
         assert app.view.selected_key == "baseline"
         assert "your present settings; everything is compared with it" in screen_text(app)
 
-    await drive(histories.whole(), check, size=SMALL, toasts=False)
-
 
 async def test_a_click_picks_a_row_and_the_running_trial_is_followed_no_more() -> None:
-    async def check(pilot, app, control) -> None:
-        await pilot.press("3")
-        await settle(pilot)
+    async with driven(histories.to_trials(), hold=True, toasts=False) as (pilot, app, _control):
+        await press(pilot, "3")
         running, table = app.view.selected_key, table_of(app)
         assert running == app.context.state.running
         lines = screen_text(app).splitlines()
@@ -63,8 +58,6 @@ async def test_a_click_picks_a_row_and_the_running_trial_is_followed_no_more() -
         await settle(pilot)
         assert app.view.selected_key != running
 
-    await drive(histories.to_trials(), check, hold=True, toasts=False)
-
 
 async def test_a_row_is_drawn_again_only_when_its_own_cells_change(monkeypatch) -> None:
     drawn: list[int] = []
@@ -73,35 +66,29 @@ async def test_a_row_is_drawn_again_only_when_its_own_cells_change(monkeypatch) 
         RowTable, "_strip_of", lambda self, place, style: (drawn.append(place), draw(self, place, style))[1]
     )
 
-    async def check(pilot, app, control) -> None:
-        await pilot.press("3", "home", "down")
-        await settle(pilot)
+    async with driven(histories.to_trials(), hold=True, toasts=False) as (pilot, app, _control):
+        await press(pilot, "3", "home", "down")
         running = list(table_of(app).rows).index(app.context.state.running)
         drawn.clear()
         app.post_event(events.TrialActivity(app.context.state.running, "block 3"))
         await settle(pilot)
         assert drawn == [running]
         drawn.clear()
-        await pilot.press("down")
-        await settle(pilot)
+        await press(pilot, "down")
         assert set(drawn) <= {1, 2}, "the two rows that the cursor left and reached"
-        await pilot.press("l")
-        await settle(pilot)
+        await press(pilot, "l")
         before = table_of(app).size.height
         drawn.clear()
-        await pilot.press("l")
-        await settle(pilot)
+        await press(pilot, "l")
         assert table_of(app).size.height != before
         assert len(drawn) < 3, "a table of another height has the same rows"
         app.theme = "nord"
         await settle(pilot)
         assert len(drawn) > 5, "in other colours all are drawn"
 
-    await drive(histories.to_trials(), check, hold=True, toasts=False)
-
 
 async def test_a_cell_that_is_too_long_ends_in_an_ellipsis_and_is_never_markup() -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
         await pilot.press("3")
         headings = [Heading("name", "name", 8), Heading("count", "count", 6, number=True)]
         rows = {"a": [Content("[red] and more"), Content("7")], "b": [Content("数数数数数"), Content("12")]}
@@ -119,8 +106,6 @@ async def test_a_cell_that_is_too_long_ends_in_an_ellipsis_and_is_never_markup()
         assert table_of(app).cursor_key == "b", "the row of the cursor is gone"
         table_of(app).show(headings, {})
         assert table_of(app).cursor_key == ""
-
-    await drive(histories.whole(), check, toasts=False)
 
 
 @pytest.mark.parametrize(
@@ -144,14 +129,11 @@ async def test_what_an_event_does_not_change_is_not_touched(view, live, monkeypa
         touched.add(self.id or type(self).__name__)
         return refresh(self, *regions, **how)
 
-    async def check(pilot, app, control) -> None:
-        await pilot.press(view)
-        await settle(pilot)
+    async with driven(histories.to_trials(), hold=True, toasts=False) as (pilot, app, _control):
+        await press(pilot, view)
         monkeypatch.setattr(Widget, "refresh", refreshing)
         for block in range(3):
             app.post_event(events.TrialActivity(app.context.state.running, f"block {block}"))
             await settle(pilot)
         assert "block 2" in screen_text(app)
         assert touched - {"status-now", "status-far", "_default"} == live
-
-    await drive(histories.to_trials(), check, hold=True, toasts=False)

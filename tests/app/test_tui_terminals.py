@@ -21,7 +21,7 @@ from rich.segment import Segments
 from textual.color import Color
 from textual.events import Key
 from tui_fakes import make_app
-from tui_pilot import LARGE, SMALL, drive, screen_text, settle
+from tui_pilot import LARGE, SMALL, driven, press, screen_text, settle
 
 from advisor.experiment import events
 from advisor.records import Outcome
@@ -44,9 +44,8 @@ def drawn(app) -> list[Segments]:
 async def test_without_colour_every_state_is_in_words_or_signs(view, monkeypatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
 
-    async def check(pilot, app, control) -> None:
-        await pilot.press(view)
-        await settle(pilot)
+    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+        await press(pilot, view)
         for line in drawn(app):
             for _, style, _ in line.segments:
                 for colour in (style.color, style.bgcolor) if style else ():
@@ -62,15 +61,12 @@ async def test_without_colour_every_state_is_in_words_or_signs(view, monkeypatch
         for word in told[view]:
             assert word in screen_text(app), word
 
-    await drive(histories.whole(), check, toasts=False)
-
 
 async def test_sixteen_colours_are_enough() -> None:
     """What a terminal of sixteen colours is sent holds no others, and says the same."""
 
-    async def check(pilot, app, control) -> None:
-        await pilot.press("3")
-        await settle(pilot)
+    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+        await press(pilot, "3")
         terminal = io.StringIO()
         console = Console(file=terminal, force_terminal=True, color_system="standard", width=120, legacy_windows=False)
         for line in drawn(app):
@@ -83,8 +79,6 @@ async def test_sixteen_colours_are_enough() -> None:
         }
         assert not codes & {38, 48}, "these begin a colour of more than sixteen"
         assert codes & set(range(30, 38)) or codes & set(range(90, 98))
-
-    await drive(histories.whole(), check, toasts=False)
 
 
 async def test_the_accent_is_no_error_where_there_are_sixteen_colours(monkeypatch) -> None:
@@ -158,14 +152,12 @@ async def test_verdicts_that_look_alike_to_the_colour_blind_have_signs(theme, ki
 
     assert len({sign for sign, _ in MARKS.values()}) == len(MARKS)
 
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
         app.theme = theme
         await settle(pilot)
         faster, slower = (_simulated(app.theme_variables[name], kind) for name in ("success", "error"))
         apart = max(abs(one - other) for one, other in zip(faster, slower, strict=True))
         assert apart > 0.08
-
-    await drive(histories.whole(), check, toasts=False)
 
 
 # --- a small screen -----------------------------------------------------------------------------------------------
@@ -173,19 +165,16 @@ async def test_verdicts_that_look_alike_to_the_colour_blind_have_signs(theme, ki
 
 @pytest.mark.parametrize("history", [histories.start, histories.to_trials, histories.whole, histories.failure])
 async def test_a_tiny_screen_shows_every_view(history) -> None:
-    async def check(pilot, app, control) -> None:
+    async with driven(history(), size=TINY, toasts=False, hold=True) as (pilot, app, _control):
         if app.context.state.failure:
             await pilot.press("escape")
         for view in VIEWS:
-            await pilot.press(view.key)
-            await settle(pilot)
+            await press(pilot, view.key)
             assert app.view.id == view.id
             lines = screen_text(app).splitlines()
             assert len(lines) == TINY[1]
             assert all(len(line) <= TINY[0] for line in lines)
             assert any(word in screen_text(app) for word in ("Done", "left", "cannot go on", RUNNING[:8], "Measuring"))
-
-    await drive(history(), check, size=TINY, toasts=False, hold=True)
 
 
 @pytest.mark.parametrize(
@@ -202,8 +191,7 @@ async def test_a_key_that_is_held_down_is_followed_to_its_end(key, character) ->
             app._driver.send_message(Key(key, character).set_sender(app))
         await settle(pilot)
         assert app.is_running
-        await pilot.press("1")
-        await settle(pilot)
+        await press(pilot, "1")
         assert app.view.id == "overview"  # nothing was left in the way of the next key
         assert not app.context.paused  # space was pressed an even number of times
         control.cancel()
@@ -236,7 +224,7 @@ async def test_five_thousand_log_lines_a_second_do_not_delay_a_key(tmp_path) -> 
             await pilot.pause(0.1)
         return median(answers)
 
-    async def check(pilot, app, control) -> None:
+    async with driven(history, hold=True, toasts=False) as (pilot, app, _control):
         quiet_s = await answer_s(pilot)
         writer = threading.Thread(target=flood)
         writer.start()
@@ -251,15 +239,13 @@ async def test_five_thousand_log_lines_a_second_do_not_delay_a_key(tmp_path) -> 
             over.set()
             writer.join()
 
-    await drive(history, check, hold=True, toasts=False)
-
 
 async def test_a_trial_may_end_while_its_log_is_open(tmp_path) -> None:
     log = tmp_path / "trial.log"
     log.write_text("the first line\n")
     history = [*histories.to_trials(), events.TrialStarted(RUNNING, str(log))]
 
-    async def check(pilot, app, control) -> None:
+    async with driven(history, hold=True, toasts=False) as (pilot, app, _control):
         await pilot.press("3")
         app.view.choose_row(RUNNING)
         await settle(pilot)
@@ -278,5 +264,3 @@ async def test_a_trial_may_end_while_its_log_is_open(tmp_path) -> None:
         app.query_one(LogTail).poll()
         await settle(pilot)
         assert "The log cannot be read: No such file or directory" in screen_text(app)
-
-    await drive(history, check, hold=True, toasts=False)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import tui_histories as histories
 from tui_fakes import FakeExporter
-from tui_pilot import cells, drive, screen_text, settle
+from tui_pilot import cells, driven, press, screen_text, settle
 
 from advisor.experiment import events
 from advisor.experiment.control import RAISE_BUDGET
@@ -336,56 +336,44 @@ def test_words_are_looked_for_in_names_and_reasons(state) -> None:
 
 
 async def test_where_nothing_is_found_the_way_back_is_said() -> None:
-    async def check(pilot, app, control) -> None:
-        await pilot.press("3", "slash", *"nosuch")
-        await settle(pilot)
+    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+        await press(pilot, "3", "slash", *"nosuch")
         assert "Nothing here has “nosuch” in it. Escape shows all." in screen_text(app)
-        await pilot.press("escape", "h", "end")
-        await settle(pilot)
+        await press(pilot, "escape", "h", "end")
         assert "Log of sdpa" in screen_text(app), "the name and not the key of the row"
-
-    await drive(histories.whole(), check, toasts=False)
 
 
 async def test_the_table_is_sorted_filtered_and_unfolded_by_keys() -> None:
-    async def check(pilot, app, control) -> None:
-        await pilot.press("3")
-        await settle(pilot)
+    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+        await press(pilot, "3")
         assert "5 do not apply: h shows them" in screen_text(app)
-        await pilot.press("h", "end")
-        await settle(pilot)
+        await press(pilot, "h", "end")
         assert "scaled_dot_product_attention" in screen_text(app)
-        await pilot.press("h", "o", "o")
-        await settle(pilot)
+        await press(pilot, "h", "o", "o")
         assert "effect▼" in screen_text(app)
         lines = screen_text(app).splitlines()
         row = next(place for place, line in enumerate(lines) if "memory" in line and "effect" in line)
         await pilot.click(offset=(lines[row].index("memory"), row))
         await settle(pilot)
         assert "memory▼" in screen_text(app)
-        await pilot.press("slash", *"batch")
-        await settle(pilot)
+        await press(pilot, "slash", *"batch")
         shown = screen_text(app)
         assert "/batch: 3 of" in shown
         assert "channels_last" not in shown.replace("stack", "")
         assert "/ Filter" not in shown.splitlines()[-1], "it is typed now"
         await pilot.press("enter")
         assert app.focused is app.query_one("#trials-table")
-        await pilot.press("escape")
-        await settle(pilot)
+        await press(pilot, "escape")
         assert "/batch" not in screen_text(app)
         assert "channels_last" in screen_text(app)
-
-    await drive(histories.whole(), check, toasts=False)
 
 
 async def test_a_log_takes_as_many_rows_as_it_has_lines_and_at_most_a_third(tmp_path) -> None:
     log = tmp_path / "trial.log"
     log.write_text("")
 
-    async def check(pilot, app, control) -> None:
-        await pilot.press("3")
-        await settle(pilot)
+    async with driven([events.TrialStarted("baseline", str(log))], hold=True) as (pilot, app, _control):
+        await press(pilot, "3")
         tail = app.query_one(LogTail)
         assert tail.outer_size.height == 3, "a sentence in a border"
         for lines, rows in ((3, 5), (200, 9)):
@@ -395,26 +383,19 @@ async def test_a_log_takes_as_many_rows_as_it_has_lines_and_at_most_a_third(tmp_
             assert tail.outer_size.height == rows
         assert "line 199" in screen_text(app)
 
-    await drive([events.TrialStarted("baseline", str(log))], check, hold=True)
-
 
 async def test_a_log_that_was_hidden_shows_what_was_written_meanwhile_at_once(tmp_path, monkeypatch) -> None:
     log = tmp_path / "trial.log"
     log.write_text("begins\n")
     monkeypatch.setattr(LogTail, "on_mount", lambda tail: None)  # without it, the log is not read again by itself
 
-    async def check(pilot, app, control) -> None:
-        await pilot.press("3")
-        await settle(pilot)
+    async with driven([events.TrialStarted("baseline", str(log))], hold=True) as (pilot, app, _control):
+        await press(pilot, "3")
         assert "begins" in screen_text(app)
-        await pilot.press("1")
-        await settle(pilot)
+        await press(pilot, "1")
         log.write_text("begins\ngoes on\n")
-        await pilot.press("3")
-        await settle(pilot)
+        await press(pilot, "3")
         assert "goes on" in screen_text(app)
-
-    await drive([events.TrialStarted("baseline", str(log))], check, hold=True)
 
 
 async def test_the_log_follows_the_running_trial_until_another_is_picked(tmp_path) -> None:
@@ -422,7 +403,8 @@ async def test_the_log_follows_the_running_trial_until_another_is_picked(tmp_pat
     for name, path in logs.items():
         path.write_text(f"this is {name}\n")
 
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.to_trials()[:-3], hold=True, toasts=False) as (pilot, app, _control):
+
         def shown() -> list[str]:
             return list(app.query_one(LogTail).lines)[:1]
 
@@ -431,15 +413,13 @@ async def test_the_log_follows_the_running_trial_until_another_is_picked(tmp_pat
             app.post_event(events.TrialStarted(f"stack without {name}", str(logs[name])))
             await settle(pilot)
             assert shown() == [f"this is {name}"]
-        await pilot.press("up")
-        await settle(pilot)
+        await press(pilot, "up")
         picked = app.view.selected_key
         app.post_event(events.TrialEnded("stack without b", histories.Outcome.MEASURED))
         app.post_event(events.TrialStarted("stack without c", str(logs["c"])))
         await settle(pilot)
         assert app.view.selected_key == picked, "the person's choice stays"
-        await pilot.press("f")
-        await settle(pilot)
+        await press(pilot, "f")
         assert shown() == ["this is c"]
         logs["c"].write_text("line\n" * 100_000 + "the last\n")
         app.query_one(LogTail).poll()
@@ -448,8 +428,6 @@ async def test_the_log_follows_the_running_trial_until_another_is_picked(tmp_pat
         await settle(pilot)
         assert app.view.selected_key == "stack without c"
         assert "killed" in screen_text(app)
-
-    await drive(histories.to_trials()[:-3], check, hold=True, toasts=False)
 
 
 def test_pytorchs_own_warnings_are_folded() -> None:
@@ -471,11 +449,8 @@ def test_totals_make_way_for_names() -> None:
 
 
 async def test_operators_keep_their_names_apart_at_100_columns() -> None:
-    async def check(pilot, app, control) -> None:
-        await pilot.press("2")
-        await settle(pilot)
+    async with driven(histories.whole(), size=(100, 30), toasts=False) as (pilot, app, _control):
+        await press(pilot, "2")
         names = list(cells(app.query_one(OperatorTable), "operator").values())
         assert len(set(names)) == len(names)
         assert [name for name in names[:4] if name not in screen_text(app)] == []
-
-    await drive(histories.whole(), check, size=(100, 30), toasts=False)

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import tui_histories as histories
 from tui_keys import KEYS
-from tui_pilot import SIZES, SMALL, cells, drive, rows_text, screen_text, settle
+from tui_pilot import SIZES, SMALL, cells, driven, press, rows_text, screen_text, settle
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
@@ -50,13 +50,11 @@ def whole_with(profile: Profile) -> list[events.Event]:
 
 
 async def test_operators_are_sorted_by_key_and_by_mouse() -> None:
-    async def check(pilot, app, control) -> None:
-        await pilot.press("2")
-        await settle(pilot)
+    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+        await press(pilot, "2")
         table = app.query_one(OperatorTable)
         assert list(cells(table, "device").values())[:2] == ["15.2 ms", "8.90 ms"]
-        await pilot.press("o", "o", "o")
-        await settle(pilot)
+        await press(pilot, "o", "o", "o")
         assert "by host time with what they call" in screen_text(app)
         assert next(iter(cells(table, "operator").values())) == "native_batch_norm"
         assert "Σ: with what they call" in screen_text(app)
@@ -71,87 +69,64 @@ async def test_operators_are_sorted_by_key_and_by_mouse() -> None:
         assert table.order.key == "calls"
         assert "Operators, per step, by calls" in screen_text(app)
 
-    await drive(histories.whole(), check, toasts=False)
-
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_operators_by_shape_show_the_shapes_of_the_row_in_full(size) -> None:
-    async def check(pilot, app, control) -> None:
-        await pilot.press("2", "g", "down", "down")
-        await settle(pilot)
+    async with driven(histories.whole(), toasts=False, size=size) as (pilot, app, _control):
+        await press(pilot, "2", "g", "down", "down")
         shown = screen_text(app)
         assert "Operators by input shapes, per step, by GPU time" in shown
         assert "aten::native_batch_norm  [64, 256, 56, 56], [256], [256]" in shown
-        await pilot.press("g")
-        await settle(pilot)
+        await press(pilot, "g")
         assert "input shapes" not in screen_text(app)
-
-    await drive(histories.whole(), check, toasts=False, size=size)
 
 
 async def test_a_narrow_profile_shows_one_panel_after_another() -> None:
-    async def check(pilot, app, control) -> None:
-        await pilot.press("2")
-        await settle(pilot)
+    async with driven(histories.whole(), toasts=False, size=SMALL) as (pilot, app, _control):
+        await press(pilot, "2")
         assert "convolution_backward" in screen_text(app)
-        await pilot.press("m")
-        await settle(pilot)
+        await press(pilot, "m")
         shown = screen_text(app)
         assert "of 51.0 TFLOP/s float32" in shown
         assert "convolution_backward" not in shown
-        await pilot.press("end")
-        await settle(pilot)
+        await press(pilot, "end")
         for text in ("362 TFLOP/s  tf32", "55.1 GB/s  from pinned", "measured on 2026-07-14"):
             assert text in screen_text(app)
-        await pilot.press("m")
-        await settle(pilot)
+        await press(pilot, "m")
         for text in ("train.py:41  1 a step, 21.3 ms", "# [red]", "the backward pass", "eval_no_grad", "5.40 GiB"):
             assert text in screen_text(app)
-        await pilot.press("o")
-        await settle(pilot)
+        await press(pilot, "o")
         assert "by GPU time with what they call" in screen_text(app)
-
-    await drive(histories.whole(), check, toasts=False, size=SMALL)
 
 
 async def test_a_broad_profile_shows_all_panels_and_the_key_goes_through_them() -> None:
-    async def check(pilot, app, control) -> None:
-        await pilot.press("2")
-        await settle(pilot)
+    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+        await press(pilot, "2")
         shown = screen_text(app)
         for text in ("Waits and habits", "Efficiency", "GPU busy", "Tensor", "1,042 a step", "19.0 ms"):
             assert text in shown, shown
         focused = []
         for _ in range(3):
-            await pilot.press("m")
-            await settle(pilot)
+            await press(pilot, "m")
             focused.append(app.focused.id)
         assert focused == ["roof-panel", "habits-panel", "operators"]
-
-    await drive(histories.whole(), check, toasts=False)
 
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_pictures_stand_in_place_of_the_panels_and_leave_again(size) -> None:
-    async def check(pilot, app, control) -> None:
-        await pilot.press("2", "p")
-        await settle(pilot)
+    async with driven(histories.timed(), size=size, toasts=False) as (pilot, app, _control):
+        await press(pilot, "2", "p")
         assert "arithmetic intensity, FLOP per byte" in screen_text(app)
         assert "float32 51.0 TFLOP/s" in screen_text(app)
         assert "Operators" not in screen_text(app)
         assert ("F forward" in screen_text(app)) is (size[1] > 30)  # a short screen has no room for both
-        await pilot.press("p")
-        await settle(pilot)
+        await press(pilot, "p")
         assert "share of blocks" in screen_text(app)
-        await pilot.press("1", "2")
-        await settle(pilot)
+        await press(pilot, "1", "2")
         assert "share of blocks" in screen_text(app), "the picture stays while another view is looked at"
-        await pilot.press("p")
-        await settle(pilot)
+        await press(pilot, "p")
         assert "Operators" in screen_text(app)
         assert "F forward" in screen_text(app)
-
-    await drive(histories.timed(), check, size=size, toasts=False)
 
 
 def test_a_legend_names_only_what_stands_in_the_picture() -> None:
@@ -167,13 +142,10 @@ def test_a_legend_names_only_what_stands_in_the_picture() -> None:
 
 
 async def test_keys_that_need_a_profile_are_hidden_without_one() -> None:
-    async def check(pilot, app, control) -> None:
-        await pilot.press("2", "o", "g", "t", "m")
-        await settle(pilot)
+    async with driven(histories.start(), toasts=False, hold=True) as (pilot, app, _control):
+        await press(pilot, "2", "o", "g", "t", "m")
         view = app.view
         assert [key.id for key in KEYS if key.view == "profile" and view.can(key.binding.action)] == []
-
-    await drive(histories.start(), check, toasts=False, hold=True)
 
 
 def test_a_cpu_profile_has_no_column_for_a_gpu() -> None:
@@ -227,7 +199,11 @@ async def test_the_trace_is_saved_beside_the_exports_and_overwrites_nothing(tmp_
     trace = kept / "baseline.json.gz"
     trace.write_bytes(gzip.compress(b'{"traceEvents": []}'))
 
-    async def check(pilot, app, control) -> None:
+    async with driven(whole_with(replace(histories.PROFILE, trace_path=str(trace))), toasts=False) as (
+        pilot,
+        app,
+        _control,
+    ):
         await pilot.press("2", "t")
         await app.workers.wait_for_complete()
         await settle(pilot)
@@ -238,13 +214,11 @@ async def test_the_trace_is_saved_beside_the_exports_and_overwrites_nothing(tmp_
         await settle(pilot)
         assert (tmp_path / "trace-2.json.gz").read_bytes() == trace.read_bytes()
 
-    await drive(whole_with(replace(histories.PROFILE, trace_path=str(trace))), check, toasts=False)
-
 
 async def test_a_trace_that_is_gone_is_a_toast(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
 
-    async def check(pilot, app, control) -> None:
+    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
         await pilot.press("2", "t")
         await app.workers.wait_for_complete()
         await settle(pilot)
@@ -252,8 +226,6 @@ async def test_a_trace_that_is_gone_is_a_toast(tmp_path, monkeypatch) -> None:
         assert "The trace was not saved" in shown
         assert "No such file or directory: baseline-trace.json.gz" in shown
         assert list(tmp_path.iterdir()) == []
-
-    await drive(histories.whole(), check, toasts=False)
 
 
 def test_names_that_are_free(tmp_path) -> None:
@@ -312,15 +284,12 @@ def test_numerics_that_are_worse_than_declared_are_told(state) -> None:
 
 
 async def test_the_reason_for_a_disturbed_trial_is_on_the_screen() -> None:
-    async def check(pilot, app, control) -> None:
-        await pilot.press("3", *["down"] * 7)
-        await settle(pilot)
+    async with driven(histories.whole(), toasts=False, size=SMALL) as (pilot, app, _control):
+        await press(pilot, "3", *["down"] * 7)
         shown = screen_text(app)
         assert "▲!" in shown
         assert "Unreliable: another process (pid 911, python)" in shown
         assert "4 workers on 16 cores [/]" in shown
-
-    await drive(histories.whole(), check, toasts=False, size=SMALL)
 
 
 def test_a_skipped_recipe_whose_habit_is_in_the_source_says_where(state) -> None:
@@ -340,27 +309,21 @@ def test_a_trade_is_memory_saved_for_time_lost() -> None:
 
 
 async def test_the_advice_tells_reference_energy_and_bound() -> None:
-    async def check(pilot, app, control) -> None:
-        await pilot.press("4")
-        await settle(pilot)
+    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+        await press(pilot, "4")
         assert "in turn with the baseline, noise ±0.6 %" in screen_text(app)
-        await pilot.press("down", "down", "down")
-        await settle(pilot)
+        await press(pilot, "down", "down", "down")
         shown = screen_text(app)
         for text in ("248 mJ → 171 mJ a sample (-31 %)", "the baseline is 4.1e-06 off, this 3.0e-03"):
             assert text in shown, shown
-        await pilot.press("down", "down")
-        await settle(pilot)
+        await press(pilot, "down", "down")
         assert "1.01x alone: data wait is 1 % of the baseline's step" in screen_text(app)
-
-    await drive(histories.whole(), check, toasts=False)
 
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_the_advice_on_the_batch_size_has_the_sweep_and_the_finding(size) -> None:
-    async def check(pilot, app, control) -> None:
-        await pilot.press("4", "down", "down")
-        await settle(pilot)
+    async with driven(histories.whole(), toasts=False, size=size) as (pilot, app, _control):
+        await press(pilot, "4", "down", "down")
         app.query_one("#detail").scroll_to(y=14, animate=False)
         await settle(pilot)
         shown = screen_text(app)
@@ -371,11 +334,8 @@ async def test_the_advice_on_the_batch_size_has_the_sweep_and_the_finding(size) 
         assert "2,283" in lines[1]
         assert "34.6 GiB  ██████" in lines[1]
         assert "4,096  out of memory" in lines[2]
-        await pilot.press("down")
-        await settle(pilot)
+        await press(pilot, "down")
         assert not app.query_one("#sweep").display
-
-    await drive(histories.whole(), check, toasts=False, size=size)
 
 
 def test_in_inference_the_sweep_is_latency_against_throughput(state) -> None:

@@ -6,7 +6,7 @@ import tui_histories as histories
 from textual.widgets import Input
 from tui_facts import READING
 from tui_fakes import make_app
-from tui_pilot import settle
+from tui_pilot import press, settle
 
 from advisor.tui.widgets.gauges import GaugeStrip
 
@@ -63,8 +63,7 @@ def is_unchanged(snap_compare, name, size) -> bool:
         app.query_one(GaugeStrip).reading = READING if name in ("overview", "trials") else None
         for entry in app.query(Input):
             entry.cursor_blink = False  # a picture of a slow moment would be without it
-        await pilot.press(*keys)
-        await settle(pilot)
+        await press(pilot, *keys)
         app.clear_notifications()
         await settle(pilot)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from textual import _wait
@@ -23,28 +24,32 @@ SIZES = [SMALL, LARGE]
 NEXT_TIMERS_S = 0.02  # longer than a frame, and than a decision waits for the next one here
 LONGEST_WORK_S = 30.0
 _LOOK_EVERY_S, _LOOKS = 0.002, 15
-Check = Callable[[Pilot[AppResult], AdvisorApp, FakeControl], Awaitable[None]]
 
 
-async def drive(
+@asynccontextmanager
+async def driven(
     history: Iterable[Event],
-    check: Check,
     *,
     size: tuple[int, int] = LARGE,
     hold: bool = False,
     toasts: bool = True,
     config_path: str | None = None,
-) -> AdvisorApp:
-    """Run the app over a history and check it once the history is drawn, its toasts cleared unless they are wanted."""
+) -> AsyncIterator[tuple[Pilot[AppResult], AdvisorApp, FakeControl]]:
+    """The app over a history, once that is drawn, its toasts cleared unless they are wanted."""
     app, control = make_app(history, hold=hold, config_path=config_path)
     async with app.run_test(size=size, notifications=True) as pilot:
         await settle(pilot)
         if not toasts:
             app.clear_notifications()
             await settle(pilot)
-        await check(pilot, app, control)
+        yield pilot, app, control
         control.cancel()
-    return app
+
+
+async def press(pilot: Pilot[Any], *keys: str) -> None:
+    """Press keys, one after the other, and let the app do what they ask for."""
+    await pilot.press(*keys)
+    await settle(pilot)
 
 
 async def settle(pilot: Pilot[AppResult]) -> None:
