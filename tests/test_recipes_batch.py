@@ -453,9 +453,7 @@ def test_an_optimizer_that_has_made_steps_is_not_exchanged():
     assert "has made steps" in reason("large_batch_optimizer", gpu_facts(batch_size=8192, optimizer=begun))
 
 
-@pytest.mark.parametrize(
-    "other", [{"optimizer.implementation": "fused"}, {"step.cuda_graph": True}, {"compile.optimizer": True}]
-)
+@pytest.mark.parametrize("other", [{"optimizer.implementation": "fused"}, {"compile.optimizer": True}])
 @pytest.mark.parametrize("setting", [{"optimizer.state": "adafactor"}, {"optimizer.class": "lamb"}])
 def test_another_class_does_not_go_with_what_is_about_the_present_one(setting, other):
     assert CATALOG.conflict({**setting, **other})

@@ -107,9 +107,9 @@ def format_interval(comparison: Comparison | None) -> str:
     either_way = math.sqrt(comparison.ci_high / max(comparison.ci_low, _SMALLEST_RATIO))
     if either_way > _WIDEST_SHOWN:
         if comparison.ci_low > 1:
-            return f"at least {comparison.ci_low:.{max(digits, 1)}f}x"
+            return f"at least {_three_digits(comparison.ci_low)}x"
         if comparison.ci_high < 1:
-            return f"at most {comparison.ci_high:.{digits}f}x"
+            return f"at most {_three_digits(comparison.ci_high)}x"
         factor = f"{either_way:.0f}x" if either_way < _LARGEST_FACTOR else f"over {_LARGEST_FACTOR}x"
         return f"{comparison.speedup:.{digits}f}x (may be {factor} off)"
     low, high = f"{comparison.ci_low:.{digits}f}", f"{comparison.ci_high:.{digits}f}"

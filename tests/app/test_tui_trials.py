@@ -249,7 +249,7 @@ def test_a_huge_interval_fits_the_column_of_effects() -> None:
     wide = replace(histories.AUTOCAST, comparison=Comparison(33.0, 2.0, 600.0, 0.006), contribution=None)
     state = SessionState.of([*histories.whole(), events.TrialMeasured(wide)])
     (row,) = [row for row in build_rows(state) if row.key == wide.candidate.name]
-    assert row.cells["effect"].plain == "at least 2.0x"
+    assert row.cells["effect"].plain == "at least 2.00x"
     assert row.cells[EFFECT].cell_length <= {column.key: cells for column, cells in fitting_columns(80)}[EFFECT]
 
 
