@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+import time
+from types import SimpleNamespace
 
+import pytest
 from fake_trials import FakeRun
 from made_up import failed
 
 from advisor.experiment import caveats
-from advisor.records import Outcome
+from advisor.records import Block, Outcome, TargetSpec, TrialKind, TrialSpec
+from advisor.trial.main import Trial
 
 SLOW = "one step takes about 4 s: measuring the baseline alone needs 49 s, more than the 20 s that the budget leaves"
 
@@ -36,3 +40,16 @@ def test_fewer_threads_are_not_advised_where_the_environment_has_asked_for_as_fe
     assert "when other programs have ended" in caveats.with_the_load("Give it more time.", 8)
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
     assert "with OMP_NUM_THREADS=4 before the command" in caveats.with_the_load("Give it more time.", 8)
+
+
+@pytest.mark.parametrize(("left_s", "looks"), [(3.0, False), (60.0, True)])
+def test_the_phases_of_a_baseline_are_not_timed_where_the_time_out_would_lose_it(left_s, looks, monkeypatch, tmp_path):
+    spec = TrialSpec(
+        "baseline", TargetSpec("m.py:build", str(tmp_path), device="cpu"), {}, 1, 1, 60, "", kind=TrialKind.BASELINE
+    )
+    trial = Trial(spec, SimpleNamespace(), None, lambda: None, time.monotonic() + left_s)
+    timed = []
+    monkeypatch.setattr(trial, "_time_phases", lambda *given: timed.append(given))
+    of_loader = SimpleNamespace(step=None, components=SimpleNamespace(has_loader=True))
+    trial._after_the_blocks(of_loader, None, None, [Block(1, 8, 2.0)])
+    assert bool(timed) is looks

@@ -89,6 +89,8 @@ from advisor.trial.timed_loop import components_of, resident_data, schedules_tha
 from advisor.trial.verify import packaged_result, verified_result
 
 _PHASES_LIMIT_S = 0.6
+# Most time that the phases take, as a multiple of their limit and a step. Unitless.
+_PHASES_PATIENCE = 2
 # A warm-up step or two, two that are timed, and one whose loss is compared; then trials of as many each, ten or so.
 _FEWEST_BASELINE_STEPS = 5
 _BUDGET_PER_BASELINE = 8
@@ -369,7 +371,9 @@ class Trial:
         if self.spec.kind is TrialKind.PROFILE:
             self._profile(parts.step, feed, clock, blocks)
         elif self.spec.kind is TrialKind.BASELINE and parts.components.has_loader:
-            self._time_phases(parts.step, feed, blocks)
+            step_s = median(block.step_ms for block in blocks) / 1e3
+            if time.monotonic() + _PHASES_PATIENCE * (_PHASES_LIMIT_S + step_s) < self.deadline:  # or all would be lost
+                self._time_phases(parts.step, feed, blocks)
         elif self.spec.times_phases:
             return measure_parts(parts.step, feed, limit_s=_PHASES_LIMIT_S)
         return {}
