@@ -59,6 +59,19 @@ def test_of_models_in_a_container_each_is_compiled():
     assert models["rest"][0]._compiled_call_impl is not None
 
 
+def test_a_container_that_is_called_is_compiled_as_a_whole():
+    class Chain(nn.ModuleList):
+        def forward(self, x):
+            for part in self:
+                x = part(x)
+            return x
+
+    chain = Chain([nn.Linear(2, 2)])
+    compile_in_place(chain, backend="eager")
+    assert chain._compiled_call_impl is not None
+    assert chain[0]._compiled_call_impl is None
+
+
 @pytest.fixture
 def modes_called(monkeypatch):
     """The modes of the compiled calls that ran; a stand-in, for a CPU has no CUDA graphs."""

@@ -42,7 +42,7 @@ def compile_in_place(module: torch.nn.Module, *, is_block: bool = False, **optio
     if isinstance(module, torch.nn.parallel.DistributedDataParallel):
         compile_in_place(module.module, is_block=is_block, **options)  # its own forward starts the communication
         return
-    if isinstance(module, (torch.nn.ModuleList, torch.nn.ModuleDict)):  # the parts are called
+    if type(module) in (torch.nn.ModuleList, torch.nn.ModuleDict):  # the parts are called
         for part in module.children():
             compile_in_place(part, is_block=is_block, **options)
         return
