@@ -12,7 +12,6 @@ from torch.nn import functional
 
 from advisor.portable.losses import (
     LossError,
-    default_loss,
     in_float32,
     may_refuse_autocast,
     modules_of_loss,
@@ -486,40 +485,3 @@ def test_the_modules_of_a_loss_are_those_that_it_reads():
 
 
 TEACHER = nn.Linear(3, 3)
-
-
-@pytest.mark.parametrize("make", [lambda scores: scores, lambda scores: {"boxes": scores, "steps": torch.tensor(2.0)}])
-def test_without_a_loss_what_a_model_returns_as_numbers_is_its_own(make):
-    score = torch.tensor(-3.0, requires_grad=True)
-    assert default_loss(make(score), None).item() == -3.0
-
-
-def test_without_a_loss_a_number_in_a_tuple_is_the_models_own():
-    loss, scores = torch.tensor(-3.0, requires_grad=True), torch.randn(8, 3, requires_grad=True)
-    assert default_loss((loss, scores), TRIPLE[1]) is loss
-    assert default_loss((scores, loss), list(TRIPLE)) is loss, "the model took the whole batch"
-    assert default_loss((scores, loss), TRIPLE[1]) == functional.cross_entropy(scores, TRIPLE[1]), "a part of the loss"
-
-
-class WithoutParts(nn.Module):
-    """A loss with a length that is zero, or that nobody can ask for, as behind the wrapper of torch.compile."""
-
-    def __init__(self, length):
-        super().__init__()
-        self.length = length
-
-    def __len__(self):
-        if self.length is None:
-            raise TypeError("it has no length")
-        return self.length
-
-    def forward(self, output, target):
-        return functional.cross_entropy(output, target, label_smoothing=0.5)
-
-
-@pytest.mark.parametrize("length", [0, None])
-def test_a_loss_is_used_whatever_its_length_is(length):
-    loss, batch = WithoutParts(length), (torch.randn(6, 4), torch.arange(6) % 3)
-    model = nn.Linear(4, 3)
-    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.0), loss, StepPlan(mode="train", device="cpu"))
-    torch.testing.assert_close(step(batch), loss(model(batch[0]), batch[1]).detach())

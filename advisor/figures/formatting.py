@@ -117,7 +117,7 @@ def format_interval(comparison: Comparison | None) -> str:
 
 
 def format_gain(comparison: Comparison | None) -> str:
-    """What a setting adds to others, as :func:`format_ratio` has it, with a plus before the figure of a faster one."""
+    """The text of :func:`format_ratio`, with a plus before the figure where it is faster: ``+1.34x (1.29–1.40)``."""
     text = format_ratio(comparison)
     return f"+{text}" if text[:1].isdigit() and comparison and comparison.verdict is Verdict.FASTER else text
 

@@ -1,4 +1,4 @@
-"""What holds for a while: an attribute has another value, or the garbage collector waits."""
+"""Contexts in which an attribute has another value, or the garbage collector does not run."""
 
 from __future__ import annotations
 

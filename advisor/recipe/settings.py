@@ -81,9 +81,7 @@ class Settings(Mapping[str, Value]):
 
     def to_yaml(self) -> str:
         """A flat YAML mapping, one ``key: value`` a line."""
-        from advisor.files.config_file import (
-            dumped,  # late, as below: YAML takes long to load, and the app opens without
-        )
+        from advisor.files.config_file import dumped  # late, as below: YAML takes long to load
 
         return dumped(self._values) if self._values else "{}\n"
 

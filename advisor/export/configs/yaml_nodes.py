@@ -170,7 +170,7 @@ def plain(node: Node | None, seen: dict[int, Any] | None = None) -> Any:
 
 
 def _merged(entries: Sequence[tuple[ScalarNode, Node]]) -> list[Node]:
-    """What a mapping's merge keys (``<<``) stand for: the later overrides the earlier."""
+    """The mappings that merge keys (``<<``) bring in, in the order in which they are applied: later ones override."""
     merged = [value for key, value in entries if key.tag == _MERGE]
     return [one for value in merged for one in (reversed(value.value) if isinstance(value, SequenceNode) else [value])]
 

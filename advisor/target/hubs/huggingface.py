@@ -248,7 +248,7 @@ def _random_weights(transformers: Any, config: Any, spec: TargetSpec) -> nn.Modu
 
 
 def _lacking(told: str, config: Any) -> str:
-    """What a configuration leaves open, as a part of a hint: the option that a complaint names, else all of them."""
+    """Part of a hint: the missing option that the error names, or else the options that have no value."""
     import transformers
 
     usual = transformers.PretrainedConfig()
