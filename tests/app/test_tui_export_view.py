@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import tui_histories as histories
-from textual.widgets import Button, Input, OptionList
+from textual.widgets import Button, Input, OptionList, Static
 from tui_fakes import CANNOT_WRITE, FakeExporter
 from tui_pilot import SIZES, SMALL, driven, press, screen_text, settle
 
@@ -125,6 +125,29 @@ async def test_export_previews_and_saves(tmp_path) -> None:
         assert app.query_one("#path", Input).has_focus
         await pilot.press("escape")
         assert app.query_one("#formats", OptionList).has_focus
+
+
+async def test_keys_that_come_before_the_app_has_drawn_write_to_the_path_of_their_format(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+        await press(pilot, "5")
+        app.view.choose("report")  # as the key down does; its message is still on its way
+        app.view.action_save()
+        assert [path.name for path in tmp_path.iterdir()] == ["report.md"]
+        await press(pilot, "f", "x", "escape", "up", "down")
+        assert app.query_one("#path", Input).value == "x", "a path that was typed stays with its format"
+
+
+async def test_of_a_long_file_the_beginning_is_shown_and_all_is_copied(monkeypatch) -> None:
+    monkeypatch.setattr(FakeExporter, "preview", lambda self, *_: "\n".join(map(str, range(5000))))
+
+    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+        await press(pilot, "5", "end")
+        shown = app.query_one("#preview", Static).content.plain.splitlines()
+        assert shown[-2:] == ["399", "… and 4,600 more lines: s writes all"]
+        await press(pilot, "y")
+        assert app.clipboard.count("\n") == 4999
 
 
 async def test_an_export_that_fails_is_a_toast() -> None:

@@ -32,6 +32,8 @@ from advisor.tui.widgets.lists import ChoiceList
 
 _EMPTY = "There is nothing to export before the baseline is measured."
 _TALL = 30
+# Lines of a file that are shown. A Python file may have thousands, which take seconds to colour and to lay out.
+_MOST_LINES = 400
 
 
 class ExportView(View):
@@ -48,6 +50,7 @@ class ExportView(View):
         super().__init__(context, id="export")
         self._formats: tuple[Offer, ...] = ()
         self._paths: dict[str, str] = {}
+        self._named = ""  # the format whose path stands in the input
         self._drawn: tuple[str, str] | None = None
         self._previewed: tuple[tuple[str, int], tuple[str, str]] | None = None
 
@@ -125,9 +128,13 @@ class ExportView(View):
             self._drawn = (chosen.id, text)
             self.query_one("#preview", Static).update(_coloured(text, language))
 
+    def _path_of(self, chosen: Offer) -> str:
+        """The path to write a format to. A key may come before the input shows that of the format just chosen."""
+        return (self._path.value if self._named == chosen.id else self._paths[chosen.id]).strip()
+
     def _show_next_steps(self) -> None:
         if self.chosen is not None:
-            name = self._paths[self.chosen.id].strip() or self.chosen.default_name
+            name = self._path_of(self.chosen) or self.chosen.default_name
             lines = self.context.exporter.next_steps(self.chosen.id, name, self.context.state)
             steps = next_steps(name, lines, self.context.state.verification)
             show_text(self.query_one("#next-steps", Static), steps)
@@ -153,24 +160,25 @@ class ExportView(View):
     def _on_format_highlighted(self) -> None:
         chosen = self.chosen
         if chosen:
-            self._path.value = self._paths[chosen.id]
+            if self._named:
+                self._paths[self._named] = self._path.value
+            self._named, self._path.value = chosen.id, self._paths[chosen.id]
             self.query_one("#preview-panel").scroll_home(animate=False)
             self.show()
             self.refresh_bindings()
 
     @on(Input.Changed, "#path")
-    def _on_path_changed(self, event: Input.Changed) -> None:
-        if self.chosen:
-            self._paths[self.chosen.id] = event.value
-            self._show_next_steps()
+    def _on_path_changed(self) -> None:
+        self._show_next_steps()
 
     @on(Input.Submitted, "#path")
     @on(Button.Pressed, "#save")
     def action_save(self) -> None:
         """Write the file, unless one of that name exists already: then ask first."""
-        chosen, where = self.chosen, self._path.value.strip()
+        chosen = self.chosen
         if chosen is None or not self.can("save"):
             return
+        where = self._path_of(chosen)
         if not where:
             self.notify("Give a path to write to.", severity="warning", markup=False)
             self.action_path()
@@ -191,8 +199,7 @@ class ExportView(View):
         if answer is Overwriting.OVERWRITE:
             self._write(chosen, path)
         elif answer is Overwriting.RENAME:
-            self._paths[chosen.id] = str(other)
-            self._path.value = self._paths[self.chosen.id] if self.chosen else ""
+            self._named, self._path.value = chosen.id, str(other)
             self.action_path()
 
     def _write(self, chosen: Offer, path: Path) -> None:
@@ -238,9 +245,13 @@ def _entry(item: Offer, *, short: bool) -> Content:
 
 
 def _coloured(text: str, language: str) -> Content:
+    lines = text.rstrip("\n").split("\n")
+    shown, more = lines[:_MOST_LINES], len(lines) - _MOST_LINES
     if language == "diff":
-        return Content("\n").join(_diff_line(line) for line in text.split("\n"))
-    return highlighted(text.rstrip("\n"), language)
+        coloured = Content("\n").join(_diff_line(line) for line in shown)
+    else:
+        coloured = highlighted("\n".join(shown), language)
+    return coloured if more <= 0 else coloured + Content.styled(f"\n… and {more:,} more lines: s writes all", DIM)
 
 
 def _diff_line(line: str) -> Content:
