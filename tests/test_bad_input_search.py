@@ -85,7 +85,7 @@ def test_when_every_part_of_the_leap_fails_alone_too_that_is_said_plainly(tmp_pa
     assert [run.state.trials[f"{recipe}=true"].verdict for recipe in ("one", "two")] == [Verdict.FAILED] * 2
     assert run.state.stack.settings == {}
     assert verdict(run.state).startswith("Nothing could be judged for Net training")
-    assert "all 2 trials failed" in verdict(run.state)
+    assert "all 2 trials of single settings failed" in verdict(run.state)
     assert not any("left no time" in text for text in warnings(run)), warnings(run)
 
 

@@ -43,7 +43,7 @@ def failed(result):
     ("state", "cause", "sentence"),
     [
         (session(), Cause.NOT_TRIED, "Nothing could be judged: no candidate was tried."),
-        (session(failed), Cause.ALL_FAILED, r"Nothing could be judged: all \d+ trials failed."),
+        (session(failed), Cause.ALL_FAILED, r"Nothing could be judged: all \d+ trials of single settings failed."),
         (
             session(lambda r: r, noise=0.5),
             Cause.TOO_NOISY,

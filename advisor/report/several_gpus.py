@@ -42,7 +42,7 @@ def several_gpus_section(record: ScalingRecord | None) -> Iterator[Section]:
 
 
 def _blocks(record: ScalingRecord) -> Iterator[Block]:
-    yield Paragraph(_result(record))
+    yield Paragraph(result_sentence(record))
     yield scaling_table(record.rows)
     remarks = [
         *([f"Bound by {record.evidence}."] if record.evidence else []),
@@ -69,7 +69,8 @@ def _stragglers(rows: tuple[ScalingRow, ...]) -> Iterator[str]:
                 yield f"The wait for the slowest is {first} of the step with {before.name}, {then} with {after.name}."
 
 
-def _result(record: ScalingRecord) -> str:
+def result_sentence(record: ScalingRecord) -> str:
+    """The speed of several GPUs against one, or why there is none. The record has a row."""
     places = f"{record.gpus} GPUs" if record.device_type == "cuda" else f"{record.gpus} processes"
     if record.rows[0].step_ms is None:
         return f"Several GPUs were not measured: {record.rows[0].reason}"
@@ -102,14 +103,15 @@ def row_words(row: ScalingRow) -> str:
     return f"{row.gpus} GPUs, {row.name}: {against_one_gpu(row)}{f' ({row.reason})' if row.reason else ''}"
 
 
-def against_one_gpu(row: ScalingRow) -> str:
-    """The speed of a row against one GPU: ``1.72x (1.65-1.79) one GPU, efficiency 86 %``; empty for one GPU."""
+def against_one_gpu(row: ScalingRow, of: str = "") -> str:
+    """The speed of a row against one GPU: ``1.72x (1.65-1.79) one GPU, efficiency 86 %``; empty for one GPU.
+
+    Where it is clear what it is against, ``of`` may stand there: what the speed is of.
+    """
     if row.gpus == 1:
         return ""
-    versus = "one GPU"
-    if row.weak:
-        versus = f"the samples/s of one GPU {_at_another_batch(row)}"
-    return f"{format_interval(_comparison(row))} {versus}, efficiency {format_percent(row.efficiency)}"
+    versus = f"the samples/s of one GPU {_at_another_batch(row)}" if row.weak else "one GPU"
+    return f"{format_interval(_comparison(row))} {of or versus}, efficiency {format_percent(row.efficiency)}"
 
 
 def _at_another_batch(row: ScalingRow) -> str:

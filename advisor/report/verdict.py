@@ -170,9 +170,8 @@ def no_result(state: SessionState) -> NoResult:
     if not tried:
         return NoResult(Cause.NOT_TRIED, "no candidate was tried")
     if not any(record.result.measured for record in tried):
-        return NoResult(
-            Cause.ALL_FAILED, f"all {len(tried)} trials failed" if len(tried) > 1 else "its only trial failed"
-        )
+        one, several = "the only trial of a single setting", f"all {len(tried)} trials of single settings"
+        return NoResult(Cause.ALL_FAILED, f"{several if len(tried) > 1 else one} failed")
     noise = state.baseline.noise_floor if state.baseline else 0.0
     if noise > POLICY.noisy and state.baseline and state.baseline.runs > 1:
         return NoResult(Cause.TOO_NOISY, f"identical runs differ by {format_spread(noise)} on this machine")

@@ -13,7 +13,7 @@ from textual.message import Message
 from textual.reactive import Reactive
 from textual.screen import Screen
 from textual.widget import Widget
-from textual.widgets import ContentSwitcher, Static, Tab, Tabs
+from textual.widgets import ContentSwitcher, Tab, Tabs
 
 from advisor.tui.context import Context
 from advisor.tui.text import DIM
@@ -83,7 +83,7 @@ class MainScreen(Screen[object]):
             tabs = Tabs(*(_tab_of(view.id) for view in VIEWS))
             tabs.can_focus = False
             yield tabs
-            yield Static(_target_text(self.context), id="target")
+            yield TargetName(self.context)
         yield GaugeStrip(self._read_gauges, self.context.recorded)
         with ContentSwitcher(initial=VIEWS[0].id, id="views"):
             yield view_class(VIEWS[0].id)(self.context)
@@ -167,6 +167,15 @@ def _tab_of(view_id: str) -> Tab:
     return tab
 
 
-def _target_text(context: Context) -> Content:
-    recorded = "  recorded" if context.recorded else ""  # the status has its date
-    return Content.assemble((context.request.target.target, DIM), (recorded, "$accent"))
+class TargetName(Widget):
+    """The target, cut at its beginning where there is little room: names of files and models differ at their ends."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(id="target")
+        self._target = context.request.target.target
+        self._recorded = "  recorded" if context.recorded else ""  # the status has its date
+
+    def render(self) -> Content:
+        room = self.content_size.width - len(self._recorded)
+        name = self._target if len(self._target) <= room else f"…{self._target[len(self._target) - room + 1 :]}"
+        return Content.assemble((name, DIM), (self._recorded, "$accent"))

@@ -130,7 +130,9 @@ def trial_parts(name: str) -> tuple[str, str]:
         if of == "stack":
             return (f"stack of {count}" if count else of), rest
         return (f"stack of {count}, again", rest) if count > 1 else (f"{_one_setting(rest)}, again", "")
-    subject = next((word for word in ("stack", "baseline") if name.startswith(word)), name)
+    if of.endswith(" GPUs"):
+        return of, rest
+    subject = next((word for word in ("stack", "baseline", "one GPU") if name.startswith(word)), name)
     return subject, name.removeprefix(subject).lstrip(", ")
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 import tui_histories as histories
+from sample_session import several_gpus_history
 from tui_fakes import FakeExporter
 from tui_pilot import SIZES, driven, press, screen_text
 
@@ -48,6 +49,23 @@ def test_a_session_that_goes_on_says_that_its_trials_are_kept() -> None:
     state = SessionState.of(histories.start())
     assert "12 trials of this session are kept" in headline(state, 12).plain
     assert "kept" not in headline(SessionState.of(histories.whole()), 12).plain
+
+
+def test_the_speed_of_several_gpus_is_part_of_the_result_and_each_has_its_row() -> None:
+    told = "2 GPUs, ddp: 1.82x (1.79–1.85) one GPU, efficiency 91 %"
+    *before, found, last = several_gpus_history()
+    assert told in headline(SessionState.of([*before, found, last])).plain.splitlines()
+    nothing = replace(found, record=replace(found.record, best=""))
+    assert "2 GPUs" not in headline(SessionState.of([*before, nothing])).plain, "more may come"
+    assert "nothing on 2 GPUs was faster" in headline(SessionState.of([*before, nothing, last])).plain
+
+    row = replace(found.record.rows[1], name="ddp, parallel.bucket_cap_mb: 100")
+    state = SessionState.of([*before, replace(found, record=replace(found.record, rows=(row,))), last])
+    state.apply(events.TrialStarted(row.trial, "x.log"))
+    state.apply(events.TrialEnded(row.trial, Outcome.MEASURED, step_ms=33.0))
+    (cells,) = [built.cells for built in build_rows(state) if built.key == row.trial]
+    assert cells["name"].plain == "2 GPUs"
+    assert cells["effect"].plain == "1.82x (1.79–1.85) ddp, parallel.bucket_cap_mb: 100, efficiency 91 %"
 
 
 # --- the waterfall --------------------------------------------------------------------------------------------
@@ -163,7 +181,7 @@ def warned(state: SessionState) -> str:
 
 def test_where_nothing_could_be_judged_the_first_line_says_so_and_what_to_do() -> None:
     failed = SessionState.of(histories.judged_nothing())
-    assert warned(failed).startswith("Nothing could be judged: its only trial failed.\n")
+    assert warned(failed).startswith("Nothing could be judged: the only trial of a single setting failed.\n")
     noisy = replace(histories.BASELINE, noise_floor=0.31)
     told = [*histories.judged_nothing(), events.BaselineMeasured(noisy), events.TrialMeasured(histories.ZERO_GRAD)]
     assert warned(SessionState.of(told)).startswith("Nothing could be judged: identical runs differ by more than 31 %")

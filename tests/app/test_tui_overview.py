@@ -55,7 +55,7 @@ async def test_the_overview_draws_the_links_between_gpus() -> None:
     measured = events.AllReduceMeasured(AllReduceSweep(2, "nccl", times))
 
     async with driven([events.HardwareFound(hardware), measured], toasts=False, hold=True) as (pilot, app, _control):
-        assert "18 NVLinks 4.0" in screen_text(app)
+        assert "Links     18 NVLinks 4.0, 0-1" in screen_text(app)
         app.query_one(OverviewView).query_one(PicturePanel).scroll_visible(animate=False)
         await settle(pilot)
         for text in ("All-reduce", "bus bandwidth", "over 2 ranks by nccl"):

@@ -57,7 +57,7 @@ def nothing_helped(state: SessionState) -> str:
     missed, found = count_untried(state), no_result(state)
     more = "more " if found.cause is not Cause.NOT_TRIED else ""
     rest = f" {missed} {more}could not be tried: R tries them, for as long again." if missed else ""
-    return f"{found.sentence}{rest} View 3 shows each attempt."
+    return f"{found.sentence}{rest} View 3 shows {'why' if found.cause is Cause.NOT_TRIED else 'each trial'}."
 
 
 def front_text(state: SessionState) -> Content:

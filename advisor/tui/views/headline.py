@@ -21,6 +21,7 @@ from advisor.figures.formatting import (
 from advisor.records import Objective, StackRecord, Verdict
 from advisor.report.conclusions import candidates_tried, count_untried, stack_helps
 from advisor.report.figures import IN_TURN, MEASURED_ONCE
+from advisor.report.several_gpus import result_sentence, row_words
 from advisor.report.verdict import Cause, no_result
 from advisor.tui.text import DIM, memory_against, numerics_words, own_effect
 from advisor.tui.views.profile_text import roof_before_and_after
@@ -83,8 +84,8 @@ def _of_the_stack(stack: StackRecord, state: SessionState) -> Content:
     first = Content.assemble((_result(stack, state), "bold $success" if helps else _PROBLEM), f", {sure}")
     if _is_speed(state) and stack.comparison and stack.comparison.verdict is not Verdict.NO_DIFFERENCE:
         first += Content.styled(f"  {''.join(_interval(stack).partition(' (')[1:]).strip()}", DIM)
-    lines = [first, _cost(stack, state), *_roof(state), _how_to_use(state, helps=helps), *_more_time(state)]
-    return Content("\n").join(lines)
+    lines = [first, _cost(stack, state), *_roof(state), *_several_gpus(state), _how_to_use(state, helps=helps)]
+    return Content("\n").join([*lines, *_more_time(state)])
 
 
 def _result(stack: StackRecord, state: SessionState) -> str:
@@ -151,6 +152,15 @@ def _more_time(state: SessionState) -> list[Content]:
     return [Content.styled(all_tried if candidates_tried(state) else "3 shows why", DIM)]
 
 
+def _several_gpus(state: SessionState) -> list[Content]:
+    """A line on the speed of several GPUs against one, once one is known or none will be."""
+    record = state.scaling
+    if record is None or not record.rows or not (record.best or state.finished):
+        return []
+    best = record.row(record.best)
+    return [Content.styled(row_words(best), "bold $success") if best else Content(result_sentence(record))]
+
+
 def _roof(state: SessionState) -> list[Content]:
     reached = roof_before_and_after(state)
     return [] if reached is None else [Content.assemble(("efficiency ", DIM), reached)]
@@ -185,7 +195,8 @@ def _best_so_far(state: SessionState) -> Content:
     first = Content.assemble(
         own_effect(best, by), f"  the best {which}{'' if over else ' so far'}: ", (best.candidate.name, "bold")
     )
-    return Content("\n").join([first, _use_of_one(opt_in=opt_in, over=over), *_more_time(state)])
+    lines = [first, *_several_gpus(state), _use_of_one(opt_in=opt_in, over=over), *_more_time(state)]
+    return Content("\n").join(lines)
 
 
 def _use_of_one(*, opt_in: bool, over: bool) -> Content:
@@ -216,5 +227,5 @@ def _at_the_end(state: SessionState) -> Content:
     style = _PROBLEM if missed or found.cause in _NEXT else "bold"
     then = _NEXT.get(found.cause, "" if missed else "Your settings are good as they are.")
     then = "" if found.cause is Cause.NOT_TRIED and not missed else then
-    lines = [Content.styled(found.sentence, style), *([Content(then)] if then else []), *_more_time(state)]
-    return Content("\n").join(lines)
+    lines = [Content.styled(found.sentence, style), *_several_gpus(state), *([Content(then)] if then else [])]
+    return Content("\n").join([*lines, *_more_time(state)])

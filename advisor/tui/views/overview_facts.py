@@ -54,7 +54,7 @@ def hardware_facts(hardware: Hardware | None, device_uuid: str | None, *, short:
     others = [other.name for other in hardware.gpus if other is not gpu]
     if others:
         facts.append(("More GPUs", f"{len(others)}: {', '.join(sorted(set(others)))}"))
-    facts += [(f"GPUs {pairs}", link) for pairs, link in link_rows(hardware.links)]
+    facts += [("Links", f"{link}, {pairs}") for pairs, link in link_rows(hardware.links)]
     return facts + (_host_facts(hardware.host)[:1] if short else _host_facts(hardware.host))
 
 

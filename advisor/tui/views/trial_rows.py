@@ -216,17 +216,17 @@ def _other_row(name: str, state: SessionState) -> Row:
     if len(subject) > _WIDEST_NAME and subject.endswith(_AGAIN):
         subject, measured = subject.removesuffix(_AGAIN), "measured again"
     cells["name"] = _plain(subject, "dim")
-    told = _of_several_gpus(name, state) or _by_recipe(part, state) or measured
+    told = _of_several_gpus(name, part, state) or _by_recipe(part, state) or measured
     cells["effect"] = _plain(told, "dim")
     cells["step"] = Content.styled(format_ms(ended.step_ms), "dim")
     cells["memory"] = Content.styled(format_bytes(ended.peak_reserved_bytes), "dim")
     return _row(name, cells, log_path)
 
 
-def _of_several_gpus(name: str, state: SessionState) -> str:
+def _of_several_gpus(name: str, part: str, state: SessionState) -> str:
     """The speed of a trial over several GPUs against one; empty for any other trial."""
     rows = state.scaling.rows if state.scaling else ()
-    return next((against_one_gpu(row) for row in rows if row.trial == name), "")
+    return next((against_one_gpu(row, part) for row in rows if row.trial == name), "")
 
 
 def _is_judged_next(name: str, state: SessionState) -> bool:
