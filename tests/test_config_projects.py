@@ -272,6 +272,17 @@ def test_a_map_to_a_value_that_cannot_say_the_setting_is_refused(text, key, valu
             {"precision.autocast": "bfloat16"},
             "use_amp: true\namp_dtype: bfloat16\n",
         ),
+        ("amp: no\namp_dtype: fp32\n", {"precision.autocast": "bfloat16"}, "amp: yes\namp_dtype: bf16\n"),
+        (
+            "compile: {enabled: yes, mode: default}\n",
+            {"compile.mode": "none"},
+            "compile: {enabled: no, mode: default}\n",
+        ),
+        (
+            "defaults: [{model: a}]\ntrainer: {max_epochs: 3, accelerator: auto, precision: 32}\n",
+            {"precision.autocast": "bfloat16"},
+            "defaults: [{model: a}]\ntrainer: {max_epochs: 3, accelerator: auto, precision: bf16-mixed}\n",
+        ),
         ("tf32: no\n", {"precision.float32_matmul": "high"}, "tf32: yes\n"),
         ("grad_accum_steps: 4\n", {"step.accumulate": 1}, "grad_accum_steps: 1\n"),
         ("torch-compile: false\n", {"compile.mode": "default"}, "torch-compile: true\n"),

@@ -167,6 +167,11 @@ def _of_lightning(tree: Mapping[str, Any]) -> int:
     return _of_trainer(tree) if _TRAINER_OWN & tree.keys() else 0  # other programs share its words for a precision
 
 
+def has_trainer_arguments(mapping: Mapping[str, Any]) -> bool:
+    """Whether a mapping has the arguments of Lightning's Trainer, by their names."""
+    return _of_trainer(mapping) >= _ENOUGH
+
+
 def _subcommand(tree: Mapping[str, Any]) -> str:
     """The subcommand of a LightningCLI whose arguments a config has under its name; empty for none."""
     return next((name for name in _SUBCOMMANDS if isinstance(tree.get(name), dict) and "trainer" in tree[name]), "")

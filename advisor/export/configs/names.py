@@ -57,6 +57,11 @@ _WORDS: Mapping[str, str] = {
     "precision.float32_matmul": "float32_matmul_precision matmul_precision float32_matmul",
     "compile.mode": "compile_mode torch_compile_mode",
 }
+# Names of booleans that switch on what a word beside them says, as `enabled` does beside `amp_dtype`.
+_SWITCHES_OF_WORDS: Mapping[str, str] = {
+    "precision.autocast": "amp use_amp amp_enabled autocast use_autocast mixed_precision use_mixed_precision enabled",
+    "compile.mode": "compile torch_compile use_compile compile_model torchcompile enabled enable",
+}
 # The ways to write a type of numbers: for float32 (or no autocast), float16 and bfloat16.
 _FAMILIES: tuple[Mapping[str, Scalar], ...] = (
     {"none": "32-true", "float16": "16-mixed", "bfloat16": "bf16-mixed"},
@@ -87,6 +92,11 @@ def entries_for(
     pair = _pair(found, key)
     if pair is not None:
         return _precision_switches(pair, value, tree)
+    words = [path for path in found if isinstance(at(tree, path), str) and _named_for(key, path)]
+    switch = _switch_beside(words[0], key, tree) if len(words) == 1 else None
+    if switch is not None:
+        agrees = key not in current or _agree(at(tree, words[0]), at(tree, switch), current[key])
+        return _word_and_switch(words[0], switch, key, value, tree) if agrees and {*found} <= {words[0], switch} else ()
     if len(found) != 1:
         return ()
     path = found[0]
@@ -205,6 +215,26 @@ def _pair(found: list[Path], key: str) -> Path | None:
         return None
     first, second = found
     return first[:-1] if first[:-1] == second[:-1] and {_name(first), _name(second)} == {"bf16", "fp16"} else None
+
+
+def _switch_beside(word: Path, key: str, tree: Mapping[str, Any]) -> Path | None:
+    """The only boolean beside a word that switches on what the word says."""
+    names = _SWITCHES_OF_WORDS.get(key, "").split()
+    beside = [(*word[:-1], name) for name, node in at(tree, word[:-1]).items() if isinstance(node, bool)]
+    found = [path for path in beside if _name(path) in names]
+    return found[0] if len(found) == 1 else None
+
+
+def _agree(word: str, is_on: bool, now: Value) -> bool:
+    """Whether a word and the switch beside it say what the loop has now."""
+    return word == now or _means(word, now) if is_on else now == "none"
+
+
+def _word_and_switch(word: Path, switch: Path, key: str, value: Value, tree: Mapping[str, Any]) -> tuple[Entry, ...]:
+    if value == "none":
+        return (Entry(switch, False),)
+    said = _in_family(at(tree, word), value) if key in _DTYPES else value
+    return () if said is None else (Entry(word, said), Entry(switch, True))
 
 
 def _precision_switches(home: Path, value: Value, tree: Mapping[str, Any]) -> tuple[Entry, ...]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from advisor.export.configs.document import Path, evaluates, is_interpolation, walk
+from advisor.export.configs.kinds import has_trainer_arguments
 from advisor.export.configs.words import (
     LOADER_KEYS,
     MIXED_PRECISION,
@@ -67,6 +68,8 @@ def _objects(config: Config) -> Iterator[_Made]:
 
 
 def _is_trainer(made: _Made) -> bool:
+    if not made.name and made.path[-1:] == ("trainer",):  # as in NeMo: its arguments, and the script makes it of them
+        return has_trainer_arguments(made.mapping)
     return made.name.rpartition(".")[2] in ("Trainer", "Fabric") and made.name.startswith(_TRAINERS)
 
 
@@ -121,7 +124,7 @@ def _of_trainer(made: _Made) -> Iterator[Phrase]:
     """Lightning's words; of a Fabric, which has fewer arguments, those that it takes."""
     for phrase in words_of(ConfigKind.LIGHTNING)(made.config):
         names = {entry.path[len(made.config.home)] for entry in phrase.entries}
-        if made.name.endswith("Trainer") or names <= {"precision", "strategy"}:
+        if not made.name.endswith("Fabric") or names <= {"precision", "strategy"}:
             yield replace(phrase, entries=tuple(_as_made(entry, made) for entry in phrase.entries))
 
 
