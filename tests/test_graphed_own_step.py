@@ -200,6 +200,14 @@ def other_method(at, loop):
         loop.rest.loss_of = lambda batch: 3 * loop.rest.model(batch).square().mean()
 
 
+def gradient_hook(at, loop):
+    """A hook of the user's own comes and goes: no capture while it is there."""
+    if at == 6:
+        loop.rest.hook = loop.rest.model[0].weight.register_hook(lambda gradient: gradient * 0.5)
+    if at == 8:
+        loop.rest.hook.remove()
+
+
 def of_class(at, loop):
     Trainer.scale = 1.0 if at < 6 else 3.0
     Trainer.loss_of = lambda self, batch: Trainer.scale * self.model(batch).square().mean()
@@ -221,6 +229,7 @@ def written(at, loop):
         (decay, 2),
         (loaded, 2),
         (other_method, 2),
+        (gradient_hook, 2),
         (written, 1),
     ],
 )

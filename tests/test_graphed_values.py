@@ -360,8 +360,10 @@ def test_a_hook_that_comes_later_and_goes_again():
     [
         lambda model, hook: torch.nn.modules.module.register_module_forward_hook(hook),
         lambda model, hook: model.last.register_full_backward_hook(hook),
+        lambda model, hook: model.last.weight.register_hook(lambda _: hook(model.last)),
+        lambda model, hook: model.last.weight.register_post_accumulate_grad_hook(lambda _: hook(model.last)),
     ],
-    ids=["of all layers", "of the backward pass"],
+    ids=["of all layers", "of the backward pass", "of a gradient", "of a gradient that is added up"],
 )
 def test_other_hooks_that_come_later_are_called(register):
     model, seen = net(), []

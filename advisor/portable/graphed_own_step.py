@@ -18,7 +18,7 @@ from advisor.portable.own_results import DIFFERENTIATED, ResultParts, awaits_bac
 from advisor.portable.places import Place, put_at, value_at
 from advisor.portable.reachable_state import ReachableState
 from advisor.portable.steps import OwnStep
-from advisor.portable.watching import REQUIRES_GRAD, flag_readers, foreign_hook, has_address
+from advisor.portable.watching import REQUIRES_GRAD, count_hooks, flag_readers, foreign_hook, has_address
 from advisor.portable.writes import address_of
 
 # Steps in a row that each change something, or differ from the one before, until the step is refused. A count.
@@ -291,6 +291,7 @@ class StepState:
         self.placed = [tensor for tensor in self.tensors if has_address(tensor)]
         self.addresses = list(map(torch.Tensor.data_ptr, self.placed))
         self.trained = list(map(REQUIRES_GRAD, self.tensors))
+        self.hooks = count_hooks(self.leaves)
         self.without_gradient = [leaf.grad is None for leaf in self.leaves]
 
     @property
@@ -331,6 +332,8 @@ class StepState:
     def _changed_beside(self) -> str:
         if list(map(REQUIRES_GRAD, self.tensors)) != self.trained:
             return "which tensors need gradients"
+        if count_hooks(self.leaves) != self.hooks:
+            return "the hooks of tensors"
         if list(map(torch.Tensor.data_ptr, self.placed)) != self.addresses:
             return "the memory of a tensor"
         if self._read_flags() != self.flag_values:

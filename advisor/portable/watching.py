@@ -22,6 +22,7 @@ from advisor.portable.places import CONTENTS, Place, inner_state, is_plain, valu
 
 REPLACED = "a tensor or an object was replaced that the model or the loss reads"
 REQUIRES_GRAD = operator.attrgetter("requires_grad")
+HOOKS_OF_TENSOR = operator.attrgetter("_backward_hooks", "_post_accumulate_grad_hooks")
 # PyTorch's global flags that choose kernels, by the names of the quick functions behind ``torch.backends``.
 FLAG_NAMES = (
     "is_grad_enabled",
@@ -85,7 +86,11 @@ class Watch:
             ("layers, parameters or buffers of the model changed", self.read_objects, same_objects),
             ("the memory of the parameters changed", self.read_addresses, operator.eq),
             ("other parameters are trained", lambda: list(map(REQUIRES_GRAD, self.parameters)), operator.eq),
-            ("the hooks of the layers changed", lambda: sum(map(len, self.hooks)), operator.eq),
+            (
+                "the hooks of the layers changed",
+                lambda: sum(map(len, self.hooks)) + count_hooks(self.parameters),
+                operator.eq,
+            ),
             ("a number changed that the model or the loss reads", self.numbers_in.read, same_numbers),
             (
                 "a list or a dictionary grew or shrank that the model or the loss uses",
@@ -211,14 +216,17 @@ def foreign_hook(modules: list[torch.nn.Module]) -> str:
     for module in modules:
         hooks = [*hooks_of(module), *HOOKS_OF_ALL]
         for parameter in module._parameters.values():
-            hooks += [
-                getattr(parameter, name, None) or {} for name in ("_backward_hooks", "_post_accumulate_grad_hooks")
-            ]
+            hooks += filter(None, HOOKS_OF_TENSOR(parameter) if parameter is not None else ())
         for hook in chain.from_iterable(map(dict.values, hooks)):
             if not is_installed(hook):
                 name = getattr(hook, "__name__", type(hook).__name__)
                 return f"a {type(module).__name__} has the hook {name}, which a graph would leave out"
     return ""
+
+
+def count_hooks(tensors: Iterable[torch.Tensor]) -> int:
+    """The number of hooks on the gradients of tensors."""
+    return sum(map(len, filter(None, chain.from_iterable(map(HOOKS_OF_TENSOR, tensors)))))
 
 
 def hooks_of(module: torch.nn.Module) -> list[Any]:
