@@ -49,7 +49,7 @@ def test_the_files_own_captured_step_trains_as_a_plain_loop_does(catalog, optimi
 
 MODULES = {
     *("nested", "calls", "losses", "steps", "watching", "places", "graphed", "contexts", "collector"),
-    *("optimizer_steps", "finder", "read_code", "capturing"),
+    *("optimizer_steps", "walk", "read_code", "capturing"),
 }
 
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from advisor.portable.capturing import find_host_constants, places_on_host
-from advisor.portable.finder import Finder
 from advisor.portable.places import value_at
+from advisor.portable.walk import found_in
 
 META = torch.device("meta")
 TABLE = torch.linspace(0.0, 1.0, 8)
@@ -51,10 +51,7 @@ def in_a_closure():
 
 def found(loss, model=None):
     model = model or nn.Linear(4, 3, device="meta")
-    finder = Finder()
-    finder.look_at_call(model)
-    finder.look_at_call(loss)
-    places = places_on_host(finder.places.values(), META)
+    places = places_on_host(found_in(model, loss).places.values(), META)
     batch = torch.ones(2, 4, device="meta")
     return find_host_constants(model, loss, lambda: loss(model, batch), places, META)
 
@@ -105,7 +102,6 @@ def test_what_the_step_puts_into_the_place_stays_there():
 
 
 def test_on_the_host_itself_nothing_is_looked_for():
-    finder = Finder()
-    finder.look_at_call(copied)
-    assert places_on_host(finder.places.values(), META)
-    assert not places_on_host(finder.places.values(), torch.device("cpu"))
+    places = found_in(copied).places.values()
+    assert places_on_host(places, META)
+    assert not places_on_host(places, torch.device("cpu"))

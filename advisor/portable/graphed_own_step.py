@@ -303,7 +303,7 @@ class StepState:
             counts = "capturable" in optimizer.defaults and not all(map(on_device, optimizer.param_groups))
             if counts and self.step.device.type == "cuda":
                 return f"{type(optimizer).__name__} counts its steps on the host: pass the optimizer to prepare()"
-        return self.reached.cannot_watch
+        return self.reached.problem
 
     def changed(self) -> str:
         """The changes since the snapshot, in words; empty for none."""
@@ -354,10 +354,10 @@ class StepState:
         before, now = self.reached, ReachableState(self.step.function, self.step.model)
         found = {}
         for name in names:
-            place, new = before.places.get(name), now.places.get(name)
-            if place is None or new is None or place[0] is not new[0] or observed.has_read(before.tensor(name)):
+            old, new = before.tensor_at(name), now.tensor_at(name)
+            if old is None or new is None or old[1][0] is not new[1][0] or observed.has_read(old[0]):
                 return {}
-            found[name] = new
+            found[name] = new[1]
         return found
 
     def cannot_follow(self, observed: ObservedStep, rates: list[TensorRates]) -> str:

@@ -9,6 +9,13 @@ import typing
 import torch
 
 
+def generators_of_host() -> list[typing.Any]:
+    """The generators that all code of a process draws from."""
+    numpy: typing.Any = sys.modules.get("numpy")
+    own = [torch.default_generator, typing.cast("typing.Any", random.random).__self__]
+    return own if numpy is None else [*own, numpy.random.rand.__self__]
+
+
 class HostDraws:
     """The states of Python's random generator and of NumPy's, where it is in use."""
 

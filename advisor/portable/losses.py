@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-from advisor.portable.finder import found_in
 from advisor.portable.host_draws import draws_kept
 from advisor.portable.nested import map_tensors, tensors_of
 from advisor.portable.owners import is_installed
 from advisor.portable.places import Values, value_of_cell
 from advisor.portable.python_state import PythonState, buffers_kept
 from advisor.portable.read_code import calls, names_of_globals
+from advisor.portable.walk import found_in
 from advisor.portable.writes import writes_undone
 
 MODEL_NAMES = frozenset({"model", "net", "network", "module"})

@@ -3,7 +3,6 @@
 import collections
 import dataclasses
 import enum
-import functools
 import os
 import pickle
 import random
@@ -22,7 +21,6 @@ from advisor.portable.python_state import PLAIN_KINDS, contents_copied, give_con
 Place = tuple[typing.Any, typing.Any]
 # The name of a place that is a container as a whole.
 CONTENTS = "its contents"
-FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
 # Values of which there is one object each, or which compare as numbers do.
 CONSTANTS = (enum.Enum, torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format)
 # Elements of an array that go into its sum; of more, as many evenly spaced. A count: they take some 0.1 ms.

@@ -7,10 +7,10 @@ import typing
 import torch
 from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
 
-from advisor.portable.finder import found_in
 from advisor.portable.late_hooks import LateHooks
 from advisor.portable.places import CONTENTS, is_plain, value_at
 from advisor.portable.tracing import IN_PLACE_NAMES, CannotTraceError, is_fresh, trace_both
+from advisor.portable.walk import found_in
 
 POINTWISE_MODULES = tuple(
     getattr(torch.nn, name)

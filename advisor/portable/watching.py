@@ -3,7 +3,7 @@
 A CUDA graph repeats kernels on the same memory. It follows what happens in that memory; it does not see a tensor that
 takes the place of another, a layer that is frozen, a changed mode, hook or Python number. Numbers, tensors and objects
 are looked for where the code of the loss, of the layers' ``forward``, of the user's own functions that they call and of
-the functions of packages that those call reads them (``finder.py``). One that is reached in another way, such as deeper
+the functions of packages that those call reads them (``walk.py``). One that is reached in another way, such as deeper
 in a package, is not noticed: keep such a number in a tensor and change that in place.
 """
 
@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from advisor.portable.finder import found_in
 from advisor.portable.owners import is_installed
 from advisor.portable.places import CONTENTS, Place, inner_state, is_plain, value_at, value_of_cell
+from advisor.portable.walk import found_in
 
 REPLACED = "a tensor or an object was replaced that the model or the loss reads"
 REQUIRES_GRAD = operator.attrgetter("requires_grad")
@@ -67,20 +67,20 @@ class Watch:
         self.optimizer = optimizer
         self.updates = updates
         self.evaluates = evaluates
-        finder = found_in(model, loss)
-        self.modules = modules = list(finder.modules)
+        walk = found_in(model, loss)
+        self.modules = modules = walk.modules
         self.own = [part for module in modules for part in parts_of_module(module) if part]
         self.hooks = [hooks for module in modules for hooks in hooks_of(module)] + HOOKS_OF_ALL
         self.attributes = [vars(module) for module in modules if "training" in vars(module)]
         self.flags = flag_readers()
-        found = finder.places
-        self.containers = [place for place, key in found.values() if key == CONTENTS]
+        found = walk.places
+        self.containers = [*(place for place, key in found.values() if key == CONTENTS), *walk.classes]
         places = [found[name] for name in found.keys() - set(overwritten) if name[1] != CONTENTS]
         self.numbers_in = Places([place for place in places if is_plain(value_at(*place))])
         self.objects_in = Places([place for place in places if not is_plain(value_at(*place))])
-        self.written_in = [place for place in self.objects_in.places if inner_state(value_at(*place)) is not None]
-        self.unfollowed = finder.unfollowed
-        self.functions, self.spaces = list(finder.functions), list(finder.spaces.values())
+        self.written_to = [*walk.arrays, *walk.generators]
+        self.unfollowed = walk.problem
+        self.functions, self.spaces = list(walk.functions), walk.spaces
         # The changes in words, the state that tells of each, and the comparison of two such states.
         self.checks: tuple[tuple[str, Callable[[], Any], Callable[[Any, Any], bool]], ...] = (
             ("layers, parameters or buffers of the model changed", self.read_objects, same_objects),
@@ -100,7 +100,7 @@ class Watch:
             (REPLACED, self.objects_in.read, same_objects),
             (
                 "an array or a random generator was used that the model or the loss reads",
-                lambda: [inner_state(value_at(*place)) for place in self.written_in],
+                lambda: list(map(inner_state, self.written_to)),
                 operator.eq,
             ),
             ("a global flag of PyTorch changed", lambda: [flag() for flag in self.flags], operator.eq),

@@ -1,0 +1,481 @@
+"""A walk over what code reaches: variables, containers, objects, classes, functions, modules and tensors.
+
+It begins at functions, models and other objects. A function leads to the variables that it closes over, its defaults
+and the global names in its code; from these on, to what containers and objects hold, and to the user's own functions
+and methods. Of the user's own objects, classes and modules only those attributes count that the code names. The code is
+not run.
+"""
+
+import builtins
+import collections
+import collections.abc
+import dis
+import enum
+import functools
+import gc
+import io
+import itertools
+import os
+import random
+import sys
+import threading
+import types
+import typing
+import weakref
+from contextvars import ContextVar
+
+import torch
+
+from advisor.portable.host_draws import generators_of_host
+from advisor.portable.nested import slots_of
+from advisor.portable.owners import (
+    folder_of,
+    is_in_package,
+    is_installed,
+    is_of_library,
+    is_of_other_package,
+    is_of_package,
+    package_of,
+)
+from advisor.portable.places import CONTENTS, Place, is_options, is_plain, named, value_at, value_of_cell
+from advisor.portable.python_state import CONTAINERS, MOST_LOOKED_INTO, NAMESPACES, OF_TORCH
+from advisor.portable.read_code import (
+    ENVIRONMENT,
+    READS_GLOBAL,
+    USES_GLOBAL,
+    codes_of,
+    function_behind,
+    is_data_of_class,
+    methods_called,
+    modules_imported,
+    names_in,
+    names_of_globals,
+    names_read,
+    places_of_methods,
+)
+
+# Values that are watched, at most. A count: each is compared before every replay, in some 0.05 us.
+MOST_REACHED = 40_000
+# Of PyTorch's own classes, beside modules, those with state that a step reads and changes.
+TORCH_STATE = ("torch.optim", "torch.amp", "torch.cuda.amp", "torch.distributions", "torch.nn")
+SEQUENCES = (list, set, collections.deque)
+CALLS = (types.FunctionType, types.MethodType, types.BuiltinMethodType, functools.partial)
+# Names by which code reaches attributes that it does not name.
+ANY_ATTRIBUTE = frozenset({"__dict__", "vars", "attrgetter"})
+# Methods that make an object, or show it to a person.
+MAKING = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__", "__repr__", "__str__"})
+# Functions by which code reaches whatever a text names.
+ANYTHING = frozenset({"globals", "eval", "exec"})
+ATTRIBUTE_BY_TEXT = frozenset({"getattr", "setattr", "hasattr", "delattr"})
+# Methods that read a file.
+FILE_READERS = frozenset({"read_text", "read_bytes"})
+# Methods of Python's own containers that read what they hold, as in ``weight_of = options.get``.
+READERS = frozenset({"get", "__getitem__"})
+
+
+class Walk:
+    """Walks from ``roots`` and notes what is reached.
+
+    With ``only_reads`` it notes what the forward passes of models and losses read. Without, all that a step may read or
+    change: also the state of modules and optimizers, and attributes that are only set. ``noted`` has the values and
+    their places by names such as ``trainer.steps``; ``singles`` are the places in namespaces whose other places may not
+    matter. ``problem`` says what is reached that no comparison can follow; empty where there is nothing.
+    """
+
+    only_reads = True
+
+    def __init__(self, *roots: typing.Any) -> None:
+        # Objects by their numbers; those that are looked after elsewhere are not looked at.
+        self.seen: dict[int, typing.Any] = {id(one): one for one in generators_of_host()}
+        self.noted: dict[str, tuple[typing.Any, Place]] = {}
+        self.singles: list[Place] = []
+        self.tensors: list[torch.Tensor] = []
+        self.modules: list[torch.nn.Module] = []
+        self.functions: dict[types.FunctionType, None] = {}
+        self.arrays: list[typing.Any] = []  # of NumPy; and the environment, which is compared as these are
+        self.generators: list[typing.Any] = []
+        self.device_generators: list[torch.Generator] = []
+        self.dicts: list[dict[typing.Any, typing.Any]] = []
+        self.sequences: list[typing.Any] = []
+        self.namespaces: list[dict[str, typing.Any]] = []  # of which single attributes are looked at
+        self.classes: list[typing.Mapping[str, typing.Any]] = []  # their namespaces
+        self.problem = self.taken_from = ""
+        self._seen_classes: set[tuple[int, bool]] = set()
+        self._configs: set[int] = set()  # objects of packages of which all attributes count
+        self._names = {"forward", "__call__"}  # in the code that is reached
+        self._own_files = set(map(file_of, roots))
+        self._waiting = collections.deque((name_of_kind(root), root) for root in roots)
+        self._unnamed: list[tuple[str, typing.Callable[[], None]]] = []  # to be looked at once code names them
+        self._walk()
+
+    def _walk(self) -> None:
+        """Look at what is reached, what is near first, until nothing is left but what no code names."""
+        while self._waiting and (self.only_reads or not self.problem):
+            label, thing = self._waiting.popleft()
+            try:
+                self._look_at(label, thing)
+            except Exception:  # an object of any class may refuse to be looked into
+                self._refuse(f"the step reaches {label}, which cannot be looked into")
+            if len(self.noted) > MOST_REACHED:
+                if not self.only_reads:
+                    self._refuse(f"the step reaches more than {MOST_REACHED:,} values, too many to watch")
+                return
+            if not self._waiting:
+                self._look_at_named()
+
+    def _refuse(self, problem: str) -> None:
+        self.problem = self.problem or problem
+
+    def _look_at_named(self) -> None:
+        """Look at the attributes that the code names which was found since."""
+        found = [look for name, look in self._unnamed if self._is_named(name)]
+        self._unnamed = [(name, look) for name, look in self._unnamed if not self._is_named(name)]
+        for look in found:
+            look()
+
+    def _is_named(self, name: str) -> bool:
+        return name in self._names or not ANY_ATTRIBUTE.isdisjoint(self._names)
+
+    def _look_at(self, label: str, thing: typing.Any) -> None:
+        if is_plain(thing) or id(thing) in self.seen:
+            return
+        self.seen[id(thing)] = thing  # kept, or another object could get its number
+        if isinstance(thing, torch.Tensor):
+            self.tensors.append(thing)
+        elif isinstance(thing, CALLS):
+            self._look_at_call(label, thing)
+        elif isinstance(thing, dict):
+            self._look_at_dict(label, thing)
+        elif isinstance(thing, (tuple, frozenset, *SEQUENCES)):
+            self.sequences += [thing] if isinstance(thing, SEQUENCES) else []
+            for place, value in enumerate(self._some_of(thing)):
+                self._note(f"{label}[{place}]", value, (thing, place))
+        elif isinstance(thing, types.ModuleType):
+            self._look_at_python_module(label, thing)
+        elif isinstance(thing, ContextVar):
+            self._note_single(label, thing, "")
+        elif isinstance(thing, type):
+            self._look_at_class(thing, makes=True)
+        elif self.only_reads and isinstance(thing, torch.nn.Module):
+            self._look_at_layer(label, thing)
+        elif isinstance(thing, torch.optim.Optimizer):
+            self._look_at_optimizer(label, thing)
+        else:
+            self._look_at_object(label, thing)
+
+    def _some_of(self, things: typing.Iterable[typing.Any]) -> list[typing.Any]:
+        """All of them; in forward passes only the first of many, which are data."""
+        return list(itertools.islice(things, MOST_LOOKED_INTO if self.only_reads else None))
+
+    # --- objects --------------------------------------------------------------------------------------------------
+
+    def _look_at_python_module(self, label: str, module: types.ModuleType) -> None:
+        """Look at what code names of a module; of an installed one at constants, lists and most functions."""
+        own = vars(module)
+        if not is_of_package(module):
+            self._look_at_some(label, own, own)
+            return
+        for name, value in list(own.items()):
+            if is_of_other_package(value) or is_plain(value) or isinstance(value, list):
+                self._unnamed.append((name, functools.partial(self._note_single, f"{label}.{name}", own, name)))
+
+    def _look_at_layer(self, label: str, layer: torch.nn.Module) -> None:
+        """Look at what a layer's forward pass reads in it, but for its parameters, buffers and mode."""
+        kind: typing.Any = type(layer)
+        own = vars(layer)
+        self.modules.append(layer)
+        self._waiting += [(f"{label}.{name}", child) for name, child in layer.named_children()]
+        of_torch = kind.__module__.startswith("torch.")
+        names = (own.keys() - OF_TORCH) | ({"forward"} & own.keys())
+        read = {name for name in names if type(own[name]) is float} if of_torch else names_read(kind, "forward")
+        self._look_at_some(label, own, [*names, *hidden_in(kind, own)], always={"forward", *read})
+        if not of_torch:
+            self._look_at_class(kind)
+            self._look_at_methods(label, kind, own)
+            if packages_of(kind):
+                self._configs.update(id(own[name]) for name in read & own.keys())
+
+    def _look_at_object(self, label: str, thing: typing.Any) -> None:
+        kind = type(thing)
+        owned = not is_of_package(kind)
+        if problem := self._problem_of(label, thing, owned=owned):
+            self._refuse(problem)
+        elif hasattr(thing, "__array_interface__") or isinstance(thing, os._Environ):
+            self.arrays.append(thing)
+        elif isinstance(thing, torch.Generator) and thing.device.type != "cpu":
+            self.device_generators.append(thing)
+        elif is_generator(thing):
+            self.generators.append(thing)
+        elif isinstance(thing, weakref.ReferenceType):
+            self._waiting.append((label, thing()))
+        elif isinstance(thing, collections.abc.Mapping) and is_known(kind):  # as a view of a dictionary
+            self._waiting += [(label, part) for part in gc.get_referents(thing) if not isinstance(part, type)]
+        elif owned or isinstance(thing, (*NAMESPACES, threading.local)) or not is_known(kind):
+            self._look_at_attributes(label, thing)
+        own = getattr(thing, "__dict__", None)
+        for name, value in own.items() if isinstance(own, dict) and callable(thing) else ():
+            if name == "__wrapped__" or (isinstance(value, types.FunctionType) and not is_installed(value)):
+                self._waiting.append((label, value))  # as a function behind a cache
+
+    def _problem_of(self, label: str, thing: typing.Any, *, owned: bool) -> str:
+        """A sentence on an object that no comparison can follow: an iterator. ``owned``: its class is the user's."""
+        if owned or isinstance(thing, io.IOBase) or not isinstance(thing, collections.abc.Iterator):
+            return ""
+        self.taken_from = type(thing).__name__
+        return f"the model or the loss takes values from a {self.taken_from}, and a graph would repeat the last one"
+
+    def _look_at_optimizer(self, label: str, optimizer: torch.optim.Optimizer) -> None:
+        """Look at the options of an optimizer's groups."""
+        for group in optimizer.param_groups:
+            self._look_at_some(label, group, group.keys() - {"params"}, always=group)
+
+    def _look_at_attributes(self, label: str, thing: typing.Any) -> None:
+        self.modules += [thing] if isinstance(thing, torch.nn.Module) else []
+        kind, own = type(thing), getattr(thing, "__dict__", {})
+        for name in [name for base in kind.__mro__ for name in slots_of(base) if hasattr(thing, name)]:
+            self._note_single(f"{label}.{name}", thing, name)
+        if not is_of_package(kind):
+            self._look_at_class(kind)
+            of_module = OF_TORCH if isinstance(thing, torch.nn.Module) else ()
+            always = own if inherits_from_package(kind) and not self.only_reads else of_module
+            self._look_at_some(label, own, [*own, *hidden_in(kind, own)], always)
+        elif self.only_reads and not self._is_config(thing):
+            self._look_at_some(label, own, own)
+        else:
+            self._look_at_dict(label, own)
+        if self.only_reads:
+            self._look_at_methods(label, kind, own)
+
+    def _is_config(self, thing: typing.Any) -> bool:
+        """Whether an object of a package gives what it holds by keys, or as attributes; or is in such an object."""
+        kind = type(thing)
+        by_name = hasattr(kind, "__getattr__") and hasattr(kind, "__getitem__")
+        is_named = by_name or isinstance(thing, collections.abc.Mapping) or is_options(thing)
+        if not is_named and id(thing) not in self._configs:
+            return False
+        for part in getattr(thing, "__dict__", {}).values():
+            self._configs.update(map(id, part.values() if type(part) is dict else [part]))
+        return True
+
+    def _look_at_some(
+        self, label: str, holder: typing.Any, names: typing.Iterable[str], always: typing.Container[str] = ()
+    ) -> None:
+        """Look at the attributes in a namespace that code names, and at these that are ``always`` looked at."""
+        if isinstance(holder, dict):
+            self.namespaces.append(holder)
+        for name in list(names):
+            look = functools.partial(self._note_single, f"{label}.{name}", holder, name)
+            if name in always:
+                look()
+            else:
+                self._unnamed.append((name, look))
+
+    def _look_at_dict(self, label: str, held: dict[typing.Any, typing.Any]) -> None:
+        self.dicts.append(held)
+        self._waiting += [(label, key) for key in dict.keys(held) if not is_plain(key)]
+        for place, (key, value) in enumerate(self._some_of(list(dict.items(held)))):
+            self._note(f"{label}.{key if isinstance(key, str) else place}", value, (held, key))
+
+    # --- classes --------------------------------------------------------------------------------------------------
+
+    def _look_at_class(self, kind: type, *, makes: bool = False) -> None:
+        """Look at class attributes and methods that code names, and at the methods that Python calls itself.
+
+        ``makes``: the code may make objects of the class. The class itself may be an object of one of the user's own.
+        """
+        if not is_of_package(type(kind)):
+            self._look_at_class(type(kind))
+        is_called = issubclass(kind, torch.autograd.Function)  # by PyTorch: it runs both passes
+        for base in kind.__mro__:
+            if is_of_package(base) or (id(base), makes) in self._seen_classes:
+                continue
+            self._seen_classes.add((id(base), makes))
+            self.classes.append(vars(base))
+            for name, member in list(vars(base).items()):
+                function = function_behind(member)
+                if isinstance(function, types.FunctionType):
+                    look = functools.partial(self._look_at_method, base, name, function)
+                    implied = name in MAKING if makes else name.startswith("__") and name not in MAKING
+                    look() if implied or is_called else self._unnamed.append((name, look))
+                elif not name.startswith("__"):
+                    self._look_at_some(base.__name__, base, [name])
+
+    def _look_at_method(self, base: type, name: str, function: types.FunctionType) -> None:
+        """Look at a function in a class, and note its place, where another may come."""
+        label = f"{base.__name__}.{name}"
+        self._note_single(label, base, name)
+        self._waiting.append((label, function))
+
+    def _look_at_methods(self, label: str, kind: type, own: dict[str, typing.Any]) -> None:
+        """Look at what the methods that a class has from a package, and that code names, read in an object."""
+        for name in dict.fromkeys(name for base in packages_of(kind) for name in vars(base)):
+            self._unnamed.append((name, functools.partial(self._look_at_read, label, kind, own, name)))
+
+    def _look_at_read(self, label: str, kind: type, own: dict[str, typing.Any], method: str) -> None:
+        """Look at what a method and those that it calls read in an object and around them."""
+        self._look_at_some(label, own, names_read(kind, method) & own.keys() - OF_TORCH, always=own)
+        self._waiting += [(label, function) for function in methods_called(kind, method)]
+
+    # --- functions ------------------------------------------------------------------------------------------------
+
+    def _look_at_call(self, label: str, call: typing.Any) -> None:
+        if isinstance(call, functools.partial):
+            self._waiting += [(label, call.func), (label, call.args), (label, call.keywords)]
+        elif isinstance(call, types.MethodType):
+            self._waiting += [(name_of_kind(call.__self__, label), call.__self__), (label, call.__func__)]
+        elif isinstance(call, types.FunctionType):
+            self._look_at_function(label, call)
+        elif self._reads_its_owner(call):
+            self._waiting.append((label, call.__self__))
+
+    def _reads_its_owner(self, method: types.BuiltinMethodType) -> bool:
+        """Whether a method of one of Python's own classes matters, such as the ``get`` of a dictionary."""
+        if isinstance(method.__self__, type):
+            return True
+        return method.__name__ in READERS if self.only_reads else not isinstance(method.__self__, types.ModuleType)
+
+    def _look_at_function(self, label: str, function: types.FunctionType) -> None:
+        self.functions[function] = None
+        code = function.__code__
+        cells = list(zip(code.co_freevars, function.__closure__ or (), strict=True))
+        self._waiting += [(f"{label}.{name}", value) for name, value in vars(function).items()]
+        if vars(function):
+            self._look_at_dict(label, vars(function))
+        if is_in_package(code.co_filename) and code.co_filename not in self._own_files:
+            self._waiting += [(name, value_of_cell(cell)) for name, cell in cells]
+            if is_of_other_package(function):
+                self._look_at_globals_of(function)
+            return
+        for name, cell in cells:
+            self._note_single(name, cell, "")
+        self._waiting += [(label, function.__defaults__), (label, function.__kwdefaults__)]
+        codes = list(codes_of(code))
+        self._waiting += [(module.__name__, module) for module in modules_imported(function, codes)]
+        for part in codes:
+            self._read(function, part)
+        for name in self._global_names(function, codes):
+            if name in function.__globals__ or not hasattr(builtins, name):
+                self._note_single(name, function.__globals__, name)
+
+    def _read(self, function: types.FunctionType, code: types.CodeType) -> None:
+        """Note the names in a piece of code, and what it reaches besides."""
+        names = names_in(code) if self.only_reads else set(code.co_names)
+        self._names |= names | names_by_text(code)
+        if not ENVIRONMENT.isdisjoint(names):
+            self._note("os.environ", os.environ, (vars(os), "environ"))
+        if not self.only_reads and not ANYTHING.isdisjoint(names):
+            self._refuse(f"{function.__name__} may reach anything by {', '.join(ANYTHING & names)}")
+        readers = ({"open"} - function.__globals__.keys() | FILE_READERS) & names
+        if self.only_reads and readers:
+            self._refuse(f"the model or the loss reads a file ({min(readers)}), and a graph would repeat what it held")
+
+    def _global_names(self, function: types.FunctionType, codes: list[types.CodeType]) -> typing.Iterable[str]:
+        names = names_of_globals(function.__code__, READS_GLOBAL if self.only_reads else USES_GLOBAL)
+        if "globals" not in names:
+            return names
+        texts = [text for code in codes for text in code.co_consts if isinstance(text, str)]
+        return [*names, *(text for text in texts if text in function.__globals__)]
+
+    def _look_at_globals_of(self, function: types.FunctionType) -> None:
+        """Look at the plain values that a function of a package reads among its module's names."""
+        own = function.__globals__
+        for name in names_of_globals(function.__code__, USES_GLOBAL):
+            if name in own and (is_plain(own[name]) or (self.only_reads and isinstance(own[name], CONTAINERS))):
+                self._note_single(name, own, name)
+
+    # --- places ---------------------------------------------------------------------------------------------------
+
+    def _note_single(self, label: str, holder: typing.Any, name: typing.Any) -> None:
+        """Note one place of a namespace whose other places may not matter."""
+        self.singles.append((holder, name))
+        self._note(label, value_at(holder, name), (holder, name))
+
+    def _note(self, label: str, value: typing.Any, place: Place) -> None:
+        """Note what a place holds, and look into it later."""
+        while label in self.noted:
+            label += "'"
+        self.noted[label] = value, place
+        self._waiting.append((label, value))
+
+    @property
+    def places(self) -> dict[tuple[int, typing.Any], Place]:
+        """The places that can hold something else later, by what they can be found by; containers as a whole too."""
+        fixed = (tuple, frozenset, set)
+        single = (place for _, place in self.noted.values() if not isinstance(place[0], fixed))
+        whole = ((container, CONTENTS) for container in (*self.dicts, *self.sequences))
+        return {named(place): place for place in (*single, *whole)}
+
+    @property
+    def spaces(self) -> list[typing.Any]:
+        """The namespaces, containers and cells that code which is run can write to."""
+        holders = [*(holder for holder, _ in self.places.values()), *self.namespaces]
+        return list({id(holder): holder for holder in holders}.values())
+
+
+def found_in(*calls: typing.Any) -> Walk:
+    """What these models, functions and other objects read when they are called."""
+    for kept in (places_of_methods, names_read):
+        kept.cache_clear()  # a class may have got other methods
+    return Walk(*calls)
+
+
+def hidden_in(kind: type, own: dict[str, typing.Any]) -> list[str]:
+    """The names of data in a user's class that a value in the namespace of an object would hide."""
+    return [
+        name
+        for base in kind.__mro__
+        if not is_of_package(base)
+        for name, value in vars(base).items()
+        if name not in own and is_data_of_class(name, value)
+    ]
+
+
+def names_by_text(code: types.CodeType) -> set[str]:
+    """The names by which code gets attributes with ``getattr`` and the like; a name for any where it computes one."""
+    found: set[str] = set()
+    instructions = list(dis.get_instructions(code))
+    for place, one in enumerate(instructions):
+        if one.argval in ATTRIBUTE_BY_TEXT and one.opname.startswith("LOAD_"):
+            given = list(itertools.takewhile(lambda one: not one.opname.startswith("CALL"), instructions[place + 1 :]))
+            texts = [one.argval for one in given if one.opname == "LOAD_CONST" and isinstance(one.argval, str)]
+            is_plain_call = texts and all(one.opname.startswith(("LOAD_", "PUSH_", "PRECALL")) for one in given)
+            found.update(texts if is_plain_call else ["__dict__"])
+    return found
+
+
+def is_generator(thing: typing.Any) -> bool:
+    """Whether an object draws random numbers on the host."""
+    return isinstance(thing, (torch.Generator, random.Random)) or not {"bit_generator", "_bit_generator"}.isdisjoint(
+        dir(type(thing))
+    )
+
+
+def name_of_kind(thing: typing.Any, otherwise: str = "the step") -> str:
+    """The name of an object's class, in place of a variable that holds it; of a function or a class another one."""
+    return otherwise if isinstance(thing, (types.FunctionType, type)) else type(thing).__name__
+
+
+def file_of(call: typing.Any) -> str:
+    """The file with the code of a function that is called; empty where there is none, or it is PyTorch's."""
+    while isinstance(call, (functools.partial, types.MethodType)):
+        call = call.func if isinstance(call, functools.partial) else call.__func__
+    code = getattr(call, "__code__", None)
+    file = code.co_filename if isinstance(code, types.CodeType) else ""
+    return "" if folder_of(torch) in file else file
+
+
+def inherits_from_package(kind: type) -> bool:
+    """Whether code of an installed package, beside that of any module, may use the attributes of a class's objects."""
+    return any(package_of(base) not in sys.stdlib_module_names for base in packages_of(kind))
+
+
+def packages_of(kind: type) -> list[type]:
+    """The classes of packages that a class is or inherits from, but for those of all objects and modules."""
+    return [base for base in kind.__mro__ if base not in (object, torch.nn.Module) and is_of_package(base)]
+
+
+def is_known(kind: type) -> bool:
+    """Whether a class is Python's, NumPy's or PyTorch's, and none of those with state that a step changes."""
+    if issubclass(kind, (torch.nn.Module, torch.optim.Optimizer)):
+        return False
+    return issubclass(kind, enum.Enum) or (is_of_library(kind) and not kind.__module__.startswith(TORCH_STATE))
