@@ -90,6 +90,7 @@ def test_a_real_config_changes_in_its_values_only():
             "x: 1\nperf_advisor:\n  a.b: 1\n  c.d: |-\n    off\ny: 2\n",
         ),
         ("perf_advisor:\n  a.b: 1\n", "perf_advisor:\n  a.b: 1\n"),
+        ("? x\n: 1\n", "? x\n: 1\nperf_advisor:\n  a.b: 1\n"),
         ("x: # \u2028y: 2\u2028", "x: # \u2028y: 2\u2028perf_advisor:\n  a.b: 1\n"),
     ],
 )
@@ -279,9 +280,8 @@ def test_two_maps_to_one_value_are_refused():
         ("perf_advisor: {}\nperf_advisor: {}\n", "repeated"),
         ("!settings\na: 1\n", "or tagged"),
         ("!!python/object:__main__.Args\na: 1\n", "or tagged"),
-        ("? a\n: 1\n", "line 1 of the config has a key in the long form"),
-        ("? perf_advisor\n:  c.d: >-\n    e\n", "line 2 of the config has a key in the long form"),
-        ("?\n a\n: 1\n", "line 2 of the config has a key in the long form"),
+        ("? perf_advisor\n:  c.d: >-\n    e\n", "ends in a block of text"),
+        ("?\n a\n: 1\n", "the config's layout leaves no room"),
     ],
 )
 def test_what_cannot_be_patched_says_why(text, message):

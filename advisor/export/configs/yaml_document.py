@@ -7,8 +7,8 @@ quoting, indentation, line endings, anchors and document markers stay as they we
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
@@ -26,12 +26,11 @@ from advisor.export.configs.yaml_nodes import (
     loaded,
     outline,
     plain,
-    scalar_of,
     shared,
     spelled,
     spelled_key,
 )
-from advisor.files.config_file import ConfigLoader, blank_comments
+from advisor.files.config_file import ConfigLoader, blank_comments, dumped
 from advisor.recipe.settings import SECTION
 
 LINE = re.compile(rf"[^{BREAKS}]*(?:\r\n|[{BREAKS}])|[^{BREAKS}]+")
@@ -51,11 +50,12 @@ class _Edit:
 
 @dataclass(slots=True)
 class _Addition:
-    """Text to add to a mapping, or to an empty value that becomes one; ``key`` is that of the empty value."""
+    """Entries to add to a mapping, or to an empty value that becomes one; ``parent`` has the empty value."""
 
     node: Node | None
     key: Node | None
-    tree: _Tree
+    parent: Node | None
+    tree: _Tree = field(default_factory=dict)
 
 
 class YamlDocument:
@@ -90,21 +90,23 @@ class YamlDocument:
 
     def replace_or_add(self, path: Path, value: Scalar) -> None:
         """Put a value at a path where there is no obstacle."""
-        node: Node | None = self.root
-        key: Node | None = None
+        node, key, parent = self.root, None, None
         for place, part in enumerate(path):
             found = self._below(node, part)
             if not found:
-                self._add(node, key, path[place:], value)
+                addition = self._additions.setdefault(id(node), _Addition(node, key, parent))
+                self._add(addition.tree, path[place:], value)
                 return
-            key, node = found[0]
+            parent, (key, node) = node, found[0]
         assert isinstance(node, ScalarNode), f"{path} is no value"
         self._replace(node, value)
 
     def text(self) -> str:
         """The text with all changes. Raises UsageError where its layout does not allow them."""
-        edits = [*self._edits, *(self._added(addition) for addition in self._additions.values())]
-        text = _spliced(self.source, edits)
+        additions = self._additions.values()
+        text = _spliced(self.source, [*self._edits, *map(self._added, additions)])
+        for addition in additions:
+            self._grow(addition)
         try:
             found = composed(text)[0]
         except UsageError:
@@ -136,8 +138,6 @@ class YamlDocument:
             return f"{_dotted(path)} is a list"
         if id(node) in self._shared or node.tag != f"{TAG}map":
             return f"{_dotted(path)} is shared through an anchor, or tagged"
-        if not node.flow_style and _has_long_form(self.source, node.value[0][0]):
-            return f"line {self._line(node.value[0][0])} of the config has a key in the long form (`? key`)"
         return "" if node.flow_style or self._line_for(node) is not None else f"{_dotted(path)} ends in a block of text"
 
     def _bound(self, node: ScalarNode) -> str:
@@ -166,48 +166,38 @@ class YamlDocument:
             return
         text = spelled(value, like=node, as_json=self.as_json)
         start, end = node.start_mark.index, node.end_mark.index
-        new = scalar_of(text, as_json=self.as_json)
+        new: Any = yaml.compose(text, Loader=ConfigLoader)
         node.tag, node.value = new.tag, new.value
         self._edits.append(_Edit(start, end, text if end > start else f" {text}"))
 
-    def _add(self, node: Node | None, key: Node | None, path: Path, value: Scalar) -> None:
-        addition = self._additions.setdefault(id(node), _Addition(node, key, {}))
-        tree = addition.tree
+    def _add(self, tree: _Tree, path: Path, value: Scalar) -> None:
         for part in path[:-1]:
             tree = tree.setdefault(part, {})
         tree[path[-1]] = value
 
+    def _grow(self, addition: _Addition) -> None:
+        """Give the node tree the entries that the text gets."""
+        node = addition.node
+        new: Any = yaml.compose(dumped(addition.tree), Loader=ConfigLoader)
+        if isinstance(node, MappingNode):
+            node.value += new.value
+        elif addition.parent is None:
+            self.root = new
+        else:
+            addition.parent.value = [(name, new if one is node else one) for name, one in addition.parent.value]
+
     def _added(self, addition: _Addition) -> _Edit:
-        """The edit that adds entries; the node tree gets them too."""
+        """The edit that adds entries."""
         node, entries = addition.node, addition.tree
         if isinstance(node, MappingNode):
             return self._extended_flow(node, entries) if node.flow_style else self._extended_block(node, entries)
-        if node is None or node is self.root:
-            self.root = MappingNode(f"{TAG}map", self._nodes(entries))
+        if node is None or addition.key is None or not isinstance(addition.parent, MappingNode):
             return self._lines_at(_end_of_content(self.source), self._block_lines(entries, ""))
-        assert addition.key is not None, "only a mapping's value can be empty"
-        return self._filled(addition.key, node, entries)
-
-    def _filled(self, key: Node, value: Node, entries: _Tree) -> _Edit:
-        start, end = value.start_mark.index, value.end_mark.index
-        parent = next(node for node in self._mappings() if any(item is value for _, item in node.value))
-        filled = MappingNode(f"{TAG}map", self._nodes(entries))
-        parent.value = [(name, filled if node is value else node) for name, node in parent.value]
-        if start < end or parent.flow_style:
+        start, end = node.start_mark.index, node.end_mark.index
+        if start < end or addition.parent.flow_style:
             return _Edit(start, end, f"{'' if start < end else ' '}{{{self._flow_entries(entries)}}}")
-        indent = _indent_of(self.source, key) + "  "
+        indent = _indent_of(self.source, addition.key) + "  "
         return self._lines_at(_next_line(self.source, end), self._block_lines(entries, indent))
-
-    def _mappings(self) -> Iterator[MappingNode]:
-        stack, seen = [self.root] if self.root is not None else [], set[int]()
-        while stack:
-            node = stack.pop()
-            if id(node) in seen:
-                continue
-            seen.add(id(node))
-            if isinstance(node, MappingNode):
-                yield node
-            stack += children(node)
 
     def _extended_block(self, mapping: MappingNode, entries: _Tree) -> _Edit:
         """Lines after a block mapping's last entry; elsewhere in it where text after the last would change that."""
@@ -216,7 +206,6 @@ class YamlDocument:
         where = self._line_for(mapping)
         assert where is not None, "an obstacle"
         index, place = where
-        mapping.value[place:place] = self._nodes(entries)
         if place == 0:
             return _Edit(index, index, "".join(line + self._newline for line in lines))
         return self._lines_at(index, lines)
@@ -241,11 +230,9 @@ class YamlDocument:
         closing = mapping.end_mark.index - 1
         inline = self._flow_entries(entries)
         if not mapping.value:
-            mapping.value += self._nodes(entries)
             return _Edit(closing, closing, inline)
         first = mapping.value[0][0]
         end, comma = self._end_of_flow_entries(closing)
-        mapping.value += self._nodes(entries)
         line = _line_start(self.source, first.start_mark.index)
         before = self.source[line : first.start_mark.index]
         gap = self._newline + before if not before.strip() and line > 0 else " "
@@ -296,17 +283,6 @@ class YamlDocument:
                 lines.append(f"{name} {spelled(value)}")
         return lines
 
-    def _nodes(self, entries: Mapping[str, Any]) -> list[tuple[Node, Node]]:
-        return [
-            (
-                ScalarNode(f"{TAG}str", key),
-                MappingNode(f"{TAG}map", self._nodes(value))
-                if isinstance(value, Mapping)
-                else scalar_of(spelled(value, as_json=self.as_json), as_json=self.as_json),
-            )
-            for key, value in entries.items()
-        ]
-
     def _lines_at(self, index: int, lines: Sequence[str]) -> _Edit:
         """Whole lines at a line's start or the text's end; a file without a final line end stays without one."""
         joined = self._newline.join(lines)
@@ -356,19 +332,6 @@ def _line_start(text: str, index: int) -> int:
 def _next_line(text: str, index: int) -> int:
     match = LINE.match(text, index)
     return match.end() if match else len(text)
-
-
-def _has_long_form(text: str, key: Node) -> bool:
-    """Whether a key comes after a ``?`` (only then has its token a width), or on the line of a long form's ``:``."""
-    if text[_line_start(text, key.start_mark.index) : key.start_mark.index].replace("- ", "").strip():
-        return True
-    width = 0
-    for token in yaml.scan(text, Loader=ConfigLoader):
-        if token.start_mark.index > key.start_mark.index:
-            break
-        if isinstance(token, yaml.KeyToken):
-            width = token.end_mark.index - token.start_mark.index
-    return width > 0
 
 
 def _indent_of(text: str, key: Node) -> str:

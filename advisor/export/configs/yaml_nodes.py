@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import yaml
-from yaml import MappingNode, Mark, Node, ScalarNode, SequenceNode
+from yaml import MappingNode, Node, ScalarNode, SequenceNode
 
 from advisor.errors import UsageError
 from advisor.export.configs.document import Opaque, Scalar
@@ -21,8 +21,6 @@ _MERGE = f"{TAG}merge"
 # Line endings of YAML 1.1, as PyYAML reads them.
 BREAKS = "\r\n\x85\u2028\u2029"
 _LINE_END = re.compile(rf"\r\n|[{BREAKS}]")
-_BLANKS = re.compile(r"[ \t\r\n]*")
-_DECODER = json.JSONDecoder()
 _BOOLEANS = {
     word: pair
     for pair in (("true", "false"), ("yes", "no"), ("on", "off"))
@@ -62,50 +60,16 @@ def _yaml_root(text: str) -> Node | None:
 
 
 def _json_root(text: str) -> Node | None:
-    """The root of a JSON text, with comments or without; None where it is no JSON."""
+    """The root of a JSON text, with comments or without; None where it is no JSON.
+
+    YAML's parser takes JSON too, but for tabs and for odd characters in texts: blanks stand for them.
+    """
     for candidate in (text, without_comments(text)):
-        with contextlib.suppress(ValueError, RecursionError):
+        with contextlib.suppress(ValueError, RecursionError, yaml.YAMLError):
             json.loads(candidate)
-            return _json_node(candidate, _skipped(candidate, 0))
+            readable = (one if one.isprintable() or one in "\r\n" else " " for one in candidate)
+            return yaml.compose("".join(readable), Loader=ConfigLoader)
     return None
-
-
-def _json_node(text: str, start: int) -> Node:
-    if text[start] not in "{[":
-        value, end = _DECODER.raw_decode(text, start)
-        return _json_scalar(value, text, start, end)
-    entries: list[Any] = []
-    opening, place = text[start], _skipped(text, start + 1)
-    while text[place] not in "}]":
-        node = _json_node(text, place)
-        place = _skipped(text, node.end_mark.index)
-        if opening == "{":
-            value_node = _json_node(text, _skipped(text, place + 1))
-            entries.append((node, value_node))
-            place = _skipped(text, value_node.end_mark.index)
-        else:
-            entries.append(node)
-        if text[place] == ",":
-            place = _skipped(text, place + 1)
-    kind, tag = (MappingNode, f"{TAG}map") if opening == "{" else (SequenceNode, f"{TAG}seq")
-    return kind(tag, entries, _mark(start), _mark(place + 1), flow_style=True)
-
-
-def _json_scalar(value: Any, text: str, start: int, end: int) -> ScalarNode:
-    names = {bool: "bool", int: "int", float: "float", type(None): "null"}
-    marks = _mark(start), _mark(end)
-    if isinstance(value, str):
-        return ScalarNode(f"{TAG}str", value, *marks, style='"')
-    return ScalarNode(f"{TAG}{names[type(value)]}", text[start:end], *marks)
-
-
-def _skipped(text: str, start: int) -> int:
-    match = _BLANKS.match(text, start)
-    return match.end() if match else start
-
-
-def _mark(index: int) -> Mark:
-    return Mark("config", index, 0, 0, None, 0)
 
 
 def line_of(text: str, node: Node) -> int:
@@ -185,21 +149,27 @@ def loaded(node: ScalarNode) -> object:
         return Opaque()
 
 
-def outline(root: Node | None) -> list[tuple[str, str, object]]:
-    """Every node in order with its tag and value; a node that comes again is named by the place where it first came."""
+def outline(root: Node | None) -> list[tuple[str, object]]:
+    """Every node with its tag and value, in the order of keys; one that comes again by where it first came."""
     places: dict[int, int] = {}
-    nodes: list[tuple[str, str, object]] = []
+    nodes: list[tuple[str, object]] = []
     stack = [root] if root is not None else []
     while stack:
         node = stack.pop()
         if id(node) in places:
-            nodes.append(("again", "", places[id(node)]))
+            nodes.append(("again", places[id(node)]))
             continue
         places[id(node)] = len(nodes)
-        below = children(node)
-        nodes.append((type(node).__name__, node.tag, node.value if isinstance(node, ScalarNode) else len(below)))
-        stack += reversed(below)
+        nodes.append((node.tag, repr(loaded(node)) if isinstance(node, ScalarNode) else len(node.value)))
+        if isinstance(node, MappingNode):
+            stack += [part for pair in sorted(node.value, key=_name_of) for part in pair]
+        else:
+            stack += children(node)
     return nodes
+
+
+def _name_of(entry: tuple[Node, Node]) -> str:
+    return entry[0].value if isinstance(entry[0], ScalarNode) else ""
 
 
 # --- spelling values --------------------------------------------------------------------------------------------
@@ -230,13 +200,6 @@ def spelled_key(key: str, *, as_json: bool) -> str:
 def double_quoted(value: str) -> str:
     """A word in double quotes."""
     return dumped(value, default_style='"', width=2**31).rstrip("\n")
-
-
-def scalar_of(text: str, *, as_json: bool) -> ScalarNode:
-    """The node that a spelled value parses to."""
-    node = _json_node(text, 0) if as_json else yaml.compose(text, Loader=ConfigLoader)
-    assert isinstance(node, ScalarNode), f"{text!r} is not a scalar"
-    return node
 
 
 def _is_plain(value: str) -> bool:
