@@ -4,7 +4,6 @@ import contextlib
 import functools
 import inspect
 import itertools
-import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -12,10 +11,9 @@ import torch
 
 from advisor.portable.host_draws import draws_kept
 from advisor.portable.nested import map_tensors, tensors_of
-from advisor.portable.owners import is_installed
-from advisor.portable.places import Values, value_of_cell
+from advisor.portable.places import Values
 from advisor.portable.python_state import PythonState, buffers_kept
-from advisor.portable.read_code import calls, names_of_globals
+from advisor.portable.read_code import calls
 from advisor.portable.walk import found_in
 from advisor.portable.writes import writes_undone
 
@@ -26,8 +24,6 @@ OUTPUT_NAMES = frozenset(
 # How PyTorch refuses a loss under autocast: binary cross-entropy of probabilities, which half precision would round
 # to 0 and 1.
 UNSAFE = "unsafe to autocast"
-# Elements of a list or a mapping around a loss in which modules are looked for. A count; longer ones are data.
-MOST_HELD = 100
 LABEL_NAMES = frozenset({"target", "targets", "label", "labels", "y_true"})
 
 
@@ -294,35 +290,10 @@ def loss_of_part(loss: Callable[..., Any], index: int) -> Callable[..., Any]:
 
 
 def modules_of_loss(loss: Any) -> list[torch.nn.Module]:
-    """The modules that a loss is, or holds: as attributes, as arguments given beforehand, or as names around it."""
-    found: list[torch.nn.Module] = []
-    seen: set[int] = set()
-    waiting = [loss]
-    while waiting:
-        part = waiting.pop()
-        if id(part) in seen:
-            continue
-        seen.add(id(part))
-        if isinstance(part, torch.nn.Module):
-            found.append(part)
-        else:
-            waiting += held_by(part)
-    return found
-
-
-def held_by(part: Any) -> list[Any]:
-    """The objects that a function of the user's own, a method, a partial or a callable object refers to."""
-    if isinstance(part, functools.partial):
-        return [part.func, *part.args, *part.keywords.values()]
-    if isinstance(part, types.MethodType):
-        return [part.__func__, part.__self__, *getattr(part.__self__, "__dict__", {}).values()]
-    if isinstance(part, types.FunctionType):
-        names = () if is_installed(part) else names_of_globals(part.__code__)
-        around = [part.__globals__[name] for name in names if name in part.__globals__]
-        return [*around, *map(value_of_cell, part.__closure__ or ())]
-    if type(part) in (list, tuple, dict):
-        return list(part.values() if type(part) is dict else part) if len(part) <= MOST_HELD else []
-    return list(getattr(part, "__dict__", {}).values()) if callable(part) and not isinstance(part, type) else []
+    """The modules that a loss is, or reads; none that is a part of another one."""
+    found = found_in(loss).modules
+    parts = {id(part) for module in found for part in module.children()}
+    return [module for module in found if id(module) not in parts]
 
 
 @contextlib.contextmanager

@@ -29,10 +29,11 @@ from advisor.portable.blocks import blocks_to_compile, repeated_blocks, shape_of
 from advisor.portable.loaders import READ_AHEAD, hears_of_epochs, keeps_position, length_of, loader_with
 from advisor.portable.nested import tensors_of
 from advisor.portable.optimizer_options import torch_class
-from advisor.portable.owners import is_of_library
-from advisor.portable.reached import MOST_LOOKED_AT, divides_samples, parts_with_code, reached_from
+from advisor.portable.reached import divides_samples
+from advisor.portable.read_code import codes_of
 from advisor.portable.tracing import CannotTraceError
 from advisor.portable.transforms import names_of_moved
+from advisor.portable.walk import found_in
 from advisor.recipe.rebuild import expected_state_bytes, implementations_of, optimizer_implementation, resizing_problem
 from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFacts
 from advisor.runtime.compilation import Models
@@ -416,23 +417,10 @@ _FUNCTIONS = frozenset({"hessian", "hvp", "vhp"})
 
 def differentiates_twice(loop: Loop) -> bool:
     """Whether the code of the loss, the step or the model asks for gradients of gradients."""
-    found = reached_from([loop.loss, loop.step, loop.model], _parts_with_code, MOST_LOOKED_AT)
-    return any(_asks(one) for one, _ in found if isinstance(one, types.CodeType))
-
-
-def _parts_with_code(one: Any) -> list[Any]:
-    return [*parts_with_code(one), *_of_modules(one)]
+    functions = found_in(loop.loss, loop.step, loop.model).functions
+    return any(_asks(code) for function in functions for code in codes_of(function.__code__))
 
 
 def _asks(code: types.CodeType) -> bool:
     keywords = [part for part in code.co_consts if isinstance(part, tuple)]  # the names of arguments are such constants
     return any(_ASKS in part for part in keywords) or not _FUNCTIONS.isdisjoint(code.co_names)
-
-
-def _of_modules(one: Any) -> list[Any]:
-    """The objects that a function reads in modules of the user's: ``losses.penalty``."""
-    if not isinstance(one, types.FunctionType) or is_of_library(one):
-        return []
-    used = [one.__globals__.get(name) for name in one.__code__.co_names]
-    modules = [part for part in used if isinstance(part, types.ModuleType) and not is_of_library(part)]
-    return [getattr(module, name, None) for module in modules for name in one.__code__.co_names]
