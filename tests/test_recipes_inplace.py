@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 import torchvision
@@ -12,6 +14,8 @@ from test_recipes_pointwise import Optional
 from torch import nn
 
 from advisor.portable.inplace import activations_in_place, inplace_sites
+from advisor.portable.norm_pairs import views_of
+from advisor.portable.pointwise import fusable_chains
 from advisor.portable.tracing import CannotTraceError, trace
 from advisor.records import Mode, Numerics
 
@@ -180,3 +184,34 @@ def test_a_trace_replaces_no_buffer():
     with pytest.raises(CannotTraceError, match="keeps values in its forward"):
         trace(model)
     assert torch.equal(model.total, torch.ones(4))
+
+
+class Merging(nn.Module):
+    """A LoRA as in loralib: its ``train`` adds the learned matrices to the frozen weight, and takes them off again."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.down, self.up = nn.Linear(4, 4), nn.Parameter(torch.ones(1, 4)), nn.Parameter(torch.ones(4, 1))
+        self.act, self.is_merged = nn.ReLU(), False
+
+    def train(self, mode=True):
+        super().train(mode)
+        if self.is_merged is mode:
+            self.layer.weight.data += (-1 if mode else 1) * self.up @ self.down
+            self.is_merged = not mode
+        return self
+
+    def forward(self, x):
+        y = self.layer(x)
+        return self.act(y if self.is_merged else y + x @ self.down.T @ self.up.T) * 2
+
+
+@pytest.mark.parametrize("look", [inplace_sites, fusable_chains, lambda model: views_of(model, (True, False))])
+def test_looking_at_a_model_does_not_call_a_train_of_its_own(look):
+    model = Merging()
+    before = model.layer.weight.clone()
+    with contextlib.suppress(CannotTraceError):
+        look(model)
+    assert model.training
+    assert not model.is_merged
+    assert torch.equal(model.layer.weight, before)

@@ -13,6 +13,7 @@ import torch
 from advisor.portable.host_draws import draws_kept
 from advisor.portable.python_state import PythonState
 from advisor.portable.tracing import TOO_LONG_TO_TRACE, CannotTraceError, LimitedTracer, inputs_to_trace, not_followed
+from advisor.portable.writes import WritesUndone
 
 LAYERS = (torch.nn.modules.conv._ConvNd, torch.nn.Linear)
 NORMS = (torch.nn.modules.batchnorm._BatchNorm, torch.nn.modules.instancenorm._InstanceNorm)
@@ -285,15 +286,17 @@ def kept_as_it_is(model: torch.nn.Module, training: bool) -> typing.Iterator[Non
     In training, what was in evaluation mode inside a model in training mode stays so: it is frozen.
     """
     frozen = [module for module in model.modules() if model.training and not module.training]
-    state = PythonState(model.modules(), with_hooks=True)
+    state, writes = PythonState(model.modules(), with_hooks=True), WritesUndone(model)
     try:
-        model.train(training)
+        with writes.memory:
+            model.train(training)
         for module in frozen:
             module.training = False
         with draws_kept(model):
             yield
     finally:
         state.put_back()
+        writes.put_back()
 
 
 @contextlib.contextmanager

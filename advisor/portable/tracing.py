@@ -118,10 +118,18 @@ def refuse_options_and_hooks(model: torch.nn.Module) -> None:
 
 
 def trace_both(model: torch.nn.Module, limit_s: float = 10.0) -> list[torch.fx.GraphModule]:
-    """The model traced in training and in evaluation mode; its modes are afterwards as they were."""
+    """The model traced in training and in evaluation mode; its modes are afterwards as they were.
+
+    A ``train()`` of its own is not called: it may do more than set modes, as that of LoRA, which merges weights.
+    """
     modes = {module: module.training for module in model.modules()}
+    traced = []
     try:
-        return [trace(model.train(training), limit_s) for training in (True, False)]
+        for training in (True, False):
+            for module in modes:
+                module.training = training
+            traced.append(trace(model, limit_s))
+        return traced
     finally:
         for module, training in modes.items():
             module.training = training

@@ -17,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from advisor.machine.host import usable_cores
 from advisor.portable.calls import splitter
+from advisor.portable.contexts import evaluating
 from advisor.portable.nested import map_tensors, tensors_of
 from advisor.records import Mode, TargetSpec
 from advisor.target.hubs.contract import Samples
@@ -129,17 +130,12 @@ def output_of(model: nn.Module, batch: Any) -> Any:
 
 
 def _run_with_contents(model: nn.Module, batch: Any) -> Any:
-    training = [module for module in model.modules() if module.training]
     split = splitter(model, with_target=False)(batch)
-    model.eval()
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with evaluating(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
             return model(*split.args, **split.kwargs)
     except Exception:  # whatever code it has runs here
         return None
-    finally:
-        for module in training:
-            module.training = True
 
 
 def _told_by_shapes(model: nn.Module, batch: Any) -> bool | None:
