@@ -168,7 +168,7 @@ class TurnsMeasured(Event):
 
 @dataclass(frozen=True, slots=True)
 class TrialMeasured(Event):
-    """A candidate's record: measured, failed or skipped; again when a new noise floor changed its verdict."""
+    """A candidate was measured, failed or was skipped. Posted again when a new noise floor changes its verdict."""
 
     record: TrialRecord
 

@@ -146,7 +146,7 @@ class Known:
         return self.judge.numerics(settings, result) if result is not None and result.measured else None
 
     def usable(self, settings: Settings) -> bool:
-        """Whether settings ran, fit the memory limit, and change no more than is allowed or was consented to."""
+        """Whether settings ran, fit the memory limit, and change results no more than is allowed or consented to."""
         return not self.why_unusable(settings)
 
     def has_record(self, candidate: Candidate) -> bool:

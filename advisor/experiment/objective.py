@@ -248,8 +248,8 @@ class Yardstick:
     def helps(self, result: TrialResult, comparison: Comparison | None) -> bool:
         """Whether settings are worth a place in a combination: better than the baseline beyond the noise.
 
-        With memory as the objective so is what is faster in as little memory. Where the baseline exceeds the memory
-        limit, so is what saves memory, at whatever speed.
+        With memory as the objective, settings that are faster in the same memory count too. Where the baseline exceeds
+        the memory limit, settings that save memory count at any speed.
         """
         if comparison is None or not self.keeps_speed(comparison):
             return False

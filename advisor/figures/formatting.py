@@ -230,7 +230,7 @@ def format_left(left_s: float | None) -> str:
 
 
 def format_count(count: float | None) -> str:
-    """A count, in powers of a thousand from ten thousand on: ``4,096``, ``25.6 M``."""
+    """A count as text; from ten thousand on, in thousands, millions and so on: ``4,096``, ``25.6 M``."""
     if count is None or unknown(count):
         return MISSING
     if abs(count) < 10_000:
@@ -299,7 +299,7 @@ def format_verdict(record: TrialRecord) -> str:
 
 
 def format_worth(record: TrialRecord) -> str:
-    """The worth of a setting that is on already, by the trial without it: ``already on, worth 2.7 % (2.2–3.1)``."""
+    """The gain of a setting that is on already, from the trial without it: ``already on, worth 2.7 % (2.2–3.1)``."""
     comparison = record.comparison
     if comparison is None or comparison.verdict is Verdict.NO_DIFFERENCE:
         return f"already on{', worth nothing measurable' if comparison else ''}"

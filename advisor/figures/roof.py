@@ -40,7 +40,7 @@ def overhead_share(profile: Profile) -> float | None:
 
 
 def flops_per_sample(profile: Profile, batch_size: int | None) -> float | None:
-    """Floating-point operations that one sample takes in the profiled step of ``batch_size`` samples."""
+    """Floating-point operations for each sample, in a profiled step of ``batch_size`` samples."""
     if not profile.flops_per_step or not batch_size:
         return None
     return profile.flops_per_step / batch_size

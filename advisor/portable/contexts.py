@@ -68,10 +68,10 @@ def compiling_creation_on(device: str) -> Iterator[None]:
 
 
 class CreationOn:
-    """A pass of the compiler that creates tensors on a device where the code names none.
+    """A compiler pass that adds a device to calls that create tensors and name none.
 
-    PyTorch 2.11 leaves a device context out of much that it compiles. The compiler's cache knows the pass by its uuid,
-    or by what is pickled of it.
+    PyTorch 2.11 loses the device context in much of the code that it compiles. The compiler's cache identifies the pass
+    by its uuid or by its pickle.
     """
 
     def __init__(self, device: str) -> None:

@@ -95,12 +95,12 @@ def sources_of_means(views: list[View]) -> dict[int, set[int | None]]:
 
 
 def remove_conv_biases(model: torch.nn.Module, trained: bool, data: typing.Any = None) -> None:
-    """Take the biases of convolutions that norms cancel out of a model, in place. Raises CannotTraceError.
+    """Remove the biases of convolutions that a norm cancels, in place. Raises CannotTraceError.
 
-    Each running mean takes its bias off, so that evaluation stays the same. The parameters stay where they are, as
-    zeros that nothing reads and that get no gradient: a copy of the model, made before or after, has the same ones.
-    What is saved is the same model; what is loaded may have other biases. In training a bias comes back when the loop
-    asks for its gradient, or freezes a norm behind it.
+    The biases are subtracted from the running means, so that evaluation gives the same. The parameters stay, as zeros
+    that nothing reads and that get no gradient: a copy of the model has the same parameters, whenever it was made. A
+    saved state dict describes the same model, and a loaded one may have other biases. In training, a bias comes back
+    when the loop asks for its gradient or freezes the norm after it.
     """
     for bias, means in removable_biases(model, trained=trained, data=data):
         for mean in means:

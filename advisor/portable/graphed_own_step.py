@@ -41,8 +41,8 @@ class GraphedOwnStep(GraphedStep):
 
     The first calls are ordinary steps. Two of them are watched: they must run the same operators with the same numbers
     on the same tensors, ask nothing of the host, and leave all Python state that the step reaches as they found it.
-    Tensors may be written to, or replaced in each step without having been read. Else the step is refused: ``refusal``
-    says why in a sentence, ``refuse`` is called with it, and the step runs as the user wrote it from then on.
+    They may write to tensors, and replace tensors that they have not read. Any other step is refused: ``refusal`` says
+    why in a sentence, ``refuse`` is called with it, and the step runs as the user wrote it from then on.
 
     Before each replay the state that the step reaches is compared with that of the capture (``reachable_state.py``).
     Where it changed, the step runs eagerly and is captured again once it has settled. Learning rates of optimizers that

@@ -39,8 +39,8 @@ class LossError(TypeError):
 def takes_model(loss: Callable[..., Any]) -> bool | None:
     """Whether a loss is ``loss(model, batch)`` and not ``loss(output, target)``; None when only a try can tell.
 
-    The name or the annotation of its first parameter decides, else a second one that is named as labels. A module is
-    called with output and target.
+    The first parameter decides, by its name or annotation; failing that, a second parameter that is named as labels
+    are. A module is always called with output and target.
     """
     if isinstance(loss, torch.nn.Module):
         return False
@@ -76,7 +76,7 @@ def takes_output_only(loss: Callable[..., Any]) -> bool:
 
 
 def takes_output_and_batch(loss: Callable[..., Any]) -> bool:
-    """Whether a loss is ``loss(output, batch)`` by the names of its parameters: it reads its targets off the batch."""
+    """Whether a loss is ``loss(output, batch)``, as its parameters' names tell: it takes the targets from the batch."""
     names = [parameter.name for parameter in parameters_of_loss(loss)[:2]]
     return names[1:] == ["batch"] and names[0] in OUTPUT_NAMES
 

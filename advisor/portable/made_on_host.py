@@ -305,7 +305,7 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
 
 
 def can_be_held(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is an ordinary one that is not too large; larger ones are data."""
+    """Whether a tensor is an ordinary one, and small enough to be held on the device; larger ones are data."""
     ordinary = not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
     return ordinary and tensor.nbytes <= LARGEST
 

@@ -231,7 +231,7 @@ class Recipe(ABC):
         return value in self.usual
 
     def suits(self, facts: Facts, value: Value) -> bool:
-        """Whether an expert would write ``value`` on this machine, though it is no usual one."""
+        """Whether an expert would choose ``value`` on this machine, although it is not in ``usual``."""
         return False
 
     def expected_gain(self, facts: Facts, value: Value) -> float:

@@ -133,7 +133,7 @@ class HostInfo:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """The machine. ``gpu_note`` is a plain sentence when NVML cannot be used; ``links`` are those of all pairs."""
+    """The machine. ``gpu_note`` is a sentence where NVML cannot be used; ``links`` has one for each pair of GPUs."""
 
     host: HostInfo
     gpus: tuple[GpuInfo, ...] = ()

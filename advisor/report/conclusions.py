@@ -140,7 +140,7 @@ def count_untried(state: SessionState) -> int:
 
 
 def own_notes(result: TrialResult, state: SessionState) -> tuple[str, ...]:
-    """The notes of a trial, such as graph breaks, without those that the baseline has as well."""
+    """The notes of a trial that the baseline does not have, such as graph breaks."""
     known: Iterable[str] = state.baseline.result.notes if state.baseline else ()
     return tuple(note for note in result.notes if note not in known)
 

@@ -160,7 +160,7 @@ def gpus_to_start(state: SessionState, settings: Mapping[str, Value]) -> int:
 
 
 def launch_lines(state: SessionState, settings: Mapping[str, Value]) -> Iterator[str]:
-    """The lines that start a script with these settings on several GPUs; none for settings of one process."""
+    """The commands that start a script with these settings on several GPUs; none for settings of one process."""
     gpus = gpus_to_start(state, settings)
     if gpus == 1 or state.scaling is None:
         return

@@ -56,7 +56,7 @@ _SERVES = _Serves()
 
 
 def prepare() -> None:
-    """Start the fork server where it is not running; returns before torch is imported.
+    """Start the fork server unless it is running. Returns before torch is imported.
 
     Must come before an app takes the terminal. Raises UsageError when there is no room for temporary files.
     """

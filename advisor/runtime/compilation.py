@@ -142,7 +142,7 @@ def as_written(model: nn.Module) -> nn.Module:
 
 
 def accept_wrapped_names(_: nn.Module, loaded: dict[str, Any], prefix: str, *__: object) -> None:
-    """A hook that lets a model load a state dict of its torch.compile wrapper: it takes the prefix off the names."""
+    """A hook that removes the prefix of torch.compile's wrapper from the names of a state dict before it is loaded."""
     wrapped = f"{prefix}_orig_mod."
     for name in [name for name in loaded if name.startswith(wrapped)]:
         loaded[prefix + name.removeprefix(wrapped)] = loaded.pop(name)

@@ -43,9 +43,9 @@ def build() -> Workload:
 
 
 def image_folder() -> Path:
-    """The folder of images, one folder per class; made, or made again, when it is not complete.
+    """The folder of images, with a folder for each class. It is made where it is missing or incomplete.
 
-    Processes that ask at the same time wait for the one that makes it. The folder appears by a rename, complete.
+    Processes that ask at the same time wait for the one that makes it, which renames it into place once it is complete.
     """
     folder = Path(tempfile.gettempdir()) / f"perf-advisor-demo-v{_VERSION}-{os.getuid()}"
     if not _is_complete(folder):

@@ -34,7 +34,7 @@ _SET_BY_OPTIONS = ("device", "epochs", "num_epochs")
 
 
 def why_not_used(name: str, part: Any) -> str:
-    """The reason to leave out a part of a dict, by its kind or its name; empty for one of a workload's parts."""
+    """The reason why a part of a returned dict is left out, by its kind or name; empty for a part of a workload."""
     if name in _SET_BY_OPTIONS:
         return "the command line sets the device and the time"
     if kind_of(part) == "scheduler" or "sched" in name:

@@ -186,7 +186,7 @@ def sparkline(values: Sequence[float], width: int, top: float = 100.0) -> str:
 
 
 def widest_effect(records: Iterable[TrialRecord], stack: StackRecord | None = None) -> float:
-    """The largest logarithm of a speed-up that is shown, at least that of ``SMALL_EFFECT``."""
+    """The largest effect on show, as the logarithm of its speed-up; at least that of ``SMALL_EFFECT``."""
     effects = [own_figures(record).comparison for record in records]
     effects += [stack.comparison] if stack else []
     sizes = [abs(math.log(max(effect.speedup, 1e-6))) for effect in effects if effect]

@@ -102,7 +102,7 @@ def _said_toast(said: events.Said, before: SessionState) -> Toast | None:
 
 
 class ToastingApp(ThemedApp[AppResult]):
-    """An app in which the oldest toasts make room for a newer one."""
+    """An app that removes its oldest toasts where a newer one needs the room."""
 
     @on(Notify)
     def _make_room(self) -> None:

@@ -129,7 +129,7 @@ class Judge:
         return replace(self, runs=kept, alternated=alternated, in_turn=self.in_turn - {key})
 
     def with_alternated(self, settings: Mapping[str, Value], blocks: AlternatedBlocks) -> Judge:
-        """The judge with blocks of these settings that were timed in turn with the baseline's."""
+        """This judge with more blocks of these settings, which were timed in turn with the baseline's."""
         return replace(self, alternated={**self.alternated, Settings(settings): blocks})
 
     def with_in_turn(self, settings: Mapping[str, Value]) -> Judge:

@@ -34,7 +34,7 @@ class PatchedConfig(Format):
         return outputs.config_path is not None
 
     def files(self, found: Found, path: str) -> Iterable[File]:
-        """The config, and the rest beside it. The user's own file is not overwritten."""
+        """The patched config, and a settings file for what has no place in it. The user's own file is kept."""
         from advisor.export.settings_file import settings_yaml
 
         exported, name = _patched(found, path), Path(path).name

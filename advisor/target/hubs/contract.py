@@ -109,7 +109,7 @@ def unknown_name(name: str, library: str, known: Iterable[str], hint: str = "") 
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """The known names that are most like a wanted one."""
+    """The known names that are spelled most like a wanted one."""
     names = sorted(set(known))
     close = difflib.get_close_matches(name, names, n=_NEAREST_SHOWN, cutoff=0.6)
     inside = [other for other in names if len(name) > 2 and (name.lower() in other.lower())]

@@ -106,7 +106,7 @@ BESIDE: dict[str, Callable[[str, dict[str, Any]], dict[str, Any]]] = {
 
 
 def with_a_channel(make: Make) -> Make:
-    """Inputs with a dimension for the one channel of a sound."""
+    """The inputs, of which a sound gets a dimension for its only channel."""
     return lambda size: {name: value[:, None] for name, value in make(size).items()}
 
 

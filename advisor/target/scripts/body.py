@@ -267,7 +267,7 @@ class _Again:
 
 
 def loops_around(where: Where) -> list[Loop]:
-    """The loops around a frame's line, innermost first, in the function that the frame runs."""
+    """The loops around the line of a frame, innermost first, within the function that the frame runs."""
     around = [
         node
         for node in _own_statements(_scope_of(where))

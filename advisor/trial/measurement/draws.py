@@ -230,7 +230,7 @@ def no_batch() -> TargetError:
 
 
 def loader_failure(error: BaseException, turn: int) -> TargetError:
-    """Return an error that names the batch for which a loader raised something."""
+    """Return the error for a loader that raised: it names the batch, and shows the lines of the user's code."""
     lines = str(error).strip().splitlines()
     # An error that a worker raised carries its traceback.
     in_worker = any(line.startswith("Original Traceback") for line in lines)

@@ -167,7 +167,7 @@ class GpuWatch:
 
     @property
     def summary(self) -> GpuReadings | None:
-        """The readings in short; None when there were none."""
+        """A summary of the readings; None when there were none."""
         return summarised(self._readings, self._ourselves()) if self._readings else None
 
     def disturbance(self) -> str:

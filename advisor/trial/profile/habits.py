@@ -76,7 +76,7 @@ def stop_debugging() -> None:
 
 
 def clearing_rows(step: TrainStep, *, limit_s: float) -> tuple[HabitRow, ...]:
-    """The time of clearing the gradients in each way, over gradients of the size of those that the last step left."""
+    """The time that each way of clearing the gradients takes, on gradients of the sizes that the last step left."""
     gradients = [parameter.grad for parameter in step.parameters]
     if not any(gradient is not None for gradient in gradients):
         return ()
