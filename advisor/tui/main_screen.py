@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from textual import on
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal
 from textual.content import Content
 from textual.message import Message
-from textual.reactive import Reactive
+from textual.reactive import Reactive, reactive
 from textual.screen import Screen
 from textual.widget import Widget
-from textual.widgets import ContentSwitcher, Tab, Tabs
+from textual.widgets import ContentSwitcher
 
 from advisor.tui.context import Context
 from advisor.tui.text import DIM
-from advisor.tui.views import VIEWS, view_class, view_info
+from advisor.tui.views import VIEWS, ViewInfo, view_class, view_info
 from advisor.tui.views.base import View
 from advisor.tui.widgets.gauges import GaugeReader, GaugeStrip
 from advisor.tui.widgets.key_footer import KeyFooter
 from advisor.tui.widgets.status import StatusBar
-
-_TAB = "tab-"
 
 
 class MainScreen(Screen[object]):
@@ -79,11 +76,7 @@ class MainScreen(Screen[object]):
         self._wanted = ""
 
     def compose(self) -> ComposeResult:
-        with Horizontal(id="nav"):
-            tabs = Tabs(*(_tab_of(view.id) for view in VIEWS))
-            tabs.can_focus = False
-            yield tabs
-            yield TargetName(self.context)
+        yield Navigation(self.context)
         yield GaugeStrip(self._read_gauges, self.context.recorded)
         with ContentSwitcher(initial=VIEWS[0].id, id="views"):
             yield view_class(VIEWS[0].id)(self.context)
@@ -120,15 +113,8 @@ class MainScreen(Screen[object]):
             self._wanted = view_id
             return
         self._switcher.current = view_id
-        self.query_one(Tabs).active = f"{_TAB}{view_id}"
+        self.query_one(Navigation).shown = view_id
         self.query_one(GaugeStrip).sentence = view_info(view_id).sentence
-
-    @on(Tabs.TabActivated)
-    def _on_tab_activated(self, message: Tabs.TabActivated) -> None:
-        """Follow a click on a tab. A tab that a key made active has its view already, maybe even the next one."""
-        view_id = message.tabs.active.removeprefix(_TAB)
-        if view_id != self.view.id:
-            self.action_show_view(view_id)
 
     def action_show_view(self, view_id: str) -> None:
         """Switch to a view and let it take the keys."""
@@ -160,22 +146,52 @@ class MainScreen(Screen[object]):
         self.set_focus(self.view.first_focus(), scroll_visible=False)
 
 
-def _tab_of(view_id: str) -> Tab:
-    view = view_info(view_id)
-    tab = Tab(Content.assemble((view.key, "bold $accent"), f" {view.title}"), id=f"{_TAB}{view_id}")
-    tab.tooltip = view.description
-    return tab
+class Navigation(Widget):
+    """The views with their keys, each to be clicked too, and the target, in one line of text.
 
+    Textual's tabs are a dozen widgets with an animation: they took a fifth of the time of a switch between views.
+    """
 
-class TargetName(Widget):
-    """The target, cut at its beginning where there is little room: names of files and models differ at their ends."""
+    ALLOW_SELECT = False
+    shown: reactive[str] = reactive("")
 
     def __init__(self, context: Context) -> None:
-        super().__init__(id="target")
+        super().__init__(id="nav")
         self._target = context.request.target.target
         self._recorded = "  recorded" if context.recorded else ""  # the status has its date
 
     def render(self) -> Content:
-        room = self.content_size.width - len(self._recorded)
+        tabs = Content("").join([_tab(view, label, active=view.id == self.shown) for view, label in self._labels()])
+        room = self.size.width - tabs.cell_length - len(self._recorded) - 2
+        # A target that is too long is cut at its beginning: names of files and models differ at their ends.
         name = self._target if len(self._target) <= room else f"…{self._target[len(self._target) - room + 1 :]}"
-        return Content.assemble((name, DIM), (self._recorded, "$accent"))
+        end = Content.assemble((name if room > 1 else "", DIM), (self._recorded, "$accent"))
+        return tabs + Content(" " * (self.size.width - tabs.cell_length - end.cell_length - 1)) + end
+
+    def _labels(self) -> list[tuple[ViewInfo, str]]:
+        """Each view and its label. On a screen that is too narrow for all, only the one that is shown has its title."""
+        labels = [(view, f" {view.key} {view.title} ") for view in VIEWS]
+        if sum(len(label) for _, label in labels) <= self.size.width:
+            return labels
+        return [(view, label if view.id == self.shown else f" {view.key} ") for view, label in labels]
+
+    def _view_at(self, x: int) -> ViewInfo | None:
+        for view, label in self._labels():
+            if x < len(label):
+                return view
+            x -= len(label)
+        return None
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        view = self._view_at(event.x)
+        self.tooltip = view.description if view else None
+
+    async def on_click(self, event: events.Click) -> None:
+        if view := self._view_at(event.x):
+            await self.run_action(f"screen.show_view('{view.id}')")
+
+
+def _tab(view: ViewInfo, label: str, *, active: bool) -> Content:
+    start, title = label.split(view.key, 1)
+    style, under = ("bold $foreground", " on $primary 30%") if active else (DIM, "")
+    return Content.assemble((start, style + under), (view.key, f"bold $accent{under}"), (title, style + under))

@@ -81,8 +81,11 @@ async def test_every_view_draws_at_every_stage_and_size(history) -> None:
 
 async def test_tabs_take_the_mouse_and_brackets_step() -> None:
     async with driven(histories.whole()) as (pilot, app, _control):
-        await pilot.click("#tab-advice")
+        place = screen_text(app).index("4 Advice")
+        await pilot.click("#nav", offset=(place, 0))
         assert app.view.id == "advice"
+        await pilot.hover("#nav", offset=(place, 0))
+        assert "accept or reject" in app.base_screen.query_one("#nav").tooltip
         await pilot.press("right_square_bracket")
         assert app.view.id == "export"
         await pilot.press("right_square_bracket")
