@@ -329,25 +329,14 @@ def _resizable(loop: Loop) -> bool:
     return loop.loader.batch_size is not None
 
 
-def _movable_transforms(loader: torch.utils.data.DataLoader[Any]) -> tuple[tuple[str, ...], str]:
-    """The dataset's last transforms that batches on the device can have instead, or why there are none."""
+def _tried(change: Callable[[Any], Any], loader: Any, ways: str) -> tuple[Any, str]:
+    """What a change of a loader returns, or None and why it is refused. ``ways``: how samples would be compared."""
     try:
-        return tuple(names_of_moved(loader)), ""
+        return change(loader), ""
     except ValueError as error:
-        return (), str(error)
+        return None, str(error)
     except Exception as error:  # it runs the user's dataset and collate function, which may raise anything
-        return (), f"its samples cannot be compared with and without them ({type(error).__name__}: {error})"
-
-
-def _batched_reads_problem(loader: torch.utils.data.DataLoader[Any]) -> str:
-    """The reason why batches are not to be read at once; empty where they may."""
-    try:
-        with_batched_reads(loader)
-    except ValueError as error:
-        return str(error)
-    except Exception as error:  # it runs the user's dataset, which may raise anything
-        return f"its samples cannot be compared one by one and together ({type(error).__name__}: {error})"
-    return ""
+        return None, f"its samples cannot be compared {ways} ({type(error).__name__}: {error})"
 
 
 def _optimizer_facts(optimizer: Any, model: nn.Module) -> OptimizerFacts:
@@ -387,7 +376,7 @@ def _loader_facts(loop: Loop, batch: Any, *, on_device: bool) -> LoaderFacts | N
     if loader is None:
         return None
     iterable = isinstance(loader.dataset, torch.utils.data.IterableDataset)
-    movable, problem = _movable_transforms(loader) if on_device else ((), "")
+    movable, problem = _tried(names_of_moved, loader, "with and without them") if on_device else (None, "")
     return LoaderFacts(
         batch_size=loader.batch_size,
         num_workers=loader.num_workers,
@@ -399,14 +388,14 @@ def _loader_facts(loop: Loop, batch: Any, *, on_device: bool) -> LoaderFacts | N
         custom_batch_sampler=loader.batch_size is None and loader.batch_sampler is not None,
         drop_last=bool(loader.drop_last),
         pickle_problem=pickle_problem(loader),
-        movable_transforms=movable,
+        movable_transforms=tuple(movable or ()),
         transforms_problem=problem,
         copy_problem=_copy_problem(loader),
         pinning_problem=pinning_problem(batch),
         divides_samples=iterable and divides_samples(loader),
         hears_of_epochs=hears_of_epochs(loader.dataset),
         state_problem="" if loader.num_workers else _problem_of_workers(loader),
-        batched_reads_problem=_batched_reads_problem(loader),
+        batched_reads_problem=_tried(with_batched_reads, loader, "one by one and together")[1],
     )
 
 

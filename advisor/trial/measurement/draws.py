@@ -159,7 +159,7 @@ def count_problem(loader: Any) -> str:
     """The number on which samples depend and that reading them changes: each worker has its own. Empty for none."""
     if isinstance(loader.dataset, IterableDataset):  # whose workers yield samples of their own
         return ""
-    before = [(one, dict(vars(one))) for one in _with_attributes(loader)]
+    before = [(one, dict(vars(one))) for one in filter(has_names, _seen(loader))]
     started = time.perf_counter()
     try:
         with side_effects_undone(loader):
@@ -260,11 +260,13 @@ def side_effects_undone(loader: Any) -> Iterator[None]:
     names of their code; a file that one opens for itself too: workers that are forked later must not share it. What is
     changed in place stays changed.
     """
-    owners = {id(owner): owner for owner in (*_owners(loader, _DEEPEST), *_with_attributes(loader))}
+    seen = _seen(loader)
+    owners = {id(owner): owner for owner in (*_owners(loader, _DEEPEST), *filter(has_names, seen))}
     held = [(owner, dict(vars(owner))) for owner in owners.values()]
-    named = list(_global_names(loader))
-    generators = [*(value for _, attributes in held for value in attributes.values()), *_deep_inside(loader)]
-    states = [(generator, _state_of(generator)) for generator in generators]
+    functions = [one for one in seen if isinstance(one, types.FunctionType) and not is_of_library(one)]
+    named = [(one.__globals__, name, value) for one in functions for name, value in globals_of(one).items()]
+    generators = [*(value for _, attributes in held for value in attributes.values()), *seen]
+    states = [(generator, state) for generator in generators if (state := _state_of(generator)) is not None]
     host, program = AllHostDraws(), _program_state()
     try:
         yield
@@ -281,19 +283,10 @@ def side_effects_undone(loader: Any) -> Iterator[None]:
         host.put_back()
 
 
-def _with_attributes(loader: Any) -> list[Any]:
-    """The objects with attributes that a loader's workers would get."""
-    if not isinstance(loader, DataLoader) or "dataset" not in vars(loader):
-        return []
-    return [one for one, _ in seen_by_workers(loader) if has_names(one)]
-
-
-def _global_names(loader: Any) -> Iterator[tuple[dict[str, Any], str, Any]]:
-    """The global names that the code of a loader's dataset and functions reads or sets, with their values."""
-    if isinstance(loader, DataLoader) and "dataset" in vars(loader):
-        for one, _ in seen_by_workers(loader):
-            if isinstance(one, types.FunctionType) and not is_of_library(one):
-                yield from ((one.__globals__, name, value) for name, value in globals_of(one).items())
+def _seen(loader: Any) -> list[Any]:
+    """The objects that a loader's workers would get; none of other data."""
+    has_samples = isinstance(loader, DataLoader) and "dataset" in vars(loader)
+    return [one for one, _ in seen_by_workers(loader)] if has_samples else []
 
 
 def _program_state() -> dict[str, Any]:
@@ -406,12 +399,6 @@ def _owners(value: Any, depth: int) -> Iterator[Any]:
                 yield from _owners(held, depth - 1)
 
 
-def _deep_inside(loader: Any) -> Iterator[Any]:
-    """The generators of random numbers that a loader's dataset reaches through its transforms and functions."""
-    if isinstance(loader, DataLoader) and "dataset" in vars(loader):
-        yield from (one for one, _ in seen_by_workers(loader) if _state_of(one) is not None)
-
-
 def _state_of(value: Any) -> Any:
     """The state of a generator of random numbers; None for anything else."""
     numpy = sys.modules.get("numpy")
@@ -427,8 +414,6 @@ def _state_of(value: Any) -> Any:
 
 
 def _restore(generator: Any, state: Any) -> None:
-    if state is None:
-        return
     if isinstance(generator, random.Random):
         generator.setstate(state)
     elif hasattr(generator, "set_state"):
