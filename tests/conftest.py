@@ -4,13 +4,16 @@ Nothing that a test measures lands in the user's own state folder: trials inheri
 """
 
 import atexit
+import functools
 import gc
+import importlib.metadata
 import itertools
 import multiprocessing
 import os
 import re
 import sys
 import tempfile
+import types
 from pathlib import Path
 
 import pytest
@@ -27,8 +30,8 @@ TIERS = ("process", "compile", "app")
 # These have to be asked for with -m.
 ON_DEMAND = ("gpu", "fuzz", "faults")
 MARKERS = frozenset((*TIERS, *ON_DEMAND, "timed"))
-# From so many tests of processes on, it pays that forks are cheap.
-MANY_PROCESSES = 50
+# From so many tests that fork on, it pays that forks are cheap.
+MANY_FORKS = 50
 # Files whose few tests take a minute and more.
 LONG = ("test_ranks.py", "test_interrupts.py", "test_builder.py", "test_recipes_no_leak.py")
 # Files whose tests fork this process time and again, for the workers of loaders: each fork copies the tables of its
@@ -50,6 +53,7 @@ FORKING = (
 FIRST = (*LONG, *FORKING)
 
 WANTED = pytest.StashKey()
+NO_TRACEBACK = types.SimpleNamespace(format_stack=list)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -59,8 +63,13 @@ def pytest_configure(config):
     # What is never collected, libraries take for leaked. Clean-ups run backwards: pytest's last five collections, which
     # look for errors in what the tests left, come before this one and need not go through all that was imported.
     config.add_cleanup(gc.unfreeze)
+    # Files take their turns as they are ordered below. xdist would begin with those that have the most tests, and its
+    # processes would have grown large before they are forked.
+    config.option.loadscopereorder = False
     if hasattr(config, "workerinput"):  # a process of xdist, which has told all: to free what it holds takes seconds
         atexit.register(os._exit, 0)
+    # Each catalog asks for the recipes of installed packages, which reads a file of every package.
+    importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)
     # Else each process that compiles for the CPU starts a compiler and an interpreter, several times, to see which
     # vector instructions there are; with 0 the code has none, but is generated and compiled all the same.
     os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
@@ -86,7 +95,9 @@ def pytest_collection_finish(session):
     """Leave what is imported now out of garbage collections: they took a third of the tests' time."""
     gc.collect()
     gc.freeze()
-    if sum(item.get_closest_marker("process") is not None for item in session.items) >= MANY_PROCESSES:
+    gc.set_threshold(20_000, 20, 20)  # what the tests import later is looked at for garbage less often, too
+    forks = (item.path.name in FORKING or item.get_closest_marker("process") for item in session.items)
+    if sum(map(bool, forks)) >= MANY_FORKS:
         from huge_pages import use_huge_pages
 
         use_huge_pages()
@@ -95,8 +106,10 @@ def pytest_collection_finish(session):
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup():
     """Steps on tiny tensors in one thread: more of them only wait for one another, on a loaded machine for long."""
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(1)
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
+        for backend in (torch.cuda, torch.xpu, torch.mtia):  # each keeps the text of the stack of each seed: half a ms
+            backend.traceback = NO_TRACEBACK
 
 
 @pytest.fixture(autouse=True)

@@ -83,7 +83,6 @@ def flags_put_back():
     torch.set_float32_matmul_precision(precision)
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.allow_tf32 = True
-    for recipe_id in ("deterministic_off", "flush_denormal", "reduced_reduction"):
-        CATALOG[recipe_id].apply(components(), CATALOG[recipe_id].default)
-    CATALOG["debug_off"].apply(components(), "none")
-    CATALOG["checkpointing"].apply(components(), "none")
+    workload = components()
+    for recipe_id in ("deterministic_off", "flush_denormal", "reduced_reduction", "debug_off", "checkpointing"):
+        CATALOG[recipe_id].apply(workload, CATALOG[recipe_id].default)
