@@ -23,8 +23,9 @@ from advisor.records import Candidate, Outcome, Verdict
 def moves(known: Known) -> tuple[Move, ...]:
     """All that could be measured next. Of moves with equal worth the first is taken."""
     kinds = (leaps, instruments, drops, swaps, adds, singles, repeats, turns)
+    found = (move for kind in kinds for move in kind(known))
     too_long, cost = _cost_of_compiling_too_long(known), known.plan.catalog.cost
-    return tuple(move for kind in kinds for move in kind(known) if cost(move.settings) < too_long)
+    return tuple(found if too_long == math.inf else (move for move in found if cost(move.settings) < too_long))
 
 
 def _cost_of_compiling_too_long(known: Known) -> float:

@@ -91,8 +91,14 @@ class Plan:
 
     def may_stack(self, candidate: Candidate) -> bool:
         """Whether a candidate can join a stack now: it needs no consent, and is not tried for its cost alone."""
-        recipe = self.recipe(candidate)
-        return self.consent.permits(candidate.settings) and not (recipe.habit and not self.is_usual(candidate))
+        if candidate not in self._may_stack:  # as for what is partnered
+            unusual_habit = self.recipe(candidate).habit and not self.is_usual(candidate)
+            self._may_stack[candidate] = self.consent.permits(candidate.settings) and not unusual_habit
+        return self._may_stack[candidate]
+
+    @cached_property
+    def _may_stack(self) -> dict[Candidate, bool]:
+        return {}
 
     def allows(self, settings: Settings) -> bool:
         """Whether settings that no recipe has proposed yet may be tried: the person left none of them out."""

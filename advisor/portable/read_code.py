@@ -53,12 +53,13 @@ def names_asked(code: types.CodeType) -> tuple[str, ...]:
     return tuple(names)
 
 
-def names_in(code: types.CodeType) -> set[str]:
+@functools.lru_cache(MOST_KEPT)
+def names_in(code: types.CodeType) -> frozenset[str]:
     """The names that code reads, also by a text of its own; attributes that it only writes are left out."""
     used = [one.argval for one in dis.get_instructions(code) if one.opname not in ("STORE_ATTR", "DELETE_ATTR")]
     by_text = not BY_TEXT.isdisjoint(code.co_names)
     asked = [one for one in code.co_consts if isinstance(one, str)] if by_text else []
-    return {name for name in used if isinstance(name, str)} & set(code.co_names) | set(asked)
+    return frozenset(name for name in used if isinstance(name, str)) & set(code.co_names) | set(asked)
 
 
 def calls(code: types.CodeType, name: str) -> bool:
