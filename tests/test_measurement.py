@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import time
 import weakref
+from dataclasses import dataclass
 from statistics import median
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
 
 import advisor.trial.measurement.clock
@@ -227,6 +229,14 @@ def test_measuring_very_long_steps_ends_with_what_there_is(clock_of):
     assert step.steps == 1
 
 
+@dataclass
+class Graphs:
+    """As PyTorch Geometric's batches."""
+
+    x: torch.Tensor
+    num_graphs: int = 2
+
+
 @pytest.mark.parametrize(
     ("batch", "samples"),
     [
@@ -238,6 +248,8 @@ def test_measuring_very_long_steps_ends_with_what_there_is(clock_of):
         ([{"image": torch.ones(3, 8, 8)}] * 4, 4),
         (((torch.ones(3, 8, 8),) * 4, ({"boxes": torch.ones(2, 4)},) * 4), 4),
         ([{"x": torch.ones(6, 2)}, {"y": torch.ones(6)}], 6),
+        ((pack_sequence([torch.ones(3, 2), torch.ones(2, 2)]), torch.ones(2)), 2),
+        (Graphs(torch.ones(5, 2)), 2),
     ],
 )
 def test_the_samples_of_a_batch(batch, samples):

@@ -105,8 +105,10 @@ def test_a_module_in_half_precision_gets_inputs_of_its_type():
     assert normalise(Net().to(torch.bfloat16), spec(input_shape=(7, 6))).data.dtype == torch.bfloat16
 
 
-def test_an_embedding_model_gets_token_ids():
+@pytest.mark.parametrize("name", ["places", None])
+def test_an_embedding_model_gets_token_ids(name):
     model = nn.Sequential(nn.Embedding(11, 6), nn.Linear(6, 3))
+    model.register_parameter(name or "own", name and nn.Parameter(torch.zeros(9, 6)))  # comes before the layers'
     loop = normalise(model, spec(input_shape=(4, 9)))
     assert loop.data.dtype == torch.int64
     assert loop.data.shape == (4, 9)

@@ -137,7 +137,8 @@ def _random(model: nn.Module, shape: tuple[int, ...]) -> torch.Tensor:
 
 
 def _layers(model: nn.Module) -> Iterator[nn.Module]:
-    return (module for module in model.modules() if next(module.parameters(recurse=False), None) is not None)
+    """The layers that tell of the inputs that they take; one with a parameter of the user's own does not."""
+    return (module for module in model.modules() if next(_shapes_for(module), None) is not None)
 
 
 def _shapes(model: nn.Module) -> Iterator[tuple[int, ...]]:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import PackedSequence
 
 from advisor.figures.stats import percentile, relative_half_width, relative_range
 from advisor.machine.device import Mark, backend_of
@@ -237,8 +238,15 @@ def _block_between(marks: Sequence[Mark], index: int, steps: int, samples: Seque
 
 
 def batch_samples(batch: Any, fallback: int) -> int:
-    """The number of samples in a batch: of mappings in a list, as detectors take them; else of its first tensor."""
+    """The number of samples in a batch: of mappings in a list, as detectors take them; else of its first tensor.
+
+    Packed sequences and PyTorch Geometric's graphs say how many they are; their tensors hold the parts of all.
+    """
     for part in (batch, *(batch if isinstance(batch, tuple | list) else ())):
+        if isinstance(part, PackedSequence):
+            return int(part.batch_sizes[0])
+        if isinstance(graphs := getattr(part, "num_graphs", None), int):
+            return graphs
         mappings = isinstance(part, tuple | list) and part and all(isinstance(sample, Mapping) for sample in part)
         # Two mappings may be inputs and targets, or two inputs.
         if mappings and (part is not batch or len(part) == fallback or len(part) > PAIR):
