@@ -110,7 +110,10 @@ def _with_batches(workload: Workload, spec: TargetSpec, notes: list[str]) -> Wor
 def _hint(workload: Workload) -> str:
     """The hint for a first step that fails, from the kind of workload; empty for an ordinary one."""
     if workload.step is not None:
-        return HINT
+        count = len(workload.data) if isinstance(workload.data, list | tuple) else 0
+        return HINT + f" The {count} parts of its data are one batch: give iter(data) if they are several." * bool(
+            count
+        )
     return workload.hint if isinstance(workload, Adapted) else ""
 
 
