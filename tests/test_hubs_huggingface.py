@@ -289,9 +289,10 @@ def test_options_reach_the_part_of_a_configuration_that_is_about_text():
 
 
 def test_a_model_that_has_no_room_is_refused_before_it_is_built(transformers):
-    error = failure("hf:llama", "num_hidden_layers=4", "hidden_size=65536", "num_attention_heads=64")
+    error = failure("hf:meta/llama-tiny", "num_hidden_layers=4", "hidden_size=65536", "num_attention_heads=64")
     assert "GiB" in error.message
     assert "num_hidden_layers=2" in error.hint
+    assert error.hint.startswith("meta/llama-tiny is not on this machine: the default configuration of llama stands")
     config = transformers.LlavaConfig()
     assert _smaller(config) == "vision_config.num_hidden_layers=2 text_config.num_hidden_layers=2"
     config.text_config.num_hidden_layers = config.vision_config.num_hidden_layers = 2

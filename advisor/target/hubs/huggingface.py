@@ -58,7 +58,11 @@ class HuggingFace(Adapter):
         config = _with_options(config, options, name)
         if new_tokens and spec.mode is None:
             spec = replace(spec, mode=Mode.INFER)
-        model, origin = _model(transformers, config, name, spec)
+        try:
+            model, origin = _model(transformers, config, name, spec)
+        except TargetError as error:  # what is made may not be what was named
+            error.hint = ". ".join([*notes, error.hint])
+            raise
         if new_tokens:
             return generating(model, new_tokens, spec, [*notes, origin])
         return _whole_or_part(model.train(), [*notes, origin])
