@@ -31,7 +31,7 @@ from advisor.records import (
     Verdict,
 )
 from advisor.report.charts import Tone
-from advisor.report.figures import effect_words, own_figures, verdict_shown
+from advisor.report.figures import IN_TURN, effect_words, own_figures, verdict_shown
 
 DIM = "$foreground 60%"
 LABEL = "$secondary"
@@ -120,10 +120,13 @@ def shortened(text: str, width: int) -> str:
 
 # The beginning of the name of a trial that repeats others' settings.
 _AGAIN = "again: "
+# Another name for this trial: whether the stack is confirmed is known once it has ended, if at all.
+_SHOWN_AS = {"stack, confirmed": f"stack, {IN_TURN}"}
 
 
 def trial_parts(name: str) -> tuple[str, str]:
     """The subject of a trial and the details in its name: ``("stack of 2", "compile.mode: default, step.…")``."""
+    name = _SHOWN_AS.get(name, name)
     of, colon, rest = name.partition(": ")
     if colon and of in ("stack", "again"):
         count = rest.count(": ")
@@ -138,6 +141,7 @@ def trial_parts(name: str) -> tuple[str, str]:
 
 def trial_name(name: str, width: int) -> str:
     """A trial's name in so many cells. A stack that is too long is told by the number of its settings."""
+    name = _SHOWN_AS.get(name, name)
     subject, _ = trial_parts(name)
     listed = name.startswith(_AGAIN) or (len(name) > width and ": " in name)
     return shortened(subject if listed else name, width)

@@ -93,7 +93,7 @@ def test_every_trial_has_a_row_also_one_that_is_no_candidates(state) -> None:
     [
         ("stack: compile.scope: with_loss, step.cuda_graph: true", "stack of 2", "compile.scope, step_graph"),
         ("stack without autocast, not compiled", "stack", "without autocast, not compiled"),
-        ("stack, confirmed", "stack", "confirmed"),
+        ("stack, confirmed", "stack", "in turn with the baseline"),
         ("again: compile.mode: default, step.cuda_graph: true", "stack of 2, again", "compile, step_graph"),
         ("again: baseline", "baseline, again", "measured"),
         ("again: num_workers=1", "num_workers=1, again", "measured"),

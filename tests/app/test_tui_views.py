@@ -39,9 +39,8 @@ from advisor.tui.widgets.phase_bar import legend
 from advisor.tui.widgets.picture_panel import legend_of
 
 
-def whole_with(profile: Profile) -> list[events.Event]:
-    """The whole session with another profile."""
-    told = histories.whole()
+def with_profile(told: list[events.Event], profile: Profile) -> list[events.Event]:
+    """A history with another profile."""
     facts = [event for event in told if isinstance(event, events.FactsFound)][-1].facts
     return [*told, events.FactsFound(replace(facts, profile=profile))]
 
@@ -141,6 +140,15 @@ def test_a_legend_names_only_what_stands_in_the_picture() -> None:
     assert legend_of(front) == "B baseline · S stack · 1-9 rank · ─ front"
 
 
+async def test_while_only_the_phases_are_known_nothing_is_said_of_habits() -> None:
+    phases = Profile(10.0, {"forward": 4.0, "backward": 6.0}, phases_alone=True)
+    async with driven(with_profile(histories.start(), phases), hold=True) as (pilot, app, _control):
+        await press(pilot, "2")
+        assert "backward" in screen_text(app)
+        assert "What habits cost is measured with the profile." in screen_text(app)
+        assert "No coding habit" not in screen_text(app)
+
+
 async def test_keys_that_need_a_profile_are_hidden_without_one() -> None:
     async with driven(histories.start(), toasts=False, hold=True) as (pilot, app, _control):
         await press(pilot, "2", "o", "g", "t", "m")
@@ -199,7 +207,9 @@ async def test_the_trace_is_saved_beside_the_exports_and_overwrites_nothing(tmp_
     trace = kept / "baseline.json.gz"
     trace.write_bytes(gzip.compress(b'{"traceEvents": []}'))
 
-    async with driven(whole_with(replace(histories.PROFILE, trace_path=str(trace))), toasts=False) as (
+    async with driven(
+        with_profile(histories.whole(), replace(histories.PROFILE, trace_path=str(trace))), toasts=False
+    ) as (
         pilot,
         app,
         _control,

@@ -100,9 +100,11 @@ class ProfileView(View):
         self.query_one("#roof", FactList).show(roof_facts(self.context.state), nothing)
         waiting = waiting_text(state, "No operators yet.")
         show_text(self.query_one("#operators-empty", Static), Content.styled(waiting, DIM))
-        habits = habits_text(profile, self._title_of) if profile else Content.styled(waiting_text(state, _HABITS), DIM)
-        show_text(self.query_one("#habits", Static), habits)
         has_rows = profile is not None and bool(profile.operators)
+        habits = Content.styled(waiting_text(state, _HABITS), DIM)
+        if profile and not profile.phases_alone:
+            habits = habits_text(profile, self._title_of)
+        show_text(self.query_one("#habits", Static), habits)
         self.query_one("#operators-empty").display = not has_rows
         self._table.display = has_rows
         self._table.profile = profile
