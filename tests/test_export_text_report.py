@@ -20,7 +20,14 @@ from sample_session import (
     stacked_state,
 )
 
-from advisor.experiment.events import GoalSet, Ranked, SessionFailed, StackMeasured, TrialMeasured
+from advisor.experiment.events import (
+    CombinationMeasured,
+    GoalSet,
+    Ranked,
+    SessionFailed,
+    StackMeasured,
+    TrialMeasured,
+)
 from advisor.experiment.objective import Goal
 from advisor.experiment.state import SessionState
 from advisor.export.formats.html import _html_block, html_report
@@ -443,7 +450,8 @@ def test_a_stack_of_nothing_is_not_shown(detailed, catalog):
 
 
 def test_a_budget_for_the_baseline_only(catalog):
-    kept = [event for event in detailed_history() if not isinstance(event, StackMeasured | Ranked | TrialMeasured)]
+    beside = StackMeasured | CombinationMeasured | Ranked | TrialMeasured
+    kept = [event for event in detailed_history() if not isinstance(event, beside)]
     late = [e for e in detailed_history() if isinstance(e, TrialMeasured) and e.record.verdict is Verdict.SKIPPED]
     text = markdown_report(SessionState.of([*kept[:-1], *late, kept[-1]]), sample_request(), catalog)
     assert text.splitlines()[2] == (

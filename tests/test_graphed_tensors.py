@@ -12,9 +12,11 @@ from graph_stand_in import RecordedGraph
 from graphed_steps import Net, adam, agree, batches, both, graphed, net, of_model, plain, run, sgd
 from torch import nn
 
+from advisor.errors import RefusedError
 from advisor.portable.graphed import GraphedStep
 from advisor.portable.plan import StepPlan
 from advisor.portable.steps import InferStep
+from advisor.runtime.step import refuse_if_never_captured
 
 # --- batches --------------------------------------------------------------------------------------------------
 
@@ -277,3 +279,47 @@ def test_a_closure_that_is_written_before_it_is_read_costs_no_capture():
     found, step = both(loss=loss)
     agree(found)
     assert step.graph.captures == 1
+
+
+# --- what is replaced each time -------------------------------------------------------------------------------------
+
+
+class Renewing(nn.Linear):
+    """Replaces a list that it reads, as torchvision's generators of anchors do, until it is told to keep it."""
+
+    def __init__(self):
+        super().__init__(6, 3)
+        self.held, self.renews = [torch.ones(3)], True
+
+    def forward(self, x):
+        kept = super().forward(x) * self.held[0]
+        if self.renews:
+            self.held = [self.held[0] * 1.01]
+        return kept
+
+
+def test_a_step_that_changes_something_each_time_is_mostly_run_without_a_look(monkeypatch):
+    looks = []
+    monkeypatch.setattr(GraphedStep, "_look_anew", lambda step, look=GraphedStep._look_anew: looks.append(look(step)))
+    torch.manual_seed(0)
+    model = Renewing()
+    other = copy.deepcopy(model)
+    step = graphed(model, sgd(model.parameters()))
+    beside = plain(other, sgd(other.parameters()), of_model)
+    losses = [(float(step(batch)), float(beside(batch))) for batch in batches(100)]
+    assert [ours for ours, _ in losses] == pytest.approx([theirs for _, theirs in losses])
+    assert (step.graph.captures, len(looks)) == (0, pytest.approx(30, abs=10))  # two for each step that is looked at
+    with pytest.raises(RefusedError, match="a tensor or an object was replaced that the model"):
+        refuse_if_never_captured(step)
+    model.renews = False
+    for batch in batches(300):
+        step(batch)
+    assert step.graph.replays > 100
+    refuse_if_never_captured(step)
+
+
+def test_a_step_that_has_run_a_few_times_may_still_be_captured():
+    model = net()
+    step = graphed(model, sgd(model.parameters()))
+    step(batches()[0])
+    refuse_if_never_captured(step)

@@ -12,7 +12,8 @@ from advisor.experiment import events
 from advisor.experiment.objective import WORDS
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
-from advisor.records import Comparison, Objective, Outcome, TrialResult
+from advisor.recipe.settings import Settings
+from advisor.records import Comparison, Objective, Outcome, ParetoPoint, TrialResult
 from advisor.report.verdict import Cause, export_remark, no_result, result_line, verdict, why_no_stack
 
 
@@ -35,6 +36,15 @@ def session(change=None, *, noise=0.01, ended=True):
     return state
 
 
+def together(count):
+    """A session that measured so many sets of settings, and none of a single one."""
+    state, slower = session(), Comparison(0.5, 0.4, 0.6, 0.03)
+    for number in range(count):
+        settings = Settings({"precision.autocast": "bfloat16", "data.num_workers": number})
+        state.combinations[settings] = ParetoPoint(str(settings), dict(settings), slower, 1)
+    return state
+
+
 def failed(result):
     return TrialResult(Outcome.FAILED, "no kernel")
 
@@ -43,6 +53,16 @@ def failed(result):
     ("state", "cause", "sentence"),
     [
         (session(), Cause.NOT_TRIED, "Nothing could be judged: no candidate was tried."),
+        (
+            together(1),
+            Cause.ONLY_TOGETHER,
+            "Nothing helps so far: the only set of settings that was measured is not measurably faster, .*",
+        ),
+        (
+            together(2),
+            Cause.ONLY_TOGETHER,
+            "Nothing helps so far: none of 2 sets of settings is measurably faster, and no setting was tried alone.",
+        ),
         (session(failed), Cause.ALL_FAILED, r"Nothing could be judged: all \d+ trials of single settings failed."),
         (
             session(lambda r: r, noise=0.5),

@@ -11,12 +11,18 @@ REPLAYS_WORTH_A_CAPTURE = 100
 # Eager steps, without a replay between them, before the user is told why.
 EAGER_STEPS_BEFORE_WARNING = 50
 MOST_EAGER_STEPS = 3_000  # between two captures
+# Eager steps that changed something before the steps run without a look at what they change: to look takes as long as
+# a step of a model that replaces what it holds each time (Mask R-CNN). Then as many more, and twice as many each time.
+CHANGES_BEFORE_A_REST = 8
+CHANGES_BETWEEN_RESTS = 3
+MOST_UNSEEN_STEPS = 256
 
 
 class Patience:
     """The rule for capturing an eager step: once nothing has changed for some steps.
 
-    These are more after each graph that lived for a few steps only. ``reason`` says what was in the way last.
+    These are more after each graph that lived for a few steps only. ``reason`` says what was in the way last. Where
+    steps change something again and again, most are run without a look: while it ``rests``.
     """
 
     def __init__(self, first: int = EAGER_STEPS_BEFORE_CAPTURE) -> None:
@@ -26,11 +32,21 @@ class Patience:
         self.eager = 0  # steps since the last replay
         self.reason = ""
         self.warned = False
+        self.changed = False  # whether the present step changed something
+        self.changes = 0  # such steps since the last replay
+        self.rest = CHANGES_BEFORE_A_REST  # steps of the next rest
+        self.rests_until = 0  # eager steps
 
     def look(self, reason: str) -> None:
         """Before an eager step: ``reason`` says what changed since the last one; empty when nothing did."""
         self.steady = 0 if reason else self.steady + 1
         self.reason = reason or self.reason
+        self.changed = self.changed or bool(reason)
+
+    @property
+    def rests(self) -> bool:
+        """Whether the next eager step runs without a look at what it changes."""
+        return self.eager < self.rests_until
 
     @property
     def is_over(self) -> bool:
@@ -59,6 +75,12 @@ class Patience:
     def ran_eagerly(self) -> None:
         """Count an eager step; warn, once, of many without a replay."""
         self.eager += 1
+        self.changes += self.changed
+        self.changed = False
+        if self.changes >= CHANGES_BEFORE_A_REST:
+            self.changes -= CHANGES_BETWEEN_RESTS
+            self.rests_until = self.eager + self.rest
+            self.rest = min(2 * self.rest, MOST_UNSEEN_STEPS)
         if self.eager == EAGER_STEPS_BEFORE_WARNING and not self.warned:
             self.warned = True
             warnings.warn(
@@ -69,5 +91,6 @@ class Patience:
     def replayed(self) -> None:
         """Count a replay."""
         self.replays += 1
-        self.eager = 0
+        self.eager = self.changes = self.rests_until = 0
+        self.rest = CHANGES_BEFORE_A_REST
         self.steady = -1

@@ -93,7 +93,7 @@ def _no_stack_sentence(state: SessionState, by: Yardstick, where: str) -> str:
     count, helping = len(records), sum(_helps(record, by) for record in records)
     what = f"candidate{'s' * (count != 1)} tried for {_subject(state)}{where}"
     if not helping and found.cause is not Cause.NO_GAIN:
-        result = f"Nothing could be judged for {_subject(state)}{where}: {found.reason}"
+        result = f"{found.opening} for {_subject(state)}{where}: {found.reason}"
     elif not helping:
         result = f"None of {count} {what} {goal.better()}" if count > 1 else f"The only {what} {goal.not_better()}"
     else:
@@ -144,6 +144,7 @@ class Cause(Enum):
     """The kinds of reasons. Only ``NO_GAIN`` is a finding about the settings; the others leave them undecided."""
 
     NOT_TRIED = auto()
+    ONLY_TOGETHER = auto()
     ALL_FAILED = auto()
     TOO_NOISY = auto()
     NO_GAIN = auto()
@@ -157,18 +158,23 @@ class NoResult:
     reason: str
 
     @property
+    def opening(self) -> str:
+        """What comes before the reason, unless that is a finding about the settings."""
+        return "Nothing helps so far" if self.cause is Cause.ONLY_TOGETHER else "Nothing could be judged"
+
+    @property
     def sentence(self) -> str:
         """The reason as a sentence, which says so where nothing could be judged."""
         if self.cause is Cause.NO_GAIN:
             return f"{self.reason[:1].upper()}{self.reason[1:]}."
-        return f"Nothing could be judged: {self.reason}."
+        return f"{self.opening}: {self.reason}."
 
 
 def no_result(state: SessionState) -> NoResult:
     """The reason no candidate is known to help, for a session in which none does."""
     tried = candidates_tried(state)
     if not tried:
-        return NoResult(Cause.NOT_TRIED, "no candidate was tried")
+        return _nothing_alone(state)
     if not any(record.result.measured for record in tried):
         one, several = "the only trial of a single setting", f"all {len(tried)} trials of single settings"
         return NoResult(Cause.ALL_FAILED, f"{several if len(tried) > 1 else one} failed")
@@ -178,6 +184,16 @@ def no_result(state: SessionState) -> NoResult:
     if noise > POLICY.noisy or _all_open(state, tried):
         return NoResult(Cause.TOO_NOISY, "step times vary so much that faster and slower cannot be told apart")
     return NoResult(Cause.NO_GAIN, f"nothing that was tried {state.goal.better()}")
+
+
+def _nothing_alone(state: SessionState) -> NoResult:
+    """The reason where no candidate was tried by itself: whether any were measured together."""
+    sets = sum(len(settings) > 1 for settings in state.combinations)
+    if not sets:
+        return NoResult(Cause.NOT_TRIED, "no candidate was tried")
+    none = f"none of {sets} sets of settings {state.goal.better()}"
+    found = none if sets > 1 else f"the only set of settings that was measured {state.goal.not_better()}"
+    return NoResult(Cause.ONLY_TOGETHER, f"{found}, and no setting was tried alone")
 
 
 def _all_open(state: SessionState, tried: Sequence[TrialRecord]) -> bool:
@@ -195,7 +211,7 @@ def why_no_stack(state: SessionState) -> str:
     if state.stack is None and not together and state.finished and state.finished.cancelled:
         return "the session ended before any were measured together"
     found = no_result(state)
-    if found.cause in (Cause.NOT_TRIED, Cause.ALL_FAILED):
+    if found.cause in (Cause.NOT_TRIED, Cause.ONLY_TOGETHER, Cause.ALL_FAILED):
         return found.reason
     if state.stack is None and not together:
         return "none were measured together"

@@ -148,6 +148,21 @@ def captures_own(step: OwnStep) -> bool:
     return step.plan.cuda_graph is True and step.device.type == "cuda"
 
 
+# Eager steps in a row after which a step that was never captured is not expected to be. A count.
+_STEPS_THAT_TELL = 12
+
+
+def refuse_if_never_captured(step: Step) -> None:
+    """Raise RefusedError, with what was in the way, for a step that should have been captured by now.
+
+    One of the user's own says so by itself.
+    """
+    if not isinstance(step, GraphedStep) or isinstance(step, GraphedOwnStep) or step.captured:
+        return
+    if step.patience.eager >= _STEPS_THAT_TELL:
+        raise_refusal(step.patience.reason)
+
+
 def raise_refusal(reason: str) -> None:
     """Raise RefusedError for a step that cannot be captured in a CUDA graph."""
     raise RefusedError(f"the step cannot be captured in a CUDA graph: {reason}.")

@@ -46,7 +46,7 @@ from advisor.records import (
     TrialSpec,
 )
 from advisor.runtime.loop import Loop
-from advisor.runtime.step import GraphedStep, InferStep, TrainStep, make_step
+from advisor.runtime.step import GraphedStep, InferStep, TrainStep, make_step, refuse_if_never_captured
 from advisor.source.prints import imported_sources
 from advisor.target.entrypoint import hint_for, load_target, one_line, user_frames
 from advisor.trial.inspection import inspect_loop, versions
@@ -276,6 +276,7 @@ class Trial:
         warm_mark = compile_mark()
         started = time.perf_counter()
         blocks = self._blocks(clock, feed, warm)
+        refuse_if_never_captured(step)
         memory = backend_of(parts.device).memory()
         diverged = divergence_notes(probe, step, feed.next()) if probe.losses else ()
         result = replace(

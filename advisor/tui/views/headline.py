@@ -216,6 +216,7 @@ def _in_the_middle(state: SessionState) -> Content:
 # What to do where nothing could be judged; the cause is told first.
 _NEXT = {
     Cause.NOT_TRIED: "Give it more time: key + adds a minute.",
+    Cause.ONLY_TOGETHER: "Give it more time: key + adds a minute.",
     Cause.ALL_FAILED: "Key 3, then l, shows the log of a trial.",
     Cause.TOO_NOISY: "End other programs and run again, or give it more time: key + adds a minute.",
 }
