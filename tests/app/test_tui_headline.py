@@ -25,6 +25,7 @@ from advisor.tui.views.advice_text import effect_facts, nothing_helped
 from advisor.tui.views.headline import headline
 from advisor.tui.views.overview_facts import baseline_facts, waterfall_text
 from advisor.tui.views.trial_rows import build_rows
+from advisor.tui.views.trial_text import selection_text
 from advisor.tui.widgets.status import stack_text
 
 
@@ -66,6 +67,9 @@ def test_the_speed_of_several_gpus_is_part_of_the_result_and_each_has_its_row() 
     (cells,) = [built.cells for built in build_rows(state) if built.key == row.trial]
     assert cells["name"].plain == "2 GPUs"
     assert cells["effect"].plain == "1.82x (1.79–1.85) ddp, parallel.bucket_cap_mb: 100, efficiency 91 %"
+    details = selection_text(row.trial, state).plain
+    for part in ("against one GPU 1.82x (1.79–1.85)", "exposed communication 3 %, 1.10 ms", "memory of a GPU 5.00 GiB"):
+        assert part in details
 
 
 # --- the waterfall --------------------------------------------------------------------------------------------

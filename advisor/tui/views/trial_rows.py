@@ -21,7 +21,7 @@ from advisor.figures.formatting import (
 )
 from advisor.records import Comparison, NumericsResult, Outcome, TrialRecord, TrialResult, Verdict
 from advisor.report.figures import effect_words, own_figures, verdict_shown
-from advisor.report.several_gpus import against_one_gpu
+from advisor.report.several_gpus import against_one_gpu, row_of
 from advisor.tui.deciding import decision_on
 from advisor.tui.text import (
     DIM,
@@ -216,17 +216,12 @@ def _other_row(name: str, state: SessionState) -> Row:
     if len(subject) > _WIDEST_NAME and subject.endswith(_AGAIN):
         subject, measured = subject.removesuffix(_AGAIN), "measured again"
     cells["name"] = _plain(subject, "dim")
-    told = _of_several_gpus(name, part, state) or _by_recipe(part, state) or measured
+    row = row_of(state.scaling, name)
+    told = (against_one_gpu(row, part) if row else "") or _by_recipe(part, state) or measured
     cells["effect"] = _plain(told, "dim")
     cells["step"] = Content.styled(format_ms(ended.step_ms), "dim")
     cells["memory"] = Content.styled(format_bytes(ended.peak_reserved_bytes), "dim")
     return _row(name, cells, log_path)
-
-
-def _of_several_gpus(name: str, part: str, state: SessionState) -> str:
-    """The speed of a trial over several GPUs against one; empty for any other trial."""
-    rows = state.scaling.rows if state.scaling else ()
-    return next((against_one_gpu(row, part) for row in rows if row.trial == name), "")
 
 
 def _is_judged_next(name: str, state: SessionState) -> bool:

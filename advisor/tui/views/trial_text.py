@@ -24,6 +24,7 @@ from advisor.records import BaselineRecord, NumericsResult, Outcome, StackRecord
 from advisor.report.conclusions import shown_by
 from advisor.report.figures import IN_TURN, MEASURED_ONCE, own_figures, verdict_shown
 from advisor.report.pictures import block_times
+from advisor.report.several_gpus import row_details, row_of
 from advisor.tui.deciding import decision_on
 from advisor.tui.text import DIM, memory_against, own_effect, ratio, sparkline, trial_name
 from advisor.tui.views.readings import (
@@ -81,6 +82,8 @@ def _running_lines(state: SessionState) -> list[Content]:
 def _why_not_running(name: str, state: SessionState) -> str:
     """The state of a trial without a record: it has ended, or its turn has not come."""
     ended = state.ended.get(name)
+    if row := row_of(state.scaling, name):
+        return row_details(row)
     if ended is None or (state.candidate(name) is not None and ended.outcome is not Outcome.MEASURED):
         return _why_waiting(name, state)
     if ended.outcome is not Outcome.MEASURED:
