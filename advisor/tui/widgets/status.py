@@ -101,10 +101,10 @@ def sign_of(context: Context) -> tuple[str, str]:
 def now_text(context: Context, room: int = 200) -> Content:
     """The running trial with its state and its seconds, ``room`` cells wide; the stage where nothing runs."""
     state = context.state
-    if state.failure:
-        return Content.styled("The session cannot go on", "$error")
     if context.recorded:
         return Content.styled(shortened(_stage(context), room), "bold")
+    if state.failure:
+        return Content.styled("The session cannot go on", "$error")
     if state.held:
         return Content.styled("Paused: space goes on, and the time left stands still", "bold $warning")
     if not state.running:
@@ -123,8 +123,10 @@ def now_text(context: Context, room: int = 200) -> Content:
 def _stage(context: Context) -> str:
     state = context.state
     if context.recorded:
-        ended = ", interrupted" if state.finished and state.finished.cancelled else ""
-        return f"Recorded session {context.recorded.past.session_id}{ended}: c continues it"
+        name = f"Recorded session {context.recorded.past.session_id}"
+        if state.failure:
+            return f"{name}, failed: c runs it again"
+        return f"{name}{', interrupted' if state.finished and state.finished.cancelled else ''}: c continues it"
     if state.finished:
         return context.busy_with or "Done"
     if state.is_loading and not state.running:
