@@ -70,9 +70,9 @@ class GraphedStep:
     Where one changed, the step runs eagerly, and is captured again once it has settled. A batch that differs once, such
     as a short last one, runs eagerly between replays. The update stays outside the graph where the optimizer's step
     needs the host, where gradients are scaled, and where options other than the learning rate change again and again.
-    A step goes on eagerly for good, with a warning that says why, where something changes each time, where it decides
-    by random numbers of the host, and where it writes into its batch. Raises what a capture raises: the host reads a
-    result, or numbers for tensors differ from step to step.
+    A step goes on eagerly, with a warning that says why, and is looked at less and less often, where something changes
+    each time, where it decides by random numbers of the host, and where it writes into its batch. Raises what a capture
+    raises: the host reads a result, or numbers for tensors differ from step to step.
     """
 
     def __init__(self, step: TrainStep | InferStep, graph: Any = None) -> None:
