@@ -160,6 +160,19 @@ def test_time_that_runs_out_for_a_part_of_a_measured_stack_is_no_warning(tmp_pat
     assert not warnings(run)
 
 
+def test_time_that_runs_out_for_one_more_setting_is_told_with_that_setting(tmp_path):
+    late = failed("no result after 2 s (measuring)", Outcome.TIMED_OUT)
+
+    def speed(settings):
+        if "planted.greedy" not in settings:
+            return pauses_removed(settings)
+        return 1.5 if len(settings) == 1 else late
+
+    run = planted(tmp_path, "greedy", speed, budget_s=60.0).run()
+    assert run.state.stack.dropped["planted.greedy"] == "together with the others: no result after 2 s (measuring)"
+    assert not warnings(run)
+
+
 def test_memory_that_runs_out_in_the_stack_leaves_the_best_so_far(tmp_path):
     no_memory = failed("can't allocate memory: you tried to allocate 1 EiB", Outcome.OUT_OF_MEMORY)
 
@@ -172,7 +185,7 @@ def test_memory_that_runs_out_in_the_stack_leaves_the_best_so_far(tmp_path):
     ended_well(run)
     assert run.state.trials["greedy=true"].verdict is Verdict.FASTER
     told = run.state.stack.dropped["planted.greedy"]
-    assert told.startswith("together with the others it fails: can't allocate memory: you tried to allocate")
+    assert told.startswith("together with the others: can't allocate memory: you tried to allocate")
 
 
 def test_a_baseline_that_fails_when_it_is_measured_again_is_told(tmp_path):

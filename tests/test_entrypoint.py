@@ -407,7 +407,13 @@ RuntimeError: Cannot copy tensors.
     [
         (OF_A_COMPILERS_PROCESS, "RuntimeError: CompilationError: at 3:4: no such type"),
         (OF_TORCHSCRIPT, "RuntimeError: Cannot copy tensors."),
+        (
+            "CUDA error: not while capturing\nSearch for `it' in the manual.",
+            "RuntimeError: CUDA error: not while capturing",
+        ),
+        (100 * "word " + "end", f"RuntimeError: {' '.join(60 * ['word'])} …"),
+        (400 * "x", f"RuntimeError: {300 * 'x'} …"),
     ],
 )
-def test_so_it_is_of_compilers_processes_and_of_torchscript(message, line):
+def test_an_error_in_one_line(message, line):
     assert one_line(RuntimeError(message)) == line

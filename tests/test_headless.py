@@ -320,6 +320,11 @@ def test_the_marks_of_the_ranking_are_explained():
     told = section_of(summary_of((), state), "Recommendations, best first")
     assert "model.memory_format: channels_last: in the stack; unreliable: another process came" in told
     assert "precision.autocast: bfloat16: in the stack; in turn with the baseline" in told
+    state.recommendations = tuple(
+        replace(item, record=replace(item.record, confirmed=True)) for item in (first, second)
+    )
+    told = section_of(summary_of((), state), "Recommendations, best first")
+    assert "model.memory_format: channels_last, precision.autocast: bfloat16: in the stack; in turn with" in told
 
 
 def test_batch_sizes_are_a_table_with_the_knee():

@@ -113,8 +113,8 @@ def of_the_limit(known: Known) -> str:
 def of_failures(known: Known) -> Iterator[tuple[str, str]]:
     """Warnings of stacks that failed and of a baseline that failed when repeated; each with a key to give it once.
 
-    The search goes on with a weaker stack. No warning is due where time ran out for a part of a measured stack: that
-    trial would only have told what the other settings contribute.
+    The search goes on with a weaker stack. No warning is due where time ran out for a part of a measured stack, which
+    would only have told what the other settings contribute, or for one more setting on it that compiles nothing.
     """
     measured = [settings.items() for settings, runs in known.judge.runs.items() if runs[-1].measured]
     for settings, runs in known.judge.runs.items():
@@ -127,7 +127,9 @@ def of_failures(known: Known) -> Iterator[tuple[str, str]]:
         if len(settings) < 2 or reason in (SKIPPED, ENDED):
             continue
         if late:
-            if not any(settings.items() < stack for stack in measured):
+            more = known.stack and known.stack.items() < settings.items()
+            compiles = known.plan.catalog.compiles(settings) and not known.plan.catalog.compiles(known.stack)
+            if not (more and not compiles) and not any(settings.items() < stack for stack in measured):
                 said = f"there was too little time for these together: {settings}: {reason.rstrip('.')}"
                 yield f"{said}; raise --budget", str(settings)
         elif not runs[-1].measured:

@@ -385,7 +385,7 @@ class Known:
         why = known.why_unusable(move.settings)
         if why:
             alone = len(move.settings) <= 1
-            return known if alone else known._without(candidate.key, f"together with the others it fails: {why}")
+            return known if alone else known._without(candidate.key, f"together with the others: {why}")
         gain = known.judge.gain(move.settings, known.stack)
         accepted = known.plan.consent.accepts(candidate.recipe, candidate.value)
         margin = known.plan.recipe(candidate).replacement_margin if candidate.key in known.stack else 1.0

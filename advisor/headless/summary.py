@@ -72,13 +72,16 @@ def _table(block: Table) -> RichTable:
 
 
 def _remarks(block: Table) -> Iterator[Text]:
-    """Lines with the remarks on a table's rows, for a column that the table has no room for."""
+    """Lines with the remarks on a table's rows, for a column that the table has no room for; equal ones in one line."""
     if not (block.brief and block.remarks):
         return
     name, remark = block.headings.index(block.brief[0]), block.headings.index(block.remarks)
+    named: dict[str, list[str]] = {}
     for row in block.rows:
         if said := _cell(row[remark]).plain:
-            yield Text(f"{_cell(row[name]).plain}: {said}", style="dim")
+            named.setdefault(said, []).append(_cell(row[name]).plain)
+    for said, names in named.items():
+        yield Text(f"{', '.join(names)}: {said}", style="dim")
 
 
 def _cell(inline: Inline) -> Text:

@@ -181,16 +181,25 @@ def hint_for(error: BaseException, usual: str) -> str:
 def one_line(error: BaseException) -> str:
     """An exception as one line: its type and its message, cut to a readable length.
 
-    Of one that carries a traceback of another thread, process or language, as those of PyTorch's replicas, of its
-    compiler's processes and of TorchScript, it is that one's own line.
+    Of an error of CUDA it is the first line, without the advice that follows. Of one that carries a traceback of
+    another thread, process or language, as those of PyTorch's replicas, of its compiler's processes and of TorchScript,
+    it is that one's own line.
     """
     lines = [line.strip() for line in str(error).strip().splitlines()]
-    text, name = " ".join(str(error).split()), type(error).__name__
+    told = lines[:1] if lines and lines[0].startswith("CUDA error: ") else lines
+    text, name = " ".join(" ".join(told).split()), type(error).__name__
     if any(line.startswith(_TRACEBACKS) for line in lines):
         text = next((line for line in reversed(lines) if _EXCEPTION.match(line)), lines[-1])
         if any(line.startswith(_TRACEBACKS[0]) for line in lines) or text.startswith(f"{name}:"):
-            return text[:300]
-    return f"{name}: {text[:300]}" if text else name
+            return _shortened(text)
+    return f"{name}: {_shortened(text)}" if text else name
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= _LONGEST_SAID:
+        return text
+    cut = text[:_LONGEST_SAID]
+    return f"{cut.rpartition(' ')[0] or cut} …"
 
 
 def user_frames(error: BaseException) -> str:
