@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -73,7 +74,10 @@ def product(**factors: float) -> Speed:
 
 @dataclass
 class FakeLab:
-    """Answers as trials would; ``asked`` keeps the moves. An ordinary trial costs 2 s, one that compiles 30, then 8."""
+    """Answers as trials would; ``asked`` keeps the moves. An ordinary trial costs 2 s, one that compiles 30, then 8.
+
+    ``most`` moves are made, for tests of the first ones.
+    """
 
     speed: Speed
     budget_s: float = 1000.0
@@ -82,6 +86,7 @@ class FakeLab:
     told: list[Known] = field(default_factory=list)
     follow: Callable[[Known], Known] = lambda known: known
     compiled: set[Settings] = field(default_factory=set)
+    most: float = math.inf
 
     def cost_s(self, move: Move, known: Known) -> float:
         code = CATALOG.compiled_code(move.settings)
@@ -90,7 +95,7 @@ class FakeLab:
 
     def affords(self, move: Move, known: Known) -> bool:
         longer_s = POLICY.safe * self.cost_s(move.in_place_of, known) if move.in_place_of else math.inf
-        if self.spent_s + longer_s <= self.budget_s:
+        if self.spent_s + longer_s <= self.budget_s or len(self.asked) >= self.most:
             return False
         return self.spent_s + self.cost_s(move, known) <= self.budget_s
 
@@ -151,10 +156,10 @@ def known_of(
 
 
 def found_by(
-    speed: Speed, facts: Facts | None = None, *, budget_s: float = 1000.0, **options: object
+    speed: Speed, facts: Facts | None = None, *, budget_s: float = 1000.0, most: float = math.inf, **options: object
 ) -> tuple[Known, FakeLab]:
     """The end of a search on a made-up workload, and the lab that it used."""
-    lab = FakeLab(speed, budget_s)
+    lab = FakeLab(speed, budget_s, most=most)
     return search(known_of(facts, **options), lab), lab
 
 
@@ -170,3 +175,9 @@ PLAIN = together(BF16, LAST, FUSED, GRAPH)
 WHOLE = together(BF16, LAST, FUSED, GRAPH, WITH_LOSS)
 UNCAPTURED = PLAIN.without(GRAPH.key)
 EVERYTHING_HELPS = product(autocast=1.5, channels_last=1.2, fused_optimizer=1.05, step_graph=1.3, compile_scope=1.4)
+
+
+@functools.cache
+def found_where_everything_helps() -> tuple[Known, FakeLab]:
+    """The end of the search on the usual workload, and its lab, for tests that change neither."""
+    return found_by(EVERYTHING_HELPS)

@@ -32,7 +32,7 @@ class Trials(FakeTrials):
     """Trials of whatever is asked for, and their clock."""
 
     def __init__(self):
-        super().__init__(SPEED, trial_s=30.0)  # few of them fit a budget
+        super().__init__(SPEED, trial_s=50.0)  # few of them fit a budget
 
     @staticmethod
     def prepare():

@@ -24,6 +24,7 @@ from made_up import (
     FakeLab,
     failed,
     found_by,
+    found_where_everything_helps,
     known_of,
     product,
     result_at,
@@ -41,7 +42,7 @@ IN_PARTS = {**WITH_LOSS.settings, "compile.mode": "reduce-overhead"}
 
 
 def test_the_first_two_stacks_are_the_usual_one_and_the_same_compiled():
-    known, lab = found_by(EVERYTHING_HELPS)
+    known, lab = found_where_everything_helps()
     assert lab.settings_of(Kind.LEAP)[:2] == [PLAIN, WHOLE]
     assert [move.kind for move in lab.asked[:3]] == [Kind.LEAP, Kind.CONTROL, Kind.LEAP], "the noise is known before"
     assert known.stack == WHOLE
@@ -114,7 +115,7 @@ def test_a_failure_that_names_its_cause_costs_one_trial(culprit, reason):
     def speed(settings):
         return reason if culprit.key in settings else EVERYTHING_HELPS(settings)
 
-    _, lab = found_by(speed)
+    _, lab = found_by(speed, most=6)
     without = [culprit.key not in settings for settings in lab.settings_of(Kind.LEAP)]
     assert without[:3] == [False, True, True]
 
@@ -350,7 +351,7 @@ def test_what_fails_in_every_form_is_given_up():
 def test_a_step_that_waits_for_its_data_leaps_over_loader_and_step_at_once():
     waiting = profile_facts(bottleneck=Bottleneck.INPUT, phases={**profile_facts().phases, "data wait": 300.0})
     facts = gpu_facts(loader=loader_facts(), profile=replace(waiting, step_ms=400.0))
-    _, lab = found_by(product(num_workers=4.0, autocast=1.2), facts)
+    _, lab = found_by(product(num_workers=4.0, autocast=1.2), facts, most=1)
     assert set(PLAIN) | {WORKERS.key, "data.pin_memory"} <= set(lab.asked[0].settings)
 
 
@@ -360,7 +361,7 @@ def test_a_step_that_still_waits_for_its_data_with_workers_is_not_compiled_befor
         return result_at(4.0 if settings else 1.0, phases={"data wait": wait_ms, "replay": 40.0} if settings else {})
 
     waiting = profile_facts(bottleneck=Bottleneck.INPUT, phases={**profile_facts().phases, "data wait": 300.0})
-    _, lab = found_by(speed, gpu_facts(loader=loader_facts(), profile=replace(waiting, step_ms=400.0)))
+    _, lab = found_by(speed, gpu_facts(loader=loader_facts(), profile=replace(waiting, step_ms=400.0)), most=12)
     kinds = [move.kind for move in lab.asked]
     compiled = next(place for place, move in enumerate(lab.asked) if CATALOG.compiles(move.settings))
     assert (compiled < kinds.index(Kind.PROFILE)) == is_first
@@ -371,7 +372,7 @@ WAITS = {"data wait": 5.0, "forward": 95.0}
 
 def test_a_step_that_waits_for_its_data_only_since_the_leap_gets_workers_with_the_compiled_one():
     facts = gpu_facts(loader=loader_facts(), profile=profile_facts(step_ms=100.0, phases=WAITS))
-    _, lab = found_by(product(autocast=4.0, step_graph=4.0, num_workers=1.5, compile_scope=1.1), facts)
+    _, lab = found_by(product(autocast=4.0, step_graph=4.0, num_workers=1.5, compile_scope=1.1), facts, most=4)
     first, second = lab.settings_of(Kind.LEAP)[:2]
     assert WORKERS.key not in first
     assert first.merged(COMPILED.settings) == second.without(WORKERS.key)
@@ -391,6 +392,6 @@ def test_a_leap_that_gained_nothing_is_made_again_once_the_step_no_longer_waits(
 def test_hints_of_an_earlier_session_join_the_leap():
     hinted = known_of(hints={"memory.activation_checkpointing": "blocks", "nonsense.key": 3})
     assert "nonsense.key" not in hinted.usual
-    lab = FakeLab(EVERYTHING_HELPS)
+    lab = FakeLab(EVERYTHING_HELPS, most=1)
     search(hinted, lab)
     assert lab.asked[0].settings["precision.autocast"] == "bfloat16"
