@@ -145,7 +145,7 @@ async def test_of_a_long_file_the_beginning_is_shown_and_all_is_copied(monkeypat
     async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
         await press(pilot, "5", "end")
         shown = app.query_one("#preview", Static).content.plain.splitlines()
-        assert shown[-2:] == ["399", "… and 4,600 more lines: s writes all"]
+        assert shown[-2:] == ["199", "… and 4,800 more lines: s writes all"]
         await press(pilot, "y")
         assert app.clipboard.count("\n") == 4999
 

@@ -33,7 +33,7 @@ from advisor.tui.widgets.lists import ChoiceList
 _EMPTY = "There is nothing to export before the baseline is measured."
 _TALL = 30
 # Lines of a file that are shown. A Python file may have thousands, which take seconds to colour and to lay out.
-_MOST_LINES = 400
+_MOST_LINES = 200
 
 
 class ExportView(View):
