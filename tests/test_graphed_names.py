@@ -119,6 +119,29 @@ def test_a_step_whose_decorated_method_counts_is_not_captured():
     assert [model.calls for model in models] == [60, 60]
 
 
+class Stages(Net):
+    def forward(self, x):
+        return super().forward(x) * getattr(self, f"{'scale'}")
+
+
+class Trainer:
+    steps = 0
+
+    def loss(self, model, batch):
+        return of_model(model, batch)
+
+
+def test_an_attribute_that_nothing_reads_may_change_though_other_names_are_made():
+    trainer = Trainer()
+
+    def change(at, model, optimizer):
+        trainer.steps += 1
+
+    found, step = both(change, prepare=lambda model: setattr(model, "__class__", Stages), loss=trainer.loss)
+    agree(found)
+    assert step.graph.captures == 1, step.patience.reason
+
+
 # --- other code that gets the model ---------------------------------------------------------------------------
 
 

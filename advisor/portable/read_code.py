@@ -62,6 +62,14 @@ def names_in(code: types.CodeType) -> frozenset[str]:
     return frozenset(name for name in used if isinstance(name, str)) & set(code.co_names) | set(asked)
 
 
+def asks_by_any_name(code: types.CodeType) -> bool:
+    """Whether code asks for an attribute whose name is no text in it: ``getattr(options, f"weight_{part}")``."""
+    if "getattr" not in code.co_names:
+        return False
+    made = any(one.opname.startswith("FORMAT_") for one in dis.get_instructions(code))
+    return made or not names_in(code) - set(code.co_names)
+
+
 def calls(code: types.CodeType, name: str) -> bool:
     """Whether code calls what stands in a variable of its own, as in ``model(inputs)``."""
     read = [(one.opname, one.argval) for one in dis.get_instructions(code)]

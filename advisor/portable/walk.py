@@ -43,6 +43,7 @@ from advisor.portable.read_code import (
     ENVIRONMENT,
     READS_GLOBAL,
     USES_GLOBAL,
+    asks_by_any_name,
     codes_of,
     function_behind,
     is_data_of_class,
@@ -134,7 +135,7 @@ class Walk:
             look()
 
     def _is_named(self, name: str) -> bool:
-        return name in self._names or not ANY_ATTRIBUTE.isdisjoint(self._names)
+        return name in self._names or not (self.only_reads or ANY_ATTRIBUTE.isdisjoint(self._names))
 
     def _look_at(self, label: str, thing: typing.Any) -> None:
         if is_plain(thing) or id(thing) in self.seen:
@@ -346,21 +347,31 @@ class Walk:
             if is_of_other_package(function):
                 self._look_at_globals_of(function)
             return
-        for name, cell in cells:
-            self._note_single(name, cell, "")
+        around: list[tuple[typing.Any, str, str]] = [(cell, "", name) for name, cell in cells]
         self._waiting += [(label, function.__defaults__), (label, function.__kwdefaults__)]
         codes = list(codes_of(code))
         self._waiting += [(module.__name__, module) for module in modules_imported(function, codes)]
         for part in codes:
             self._read(function, part)
-        for name in self._global_names(function, codes):
-            if name in function.__globals__ or not hasattr(builtins, name):
-                self._note_single(name, function.__globals__, name)
+        own = function.__globals__
+        named_here = self._global_names(function, codes)
+        around += [(own, name, name) for name in named_here if name in own or not hasattr(builtins, name)]
+        asks_for_any = self.only_reads and any(map(asks_by_any_name, codes))
+        for holder, name, shown in around:
+            self._note_single(shown, holder, name)
+            if asks_for_any:
+                self._look_at_all_plain(shown, value_at(holder, name))
+
+    def _look_at_all_plain(self, label: str, held: typing.Any) -> None:
+        """Look at the plain values of an object that code may ask for by names that it makes itself."""
+        if not isinstance(held, (types.ModuleType, type, torch.nn.Module)):
+            own = getattr(held, "__dict__", {})
+            self._look_at_some(label, own, [name for name, value in own.items() if is_plain(value)], always=own)
 
     def _read(self, function: types.FunctionType, code: types.CodeType) -> None:
         """Note the names in a piece of code, and what it reaches besides."""
-        names = names_in(code) if self.only_reads else set(code.co_names)
-        self._names |= names | names_by_text(code)
+        names = names_in(code) if self.only_reads else {*code.co_names, *names_by_text(code)}
+        self._names |= names
         if not ENVIRONMENT.isdisjoint(names):
             self._note("os.environ", os.environ, (vars(os), "environ"))
         if not self.only_reads and not ANYTHING.isdisjoint(names):
