@@ -15,7 +15,7 @@ def main():
     accelerator = Accelerator(cpu=True)
     model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=16, n_head=2, vocab_size=64, n_positions=16))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    loader = DataLoader([torch.randint(64, (8,)) for _ in range(32)], batch_size=8, collate_fn=collate)
+    loader = DataLoader([torch.randint(64, (8,)) for _ in range(32)], batch_size=8, shuffle=True, collate_fn=collate)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     model.train()
     for _ in range(100):

@@ -163,7 +163,8 @@ def _loader_options(loader: Any) -> tuple[str, str]:
     """The options of a loader as arguments of a call, and a remark on those that cannot be written, if any."""
     size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
     given = [f"batch_size={size}", f"num_workers={loader.num_workers}"]
-    sampler = getattr(loader, "sampler", None)
+    # A loader that was made with a batch_sampler, as Accelerate's are, has another sampler that it does not use.
+    sampler = getattr(loader.batch_sampler, "sampler", None) or getattr(loader, "sampler", None)
     given += ["shuffle=True"] if type(sampler) is RandomSampler else []
     given += [f"{name}=True" for name in _SET_OF_LOADERS if getattr(loader, name, False)]
     todo = [] if type(sampler) in (RandomSampler, SequentialSampler) else [f"sampler, a {type(sampler).__name__}"]
