@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -175,9 +174,3 @@ PLAIN = together(BF16, LAST, FUSED, GRAPH)
 WHOLE = together(BF16, LAST, FUSED, GRAPH, WITH_LOSS)
 UNCAPTURED = PLAIN.without(GRAPH.key)
 EVERYTHING_HELPS = product(autocast=1.5, channels_last=1.2, fused_optimizer=1.05, step_graph=1.3, compile_scope=1.4)
-
-
-@functools.cache
-def found_where_everything_helps() -> tuple[Known, FakeLab]:
-    """The end of the search on the usual workload, and its lab, for tests that change neither."""
-    return found_by(EVERYTHING_HELPS)

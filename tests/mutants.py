@@ -52,7 +52,10 @@ class Part:
 PARTS = {
     "search": Part(
         ("experiment/search.py", "experiment/moves.py", "experiment/known.py", "experiment/plan.py"),
-        ("plan", "session_ends", "decisions", "search", "lab", "bad_input_search", "steering", "landscapes"),
+        (
+            *("plan", "session_ends", "decisions", "search", "search_goals", "leaps", "ladder", "lab"),
+            *("bad_input_search", "steering", "landscapes"),
+        ),
     ),
     "judge": Part(
         ("experiment/judging/judge.py", "experiment/judging/numerics.py"),

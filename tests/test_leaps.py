@@ -24,7 +24,6 @@ from made_up import (
     FakeLab,
     failed,
     found_by,
-    found_where_everything_helps,
     known_of,
     product,
     result_at,
@@ -42,7 +41,7 @@ IN_PARTS = {**WITH_LOSS.settings, "compile.mode": "reduce-overhead"}
 
 
 def test_the_first_two_stacks_are_the_usual_one_and_the_same_compiled():
-    known, lab = found_where_everything_helps()
+    known, lab = found_by(EVERYTHING_HELPS)
     assert lab.settings_of(Kind.LEAP)[:2] == [PLAIN, WHOLE]
     assert [move.kind for move in lab.asked[:3]] == [Kind.LEAP, Kind.CONTROL, Kind.LEAP], "the noise is known before"
     assert known.stack == WHOLE

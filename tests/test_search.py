@@ -20,7 +20,6 @@ from made_up import (
     WITH_LOSS,
     failed,
     found_by,
-    found_where_everything_helps,
     known_of,
     product,
     result_at,
@@ -61,14 +60,14 @@ def test_a_stack_that_nothing_proves_gives_way_to_one_that_turns_have_proven():
 
 
 def test_every_setting_of_the_stack_gets_a_contribution():
-    known, _ = found_where_everything_helps()
+    known, _ = found_by(EVERYTHING_HELPS)
     for candidate, factor in ((BF16, 1.5), (LAST, 1.2), (FUSED, 1.05), (GRAPH, 1.3), (WITH_LOSS, 1.4)):
         record = known.record(candidate)
         assert record.contribution.speedup == pytest.approx(factor, rel=0.01)
 
 
 def test_contributions_that_cost_no_compilation_come_before_exotic_settings():
-    _, lab = found_where_everything_helps()
+    _, lab = found_by(EVERYTHING_HELPS)
     adds = [place for place, move in enumerate(lab.asked) if move.kind is Kind.ADD]
     drops = [place for place, move in enumerate(lab.asked) if move.kind is Kind.DROP]
     assert sum(place < adds[0] for place in drops) >= 4

@@ -17,7 +17,6 @@ from made_up import (
     WHOLE,
     FakeLab,
     found_by,
-    found_where_everything_helps,
     known_of,
     product,
     result_at,
@@ -38,7 +37,7 @@ def decided(known, **decisions):
 
 
 def test_what_is_rejected_goes_and_the_rest_is_measured_next():
-    known, _ = found_where_everything_helps()
+    known, _ = found_by(EVERYTHING_HELPS)
     after = decided(known, autocast="rejected")
     assert after.stack == WHOLE.without(BF16.key)
     assert after.dropped[BF16.key] == REJECTED
@@ -51,14 +50,14 @@ def test_what_is_rejected_goes_and_the_rest_is_measured_next():
 
 
 def test_taking_a_decision_back_gives_the_setting_another_chance():
-    known, _ = found_where_everything_helps()
+    known, _ = found_by(EVERYTHING_HELPS)
     back = decided(decided(known, autocast="rejected"), autocast="rejected")
     assert decided(back).dropped.get(BF16.key) is None
     assert search(decided(back), FakeLab(EVERYTHING_HELPS)).stack == WHOLE
 
 
 def test_a_rest_that_fails_leaves_the_best_that_was_measured():
-    known, _ = found_where_everything_helps()
+    known, _ = found_by(EVERYTHING_HELPS)
     rest = WHOLE.without(GRAPH.key).without(FUSED.key)
     after = decided(known, step_graph="rejected", fused_optimizer="rejected")
     assert after.stack == rest
