@@ -95,7 +95,7 @@ def pytest_collection_finish(session):
     """Leave what is imported now out of garbage collections: they took a third of the tests' time."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 20)  # what the tests import later is looked at for garbage less often, too
+    gc.set_threshold(50_000, 20, 20)  # what the tests import later is looked at for garbage less often, too
     forks = (item.path.name in FORKING or item.get_closest_marker("process") for item in session.items)
     if sum(map(bool, forks)) >= MANY_FORKS:
         from huge_pages import use_huge_pages

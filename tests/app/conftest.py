@@ -1,10 +1,4 @@
-"""Makes the tests of the app faster: the garbage collector runs less often, and style sheets are parsed once.
-
-An app makes many thousands of small objects for every picture that it draws; looking through them again and again took
-about a fifth of these tests' processor time when it was measured.
-"""
-
-import gc
+"""Makes the tests of the app faster: style sheets are parsed once, and nothing waits where nothing happens."""
 
 import pytest
 import tui_histories
@@ -12,15 +6,6 @@ import tui_pilot
 from textual.css.stylesheet import Stylesheet
 
 from advisor.experiment.state import SessionState
-
-
-@pytest.fixture(scope="package", autouse=True)
-def rare_collections():
-    """Collect after fifty thousand new objects, not after a few hundred; as before once these tests are through."""
-    before = gc.get_threshold()
-    gc.set_threshold(50_000, *before[1:])
-    yield
-    gc.set_threshold(*before)
 
 
 @pytest.fixture(scope="package", autouse=True)
