@@ -152,6 +152,12 @@ def test_a_package_that_is_a_program_is_told_by_its_script(load, tmp_path):
     assert failure(load, "", "mine").hint.endswith(f"`perf-advisor {tmp_path}/mine/__main__.py`.")
 
 
+def test_a_module_that_is_a_program_is_told_by_its_file(load, tmp_path):
+    text = "def main(): ...\nif __name__ == '__main__':\n    main()\n"
+    hint = failure(load, text).hint
+    assert hint == f"It defines: main. Its script is measured by `perf-advisor {tmp_path / 'mine.py'}`."
+
+
 def test_the_nearest_name_comes_first(load):
     assert failure(load, "def a(): ...\ndef builder(): ...\n").hint == "It defines: builder, a."
 

@@ -127,15 +127,21 @@ def of_failures(known: Known) -> Iterator[tuple[str, str]]:
         if len(settings) < 2 or reason in (SKIPPED, ENDED):
             continue
         if late:
-            more = known.stack and known.stack.items() < settings.items()
-            compiles = known.plan.catalog.compiles(settings) and not known.plan.catalog.compiles(known.stack)
-            if not (more and not compiles) and not any(settings.items() < stack for stack in measured):
+            part_of_measured = any(settings.items() < stack for stack in measured)
+            if not part_of_measured and not _is_one_more(known, settings):
                 said = f"there was too little time for these together: {settings}: {reason.rstrip('.')}"
                 yield f"{said}; raise --budget", str(settings)
         elif not runs[-1].measured:
             yield f"together these fail: {settings}: {reason}", str(settings)
         elif Kind.CONTROL in known.done and (why := known.why_unusable(settings)) and why != REJECTED:
             yield f"together these cannot be used: {settings}: {why}", str(settings)
+
+
+def _is_one_more(known: Known, settings: Settings) -> bool:
+    """Whether settings are the stack and more, none of which makes it a compiled one."""
+    compiles = known.plan.catalog.compiles
+    more = bool(known.stack) and known.stack.items() < settings.items()
+    return more and compiles(settings) == compiles(known.stack)
 
 
 def of_nothing_to_try(request: Request, plan: Plan) -> str:

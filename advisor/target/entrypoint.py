@@ -267,13 +267,23 @@ def _attribute(module: ModuleType, module_name: str, attribute: str) -> Any:
         try:
             found = getattr(found, part)
         except AttributeError:
-            script = Path(next(iter(getattr(module, "__path__", [""]))), "__main__.py")
-            measured = f" Its script is measured by `perf-advisor {script}`." if script.is_absolute() else ""
+            script = _script_of(module)
+            measured = f" Its script is measured by `perf-advisor {script}`." if script else ""
             raise TargetError(
-                f"{module_name} has no {attribute!r}.",
-                f"It defines: {_defined_in(module, part)}.{measured if is_file(script) else ''}",
+                f"{module_name} has no {attribute!r}.", f"It defines: {_defined_in(module, part)}.{measured}"
             ) from None
     return found
+
+
+def _script_of(module: ModuleType) -> Path | None:
+    """The file that a package or a module runs as a program; None for one that is no program."""
+    if folder := next(iter(getattr(module, "__path__", [])), ""):
+        script = Path(folder, "__main__.py")
+        return script if is_file(script) else None
+    with contextlib.suppress(OSError, TypeError):
+        if "__main__" in inspect.getsource(module):
+            return Path(inspect.getfile(module))
+    return None
 
 
 def _defined_in(module: ModuleType, wanted: str) -> str:
