@@ -59,10 +59,16 @@ PARTS = {
     ),
     "judge": Part(
         ("experiment/judging/judge.py", "experiment/judging/numerics.py"),
-        ("judge", "numerics", "comparison", "repeats", "search", "session_ends", "decisions"),
+        (
+            *("judge", "numerics", "comparison", "repeats", "search", "session_ends", "decisions"),
+            *("reference", "trial_data", "objective", "leaps"),
+        ),
     ),
-    "budget": Part(("experiment/measuring/budget.py",), ("budget", "lab", *SESSIONS, "guards", "landscapes")),
-    "stats": Part(("figures/stats.py",), ("stats", "comparison", "judge", "measurement")),
+    "budget": Part(
+        ("experiment/measuring/budget.py",),
+        ("budget", "lab", *SESSIONS, "guards", "landscapes", "compile_time", "repeats", "steering", "disturbed_trials"),
+    ),
+    "stats": Part(("figures/stats.py",), ("stats", "comparison", "judge", "measurement", "process_spread")),
     "settings": Part(("recipe/settings.py",), ("settings", "catalog", "options", "tuning", "export_settings_file")),
     "config patch": Part(
         ("export/config_patch.py", "export/configs/names.py", "export/configs/yaml_document.py"),
