@@ -160,28 +160,27 @@ def test_time_that_runs_out_for_a_part_of_a_measured_stack_is_no_warning(tmp_pat
     assert not warnings(run)
 
 
-def test_time_that_runs_out_for_one_more_setting_is_told_with_that_setting(tmp_path):
-    late = failed("no result after 2 s (measuring)", Outcome.TIMED_OUT)
+def greedy(with_others):
+    """The speed of settings of which the greedy one is faster alone, and ends like this with others."""
 
     def speed(settings):
         if "planted.greedy" not in settings:
             return pauses_removed(settings)
-        return 1.5 if len(settings) == 1 else late
+        return 1.5 if len(settings) == 1 else with_others
 
-    run = planted(tmp_path, "greedy", speed, budget_s=60.0).run()
+    return speed
+
+
+def test_time_that_runs_out_for_one_more_setting_is_told_with_that_setting(tmp_path):
+    late = failed("no result after 2 s (measuring)", Outcome.TIMED_OUT)
+    run = planted(tmp_path, "greedy", greedy(late), budget_s=60.0).run()
     assert run.state.stack.dropped["planted.greedy"] == "together with the others: no result after 2 s (measuring)"
     assert not warnings(run)
 
 
 def test_memory_that_runs_out_in_the_stack_leaves_the_best_so_far(tmp_path):
     no_memory = failed("can't allocate memory: you tried to allocate 1 EiB", Outcome.OUT_OF_MEMORY)
-
-    def speed(settings):
-        if "planted.greedy" not in settings:
-            return pauses_removed(settings)
-        return 1.5 if len(settings) == 1 else no_memory
-
-    run = planted(tmp_path, "greedy", speed, budget_s=60.0).run()
+    run = planted(tmp_path, "greedy", greedy(no_memory), budget_s=60.0).run()
     ended_well(run)
     assert run.state.trials["greedy=true"].verdict is Verdict.FASTER
     told = run.state.stack.dropped["planted.greedy"]

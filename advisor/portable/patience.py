@@ -11,11 +11,11 @@ REPLAYS_WORTH_A_CAPTURE = 100
 # Eager steps, without a replay between them, before the user is told why.
 EAGER_STEPS_BEFORE_WARNING = 50
 MOST_EAGER_STEPS = 3_000  # between two captures
-# Eager steps that changed something before the steps run without a look at what they change: to look takes as long as
-# a step of a model that replaces what it holds each time (Mask R-CNN). Then as many more, and twice as many each time.
+# Steps that changed something before steps are run without a look at what they change (a rest): where a model replaces
+# what it holds in each step, as Mask R-CNN does, looking takes as long as the step. A count.
 CHANGES_BEFORE_A_REST = 8
-CHANGES_BETWEEN_RESTS = 3
-MOST_UNSEEN_STEPS = 256
+CHANGES_BETWEEN_RESTS = 3  # such steps between two rests
+LONGEST_REST = 256  # steps; the first rest has CHANGES_BEFORE_A_REST, and each next one twice as many
 
 
 class Patience:
@@ -35,7 +35,7 @@ class Patience:
         self.changed = False  # whether the present step changed something
         self.changes = 0  # such steps since the last replay
         self.rest = CHANGES_BEFORE_A_REST  # steps of the next rest
-        self.rests_until = 0  # eager steps
+        self.rests_until = 0  # the number of eager steps at which the present rest ends
 
     def look(self, reason: str) -> None:
         """Before an eager step: ``reason`` says what changed since the last one; empty when nothing did."""
@@ -80,7 +80,7 @@ class Patience:
         if self.changes >= CHANGES_BEFORE_A_REST:
             self.changes -= CHANGES_BETWEEN_RESTS
             self.rests_until = self.eager + self.rest
-            self.rest = min(2 * self.rest, MOST_UNSEEN_STEPS)
+            self.rest = min(2 * self.rest, LONGEST_REST)
         if self.eager == EAGER_STEPS_BEFORE_WARNING and not self.warned:
             self.warned = True
             warnings.warn(

@@ -424,7 +424,7 @@ class Walk:
 
 
 def found_in(*calls: typing.Any) -> Walk:
-    """What these models, functions and other objects read when they are called."""
+    """The values, tensors and objects that models, losses and other functions read when they are called."""
     for kept in (places_of_methods, names_read):
         kept.cache_clear()  # a class may have got other methods
     return Walk(*calls)

@@ -159,7 +159,7 @@ class NoResult:
 
     @property
     def opening(self) -> str:
-        """What comes before the reason, unless that is a finding about the settings."""
+        """The words before the reason: ``Nothing could be judged``. ``NO_GAIN`` has none: its reason is a sentence."""
         return "Nothing helps so far" if self.cause is Cause.ONLY_TOGETHER else "Nothing could be judged"
 
     @property

@@ -330,7 +330,10 @@ def _resizable(loop: Loop) -> bool:
 
 
 def _tried(change: Callable[[Any], Any], loader: Any, ways: str) -> tuple[Any, str]:
-    """What a change of a loader returns, or None and why it is refused. ``ways``: how samples would be compared."""
+    """The result of a change to a loader, or None with the reason that it is refused.
+
+    ``ways`` are the ways in which samples would be compared.
+    """
     try:
         return change(loader), ""
     except ValueError as error:
