@@ -154,7 +154,7 @@ def app_over(past: PastSession) -> tuple[AdvisorApp, Replay]:
     app = AdvisorApp(past.request, exporter, load_catalog=load_catalog, clock=replay.clock)
     app.animation_level = "none"
     replay.post = app.post_event
-    app.attach(replay, session_id=past.session_id)
+    app.attach(lambda: replay, session_id=past.session_id)
     return app, replay
 
 
