@@ -140,11 +140,15 @@ def trial_parts(name: str) -> tuple[str, str]:
 
 
 def trial_name(name: str, width: int) -> str:
-    """A trial's name in so many cells. A stack that is too long is told by the number of its settings."""
+    """A trial's name in so many cells. A stack that is too long is told by the number of its settings.
+
+    One with details is cut at its end: ``stack with… compiled`` is the opposite of ``stack without x, not compiled``.
+    """
     name = _SHOWN_AS.get(name, name)
-    subject, _ = trial_parts(name)
+    subject, part = trial_parts(name)
     listed = name.startswith(_AGAIN) or (len(name) > width and ": " in name)
-    return shortened(subject if listed else name, width)
+    told = subject if listed else name
+    return f"{told[: width - 1]}…" if part and len(told) > width > 1 else shortened(told, width)
 
 
 def trial_label(name: str, state: SessionState, width: int, *, most: int = 0) -> str:

@@ -183,7 +183,7 @@ async def test_the_log_is_plain_text_and_grows(tmp_path) -> None:
 
 
 def test_the_tail_of_a_log_that_is_not_there() -> None:
-    assert read_tail("/nowhere/at/all.log") == "The log cannot be read: No such file or directory"
+    assert read_tail("/nowhere/at/all.log") == "There is no log in /nowhere/at/all.log."
     assert read_tail("") == "There is no log of its own."
 
 

@@ -41,6 +41,8 @@ async def test_keys_move_the_cursor_and_keep_it_in_sight() -> None:
         assert places[8] == 0
         assert app.view.selected_key == "baseline"
         assert "your present settings; everything is compared with it" in screen_text(app)
+        await press(pilot, "end", *["k"] * (last - 2))
+        assert table.scroll_offset.y == 0, "the baseline and the stack come in sight two rows before the cursor"
 
 
 async def test_a_click_picks_a_row_and_the_running_trial_is_followed_no_more() -> None:

@@ -15,9 +15,10 @@ from advisor.experiment import events
 from advisor.experiment.control import RAISE_BUDGET
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
+from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Comparison, OperatorRow, Outcome, TargetSpec
 from advisor.tui.context import Context
-from advisor.tui.text import interval_bar, shortened
+from advisor.tui.text import interval_bar, shortened, trial_name
 from advisor.tui.views.advice_text import list_entry
 from advisor.tui.views.readings import live_text
 from advisor.tui.views.trial_order import Order, rows_to_show
@@ -85,7 +86,7 @@ def test_every_trial_has_a_row_also_one_that_is_no_candidates(state) -> None:
     state.apply(events.TrialStarted("baseline, again", "/nowhere/again.log"))
     state.apply(events.TrialActivity("baseline, again", "warming up"))
     rows = {row.key: row for row in build_rows(state)}
-    assert rows["baseline, again"].cells["effect"].plain == "running: warming up"
+    assert rows["baseline, again"].cells["effect"].plain == "again: warming up"
 
 
 @pytest.mark.parametrize(
@@ -94,6 +95,8 @@ def test_every_trial_has_a_row_also_one_that_is_no_candidates(state) -> None:
         ("stack: compile.scope: with_loss, step.cuda_graph: true", "stack of 2", "compile.scope, step_graph"),
         ("stack without autocast, not compiled", "stack", "without autocast, not compiled"),
         ("stack, confirmed", "stack", "in turn with the baseline"),
+        ("again: data.workers: 4, step.cuda_graph: true", "stack of 2, again", "workers=4, step_graph"),
+        ("again: data.workers: 8, step.cuda_graph: true", "stack of 2, again", "workers=8, step_graph"),
         ("again: compile.mode: default, step.cuda_graph: true", "stack of 2, again", "compile, step_graph"),
         ("again: baseline", "baseline, again", "measured"),
         ("again: num_workers=1", "num_workers=1, again", "measured"),
@@ -105,11 +108,26 @@ def test_every_trial_has_a_row_also_one_that_is_no_candidates(state) -> None:
     ],
 )
 def test_what_a_trial_was_of_and_what_is_said_of_it_have_a_column_each(state, name, subject, told) -> None:
+    both = (Candidate("workers", "data.workers", count) for count in (4, 8))
+    state.apply(events.TrialsPlanned((*state.candidates.values(), *both), {}))
     state.apply(events.TrialStarted(name, "/nowhere/x.log"))
     state.apply(events.TrialEnded(name, Outcome.MEASURED, "", 19.6, None, 3.0))
+    state.stack = replace(state.stack, confirmed=False)  # so the turns were another stack's
     (row,) = [row for row in build_rows(state) if row.key == name]
     assert row.cells["name"].plain == subject
     assert row.cells["effect"].plain.startswith(told)
+
+
+@pytest.mark.parametrize("name", ["stack: {}", "again: {}", "stack, confirmed"])
+def test_the_runs_of_the_present_stack_are_told_by_its_one_row(state, name) -> None:
+    name = name.format(Settings(state.stack.settings))
+    state.apply(events.TrialStarted(name, "/nowhere/x.log"))
+    assert name in keys(state, Order()), "it runs"
+    state.apply(events.TrialEnded(name, Outcome.MEASURED, "", 19.6, None, 3.0))
+    assert name not in keys(state, Order())
+    assert "stack" in keys(state, Order())
+    state.apply(events.StackMeasured(replace(state.stack, settings={"step.cuda_graph": True}, confirmed=False)))
+    assert name in keys(state, Order()), "another stack is the best one now"
 
 
 def test_a_stack_that_runs_or_was_skipped_is_told_by_its_size_where_its_settings_have_no_room(state) -> None:
@@ -186,6 +204,8 @@ def test_names_are_cut_in_their_middle() -> None:
     assert shortened("convolution_backward", 11) == "convo…kward"
     assert shortened("short", 11) == "short"
     assert shortened("anything", 0) == ""
+    told = "stack without autocast, not compiled"
+    assert trial_name(told, 20) == "stack without autoc…", "`stack with… compiled` says the opposite"
 
 
 def test_reasons_get_the_width_and_names_do_not() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
@@ -18,7 +19,9 @@ from advisor.figures.formatting import (
     format_outcome,
     format_ratio,
     format_seconds,
+    format_setting,
 )
+from advisor.recipe.settings import Settings
 from advisor.records import Comparison, NumericsResult, Outcome, TrialRecord, TrialResult, Verdict
 from advisor.report.figures import effect_words, own_figures, verdict_shown
 from advisor.report.several_gpus import against_one_gpu, row_of
@@ -50,7 +53,7 @@ SKIPPED_PREFIX = "skipped:"
 
 # The end of the name of a trial that repeats another.
 _AGAIN = ", again"
-_KEY = re.compile(r"([\w.]+): ")
+_SETTING = re.compile(r"[\w.]+: .*?(?=, [\w.]+: |$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,17 +115,21 @@ def _named(name: str, state: SessionState) -> str:
 
 def _name_and_part(name: str, state: SessionState) -> tuple[str, str]:
     """A trial's name in the cells of its column, and the part of it that has no room there."""
-    if state.candidate(name) is not None or len(name) <= NAME_WIDTH:
-        return trial_label(name, state, NAME_WIDTH, most=_WIDEST_NAME), ""
     subject, part = trial_parts(name)
+    if state.candidate(name) is not None or not part:
+        return trial_label(name, state, NAME_WIDTH, most=_WIDEST_NAME), ""
     return shortened(subject, NAME_WIDTH), _by_recipe(part, state)
 
 
 def _by_recipe(part: str, state: SessionState) -> str:
-    """Settings by the names of their recipes, as far as these are known: there is no room for keys and values."""
-    recipes = {candidate.key: candidate.recipe for candidate in state.candidates.values()}
-    keys: list[str] = _KEY.findall(part)
-    return ", ".join(recipes.get(key, key) for key in keys) if keys else part
+    """Settings by the names of their recipes, or of their candidates where these have several: keys take more room."""
+    candidates = state.candidates.values()
+    several = [recipe for recipe, count in Counter(each.recipe for each in candidates).items() if count > 1]
+    names = {each.key: each.recipe for each in candidates}
+    names |= {format_setting(each.key, each.value): each.name for each in candidates if each.recipe in several}
+    settings: list[str] = _SETTING.findall(part)
+    told = [names.get(setting) or names.get(key, key) for setting in settings for key in [setting.partition(":")[0]]]
+    return ", ".join(told) or part
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +161,7 @@ def build_rows(state: SessionState, waiting: Collection[str] = (), width: int = 
     candidates = {name: _candidate_row(name, state, look, waited_for=name in waiting) for name in state.candidates}
     ran = {name for name in candidates if state.running == name or state.has_run(name) or _is_judged_next(name, state)}
     # Trials of no candidate: stacks, parts of stacks, repeats of the baseline, instruments.
-    others = [name for name in state.logs if name != BASELINE and state.candidate(name) is None]
+    others = [name for name in state.logs if state.candidate(name) is None and not _has_pinned_row(name, state)]
     rows += [row for name, row in candidates.items() if name in ran]
     rows += [_other_row(name, state) for name in others]
     rows += [row for name, row in candidates.items() if name not in ran]
@@ -165,6 +172,15 @@ def running_row(state: SessionState) -> Row:
     """The row of the running trial, whatever it is of."""
     name = state.running
     return _row(name, _running_cells(name, state), state.logs.get(name, ""))
+
+
+def _has_pinned_row(name: str, state: SessionState) -> bool:
+    """Whether a trial is told by a row on top: it measured the baseline, or just the settings of the present stack."""
+    stack, ended = state.stack, state.ended.get(name)
+    if stack is None or stack.pending or state.running == name or not (ended and ended.outcome is Outcome.MEASURED):
+        return name == BASELINE
+    listed = Settings(stack.settings)
+    return name in (BASELINE, f"stack: {listed}", f"again: {listed}", "stack, confirmed" if stack.confirmed else "")
 
 
 def _baseline_row(state: SessionState) -> Row:

@@ -25,6 +25,8 @@ def read_tail(path: str) -> str:
         return "There is no log of its own."
     try:
         text = read_end(path, _TAIL_BYTES)
+    except FileNotFoundError:  # its process has not begun, or the session was measured elsewhere
+        return f"There is no log in {path}."
     except OSError as error:
         return f"The log cannot be read: {error.strerror or error}"
     return folded(clean(text)) or "The trial has written nothing."

@@ -25,6 +25,7 @@ from advisor.tui.widgets.changes import look_same
 
 _FOCUSED = "bold $block-cursor-foreground on $block-cursor-background"
 _BLURRED = "$block-cursor-blurred-foreground on $block-cursor-blurred-background"
+_LOW = 8  # rows, its headings among them
 _HEADINGS = -1  # their place among the rows
 
 
@@ -112,7 +113,11 @@ class RowTable(ScrollView, can_focus=True):
         self.post_message(self.Highlighted())
 
     def _show_cursor(self) -> None:
-        self.scroll_to_region(Region(0, self.cursor + 1, 1, 1), spacing=Spacing(1, 0, 0, 0), animate=False)
+        """Scroll to the cursor; a table that is not low shows two more rows on either side of it."""
+        around = 2 if self.size.height > _LOW else 0
+        self.scroll_to_region(
+            Region(0, self.cursor + 1, 1, 1), spacing=Spacing(1 + around, 0, around, 0), animate=False
+        )
 
     # --- keys and mouse --------------------------------------------------------------------------------------
 
