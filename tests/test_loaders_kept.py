@@ -368,6 +368,24 @@ def test_workers_end_with_the_epoch_where_the_dataset_has_to_hear_of_it(change, 
     assert (changed.num_workers, changed.persistent_workers) == (1, False)
 
 
+@both_ways
+@pytest.mark.parametrize("recipe_id", ["num_workers", "pin_memory"])
+def test_a_loader_with_an_iterator_of_its_own_shuffles_as_before(change, recipe_id):
+    def made():
+        torch.manual_seed(3)
+        return Endless(Numbers(), batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(1))
+
+    changed = change(recipe_id, values_of(recipe_id), made())
+    assert contents(changed) == contents(made())
+
+
+def test_an_order_that_workers_have_drawn_already_is_kept():
+    in_order, shuffled = (Endless(Numbers(), batch_size=4, shuffle=drawn, num_workers=1) for drawn in (False, True))
+    assert loader_with(in_order, num_workers=2).num_workers == 2
+    with pytest.raises(RefusedError, match="have drawn the order of samples already"):
+        loader_with(shuffled, num_workers=2)
+
+
 def test_a_loader_that_is_being_read_is_not_copied():
     loader = Endless(Numbers(), batch_size=4)
     next(iter(loader))

@@ -12,7 +12,8 @@ import warnings
 import torch
 
 from advisor.portable.forked import forks
-from advisor.portable.loader_epochs import READS_WITH, Epoch, IteratorsOf, give_options, samplers_of
+from advisor.portable.host_draws import AllHostDraws, draws_kept
+from advisor.portable.loader_epochs import READS_WITH, Epoch, IteratorsOf, give_options, samplers_of, state_kept
 from advisor.portable.reached import changed_in, divides_samples, seen_by_workers, watched_of
 from advisor.portable.worker_samples import (
     DRAWN_IN_WORKERS,
@@ -140,9 +141,29 @@ def copy_with(loader: typing.Any, **changes: typing.Any) -> typing.Any:
     if "dataset" in held:  # a loader that only wraps another one has no options of its own
         give_options(copied, settled(loader, changes))
         keep_draws(copied, loader, began=bool(changes.get("persistent_workers")) and not loader.persistent_workers)
-    for name in iterators:
-        vars(copied)[name] = None if name == "_iterator" else torch.utils.data.DataLoader.__iter__(copied)
+    for name, iterator in iterators.items():
+        vars(copied)[name] = None if name == "_iterator" else begun_anew(copied, iterator)
     return copied
+
+
+def begun_anew(copied: typing.Any, held: typing.Any) -> typing.Any:
+    """An iterator of a copied loader in the place of one that its owner holds, which drew what a new one would.
+
+    Raises ValueError where workers of the one that is held have drawn an order ahead.
+    """
+    with draws_kept(), state_kept(copied.generator):
+        before = draws_of(copied)
+        if getattr(held, "_send_idx", 0) and next(iter(copied._index_sampler)) and draws_of(copied) != before:
+            raise ValueError(
+                f"the workers of the loader ({type(copied).__name__}) have drawn the order of samples already, and a "
+                "copy would draw another"
+            )
+        return torch.utils.data.DataLoader.__iter__(copied)
+
+
+def draws_of(loader: typing.Any) -> tuple[typing.Any, ...]:
+    """The states of the generators that a loader's samplers may draw from."""
+    return AllHostDraws(), None if loader.generator is None else loader.generator.get_state().tolist()
 
 
 def keep_draws(copied: typing.Any, loader: typing.Any, began: bool) -> None:
