@@ -44,9 +44,12 @@ def single_blocks(rates):
     return [[rate] for rate in rates]
 
 
-@pytest.mark.parametrize(("degrees", "factor"), [(3, 3.182), (5, 2.571), (10, 2.228), (30, 2.042)])
-def test_students_factor(degrees, factor):
-    assert student_factor(degrees) == pytest.approx(factor, rel=0.002)
+@pytest.mark.parametrize(
+    ("degrees", "factor", "error"),
+    [(3, 3.182446, 2e-3), (5, 2.570582, 2e-4), (10, 2.228139, 1e-5), (30, 2.042272, 1e-6)],
+)
+def test_students_factor(degrees, factor, error):
+    assert student_factor(degrees) == pytest.approx(factor, rel=error)
 
 
 @pytest.mark.parametrize(("degrees", "factor"), [(3, 5.841), (5, 4.032), (10, 3.169), (30, 2.750)])
@@ -82,6 +85,12 @@ def test_runs_that_contradict_the_prior_are_believed():
     noisy_machine = process_spread([processes(random.Random(0), 0.2, 8)], prior=0.01)
     assert noisy_machine.sigma > 0.1
     assert noisy_machine.degrees == pytest.approx(6.0, abs=0.2)  # seven, less one for looking for a disturbed run
+
+
+def test_a_disturbed_run_is_left_out_and_costs_no_second_degree_of_freedom():
+    quiet = [100.0, 101.0, 99.0, 100.0]
+    found, without = (process_spread([runs], prior=0.01) for runs in ([*quiet, 100.0 / 8], quiet))
+    assert (found.sigma, found.degrees) == (without.sigma, without.degrees + 1)
 
 
 @quick

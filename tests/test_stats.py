@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 import random
-from statistics import median
+from statistics import median, pstdev
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -233,6 +233,7 @@ def test_a_resampled_median_has_the_distribution_of_the_median_of_a_resample(cou
     quick = [resampled_median(ordered, quickly) for _ in range(2000)]
     plain = [median(draw.choices(ordered, k=count)) for _ in range(2000)]
     assert set(quick) <= {(a + b) / 2 for a in ordered for b in ordered}
+    assert pstdev(quick) == pytest.approx(pstdev(plain), rel=0.1)
     for share in (0.05, 0.25, 0.5, 0.75, 0.95):
         near, expected = 0.02 * (ordered[-1] - ordered[0]) + 1e-9, percentile(plain, share)
         below = sum(value <= expected + near for value in quick) / len(quick)
@@ -263,6 +264,16 @@ def test_steps_of_two_kinds_are_told_apart():
 )
 def test_steps_of_one_kind_are_not_split(values):
     assert two_modes(values) is None
+
+
+@given(
+    st.lists(st.floats(1.0, 1.4), min_size=10, max_size=90),
+    st.lists(st.floats(3.0, 3.4), min_size=10, max_size=90),
+)
+def test_kinds_that_lie_apart_are_split_between_them(low, high):
+    modes = two_modes([*high, *low])
+    assert (modes.low, modes.high) == (median(low), median(high))
+    assert modes.high_share == len(high) / len(low + high)
 
 
 @given(st.lists(st.floats(0.01, 1e4), min_size=20, max_size=60))
