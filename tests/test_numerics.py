@@ -100,6 +100,8 @@ def test_another_order_of_summation_is_no_difference():
 def test_the_step_is_named_where_there_are_several():
     assert "at step 2, where rounding" in compared((2.3, 9.0), (2.3, 2.2)).text
     assert "at step" not in compared((9.0,), (2.2,)).text
+    # 16 round-offs are a fifth of the first loss, and twice as much of each further one: half of it with the third.
+    assert "the losses of the first 2 steps differ" in compared(off(LOSSES_5, 0.01), LOSSES_5, rounding=0.2 / 16).text
 
 
 def test_updates_are_called_skipped_only_where_there_was_one():
@@ -293,6 +295,11 @@ def test_what_is_allowed_grows_until_nothing_can_be_told(quantity, explained, ow
     assert tolerances(quantity, 0, explained, own) == ()
 
 
+def test_the_norm_after_one_update_is_enough_to_tell():
+    new, old = (result(LOSSES_5[:1], OUTPUTS_4, (100.0, after)) for after in (101.0, 100.1))
+    assert compare_numerics(new, old, Numerics.EXACT).measured is Numerics.CHANGED
+
+
 def test_norms_of_other_parameters_are_not_compared():
     merged = result(LOSSES_5, OUTPUTS_4, [norm / 2 for norm in WEIGHTS_6])
     assert compare_numerics(merged, TRAINED, Numerics.EXACT).measured is Numerics.EXACT
@@ -388,6 +395,7 @@ def test_a_baseline_that_is_not_finite_cannot_be_compared_with(declared):
     numerics = compared((2.3, 2.0), (2.3, math.nan), declared)
     assert (numerics.measured, numerics.difference) == (declared, None)
     assert "nothing to compare with" in numerics.text
+    assert not numerics.compared
 
 
 # --- the spread of the baseline's own runs --------------------------------------------------------------------
@@ -439,12 +447,14 @@ def test_batches_of_another_size_cannot_be_compared():
     numerics = compare_numerics(result((1.0,), batch_size=16), result((1.0,)), Numerics.CHANGED)
     assert (numerics.measured, numerics.difference) == (Numerics.CHANGED, None)
     assert "16 instead of 8" in numerics.text
+    assert not numerics.compared
 
 
 def test_nothing_to_compare():
     assert compared((), ()).difference is None
     for new, old in ((result((1.0,)), result(outputs=(1.0,))), (result(outputs=(1.0, 2.0)), result(outputs=(1.0,)))):
-        assert compare_numerics(new, old, Numerics.CLOSE).text == "nothing to compare"
+        numerics = compare_numerics(new, old, Numerics.CLOSE)
+        assert (numerics.text, numerics.compared) == ("nothing to compare", False)
 
 
 def test_outputs_are_compared_by_their_distance():
