@@ -26,10 +26,9 @@ PyTorch Performance Tuning Guide, Utilize Non-Uniform Memory Access (NUMA) Contr
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
-from advisor.recipe import CPU, Components, Recipe, Stage
+from advisor.recipe import CPU, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 
 
@@ -56,16 +55,6 @@ class Affinity(Recipe):
         if host.numa_nodes > 1:
             values.append("node")
         return values or Skip("one NUMA node with one hardware thread per usable core leaves nothing to choose")
-
-    def apply(self, workload: Components, value: Value) -> None:
-        import torch
-
-        from advisor.portable.cores import chosen_cores
-
-        if value != self.default:
-            cores = chosen_cores(str(value))
-            os.sched_setaffinity(0, cores)
-            torch.set_num_threads(len(cores))
 
     def code(self, value: Value) -> str:
         if value == self.default:

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from advisor.recipe import CPU, Components, Recipe, Stage
+from advisor.recipe import CPU, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 
 _SET = """\
@@ -40,10 +40,11 @@ if not torch.set_flush_denormal(True):
     raise RuntimeError("this CPU cannot flush denormal numbers (those with SSE3 and 64-bit ARM can)")
 """
 _UNSET = "torch.set_flush_denormal(False)\n"
+# A new thread inherits its floating-point control register (fenv(3)); 1 is `omp_pause_soft` of OpenMP 5.0.
 _END_THREADS = """\
-# Threads of OpenMP that run already keep their mode: they are ended, and new ones start with the one set here.
 import ctypes
 
+# Threads of OpenMP that run already keep their mode: they are ended, and new ones start with the one set here.
 end_threads = getattr(ctypes.CDLL(torch._C.__file__), "omp_pause_resource_all", None)
 if end_threads is not None:
     end_threads(1)
@@ -68,27 +69,5 @@ class FlushDenormal(Recipe):
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         return [True]
 
-    def apply(self, workload: Components, value: Value) -> None:
-        import torch
-
-        if not torch.set_flush_denormal(bool(value)) and value:
-            raise RuntimeError("this CPU cannot flush denormal numbers (those with SSE3 and 64-bit ARM can)")
-        _end_worker_threads()
-
     def code(self, value: Value) -> str:
         return (_SET if value else _UNSET) + _END_THREADS
-
-
-def _end_worker_threads() -> None:
-    """Have OpenMP end its worker threads, which keep the mode they started with; the next operation starts new ones.
-
-    Does nothing where the runtime is older than OpenMP 5.0 or there is none. Source of the method: a new thread
-    inherits its floating-point control register (fenv(3)); `omp_pause_soft` is 1.
-    """
-    import ctypes
-
-    import torch
-
-    end_threads = getattr(ctypes.CDLL(torch._C.__file__), "omp_pause_resource_all", None)
-    if end_threads is not None:
-        end_threads(1)

@@ -27,18 +27,15 @@ PyTorch Performance Tuning Guide, Switch memory allocator. jemalloc and gperftoo
 
 from __future__ import annotations
 
-import ctypes.util
 import os
-import sys
 from collections.abc import Mapping, Sequence
-from functools import cache
-from pathlib import Path
+from typing import ClassVar
 
+from advisor.machine.toolchain import shared_library
 from advisor.recipe import CPU, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 
 _LIBRARIES: dict[Value, tuple[str, ...]] = {"tcmalloc": ("tcmalloc", "tcmalloc_minimal"), "jemalloc": ("jemalloc",)}
-_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")
 # As the tuning guide sets it: pages are kept instead of given back, and a thread of its own tidies up.
 _JEMALLOC = "oversize_threshold:1,background_thread:true,metadata_thp:auto,dirty_decay_ms:-1,muzzy_decay_ms:-1"
 
@@ -58,9 +55,10 @@ class HostAllocator(Recipe):
     # Expected speed-up: 1.29x and 1.23x on a convolutional network, 1.06x and 1.02x on a decoder
     # (tests/gpu/RESULTS.md).
     gain = 1.1
+    codes: ClassVar[Mapping[Value, str]] = {"malloc": "# the C library's malloc\n"}
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
-        found = [value for value in _LIBRARIES if library(str(value))]
+        found = [value for value in _LIBRARIES if shared_library(*_LIBRARIES[value])]
         return found or Skip(
             "neither tcmalloc nor jemalloc is installed (on Debian and Ubuntu: libtcmalloc-minimal4 and libjemalloc2)"
         )
@@ -69,25 +67,5 @@ class HostAllocator(Recipe):
         if value == self.default:
             already_on = any(name in os.environ.get("LD_PRELOAD", "") for name in map(str, _LIBRARIES))
             return {"LD_PRELOAD": ""} if already_on else {}
-        preloaded = {"LD_PRELOAD": library(str(value)) or f"lib{value}.so"}
+        preloaded = {"LD_PRELOAD": shared_library(*_LIBRARIES[value]) or f"lib{value}.so"}
         return {**preloaded, "MALLOC_CONF": _JEMALLOC} if value == "jemalloc" else preloaded
-
-    def code(self, value: Value) -> str:
-        if value == self.default:
-            return "# the C library's malloc\n"
-        variables = " ".join(f"{name}={text}" for name, text in self.environment(value).items())
-        return f"# start the script with {variables}\n"
-
-
-@cache
-def library(name: str) -> str | None:
-    """The path of an installed allocator's shared library, or its file name where only the loader knows the folder."""
-    for stem in _LIBRARIES[name]:
-        for folder in (f"{sys.prefix}/lib", *_FOLDERS):
-            found = sorted(Path(folder).glob(f"lib{stem}.so*"))
-            if found:
-                return str(found[0])
-        known = ctypes.util.find_library(stem)
-        if known:
-            return known
-    return None

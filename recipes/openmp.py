@@ -29,17 +29,15 @@ specification, chapter 21.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
-from functools import cache
-from pathlib import Path
+from typing import ClassVar
 
+from advisor.machine.toolchain import shared_library
 from advisor.recipe import CPU, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 
-_ONE_API = "/opt/intel/oneapi/compiler/latest/lib"
-_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib", _ONE_API)
 _BIND = {"OMP_PROC_BIND": "close", "OMP_PLACES": "cores", "OMP_SCHEDULE": "static"}
+_INTELS = "iomp5"  # the library, as the package intel-openmp installs it, too
 _IOMP = {"KMP_AFFINITY": "granularity=fine,compact,1,0", "KMP_BLOCKTIME": "1"}
 
 
@@ -57,11 +55,12 @@ class OpenMp(Recipe):
     stage = Stage.ENVIRONMENT
     # Expected speed-up: 1.02x (tests/gpu/RESULTS.md).
     gain = 1.02
+    codes: ClassVar[Mapping[Value, str]] = {"default": "# OpenMP places its threads\n"}
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         if facts.workload.usable_cores == 1:
             return Skip("one core leaves nothing to place")
-        return ["bind", "iomp"] if intel_library() else ["bind"]
+        return ["bind", "iomp"] if shared_library(_INTELS) else ["bind"]
 
     def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
         if value == "bind" and settings.get("data.num_workers"):
@@ -72,21 +71,7 @@ class OpenMp(Recipe):
         if value == "bind":
             return _BIND
         if value == "iomp":
-            return {"LD_PRELOAD": intel_library() or "libiomp5.so", **_IOMP}
+            return {"LD_PRELOAD": shared_library(_INTELS) or "libiomp5.so", **_IOMP}
         # What the user has set is emptied to measure it off; otherwise there is nothing to change.
         on = "OMP_PROC_BIND" in os.environ or "libiomp5" in os.environ.get("LD_PRELOAD", "")
         return {name: "" for name in (*_BIND, *_IOMP, "LD_PRELOAD") if on and os.environ.get(name)}
-
-    def code(self, value: Value) -> str:
-        variables = " ".join(f"{name}={text}" for name, text in self.environment(value).items())
-        return f"# start the script with {variables}\n" if variables else "# OpenMP places its threads\n"
-
-
-@cache
-def intel_library() -> str | None:
-    """The path of Intel's OpenMP library, when it is installed (as the package intel-openmp installs it, too)."""
-    for folder in (f"{sys.prefix}/lib", *_FOLDERS):
-        path = Path(folder, "libiomp5.so")
-        if path.is_file():
-            return str(path)
-    return None

@@ -1,11 +1,25 @@
-"""The compilers that PyTorch's compiler calls: whether they are there. Nothing here imports torch."""
+"""Compilers that PyTorch's compiler calls, and shared libraries that can be preloaded. Nothing here imports torch."""
 
 from __future__ import annotations
 
+import ctypes.util
 import os
 import shutil
+import sys
+from functools import cache
+from pathlib import Path
 
 from advisor.records import Facts, Skip
+
+_FOLDERS = (
+    f"{sys.prefix}/lib",
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/local/lib",
+    "/opt/intel/oneapi/compiler/latest/lib",
+)
 
 
 def cannot_compile(facts: Facts) -> Skip | None:
@@ -51,3 +65,15 @@ def _no_cpp_compiler() -> Skip | None:
 
 def _first_found(*names: str) -> str | None:
     return next((name for name in names if shutil.which(name)), None)
+
+
+@cache
+def shared_library(*names: str) -> str | None:
+    """The path of the first of these libraries that is installed; its file name where only the loader finds it."""
+    for name in names:
+        for folder in _FOLDERS:
+            if found := sorted(Path(folder).glob(f"lib{name}.so*")):
+                return str(found[0])
+        if known := ctypes.util.find_library(name):
+            return known
+    return None

@@ -132,7 +132,7 @@ class Recipe(ABC):
     ``calls``: a call of a function of ``portable/`` that puts every other value into effect, such as
     ``padding.pad_outputs(model, value, optimizer)``. ``apply`` makes it unless the first argument is None, and ``code``
     shows it behind the module's text; both need not be written then. A recipe of the stage ``GLOBAL`` need not write
-    ``apply``: its code is run.
+    ``apply``: its code is run. One of the stage ``ENVIRONMENT`` need not write ``code`` if ``codes`` has its default.
     """
 
     id: ClassVar[str]
@@ -202,6 +202,9 @@ class Recipe(ABC):
         """Python that does the same, in terms of ``model``, ``optimizer``, ``loader``, ``loss_fn`` and ``device``."""
         if value in self.codes:
             return self.codes[value]
+        if self.stage is Stage.ENVIRONMENT:
+            variables = " ".join(f"{name}={text}" for name, text in self.environment(value).items())
+            return f"# start the script with {variables}\n"
         module, function, names = self._called
         arguments = (json.dumps(value) if name == "value" else name for name in names)
         return f"{portable.source(module)}\n\n{function}({', '.join(arguments)})\n"
