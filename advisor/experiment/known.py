@@ -179,8 +179,8 @@ class Known:
         return None
 
     def fails_with_others(self, candidate: Candidate) -> bool:
-        """Whether a combination with a candidate failed that runs without it: the candidate is to blame."""
-        holds = (s for s in self.judge.runs if s.get(candidate.key) == candidate.value and len(s) > 1)
+        """Whether settings with a candidate failed that run without it: the candidate is to blame."""
+        holds = (s for s in self.judge.runs if s.get(candidate.key) == candidate.value)
         return any(
             not self.judge.measured_runs(whole) and self.judge.measured_runs(whole.without(candidate.key))
             for whole in holds

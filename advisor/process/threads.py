@@ -6,7 +6,6 @@ that is at work may hold a lock that nobody releases any more.
 
 from __future__ import annotations
 
-import struct
 import sys
 import threading
 import time
@@ -19,10 +18,6 @@ _TASKS = Path("/proc/self/task")
 # Pools spin for a while after their last task, before they sleep. Seconds; OpenBLAS took 0.03 s on two cores.
 _SETTLES_WITHIN_S = 0.5
 _LOOK_EVERY_S = 0.02
-# The outermost frames are at the end of a thread's stack. Bytes; idle threads were seen to use 4 to 6 KiB.
-_MOST_STACK_BYTES = 64 * 1024
-# Libraries on every thread's stack: they say nothing about who started it.
-_COMMON = ("libc.", "libc-", "libstdc++", "libpthread", "ld-linux", "libpython", "python")
 # Functions of the standard library in which a thread waits for something to do: file, function.
 _WAITS = frozenset(
     {
@@ -32,30 +27,21 @@ _WAITS = frozenset(
         ("selectors.py", "select"),
     }
 )
-_PACKAGE_FOLDERS = frozenset({"site-packages", "dist-packages"})
 
 
 @dataclass(frozen=True, slots=True)
 class StartedThread:
     """A thread beside the main one.
 
-    ``origin`` is the module or the package that it runs, empty when unknown; ``library`` the file name of the shared
-    library, empty for Python's threads. ``idle``: it waits for something to do.
+    ``origin`` is the module that it runs, empty for one that is not Python's. ``idle``: it waits for something to do.
     """
 
     name: str
     origin: str
-    library: str
     idle: bool
 
-    @property
-    def of_openmp(self) -> bool:
-        """Whether it is a worker of GNU's OpenMP, whose next parallel region in a fork waits for it for ever."""
-        return self.library.startswith("libgomp")
-
     def __str__(self) -> str:
-        known = ", ".join(part for part in (self.origin, self.library) if part)
-        return f"{self.name} of {known}" if known else self.name
+        return f"{self.name} of {self.origin}" if self.origin else self.name
 
 
 def sees_all_threads() -> bool:
@@ -91,7 +77,8 @@ def _look_at(ids: frozenset[int]) -> tuple[StartedThread, ...]:
         if own is not None:
             found.append(_python_thread(own, frames))
         elif (now := _cpu_ticks(number)) is not None:  # one that has ended meanwhile is gone
-            found.append(_native_thread(number, idle=now == ticks and _fields(number)[:1] == ["S"]))
+            idle = now == ticks and _fields(number)[:1] == ["S"]
+            found.append(StartedThread(_read(number, "comm").strip(), "", idle))
     return tuple(found)
 
 
@@ -100,7 +87,7 @@ def _look_at(ids: frozenset[int]) -> tuple[StartedThread, ...]:
 
 def _python_thread(thread: threading.Thread, frames: Mapping[int, FrameType]) -> StartedThread:
     stack = list(_outwards(frames.get(thread.ident or 0)))
-    return StartedThread(thread.name, _module_of(thread, stack), "", _waits(stack))
+    return StartedThread(thread.name, _module_of(thread, stack), _waits(stack))
 
 
 def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
@@ -125,15 +112,6 @@ def _module_of(thread: threading.Thread, stack: list[FrameType]) -> str:
 # --- others ---------------------------------------------------------------------------------------------------
 
 
-def _native_thread(number: int, *, idle: bool) -> StartedThread:
-    try:
-        path = _library_of(number)
-    except (OSError, ValueError, struct.error):  # systems that do not tell
-        path = None
-    name = _read(number, "comm").strip()
-    return StartedThread(name, _package_of(path) if path else "", path.name if path else "", idle)
-
-
 def _read(number: int, file: str) -> str:
     try:
         return (_TASKS / str(number) / file).read_text()
@@ -150,47 +128,3 @@ def _cpu_ticks(number: int) -> tuple[str, str] | None:
 def _fields(number: int) -> list[str]:
     """The fields of the thread's ``stat``, from its state on: its name, which comes before, may hold anything."""
     return _read(number, "stat").rpartition(")")[2].split()
-
-
-def _library_of(number: int) -> Path | None:
-    """The shared library whose function a sleeping thread runs: the outermost one that its stack returns to.
-
-    ``syscall`` ends with the stack pointer and the program counter of a thread that sleeps in the kernel.
-    """
-    fields = _read(number, "syscall").split()
-    if len(fields) < 3:  # it runs
-        return None
-    stack_pointer = int(fields[-2], 16)
-    ranges = list(_memory_ranges())
-    end = next((last for first, last, _, _ in ranges if first <= stack_pointer < last), stack_pointer)
-    with Path("/proc/self/mem").open("rb", buffering=0) as memory:
-        memory.seek(stack_pointer)
-        stack = memory.read(min(end - stack_pointer, _MOST_STACK_BYTES))
-    code = [(first, last, path) for first, last, rights, path in ranges if "x" in rights and _says_something(path)]
-    words = [word for (word,) in struct.iter_unpack("=Q", stack[: len(stack) // 8 * 8])]
-    for word in reversed(words):
-        for first, last, path in code:
-            if first <= word < last:
-                return Path(path)
-    return None
-
-
-def _says_something(path: str) -> bool:
-    return path.startswith("/") and not Path(path).name.startswith(_COMMON)
-
-
-def _memory_ranges() -> Iterator[tuple[int, int, str, str]]:
-    """First address, end, rights and file of each range of this process's memory."""
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        addresses, rights, *rest = line.split(maxsplit=5)
-        first, _, last = addresses.partition("-")
-        yield int(first, 16), int(last, 16), rights, rest[3] if len(rest) > 3 else ""
-
-
-def _package_of(path: Path) -> str:
-    """The installed package that a library belongs to; empty for one of the system."""
-    parents = [parent.name for parent in path.parents]
-    for folder, inside in zip(parents[1:], parents, strict=False):
-        if folder in _PACKAGE_FOLDERS:
-            return inside.removesuffix(".libs")
-    return ""

@@ -157,16 +157,9 @@ def _problem_of_forks(loop: Loop, threads: _Threads) -> str:
     started = started_since(threads.before)
     if not started and sees_all_threads():
         return ""
-    return _problem_of_threads(started) or _problem_beside(started, loop, threads.wanted)
-
-
-def _problem_of_threads(started: tuple[StartedThread, ...]) -> str:
-    """The reason not to try a fork beside these threads; empty when one may be tried."""
-    if openmp := [thread for thread in started if thread.of_openmp]:
-        return f"building the model starts threads of OpenMP ({_listed(openmp)}), without which forks hang: {_HINT}"
     if busy := [thread for thread in started if not thread.idle]:
         return f"building the model starts threads that are at work ({_listed(busy)}): {_HINT}"
-    return ""
+    return _problem_beside(started, loop, threads.wanted)
 
 
 def _problem_beside(started: tuple[StartedThread, ...], loop: Loop, threads: int) -> str:

@@ -262,7 +262,7 @@ REFUSED = {
     "at work": (COUNTS, "at work (counter of target)"),
     "at work, not Python's": (COUNTS_UNKNOWN_TO_PYTHON, "at work ("),
     "hands over": (HANDS_OVER, "at work (reader of target)"),
-    "OpenMP": (OPENMP, "threads of OpenMP ("),
+    "OpenMP": (OPENMP, "a fork hangs in a product on several threads"),
 }
 
 
