@@ -18,13 +18,12 @@ from advisor.trial.measurement.draws import (
     check_batches,
     count_problem,
     first_batches,
-    form_notes,
     print_of_data,
     side_effects_undone,
     state_problem,
 )
 from advisor.trial.measurement.epochs import check_epochs
-from advisor.trial.measurement.feed import Feed
+from advisor.trial.measurement.feed import Feed, form_notes
 
 
 class Stateful(Sampler):
@@ -153,8 +152,7 @@ def test_batches_that_change_their_form_are_told():
     pair, named = (torch.ones(2, 3), torch.ones(2)), {"x": torch.ones(2, 3)}
     boxes = [{"boxes": torch.ones(1, 4)}] * 2
     (note,) = form_notes([pair, pair, named])
-    assert "the first is a tuple (" in note
-    assert "batch 3 is a dict with the keys x (" in note
+    assert "the first is (float32[2, 3], float32[2]), and batch 3 is {x: float32[2, 3]};" in note
     assert form_notes([named, {"y": torch.ones(2, 3)}])
     for alike in ([], [pair, (torch.ones(1, 3), torch.ones(1))], [boxes, boxes[:1]], [named, named]):
         assert not form_notes(alike)

@@ -62,14 +62,13 @@ from advisor.trial.measurement.clock import (
 from advisor.trial.measurement.draws import (
     check_batch_size,
     check_batches,
-    form_notes,
     notes_on_data,
     print_of_data,
     seed_all,
     side_effects_undone,
 )
 from advisor.trial.measurement.epochs import check_epochs
-from advisor.trial.measurement.feed import Feed
+from advisor.trial.measurement.feed import Feed, form_notes
 from advisor.trial.measurement.guards import Guards
 from advisor.trial.measurement.probe import (
     Probe,
@@ -279,21 +278,7 @@ class Trial:
         refuse_if_never_captured(step)
         memory = backend_of(parts.device).memory()
         diverged = divergence_notes(probe, step, feed.next()) if probe.losses else ()
-        result = replace(
-            _result_of(probe),
-            batch_size=parts.components.batch_size,
-            blocks=tuple(blocks),
-            event_step_ms=clock.percentiles(),
-            latency=self._latency(clock, warm, parts.loop.mode),
-            peak_allocated_bytes=memory.peak_allocated_bytes,
-            peak_reserved_bytes=memory.peak_reserved_bytes,
-            device_used_bytes=memory.device_used_bytes,
-            prepare_s=parts.prepare_s,
-            warmup_s=probe.seconds + warm.seconds,
-            warmup_steps=probe.steps + warm.steps,
-            parameters=sum(parameter.numel() for parameter in parts.components.model.parameters()),
-            data=replace(first.data, fed=feed.prints) if first.data is not None else None,
-        )
+        latency = self._latency(clock, warm, parts.loop.mode)
         notes = (
             *_notes(warm, parts.loop, clock),
             *notes_on_data(first.data),
@@ -301,9 +286,34 @@ class Trial:
             *probe.scaler_notes(scale_of(step)),
             *compilation_notes(warm_mark),
         )
-        result = self._with_guards(replace(result, notes=notes), blocks)
         phases = self._after_the_blocks(parts, feed, clock, blocks)
-        return replace(result, phases=phases, measuring_s=first.comparing_s + time.perf_counter() - started)
+        return TrialResult(
+            Outcome.MEASURED,
+            losses=probe.losses,
+            outputs=probe.outputs,
+            weights=probe.weights,
+            skipped_steps=probe.skipped_steps,
+            gradients_at_times=probe.gradients_at_times,
+            operations=probe.operations,
+            batch_size=parts.components.batch_size,
+            blocks=tuple(blocks),
+            event_step_ms=clock.percentiles(),
+            latency=latency,
+            peak_allocated_bytes=memory.peak_allocated_bytes,
+            peak_reserved_bytes=memory.peak_reserved_bytes,
+            device_used_bytes=memory.device_used_bytes,
+            prepare_s=parts.prepare_s,
+            warmup_s=probe.seconds + warm.seconds,
+            warmup_steps=probe.steps + warm.steps,
+            measuring_s=first.comparing_s + time.perf_counter() - started,
+            parameters=sum(parameter.numel() for parameter in parts.components.model.parameters()),
+            data=replace(first.data, fed=feed.prints) if first.data is not None else None,
+            notes=notes,
+            phases=phases,
+            disturbed=self.guards.disturbed,
+            energy_j_per_sample=self.guards.energy_j_per_sample(blocks),
+            gpu=self.guards.gpu,
+        )
 
     def _refuse_hopeless(self, loop: Loop, spent_s: float, step_s: float) -> None:
         """Say at once, not at the time-out, that steps are too long for the budget."""
@@ -358,15 +368,6 @@ class Trial:
             return None
         return latency_of_calls(clock, warm.step_s, self.spec.measure_s)
 
-    def _with_guards(self, result: TrialResult, blocks: list[Block]) -> TrialResult:
-        """The result with the guards' readings: disturbances, energy, clocks."""
-        return replace(
-            result,
-            disturbed=self.guards.disturbed,
-            energy_j_per_sample=self.guards.energy_j_per_sample(blocks),
-            gpu=self.guards.gpu,
-        )
-
     def _after_the_blocks(self, parts: _Parts, feed: Feed, clock: StepClock, blocks: list[Block]) -> dict[str, float]:
         """Run the instrumented pass of this kind of trial; the phases that belong to its result, in ms."""
         if self.spec.kind is TrialKind.PROFILE:
@@ -407,19 +408,6 @@ def _smaller(loop: Loop) -> str:
     if has_option and loop.batch_size is not None and loop.batch_size > 1:
         return f"--batch-size {loop.batch_size // 2}"
     return "smaller samples, by --input SHAPE" if loop.hint and loop.step is None else "less work in it"
-
-
-def _result_of(probe: Probe) -> TrialResult:
-    """A measured result that has the probe's part only."""
-    return TrialResult(
-        Outcome.MEASURED,
-        losses=probe.losses,
-        outputs=probe.outputs,
-        weights=probe.weights,
-        skipped_steps=probe.skipped_steps,
-        gradients_at_times=probe.gradients_at_times,
-        operations=probe.operations,
-    )
 
 
 def _eager(step: TrainStep | InferStep | GraphedStep) -> TrainStep | InferStep:

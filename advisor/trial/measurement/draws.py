@@ -81,36 +81,6 @@ def check_batches(batches: list[Any], *, of_loader: bool) -> None:
             )
 
 
-def form_notes(batches: list[Any]) -> list[str]:
-    """A sentence where a later batch has another form than the first, other keys for example; none where all agree."""
-    forms = [_form(batch) for batch in batches]
-    other = next((turn for turn, form in enumerate(forms) if form != forms[0]), None)
-    if other is None:
-        return []
-    first, later = _form_text(batches[0]), _form_text(batches[other])
-    return [
-        f"the batches change their form: the first is a {first}, and batch {other + 1} is a {later}; "
-        "each is given to the step as it comes"
-    ]
-
-
-def _form_text(batch: Any) -> str:
-    keys = f" with the keys {', '.join(map(str, batch))}" if isinstance(batch, Mapping) else ""
-    return f"{type(batch).__name__}{keys} ({describe(batch)})"
-
-
-def _form(batch: Any) -> tuple[Any, ...]:
-    """Return a batch's types and keys, without its shapes and without the length of its lists."""
-    name = type(batch).__name__
-    if isinstance(batch, Mapping):
-        return name, frozenset((str(key), _form(value)) for key, value in batch.items())
-    if isinstance(batch, tuple):
-        return name, tuple(map(_form, batch))
-    if isinstance(batch, list):
-        return name, frozenset(map(_form, batch))
-    return (name,)
-
-
 def print_of_data(data: Any, batches: list[Any], seed: int, plan: StepPlan, *, twice: bool) -> DataPrint | None:
     """The prints of a loader's first batches; None for other data.
 

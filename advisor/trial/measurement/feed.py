@@ -45,6 +45,18 @@ def form_of(batch: Any) -> Form:
     return Form(parts, text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 3]}...")
 
 
+def form_notes(batches: list[Any]) -> list[str]:
+    """A sentence where a later batch has another form than the first, other keys for example; none where all agree."""
+    forms = [form_of(batch) for batch in batches]
+    other = next((turn for turn, form in enumerate(forms) if form.parts != forms[0].parts), None)
+    if other is None:
+        return []
+    return [
+        f"the batches change their form: the first is {forms[0].text}, and batch {other + 1} is {forms[other].text}; "
+        "each is given to the step as it comes"
+    ]
+
+
 @contextlib.contextmanager
 def compared_with(first: Form, batch: Any, turn: int) -> Iterator[None]:
     """Raise, in place of what a step raises, the TargetError for a batch of another form than the first."""
