@@ -44,15 +44,8 @@ class StartedThread:
         return f"{self.name} of {self.origin}" if self.origin else self.name
 
 
-def sees_all_threads() -> bool:
-    """Whether the system lists a process's threads; else only Python's own are known."""
-    return _TASKS.is_dir()
-
-
 def thread_ids() -> frozenset[int]:
     """The system's numbers of this process's threads."""
-    if not sees_all_threads():
-        return frozenset(thread.native_id for thread in threading.enumerate() if thread.native_id is not None)
     return frozenset(int(task.name) for task in _TASKS.iterdir())
 
 

@@ -140,9 +140,7 @@ class Builder:
 
     def serves(self, spec: TrialSpec) -> bool:
         """Whether this trial can be forked: it runs the same target and needs nothing from before it was built."""
-        # Where handles are acknowledged, on macOS, nothing else may be under way on the connection.
-        overlaps = self._trial is not None and self._trial.reported and not getattr(reduction, "ACKNOWLEDGE", False)
-        idle = self._trial is None or overlaps or not self._trial.is_alive()
+        idle = self._trial is None or self._trial.reported or not self._trial.is_alive()
         same = spec.target == self.target and spec.seed == self.seed
         # An export is verified as in a program of its own.
         by_itself = spec.kind in (TrialKind.TURNS, TrialKind.VERIFY, TrialKind.PACKAGE) or spec.world is not None

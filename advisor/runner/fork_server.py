@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from multiprocessing import forkserver, process, resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -21,6 +21,7 @@ import psutil
 
 from advisor.files.scratch import SCRATCH
 from advisor.process import household
+from advisor.process.meanwhile import environment
 from advisor.runner.process_stack import stands_still
 
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -64,7 +65,7 @@ def prepare() -> None:
     if _is_running() and not _lost_its_folder(folder):
         return
     if _pid() is None:
-        with _environment({_WARNINGS: _with_ignored("resource_tracker")}), _quiet():
+        with environment({_WARNINGS: _with_ignored("resource_tracker")}), _quiet():
             resource_tracker.ensure_running()
     else:
         _kill()
@@ -73,7 +74,7 @@ def prepare() -> None:
     ours = {household.SCRATCH: folder}
     if not (_runs_from_here() or household.SAFE_PATH in os.environ):
         ours[household.SAFE_PATH] = household.OURS  # a torch.py in the working directory is not PyTorch
-    with _environment(ours), _interruptions_blocked():
+    with environment(ours), _interruptions_blocked():
         forkserver.ensure_running()
 
 
@@ -123,29 +124,13 @@ def end_strays(known: set[int]) -> None:
 def children() -> set[int]:
     """The ids of the fork server's children that have not ended."""
     pid = _pid()
-    if pid is None:
-        return set()
-    return {child for child in _listed_children(pid) if not _has_ended(child)}
+    return set() if pid is None else {child for child in descendants(pid, recursive=False) if not _has_ended(child)}
 
 
-def descendants(pid: int) -> set[int]:
-    """The ids of a process's children, of theirs, and so on."""
-    found: set[int] = set()
-    waiting = _listed_children(pid)
-    while waiting:
-        one = waiting.pop()
-        found.add(one)
-        waiting |= _listed_children(one) - found
-    return found
-
-
-def _listed_children(pid: int) -> set[int]:
-    try:  # a file that the kernel keeps: no look at every process of the machine
-        tasks = list(Path(f"/proc/{pid}/task").iterdir())
-        return {int(child) for task in tasks for child in (task / "children").read_text(encoding="ascii").split()}
-    except OSError:
-        with contextlib.suppress(psutil.Error):
-            return {child.pid for child in psutil.Process(pid).children()}
+def descendants(pid: int, *, recursive: bool = True) -> set[int]:
+    """The ids of a process's children, and of theirs and so on unless ``recursive`` is false."""
+    with contextlib.suppress(psutil.Error):
+        return {child.pid for child in psutil.Process(pid).children(recursive=recursive)}
     return set()
 
 
@@ -241,21 +226,6 @@ def _with_ignored(beginning: str) -> str:
     leaks on the user's terminal, as it need not.
     """
     return ",".join(filter(None, (os.environ.get(_WARNINGS), f"ignore:{beginning}")))
-
-
-@contextlib.contextmanager
-def _environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """Let a process that is started meanwhile have these variables."""
-    before = {name: os.environ.get(name) for name in changes}
-    os.environ.update(changes)
-    try:
-        yield
-    finally:
-        for name, text in before.items():
-            if text is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = text
 
 
 @contextlib.contextmanager

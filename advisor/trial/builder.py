@@ -34,9 +34,9 @@ from advisor.portable.forked import read_independently
 from advisor.portable.owners import is_of_package
 from advisor.process.channel import send_message
 from advisor.process.household import lead_own_group
-from advisor.process.meanwhile import replaced
+from advisor.process.meanwhile import environment, replaced
 from advisor.process.streams import redirect_output
-from advisor.process.threads import StartedThread, sees_all_threads, started_since, thread_ids
+from advisor.process.threads import StartedThread, started_since, thread_ids
 from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec, TrialSpec
 from advisor.runtime.loop import Loop
 from advisor.target.entrypoint import load_target, one_line
@@ -139,7 +139,7 @@ def import_libraries(names: Sequence[str], threads: int) -> str:
                     importlib.import_module(name)
     if _forks_cannot_use_cuda():
         return "importing these libraries uses CUDA"
-    return "" if not started_since(before) and sees_all_threads() else "importing these libraries starts threads"
+    return "importing these libraries starts threads" if started_since(before) else ""
 
 
 def _installed(names: Iterable[str]) -> tuple[str, ...]:
@@ -155,7 +155,7 @@ def _problem_of_forks(loop: Loop, threads: _Threads) -> str:
     if processes := multiprocessing.active_children():
         return f"building the model starts processes ({processes[0].name}): {_HINT}"
     started = started_since(threads.before)
-    if not started and sees_all_threads():
+    if not started:
         return ""
     if busy := [thread for thread in started if not thread.idle]:
         return f"building the model starts threads that are at work ({_listed(busy)}): {_HINT}"
@@ -177,18 +177,9 @@ def _listed(threads: Sequence[StartedThread]) -> str:
     return ", ".join(shown) + (" and others" if len(counts) > _THREADS_SHOWN else "")
 
 
-@contextlib.contextmanager
-def _asking_nvml() -> Iterator[None]:
+def _asking_nvml() -> contextlib.AbstractContextManager[None]:
     """Have PyTorch ask NVML, instead of CUDA, for the GPUs meanwhile."""
-    asked = os.environ.get(_ASK_NVML)
-    os.environ[_ASK_NVML] = "1"
-    try:
-        yield
-    finally:
-        if asked is None:
-            del os.environ[_ASK_NVML]
-        else:
-            os.environ[_ASK_NVML] = asked
+    return environment({_ASK_NVML: "1"})
 
 
 @contextlib.contextmanager
@@ -332,19 +323,6 @@ def _wait_for_any(trial: BaseProcess, *connections: Connection, timeout: float |
 
     Not by the process's sentinel, which DataLoader workers that outlive it hold open.
     """
-    assert trial.pid is not None
-    try:
-        ended = os.pidfd_open(trial.pid)
-    except (AttributeError, OSError):  # another system, or one that does not allow it
-        return _look_now_and_then(trial, connections, timeout)
-    try:
-        ready = wait([*connections, ended], timeout)
-    finally:
-        os.close(ended)
-    return any(connection in ready for connection in connections)
-
-
-def _look_now_and_then(trial: BaseProcess, connections: tuple[Connection, ...], timeout: float | None) -> bool:
     until = math.inf if timeout is None else time.monotonic() + timeout
     while trial.is_alive() and time.monotonic() < until:
         if connections and wait(connections, _LOOK_EVERY_S):
