@@ -290,6 +290,23 @@ def test_a_map_to_a_value_that_cannot_say_the_setting_is_refused(text, key, valu
         ("micro_batch_size: 4\n", {"data.batch_size": 8}, "micro_batch_size: 8\n"),
         ("max_data_loader_n_workers: 0\n", {"data.num_workers": 2}, "max_data_loader_n_workers: 2\n"),
         ("useBf16: false\n", {"precision.autocast": "bfloat16"}, "useBf16: true\n"),
+        # Coqui's, DINOv2's and AllenNLP's names, and a pipeline's stages
+        (
+            "num_loader_workers: 4\nnum_eval_loader_workers: 4\n",
+            {"data.num_workers": 2},
+            "num_loader_workers: 2\nnum_eval_loader_workers: 4\n",
+        ),
+        ("train: {batch_size_per_gpu: 4}\n", {"data.batch_size": 8}, "train: {batch_size_per_gpu: 8}\n"),
+        (
+            "trainer: {num_gradient_accumulation_steps: 1}\n",
+            {"step.accumulate": 2},
+            "trainer: {num_gradient_accumulation_steps: 2}\n",
+        ),
+        (
+            "train: {batch_size: 4}\nevaluate: {batch_size: 8}\n",
+            {"data.batch_size": 16},
+            "train: {batch_size: 16}\nevaluate: {batch_size: 8}\n",
+        ),
         (
             "precision: 32-true  # litgpt\ndevices: 1\nnum_nodes: 1\nmetrics: {precision: 0.5}\n",
             {"precision.autocast": "bfloat16"},
@@ -311,6 +328,7 @@ def test_names_that_mean_one_thing_in_a_plain_config(text, settings, expected):
         ("compile: true\n", {"compile.mode": "max-autotune"}),
         ("mixed_precision: fp16\n", {"precision.autocast": "bfloat16"}),
         ("run: {mode: none}\n", {"compile.mode": "default"}),
+        ("zero: {offload_optimizer: {device: cpu, pin_memory: false}}\n", {"data.pin_memory": True}),
         ("num_workers: ${workers}\n", {"data.num_workers": 4}),
         ("num_workers: !env WORKERS\n", {"data.num_workers": 4}),
         ("model: {micro_batch_size: 4, global_batch_size: 8}\n", {"data.batch_size": 64}),
@@ -328,6 +346,26 @@ def test_names_that_may_mean_something_else_stay(text, settings):
     patch = patched(text, Wanted(settings, current))
     assert patch.text.startswith(text)
     assert {**patch.added, **patch.rest} == settings
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "batch_size: 32\nlr: 0.1\n",
+        "per_device_train_batch_size: 8\nlr: 0.1\n",
+        "loader: {_target_: torch.utils.data.DataLoader, batch_size: 4}\n",
+        "trainer: {max_epochs: 3, precision: 16-mixed}\ndata: {class_path: a.B, init_args: {batch_size: 32}}\n",
+    ],
+)
+def test_a_size_of_batches_of_several_gpus_is_not_written_as_that_of_one(text):
+    patch = patched(text, Wanted({"data.batch_size": 256}, gpus=4))
+    assert patch.text.startswith(text)
+    assert {**patch.added, **patch.rest} == {"data.batch_size": 256}
+
+
+def test_composer_s_precision_stays_in_its_words():
+    wanted = Wanted({"precision.autocast": "bfloat16"}, {"precision.autocast": "float16"})
+    assert patched("precision: amp_fp16\n", wanted).text == "precision: amp_bf16\n"
 
 
 @pytest.mark.parametrize(
@@ -355,6 +393,8 @@ def test_names_that_may_mean_something_else_stay(text, settings):
         "train_batch_size: 4\nnum_train_epochs: 9\ndataloader_num_workers: 0\nmixed_precision: fp16\nhub_model_id: a\n",
         "per_device_train_batch_size: 8\nnum_train_epochs: 3\nlr_scheduler_type: linear\nnum_warmup_steps: 0\n",
         "trainer: {max_epochs: 3, accumulate_grad_batches: 2, amp: true, device: cuda}\n",
+        # RT-DETR
+        "use_amp: no\ntrain_dataloader: {total_batch_size: 16, num_workers: 4}\nval_dataloader: {num_workers: 4}\n",
     ],
 )
 def test_names_that_many_programs_share_make_no_kind(text):

@@ -118,7 +118,12 @@ def _write_by_name(writer: _Writer, wanted: Wanted) -> None:
     The settings go first: what they bring with them depends on whether they were written.
     """
     for key, value in {**wanted.settings, **wanted.brought}.items():
-        if writer.is_open(key) and _is_alone(key, wanted.settings) and _goes_with_workers(writer, wanted, key):
+        of_one_process = (
+            key == "data.batch_size" and wanted.gpus > 1
+        )  # a plain name does not say whose samples it counts
+        if of_one_process or not writer.is_open(key) or not _is_alone(key, wanted.settings):
+            continue
+        if _goes_with_workers(writer, wanted, key):
             entries = entries_for(key, value, writer.document.tree, wanted.current, wanted.mode)
             if entries:
                 writer.say(Phrase((key,), entries))

@@ -10,7 +10,9 @@ from advisor.records import Value
 
 Path = tuple[str, ...]
 Scalar = Value | None
-_EVALUATION = frozenset({"val", "valid", "validation", "validate", "eval", "evaluation", "test", "inference"})
+_EVALUATION = frozenset(
+    ["val", "valid", "validation", "validate", "eval", "evaluation", "evaluate", "dev", "test", "inference", "predict"]
+)
 
 
 class Document(Protocol):

@@ -49,9 +49,9 @@ _CLUES: Mapping[ConfigKind, tuple[str, str]] = {
         "task mode patience rect amp batch workers epochs optimizer cls pose kobj lr0 plots freeze deterministic",
     ),
     ConfigKind.MMENGINE: (
-        """optim_wrapper train_dataloader val_dataloader train_cfg val_cfg default_hooks env_cfg param_scheduler
+        """optim_wrapper train_cfg val_cfg default_hooks env_cfg param_scheduler
         val_evaluator default_scope visualizer randomness custom_hooks""",
-        "_base_ work_dir load_from resume launcher log_level",
+        "_base_ work_dir load_from resume launcher log_level train_dataloader val_dataloader",
     ),
     ConfigKind.DEEPSPEED: (
         """zero_optimization train_micro_batch_size_per_gpu gradient_clipping wall_clock_breakdown steps_per_print

@@ -18,15 +18,16 @@ from advisor.records import Mode, Value
 _WITHIN_A_NAME = re.compile(r"-|(?<=[a-z0-9])(?=[A-Z])")
 # Names of a setting that mean nothing else, beside the last part of its key; letters' case and dashes do not count.
 _NAMES: Mapping[str, str] = {
-    "data.batch_size": "train_micro_batch_size_per_gpu per_device_train_batch_size micro_batch_size",
+    "data.batch_size": """train_micro_batch_size_per_gpu per_device_train_batch_size micro_batch_size batch_size_per_gpu
+        samples_per_gpu""",
     "data.num_workers": """workers n_workers num_worker worker_num dataloader_num_workers dataloader_workers
-        num_data_workers max_data_loader_n_workers""",
+        num_data_workers max_data_loader_n_workers num_loader_workers workers_per_gpu""",
     "data.pin_memory": "pin_mem dataloader_pin_memory",
     "data.persistent_workers": "dataloader_persistent_workers persistent_data_loader_workers",
     "data.prefetch_factor": "dataloader_prefetch_factor",
     "step.accumulate": """gradient_accumulation_steps accumulate_grad_batches grad_accum_steps accumulation_steps
         gradient_accumulation accum_steps grad_accumulation_steps grad_accum accum_grad accum_iter accum_freq
-        gradient_accumulation_iters accumulation_iters""",
+        gradient_accumulation_iters accumulation_iters num_gradient_accumulation_steps grad_accumulation_factor""",
     "backends.deterministic": "deterministic",
 }
 # Settings whose product is a total of samples to an update, and names of that total.
@@ -71,7 +72,10 @@ _FAMILIES: tuple[Mapping[str, Scalar], ...] = (
     {"none": "torch.float32", "float16": "torch.float16", "bfloat16": "torch.bfloat16"},
     {"none": "float", "float16": "half", "bfloat16": "bfloat16"},
     {"none": "none", "float16": "float16", "bfloat16": "bfloat16"},
+    {"none": "fp32", "float16": "amp_fp16", "bfloat16": "amp_bf16"},
 )
+# Values of `precision` that are no metric: Lightning's and Composer's.
+_PRECISIONS = frozenset({*_FAMILIES[0].values(), "amp_fp16", "amp_bf16"})
 _OF_LIGHTNING = {"32": "none", "16": "float16"}
 _DTYPES = ("precision.autocast", "precision.weights")
 
@@ -125,8 +129,10 @@ def _of_mode(mode: Mode, found: list[Path]) -> list[Path]:
 
 
 def _may_say(path: Path, node: object) -> bool:
-    """Whether a value of a name may be a setting: ``precision`` is one in Lightning's words only, else a metric."""
-    return not isinstance(node, dict | list) and (_name(path) != "precision" or node in _FAMILIES[0].values())
+    """Whether a value of a name may be a setting: ``precision`` may be a metric, and what is offloaded is no batch."""
+    if "offload" in " ".join(path).lower():
+        return False
+    return not isinstance(node, dict | list) and (_name(path) != "precision" or node in _PRECISIONS)
 
 
 def in_the_words_of(present: object, key: str, value: Value) -> Scalar:
