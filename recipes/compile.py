@@ -36,7 +36,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from advisor.recipe import NOT_COMPILED, Recipe, Stage, is_host_bound
+from advisor.recipe import MODES_WITH_GRAPHS, NOT_COMPILED, Recipe, Stage, is_host_bound
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 
 _CPU_MODES = ("default", "max-autotune-no-cudagraphs")
@@ -61,7 +61,7 @@ class Compile(Recipe):
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         modes: tuple[str, ...] = _CUDA_MODES if facts.on_cuda else _CPU_MODES
         if facts.workload.own_step:  # nothing tells their graphs where a step of the user's own begins
-            modes = tuple(mode for mode in modes if mode not in ("reduce-overhead", "max-autotune"))
+            modes = tuple(mode for mode in modes if mode not in MODES_WITH_GRAPHS)
         scope = facts.current("compile.scope", "model")
         # What is compiled with any other scope is compiled in the mode `default` unless another is set.
         return [mode for mode in modes if scope == "model" or mode != "default"]
@@ -69,7 +69,7 @@ class Compile(Recipe):
     def gain_for(self, facts: Facts, value: Value) -> float:
         # Modes with graphs of their own gain from them where the host is the limit and the step is not captured.
         autotuned = 1.05 if str(value).startswith("max-autotune") and facts.on_cuda else 1.0
-        replayed = 1.3 if value in ("reduce-overhead", "max-autotune") and is_host_bound(facts) else 1.0
+        replayed = 1.3 if value in MODES_WITH_GRAPHS and is_host_bound(facts) else 1.0
         return autotuned * replayed
 
     def code(self, value: Value) -> str:
@@ -84,6 +84,6 @@ class Compile(Recipe):
         others = [key for key, off in NOT_COMPILED.items() if key != self.key and settings.get(key, off) != off]
         if value == "none" and others:
             return f"{others[0]} says how the model is compiled, and compile.mode none that it is not"
-        if value in ("reduce-overhead", "max-autotune") and settings.get("step.cuda_graph"):
+        if value in MODES_WITH_GRAPHS and settings.get("step.cuda_graph"):
             return f"compile.mode {value} records CUDA graphs of its own, which cannot be captured into step.cuda_graph"
         return None

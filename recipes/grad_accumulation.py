@@ -34,11 +34,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from advisor.figures.formatting import format_percent
-from advisor.recipe import TRAINING, Recipe, Stage, WholeNumbers, gain_from
+from advisor.recipe import MODES_WITH_GRAPHS, TRAINING, Recipe, Stage, WholeNumbers, gain_from
 from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
 
 _LEAST_SHARE = 0.02
-_GRAPH_MODES = ("reduce-overhead", "max-autotune")
 _CODE = """\
 optimizer.zero_grad()
 for _, (inputs, targets) in zip(range({count}), loader):
@@ -89,7 +88,7 @@ class GradAccumulation(Recipe):
         if settings.get("step.cuda_graph"):
             return "step.cuda_graph records one step with its update, and step.accumulate updates in some steps only"
         mode = settings.get("compile.mode")
-        if mode in _GRAPH_MODES:
+        if mode in MODES_WITH_GRAPHS:
             return (
                 f"compile.mode {mode} replays CUDA graphs that overwrite their gradients, which step.accumulate adds up"
             )

@@ -57,7 +57,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from advisor.recipe import CUDA, Recipe, Stage
+from advisor.recipe import CUDA, MODES_WITH_GRAPHS, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Mode, Numerics, OptimizerFacts, Skip, Value
 
 _AROUND_LOSS = "around_loss"
@@ -170,7 +170,7 @@ class StepGraph(Recipe):
         if value == _AROUND_LOSS and settings.get("compile.scope") == "with_loss":
             return "compile.scope with_loss compiles the loss into what step.cuda_graph: around_loss records without it"
         mode = settings.get("compile.mode")
-        if mode in ("reduce-overhead", "max-autotune"):
+        if mode in MODES_WITH_GRAPHS:
             return f"compile.mode {mode} records CUDA graphs of its own, which cannot be captured into step.cuda_graph"
         return None
 

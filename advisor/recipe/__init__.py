@@ -7,6 +7,7 @@ from advisor.recipe.contract import (
     CUDA,
     HEADINGS,
     INFERENCE,
+    MODES_WITH_GRAPHS,
     NEEDS_PROFILE,
     NOT_COMPILED,
     TRAINING,

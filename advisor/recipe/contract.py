@@ -50,6 +50,8 @@ _MOST_OF_A_STEP = 0.9
 
 # The keys of all recipes with ``compiles`` that have been imported, and their values that do not compile.
 NOT_COMPILED: dict[str, Value] = {}
+# The modes of torch.compile with CUDA graphs of their own, each with the same mode without graphs.
+MODES_WITH_GRAPHS: Mapping[Value, Value] = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
 
 
 class Stage(IntEnum):

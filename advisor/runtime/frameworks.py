@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from advisor.figures.formatting import format_setting
-from advisor.recipe import Recipe, Stage
+from advisor.recipe import MODES_WITH_GRAPHS, Recipe, Stage
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
 from advisor.records import Mode, Value
@@ -17,8 +17,6 @@ from advisor.records import Mode, Value
 _ON_OBJECTS = frozenset({Stage.ENVIRONMENT, Stage.GLOBAL, Stage.MODEL, Stage.OPTIMIZER, Stage.COMPILE})
 # Of these a part is left to the step: batches that take the weights' type.
 _NEED_THE_STEP = frozenset({"precision.weights"})
-# Modes whose graphs own the gradients until the next step, which a loop has to mark, and the same without graphs.
-_WITHOUT_GRAPHS: dict[Value, Value] = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
 _OWN_LOOP = "needs a loop of your own: step = tuning.train_step(model, optimizer, loss)"
 
 
@@ -54,8 +52,9 @@ def divide(
             continue
         if _is_on_objects(recipe) and recipe.key not in places:
             on_objects[recipe.key] = value
-            if recipe.key == "compile.mode" and value in _WITHOUT_GRAPHS:
-                on_objects[recipe.key] = plain = _WITHOUT_GRAPHS[value]
+            if recipe.key == "compile.mode" and value in MODES_WITH_GRAPHS:
+                # Their graphs own the gradients until the next step, which a loop has to mark.
+                on_objects[recipe.key] = plain = MODES_WITH_GRAPHS[value]
                 elsewhere[format_setting(recipe.key, value)] = (
                     f"compiled as {plain}; its CUDA graphs {_OWN_LOOP.replace('needs', 'need')}"
                 )

@@ -24,6 +24,7 @@ from advisor.figures.stats import (
     process_spread,
     runs_ratio_interval,
 )
+from advisor.recipe import MODES_WITH_GRAPHS
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
 from advisor.records import (
@@ -82,7 +83,7 @@ def prior_spread(facts: Facts) -> float:
 
 def _is_captured(settings: Mapping[str, Value]) -> bool:
     """Whether a step of these settings is a graph that is replayed, wholly or in large parts."""
-    return bool(settings.get("step.cuda_graph")) or settings.get("compile.mode") in ("reduce-overhead", "max-autotune")
+    return bool(settings.get("step.cuda_graph")) or settings.get("compile.mode") in MODES_WITH_GRAPHS
 
 
 def rates(blocks: Sequence[Block]) -> list[float]:

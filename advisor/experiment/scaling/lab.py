@@ -11,6 +11,7 @@ from advisor.experiment.consent import Consent
 from advisor.experiment.measuring.bench import Bench
 from advisor.experiment.scaling.known import ONE, Kind, Move, Scaling, Setup
 from advisor.experiment.scaling.moves import moves
+from advisor.recipe import MODES_WITH_GRAPHS
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.parallel_recipe import PARALLEL, STRATEGY, why_not_sharded
 from advisor.recipe.settings import Settings
@@ -24,16 +25,14 @@ _NO_TIME = "no time was left: raise --budget"
 _HANGS_AFTER, _HANGS_AFTER_S = 4.0, 60.0
 # Several machines meet within this, twice: torchrun's agents, then the ranks. Seconds.
 _MEETING_S = 120.0
-# CUDA graphs of the compiler do not hold the exchange of gradients; the same code without them.
-_WITHOUT_GRAPHS = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
 
 
 def carried_over(catalog: Catalog, stack: Mapping[str, Value]) -> tuple[Settings, dict[str, str]]:
     """The one-GPU stack as several ranks can have it, and why the rest is left out."""
     carried, left_out = Settings(stack), dict[str, str]()
     mode = str(carried.get("compile.mode", "none"))
-    if mode in _WITHOUT_GRAPHS:
-        carried = carried.with_value("compile.mode", _WITHOUT_GRAPHS[mode])
+    if mode in MODES_WITH_GRAPHS:
+        carried = carried.with_value("compile.mode", MODES_WITH_GRAPHS[mode])
         left_out["compile.mode"] = f"the CUDA graphs of {mode} cannot hold the exchange of gradients"
     if carried.get("compile.scope") == "with_loss":
         carried = carried.without("compile.scope").merged({"compile.mode": carried.get("compile.mode", "default")})
