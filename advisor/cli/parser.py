@@ -88,7 +88,7 @@ def _value_of(text: str) -> Value:
 
 
 def key_map_of(text: str) -> dict[str, str]:
-    """The pairs of ``precision.autocast=trainer.precision,…``. Raises UsageError for anything else."""
+    """The path in a config of each setting in ``precision.autocast=trainer.precision,…``. Raises UsageError."""
     pairs: list[dict[str, str]] = []
     for item in text.split(","):
         key, equals, path = (part.strip() for part in item.partition("="))

@@ -85,7 +85,7 @@ class Goal:
 
     @property
     def kept_speed(self) -> str:
-        """The share of the speed that less memory must keep, as a phrase."""
+        """The speed that less memory must keep, as a phrase: ``90 % of the speed or more``."""
         return f"{format_percent(self.keep_speed)} of the speed or more"
 
     def _phrase(self, forms: tuple[str, str], count: int) -> str:

@@ -384,6 +384,6 @@ def without_gain(
 
 
 def against_objective(goal: Goal, candidates: Iterable[Candidate]) -> dict[str, str]:
-    """The recipes among the candidates that can only work against the objective, each with the reason."""
+    """Why larger batches cannot serve the objective, by their recipe; empty where they may, or are no candidates."""
     larger = any(candidate.recipe == BATCH_SIZE and not candidate.already_on for candidate in candidates)
     return {BATCH_SIZE: goal.words.larger_batch} if larger and not goal.tries_larger_batches else {}

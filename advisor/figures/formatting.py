@@ -413,7 +413,7 @@ def link_words(link: GpuLink) -> str:
 
 
 def all_reduce_sentence(sweep: AllReduceSweep) -> str:
-    """The bandwidth that all-reduce comes to, the messages that reach it, and the time of the smallest message."""
+    """A sentence on all-reduce: its best bandwidth, the messages that come near it, the time of the smallest one."""
     if not sweep.times:
         return f"All-reduce was not measured: {sweep.problem}."
     rates = {time.size_bytes: sweep.bus_bytes_per_s(time) for time in sweep.times}

@@ -43,7 +43,7 @@ class SourceWatch:
         self._seen: dict[str, tuple[int, int] | None] = {}
 
     def changed(self) -> tuple[str, ...]:
-        """The files that changed since the fingerprints were taken; each is told once."""
+        """The files that have changed since their fingerprints were taken; each is returned by one call only."""
         return tuple(path for path in list(self._sources) if self._has_changed(path))
 
     def _has_changed(self, path: str) -> bool:

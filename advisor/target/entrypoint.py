@@ -78,7 +78,7 @@ MOST_UPDATES = 100
 
 
 def load_target(spec: TargetSpec) -> Loop:
-    """Import the target, call it, and normalise what it returns. Raises TargetError with what to do."""
+    """Import the target, call it, and normalise what it returns. Raises TargetError, whose hint says what to do."""
     value = _value(spec)
     return in_user_code("normalising the workload", lambda: normalise(value, spec))
 

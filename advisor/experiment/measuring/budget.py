@@ -174,7 +174,7 @@ class Budget:
 
     @property
     def compile_s(self) -> float | None:
-        """Seconds of the longest first compilation, divided by its relative cost; None before there was one."""
+        """Longest first compilation so far, scaled to one of usual cost. Seconds; None before the first."""
         return max((walls[0] for walls in self._compiled.values()), default=None)
 
     def _cold_s(self, ordinary_s: float) -> float:

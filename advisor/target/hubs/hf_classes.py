@@ -103,7 +103,7 @@ def has_forward(kind: type[nn.Module]) -> bool:
 
 
 def text_of(config: Any) -> Any:
-    """The part of a configuration that is about text: that of an encoder where a decoder has one of its own."""
+    """The part of a configuration that is about text; the encoder's where encoder and decoder have one each."""
     try:
         return config.get_text_config()
     except ValueError:  # there are several

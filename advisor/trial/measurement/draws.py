@@ -173,7 +173,7 @@ def _first_print(loader: Any) -> BatchPrint:
 
 
 def notes_on_data(data: DataPrint | None) -> list[str]:
-    """The note on parts of the data that are not compared."""
+    """A note that names the random parts of the batches, which are not compared; empty where there are none."""
     places = (*data.random, *data.loose) if data is not None else ()
     if not places:
         return []

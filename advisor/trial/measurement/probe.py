@@ -294,7 +294,7 @@ class _FirstOutput:
         self._handle = model.register_forward_hook(self._keep) if model is not None and hooked else None
 
     def close(self) -> None:
-        """Look no more."""
+        """Remove the hook: no later output is sampled."""
         if self._handle is not None:
             self._handle.remove()  # again after a forward pass that was undone, and the removal with it
 
