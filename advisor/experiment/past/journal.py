@@ -177,26 +177,17 @@ def list_sessions() -> Iterator[PastSession]:
 
 
 def _journals() -> list[Path]:
-    """Every journal, the oldest first by its own times: file names follow a clock that may have been set back."""
-    return sorted(sessions_folder().glob("*.jsonl"), key=_age)
+    """Every journal, the oldest first; of those of one second the names sort otherwise."""
+    return sorted(sessions_folder().glob("*.jsonl"), key=_started)
 
 
-def _age(path: Path) -> tuple[int, float, str]:
-    """A journal's number in the order of their creation, and its start; of one that is damaged its last change."""
+def _started(path: Path) -> tuple[float, str]:
+    """The start of a journal's session, in seconds since 1970; of a damaged one its last change."""
     try:
         with path.open("rb") as file:
-            header = json.loads(file.readline())
-        return int(header.get("number", 0)), float(header["started"]), path.stem
+            return float(json.loads(file.readline())["started"]), path.stem
     except _UNREADABLE:
-        pass
-    try:
-        return 0, path.stat().st_mtime, path.stem
-    except OSError:  # removed meanwhile
-        return 0, 0.0, path.stem
-
-
-def _next_number() -> int:
-    return 1 + max((_age(path)[0] for path in sessions_folder().glob("*.jsonl")), default=0)
+        return path.stat().st_mtime if path.exists() else 0.0, path.stem
 
 
 def _hold(path: Path) -> int | None:
@@ -272,7 +263,6 @@ def _header(request: Request) -> dict[str, Any]:
     target = replace(request.target, config=None, arguments=arguments)
     return {
         "schema": SCHEMA,
-        "number": _next_number(),
         "started": time.time(),
         "request": msgspec.to_builtins(replace(request, target=target)),
         "config": to_json(config),
