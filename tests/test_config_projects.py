@@ -328,6 +328,10 @@ def test_names_that_mean_one_thing_in_a_plain_config(text, settings, expected):
         ("compile: true\n", {"compile.mode": "max-autotune"}),
         ("mixed_precision: fp16\n", {"precision.autocast": "bfloat16"}),
         ("run: {mode: none}\n", {"compile.mode": "default"}),
+        (
+            "distributed_type: DEEPSPEED\nmachine_rank: 0\ndeepspeed_config: {deepspeed_config_file: ds.json}\n",
+            {"precision.autocast": "bfloat16"},
+        ),
         ("zero: {offload_optimizer: {device: cpu, pin_memory: false}}\n", {"data.pin_memory": True}),
         ("num_workers: ${workers}\n", {"data.num_workers": 4}),
         ("num_workers: !env WORKERS\n", {"data.num_workers": 4}),

@@ -304,7 +304,8 @@ def _lightning_parallel(config: Config) -> Iterator[Phrase]:
 def accelerate(config: Config) -> Iterator[Phrase]:
     """The file that ``accelerate config`` writes."""
     settings = config.settings
-    yield from config.translated("precision.autocast", MIXED_PRECISION, "mixed_precision")
+    if not config.get("deepspeed_config", "deepspeed_config_file"):  # Accelerate refuses it beside DeepSpeed's own file
+        yield from config.translated("precision.autocast", MIXED_PRECISION, "mixed_precision")
     mode, scope, dynamic = (settings.get(f"compile.{name}") for name in ("mode", "scope", "dynamic"))
 
     def dynamo(name: str, value: Scalar) -> Entry:
