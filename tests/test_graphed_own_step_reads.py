@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import collections
 import contextvars
 import functools
@@ -11,9 +12,11 @@ import sys
 import types
 import weakref
 
+import graphed_steps
 import numpy as np
 import pytest
 import torch
+from graphed_steps import both, of_model
 from own_step_loops import Loop, agree, batches, net, sgd
 
 FACTOR = 1.0
@@ -108,7 +111,14 @@ class Heir(Parent):
     pass
 
 
-HOLDER, BY_TEXT, CHILD, HEIR = Holder(), ByText(), Child(), Heir()
+class Doubled(Heir):
+    def factor(self):
+        return 2.0
+
+
+HOLDER, BY_TEXT, CHILD, HEIR, SWAPPED = Holder(), ByText(), Child(), Heir(), Heir()
+KINDS = {1.0: Heir, 2.0: Doubled}
+ARRAY, BYTES, SET = array.array("d", [1.0]), bytearray(b"\x01"), {1.0}
 VIEW, CHAIN, WEAKLY = types.MappingProxyType(TABLE), collections.ChainMap({}, {"factor": 1.0}), weakref.ref(HOLDER)
 
 
@@ -144,6 +154,13 @@ def imported_inside():
 
 def set_global(value):
     globals()["FACTOR"] = value
+
+
+def come(value):
+    if value != 1.0:
+        OPTIONS.later = value
+    else:
+        vars(OPTIONS).pop("later", None)
 
 
 def set_class(value):
@@ -184,6 +201,15 @@ READINGS = {
     "view of a dictionary": (lambda: VIEW["factor"][0], lambda value: TABLE["factor"].__setitem__(0, value)),
     "chained dictionaries": (lambda: CHAIN["factor"], lambda value: CHAIN.__setitem__("factor", value)),
     "weak reference": (lambda: WEAKLY().of_object, lambda value: setattr(HOLDER, "of_object", value)),
+    "array": (lambda: ARRAY[0], lambda value: ARRAY.__setitem__(0, value)),
+    "bytes": (lambda: float(BYTES[0]), lambda value: BYTES.__setitem__(0, int(value))),
+    "another class": (lambda: SWAPPED.factor(), lambda value: setattr(SWAPPED, "__class__", KINDS[value])),  # noqa: PLW0108
+    "set": (lambda: max(SET), lambda value: (SET.clear(), SET.add(value))),
+    "attribute that comes": (lambda: getattr(OPTIONS, "later", 1.0), come),
+    "among the modules": (
+        lambda: sys.modules["others_of_this_test"].FACTOR,
+        lambda value: setattr(OTHERS, "FACTOR", value),
+    ),
     "module": (lambda: OTHERS.FACTOR, lambda value: setattr(OTHERS, "FACTOR", value)),
 }
 
@@ -210,6 +236,21 @@ def test_a_number_that_changes_is_followed_wherever_it_is(reading, monkeypatch):
 
     step = agree(make, change=lambda at, loop: write(1.0 if at < 6 else 2.0), data=batches(16))
     assert step.graph.captures == 2, step.refusal or step.patience.reason
+
+
+@pytest.mark.parametrize(
+    "reading", ["array", "bytes", "set", "another class", "attribute that comes", "among the modules"]
+)
+def test_a_number_that_a_loss_reads_is_followed_too(reading, monkeypatch):
+    monkeypatch.setitem(sys.modules, OTHERS.__name__, OTHERS)
+    read, write = READINGS[reading]
+
+    def loss(model, batch):
+        return read() * of_model(model, batch)
+
+    found, step = both(lambda at, model, optimizer: write(1.0 if at < 6 else 2.0), loss=loss)
+    graphed_steps.agree(found)
+    assert step.graph.captures == 2
 
 
 @pytest.mark.parametrize("by_module", [False, True])

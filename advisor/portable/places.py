@@ -1,5 +1,6 @@
 """Places that hold plain values, tensors and objects, such as a name in a namespace or the cell of a closure."""
 
+import array
 import collections
 import dataclasses
 import enum
@@ -23,6 +24,8 @@ Place = tuple[typing.Any, typing.Any]
 CONTENTS = "its contents"
 # Values of which there is one object each, or which compare as numbers do.
 CONSTANTS = (enum.Enum, torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format)
+# Python's own arrays, which are compared by what is in them.
+ARRAYS = (array.array, bytearray)
 # Elements of an array that go into its sum; of more, as many evenly spaced. A count: they take some 0.1 ms.
 MOST_SUMMED = 100_000
 
@@ -106,8 +109,10 @@ def is_options(value: typing.Any) -> bool:
 def inner_state(value: typing.Any) -> typing.Any:
     """A value that changes when an object is written to; None for an object that is compared by its place alone.
 
-    These are arrays, random generators, and the environment.
+    These are arrays, random generators, sets, and the environment.
     """
+    if isinstance(value, (set, *ARRAYS)):
+        return frozenset(value) if isinstance(value, set) else bytes(value)
     if hasattr(type(value), "__array_interface__"):
         part = value if value.size <= MOST_SUMMED else value.reshape(-1)[:: value.size // MOST_SUMMED]
         return value.shape, str(value.dtype), zlib.crc32(part.tobytes()) if value.dtype.kind != "O" else id(value)

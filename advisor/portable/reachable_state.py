@@ -11,7 +11,7 @@ import torch
 
 from advisor.portable.optimizer_steps import updates_without_host
 from advisor.portable.owners import is_in_package
-from advisor.portable.places import Place, inner_state, is_plain, put_at, value_at
+from advisor.portable.places import ARRAYS, Place, inner_state, is_plain, put_at, value_at
 from advisor.portable.python_state import give_contents
 from advisor.portable.walk import Walk
 from advisor.portable.watching import Places
@@ -54,6 +54,8 @@ class ReachableState(Walk):
         """Whether all places hold the same objects."""
         if self._read_sizes() != self._sizes or self._contents != list(map(inner_state, self.arrays)):
             return False
+        if self._kinds != list(map(type, self.objects)):
+            return False
         return all(map(operator.is_, self._read_values(), self._values))
 
     def changed_since(self, before: "ReachableState") -> list[str]:
@@ -93,6 +95,7 @@ class ReachableState(Walk):
         self._had = [(held, set(held)) for held in self.namespaces]
         self._values = list(self._read_values())
         self._contents = list(map(inner_state, self.arrays))
+        self._kinds = list(map(type, self.objects))
 
     def _read_sizes(self) -> list[int]:
         others = chain(self.sequences, self.namespaces, self.classes)
@@ -127,4 +130,4 @@ def fact_of(value: typing.Any) -> typing.Any:
     if isinstance(value, types.FunctionType) and not is_in_package(value.__code__.co_filename):
         return id(value.__code__), fact_of(value.__defaults__), fact_of(value.__kwdefaults__)  # its closure has places
     is_array = hasattr(type(value), "__array_interface__") and value.nbytes <= MOST_ARRAY_BYTES
-    return inner_state(value) if is_array or isinstance(value, os._Environ) else id(value)
+    return inner_state(value) if is_array or isinstance(value, (os._Environ, *ARRAYS)) else (id(value), type(value))

@@ -110,12 +110,12 @@ def places_of_methods(kind: typing.Any, method: str) -> tuple[tuple[type, str], 
 
 
 def modules_imported(function: types.FunctionType, codes: Iterable[types.CodeType]) -> list[types.ModuleType]:
-    """The modules that a function imports itself, by a statement or by a name in ``import_module("...")``."""
+    """The modules that a function imports, by a statement or by a name, or reads off ``sys.modules["..."]``."""
     package = function.__globals__.get("__package__") or ""
     names: dict[str, None] = {}
     for code in codes:
         found = [one.argval for one in dis.get_instructions(code) if one.opname == "IMPORT_NAME"]
-        if not {"import_module", "__import__"}.isdisjoint(code.co_names):
+        if not {"import_module", "__import__", "modules"}.isdisjoint(code.co_names):
             found += [one for one in code.co_consts if isinstance(one, str)]
         for name in found:
             parts = name.split(".")

@@ -37,7 +37,7 @@ from advisor.portable.owners import (
     is_of_package,
     package_of,
 )
-from advisor.portable.places import CONTENTS, Place, is_options, is_plain, named, value_at, value_of_cell
+from advisor.portable.places import ARRAYS, CONTENTS, Place, is_options, is_plain, named, value_at, value_of_cell
 from advisor.portable.python_state import CONTAINERS, MOST_LOOKED_INTO, NAMESPACES, OF_TORCH
 from advisor.portable.read_code import (
     ENVIRONMENT,
@@ -93,7 +93,8 @@ class Walk:
         self.tensors: list[torch.Tensor] = []
         self.modules: list[torch.nn.Module] = []
         self.functions: dict[types.FunctionType, None] = {}
-        self.arrays: list[typing.Any] = []  # of NumPy; and the environment, which is compared as these are
+        self.arrays: list[typing.Any] = []  # and what is compared as these are: sets, the environment
+        self.objects: list[typing.Any] = []  # modules, and objects of the user's own classes
         self.generators: list[typing.Any] = []
         self.device_generators: list[torch.Generator] = []
         self.dicts: list[dict[typing.Any, typing.Any]] = []
@@ -149,6 +150,8 @@ class Walk:
             self._look_at_dict(label, thing)
         elif isinstance(thing, (tuple, frozenset, *SEQUENCES)):
             self.sequences += [thing] if isinstance(thing, SEQUENCES) else []
+            is_compared = self.only_reads and isinstance(thing, set) and len(thing) <= MOST_LOOKED_INTO
+            self.arrays += [thing] if is_compared else []
             for place, value in enumerate(self._some_of(thing)):
                 self._note(f"{label}[{place}]", value, (thing, place))
         elif isinstance(thing, types.ModuleType):
@@ -185,6 +188,7 @@ class Walk:
         kind: typing.Any = type(layer)
         own = vars(layer)
         self.modules.append(layer)
+        self.objects.append(layer)
         self._waiting += [(f"{label}.{name}", child) for name, child in layer.named_children()]
         of_torch = kind.__module__.startswith("torch.")
         names = (own.keys() - OF_TORCH) | ({"forward"} & own.keys())
@@ -201,7 +205,7 @@ class Walk:
         owned = not is_of_package(kind)
         if problem := self._problem_of(label, thing, owned=owned):
             self._refuse(problem)
-        elif hasattr(thing, "__array_interface__") or isinstance(thing, os._Environ):
+        elif hasattr(thing, "__array_interface__") or isinstance(thing, (os._Environ, *ARRAYS)):
             self.arrays.append(thing)
         elif isinstance(thing, torch.Generator) and thing.device.type != "cpu":
             self.device_generators.append(thing)
@@ -232,6 +236,7 @@ class Walk:
 
     def _look_at_attributes(self, label: str, thing: typing.Any) -> None:
         self.modules += [thing] if isinstance(thing, torch.nn.Module) else []
+        self.objects.append(thing)
         kind, own = type(thing), getattr(thing, "__dict__", {})
         for name in [name for base in kind.__mro__ for name in slots_of(base) if hasattr(thing, name)]:
             self._note_single(f"{label}.{name}", thing, name)

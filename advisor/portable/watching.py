@@ -74,12 +74,14 @@ class Watch:
         self.attributes = [vars(module) for module in modules if "training" in vars(module)]
         self.flags = flag_readers()
         found = walk.places
-        self.containers = [*(place for place, key in found.values() if key == CONTENTS), *walk.classes]
+        whole = [place for place, key in found.values() if key == CONTENTS]
+        self.containers = [*whole, *walk.classes, *walk.namespaces]
         places = [found[name] for name in found.keys() - set(overwritten) if name[1] != CONTENTS]
         self.numbers_in = Places([place for place in places if is_plain(value_at(*place))])
         self.objects_in = Places([place for place in places if not is_plain(value_at(*place))])
         self.written_to = [*walk.arrays, *walk.generators]
         self.unfollowed = walk.problem
+        self.objects = walk.objects
         self.functions, self.spaces = list(walk.functions), walk.spaces
         # The changes in words, the state that tells of each, and the comparison of two such states.
         self.checks: tuple[tuple[str, Callable[[], Any], Callable[[Any, Any], bool]], ...] = (
@@ -93,7 +95,7 @@ class Watch:
             ),
             ("a number changed that the model or the loss reads", self.numbers_in.read, same_numbers),
             (
-                "a list or a dictionary grew or shrank that the model or the loss uses",
+                "a list, a dictionary or an object's attributes grew or shrank that the model or the loss uses",
                 lambda: list(map(len, self.containers)),
                 operator.eq,
             ),
@@ -106,7 +108,12 @@ class Watch:
             ("a global flag of PyTorch changed", lambda: [flag() for flag in self.flags], operator.eq),
             ("the optimizer's parameters or state changed", self.read_optimizer, same_objects),
             ("other layers are in training mode", self.read_modes, operator.eq),
-            ("a layer has another forward, or more or fewer attributes", self.read_attributes, operator.eq),
+            ("an object has another class", lambda: list(map(type, self.objects)), operator.eq),
+            (
+                "a layer has another forward",
+                lambda: list(map(dict.get, self.attributes, repeat("forward"))),
+                operator.eq,
+            ),
         )
         self.remember()
 
@@ -141,10 +148,6 @@ class Watch:
         """The modes of the layers; of a step that puts a model into evaluation mode itself, only that it does."""
         evaluated = self.evaluates and self.model.training
         return evaluated or list(map(dict.get, self.attributes, repeat("training")))
-
-    def read_attributes(self) -> list[Any]:
-        """The layers' own functions in the place of ``forward``; and how many attributes may hide those of a class."""
-        return [*map(dict.get, self.attributes, repeat("forward")), *map(len, self.attributes)]
 
     def read_optimizer(self) -> list[Any]:
         """The parameters that are cleared and updated; of a captured update also its groups, state and ``step``."""
