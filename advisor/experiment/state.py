@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import singledispatchmethod
 
@@ -90,6 +91,10 @@ class SessionState:
         for event in history:
             state.apply(event)
         return state
+
+    def snapshot(self) -> SessionState:
+        """A copy that later events do not change: for another thread."""
+        return replace(self, **{name: copy(value) for name, value in vars(self).items()})
 
     @property
     def is_loading(self) -> bool:

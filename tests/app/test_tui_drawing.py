@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 
 import pytest
@@ -333,12 +334,18 @@ async def test_the_preview_of_a_running_session_is_written_once_for_a_result(mon
     app, control = make_app(histories.to_trials(), hold=True)
     written: list[str] = []
     preview = app.context.exporter.preview
-    monkeypatch.setattr(
-        app.context.exporter, "preview", lambda chosen, state: (written.append(chosen), preview(chosen, state))[1]
-    )
+
+    def slow_preview(chosen: str, state: SessionState) -> str:
+        assert threading.current_thread() is not threading.main_thread(), "keys would wait for it"
+        written.append(chosen)
+        return preview(chosen, state)
+
+    monkeypatch.setattr(app.context.exporter, "preview", slow_preview)
     async with app.run_test(size=(120, 36)) as pilot:
         await settle(pilot)
         await press(pilot, "5")
+        assert written == ["settings"]
+        assert "compile.mode: max-autotune" in screen_text(app)
         written.clear()
         await press(pilot, "1", "5", "1", "5")
         assert written == []

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from textual import on
+from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
+from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Button, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from advisor.errors import AdvisorError
+from advisor.experiment.state import SessionState
 from advisor.export.format import Offer
 from advisor.files.paths import is_file
 from advisor.records import Verification
@@ -46,13 +49,22 @@ class ExportView(View):
         Binding("escape", "leave_path", "Back", show=False),
     ]
 
+    @dataclass
+    class Previewed(Message):
+        """The preview of a format has been written, from the state of that version."""
+
+        wanted: tuple[str, int]
+        chosen: Offer
+        text: str
+        language: str
+
     def __init__(self, context: Context) -> None:
         super().__init__(context, id="export")
         self._formats: tuple[Offer, ...] = ()
         self._paths: dict[str, str] = {}
         self._named = ""  # the format whose path stands in the input
         self._drawn: tuple[str, str] | None = None
-        self._previewed: tuple[tuple[str, int], tuple[str, str]] | None = None
+        self._asked: tuple[str, int] | None = None  # the format and the version whose preview is, or is being, written
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="export-columns"):
@@ -119,14 +131,35 @@ class ExportView(View):
         self.query_one("#next-steps").display = saves
         self._show_next_steps()
         if not ready or chosen is None:
-            self._drawn = None
+            self._drawn = self._asked = None
             self.query_one("#preview", Static).update(Content.styled(waiting_text(self.context.state, _EMPTY), DIM))
             return
+        if self._drawn and self._drawn[0] == chosen.id:  # the size may be another
+            self._show_title(chosen)
+        wanted = (chosen.id, self.context.version)
+        # While the session runs it is written again only after another event; after it the user's own files may change.
+        if self._asked != wanted or self.context.state.finished is not None:
+            self._asked = wanted
+            self._write_preview(chosen, wanted, self.context.state.snapshot())
+
+    @work(thread=True, exclusive=True, exit_on_error=False, group="preview")
+    def _write_preview(self, chosen: Offer, wanted: tuple[str, int], state: SessionState) -> None:
+        """Write a preview beside the UI thread: the first Python file takes up to two seconds."""
+        self.post_message(self.Previewed(wanted, chosen, *self._written_preview(chosen, state)))
+
+    @on(Previewed)
+    def _on_previewed(self, message: Previewed) -> None:
+        """Draw a preview with its title, unless another one is awaited by now."""
+        chosen = message.chosen
+        if message.wanted != self._asked:
+            return
+        if self._drawn != (chosen.id, message.text):
+            self._drawn = (chosen.id, message.text)
+            self._show_title(chosen)
+            self.query_one("#preview", Static).update(_coloured(message.text, message.language))
+
+    def _show_title(self, chosen: Offer) -> None:
         show_titles(self.query_one("#preview-panel"), chosen.title, chosen.description if self._is_short else "")
-        text, language = self._preview(chosen)
-        if self._drawn != (chosen.id, text):
-            self._drawn = (chosen.id, text)
-            self.query_one("#preview", Static).update(_coloured(text, language))
 
     def _path_of(self, chosen: Offer) -> str:
         """The path to write a format to. A key may come before the input shows that of the format just chosen."""
@@ -139,17 +172,10 @@ class ExportView(View):
             steps = next_steps(name, lines, self.context.state.verification)
             show_text(self.query_one("#next-steps", Static), steps)
 
-    def _preview(self, chosen: Offer) -> tuple[str, str]:
-        """The file's text and its language. While the session runs it is written again only after another event."""
-        wanted = (chosen.id, self.context.version)
-        over = self.context.state.finished is not None  # the user's own files may change, and little is drawn then
-        if over or self._previewed is None or self._previewed[0] != wanted:
-            self._previewed = wanted, self._written_preview(chosen)
-        return self._previewed[1]
-
-    def _written_preview(self, chosen: Offer) -> tuple[str, str]:
+    def _written_preview(self, chosen: Offer, state: SessionState) -> tuple[str, str]:
+        """The file's text and its language."""
         try:
-            text = self.context.exporter.preview(chosen.id, self.context.state)
+            text = self.context.exporter.preview(chosen.id, state)
         except AdvisorError as error:
             return f"{error.message}\n{error.hint}", "text"
         except (OSError, ValueError, LookupError) as error:
@@ -212,7 +238,7 @@ class ExportView(View):
         else:
             self.notify(str(written), title=f"{chosen.title} saved", markup=False)
             self.post_message(ExportSaved(chosen.id, written))
-            self._drawn = self._previewed = None
+            self._asked = None
             self.show()
 
     def action_path(self) -> None:
@@ -224,7 +250,8 @@ class ExportView(View):
         self._list.focus()
 
     def text_to_copy(self) -> str:
-        return self._preview(self.chosen)[0] if self.chosen and self.context.state.baseline else ""
+        state = self.context.state
+        return self._written_preview(self.chosen, state)[0] if self.chosen and state.baseline else ""
 
     def can(self, name: str) -> bool:
         """Nothing can be saved before the baseline is measured, nor what is made by a command."""
