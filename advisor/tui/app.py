@@ -317,17 +317,17 @@ class AdvisorApp(ToastingApp):
         from advisor.tui.sessions import ComparisonScreen
 
         now = Measured(self._session_id, self.context.request, self.context.state)
-        title = "Compare with an earlier session"
-        self._pick_session(title, lambda picked: self.push_screen(ComparisonScreen(picked, now)))
+        title, target = "Compare with an earlier session", self.context.request.target.target
+        self._pick_session(title, lambda picked: self.push_screen(ComparisonScreen(picked, now)), target)
 
-    def _pick_session(self, title: str, then: Callable[[str], object]) -> None:
+    def _pick_session(self, title: str, then: Callable[[str], object], target: str = "") -> None:
         from advisor.tui.sessions import SessionsScreen
 
         def picked(session_id: str | None) -> None:
             if session_id:
                 then(session_id)
 
-        self.push_screen(SessionsScreen(title, besides=self._session_id), picked)
+        self.push_screen(SessionsScreen(title, self._session_id, target), picked)
 
     def go_on_with(self, then: Then) -> None:
         """Leave for another session, after the question that leaving asks."""

@@ -14,7 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Static
 
 from advisor.errors import AdvisorError
-from advisor.experiment.past.journal import PastSession, list_sessions, open_session
+from advisor.experiment.past.journal import list_sessions, open_session
 from advisor.experiment.state import SessionState
 from advisor.report.comparison import Changes, Measured, compare, summary
 from advisor.report.verdict import result_line
@@ -35,7 +35,8 @@ _WHAT, _SIDE, _LEAST_TOLD = 24, 20, 12
 class SessionsScreen(ModalScreen[str | None]):
     """The recorded sessions, the latest first; answers with the id of the one that was picked.
 
-    The list fills while the journals are read. ``besides`` names the session on screen, which is not offered.
+    The list fills while the journals are read. ``besides`` names the session on screen, which is not offered; those of
+    ``target`` come before all others.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -46,9 +47,10 @@ class SessionsScreen(ModalScreen[str | None]):
         Binding("q", "dismiss(None)", show=False),
     ]
 
-    def __init__(self, title: str, besides: str = "") -> None:
+    def __init__(self, title: str, besides: str = "", target: str = "") -> None:
         super().__init__()
         self._title = title
+        self._target = target
         self._besides = besides
         self._rows: dict[str, tuple[str, ...]] = {}
 
@@ -79,22 +81,31 @@ class SessionsScreen(ModalScreen[str | None]):
 
     @work(thread=True, exit_on_error=False, group="sessions")
     def _read(self) -> None:
+        others: list[tuple[str, ...]] = []
         for past in list_sessions():
             if not self.is_attached:
                 return
-            if past.session_id != self._besides:
-                self.app.call_from_thread(self._add, past, result_line(SessionState.of(past.events)))
-        self.app.call_from_thread(self._all_read)
+            target = past.request.target
+            row = (past.session_id, target.command, result_line(SessionState.of(past.events)))
+            if past.session_id == self._besides:
+                continue
+            if self._target in ("", target.target):
+                self.app.call_from_thread(self._add, row)
+            else:
+                others.append(row)
+        self.app.call_from_thread(self._all_read, others)
 
-    def _add(self, past: PastSession, result: str) -> None:
+    def _add(self, *rows: tuple[str, ...]) -> None:
         if not self.is_attached:  # closed meanwhile
             return
-        self._rows[past.session_id] = (past.session_id, past.request.target.command, result)
-        self._show_row(past.session_id)
+        for row in rows:
+            self._rows[row[0]] = row
+            self._show_row(row[0])
 
-    def _all_read(self) -> None:
+    def _all_read(self, others: list[tuple[str, ...]]) -> None:
         if not self.is_attached:
             return
+        self._add(*others)
         self.query_one("#sessions-empty", Static).update(Content.styled(_NO_OTHER if self._besides else _NONE, DIM))
         self.query_one("#sessions-empty").display = not self._rows
         self._table.display = bool(self._rows)

@@ -210,11 +210,17 @@ async def test_nothing_to_pick_is_a_sentence():
 
 
 async def test_two_sessions_are_compared_in_the_app():
-    first, second = journaled(sample_history()), journaled(sample_history(), replace(sample_request(), budget_s=61.0))
+    first = journaled(sample_history())
+    other = journaled(
+        cancelled_history(), replace(sample_request(), target=replace(sample_request().target, target="demo"))
+    )
+    second = journaled(sample_history(), replace(sample_request(), budget_s=61.0))
     app = app_over(second)
     async with app.run_test(size=LARGE) as pilot:
         await settle(pilot)
         await press(pilot, "C")
+        text = screen_text(app)
+        assert text.index(first) < text.index(other), "the same target comes first, though the other is later"
         await press(pilot, "enter")
         text = screen_text(app)
         assert f"From {first} to {second}" in text
