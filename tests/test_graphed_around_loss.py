@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 
 import pytest
@@ -119,6 +120,30 @@ def test_a_loss_with_parameters_of_its_own_trains_them():
         centres.append(loss.centres.detach().clone())
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
     torch.testing.assert_close(centres[1], centres[0])
+
+
+def test_a_loss_may_keep_outputs_and_targets():
+    """As a memory bank does, or a count of right answers."""
+
+    class Bank:
+        def __init__(self):
+            self.kept = collections.deque(maxlen=3)
+
+        def __call__(self, output, target):
+            older = [
+                (output @ other.T).square().mean() + (target == labels).float().mean() for other, labels in self.kept
+            ]
+            self.kept.append((output.detach(), target))
+            return matched(output, target) + sum(older)
+
+    data = [(inputs, targets.roll(at)) for at, (inputs, targets) in enumerate(batches())]
+    losses = []
+    for is_captured in (False, True):
+        model, loss = net(), Bank()
+        make, form = (around, loss) if is_captured else (plain, of_output(loss))
+        step = make(model, sgd(model.parameters()), form)
+        losses.append([step(batch).item() for batch in data])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
 
 
 def test_a_loss_that_reaches_the_models_parameters_by_itself_trains_them_twice():

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from advisor.portable.capturing import CudaGraph
+from advisor.portable.capturing import CudaGraph, own_copy
 from advisor.portable.graphed import GraphedStep
 from advisor.portable.nested import map_tensors, tensors_of
 from advisor.portable.steps import TrainStep
@@ -24,8 +24,7 @@ class GraphedAroundLoss(GraphedStep):
     def __init__(self, step: TrainStep, graph: Any = None, backward: Any = None) -> None:
         super().__init__(step, graph)
         self._backward = backward or CudaGraph(step.device)
-        self._output: Any = None  # the forward graph's output, with leaves in the place of what has gradients
-        self._leaves: list[torch.Tensor] = []
+        self._outputs: list[torch.Tensor] = []  # the forward graph's, of those with gradients
         self._seeds: list[torch.Tensor] = []  # the loss's gradients of the leaves, which the backward graph reads
         self._loss: torch.Tensor | None = None
 
@@ -36,12 +35,9 @@ class GraphedAroundLoss(GraphedStep):
         if not step.loss_is_apart:
             raise ValueError("the loss calls the model or is compiled with it: it cannot stay outside the graphs")
         self.graph.capture(lambda: step.forward(self._static_batch))
-        outputs = list({id(t): t for t in tensors_of(self.graph.result) if t.requires_grad}.values())
-        leaves = {id(output): output.detach().requires_grad_() for output in outputs}
-        self._output = map_tensors(lambda tensor: leaves.get(id(tensor), tensor), self.graph.result)
-        self._leaves = list(leaves.values())
-        self._seeds = [torch.zeros_like(leaf) for leaf in self._leaves]
-        self._backward.capture(lambda: torch.autograd.backward(outputs, self._seeds))
+        self._outputs = list({id(t): t for t in tensors_of(self.graph.result) if t.requires_grad}.values())
+        self._seeds = [torch.zeros_like(output) for output in self._outputs]
+        self._backward.capture(lambda: torch.autograd.backward(self._outputs, self._seeds))
 
     def _replay_step(self) -> None:
         step = self.step
@@ -49,11 +45,15 @@ class GraphedAroundLoss(GraphedStep):
         self.graph.replay()
         for parameter in step.parameters:
             parameter.grad = None
-        loss = step.loss(self._output, self._static_batch)
+        # A loss may keep what it gets, as a memory bank does, and replays overwrite the graph's own.
+        result = self.graph.result
+        copies = {id(one): one.detach().clone().requires_grad_(one.requires_grad) for one in tensors_of(result)}
+        output = map_tensors(lambda tensor: copies[id(tensor)], result)
+        loss = step.loss(output, map_tensors(own_copy, self._static_batch))
         step.backward(loss)
-        for leaf, seed in zip(self._leaves, self._seeds, strict=True):
-            seed.zero_() if leaf.grad is None else seed.copy_(leaf.grad)
-            leaf.grad = None
+        for one, seed in zip(self._outputs, self._seeds, strict=True):
+            gradient = copies[id(one)].grad
+            seed.zero_() if gradient is None else seed.copy_(gradient)
         self._backward.replay()
         # A loss may reach parameters by itself too, as one that holds weights down or has some of its own.
         for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
@@ -67,5 +67,5 @@ class GraphedAroundLoss(GraphedStep):
 
     def _drop(self, reason: str) -> None:
         super()._drop(reason)
-        self._output, self._leaves, self._seeds = None, [], []
+        self._outputs, self._seeds = [], []
         self._backward.drop()
