@@ -32,7 +32,7 @@ def leaps(known: Known) -> Moves:
     if known.pending:
         yield Move(Kind.LEAP, known.stack, POLICY.leap_gain, f"stack: {known.stack}")
         return
-    if any(needs_explaining(known, settings) for settings in known.judge.runs):
+    if needs_explaining(known):
         return
     usual = _wanted(known, known.usual)
     goal = _permitted(known, usual.merged(_uncompiled_with_effect(known, usual)))
@@ -182,8 +182,12 @@ def _compiling_is_hopeless(known: Known) -> bool:
     return len(failed) >= POLICY.most_failures
 
 
-def needs_explaining(known: Known, settings: Settings) -> bool:
-    """Whether settings ran but differ too much, and the instruments may still show that rounding or chance did it."""
+def needs_explaining(known: Known) -> bool:
+    """Whether something ran but differs too much, and the instruments may still show that rounding or chance did it."""
+    return any(_is_unexplained(known, settings) for settings in known.judge.runs)
+
+
+def _is_unexplained(known: Known, settings: Settings) -> bool:
     if len(settings) < 2:
         return False
     result = known.judge.result(settings)

@@ -39,7 +39,7 @@ def _cost_of_compiling_too_long(known: Known) -> float:
 
 def instruments(known: Known) -> Moves:
     """Moves that measure noise, rounding and the phases: due after the leaps, or when a result differs too much."""
-    if any(needs_explaining(known, settings) for settings in known.judge.runs):
+    if needs_explaining(known):
         for kind in (Kind.CONTROL, Kind.REFERENCE):
             if kind not in known.done:
                 yield Move(kind, BASELINE, POLICY.leap_gain, f"baseline, {kind}")

@@ -303,13 +303,9 @@ def _protected(program: Program, node: ast.AST) -> bool:
     """Whether something around a node keeps autograd from recording, or may."""
     scope = program.scope(node)
     for parent, child in program.above(node):
-        if isinstance(parent, ast.With | ast.AsyncWith) and child in parent.body and _may_stop_grad(program, parent):
+        if _may_stop_grad(program, parent, child) or isinstance(parent, ast.Lambda):
             return True
-        if isinstance(parent, Function):
-            names = [_name_of(program, decorator).rpartition(".")[2] for decorator in parent.decorator_list]
-            if any(name not in _HARMLESS_DECORATORS for name in names):
-                return True
-        if isinstance(parent, ast.Lambda):
+        if not _HARMLESS_DECORATORS.issuperset(_decorators(program, parent)):
             return True
     return isinstance(scope, Function) and _called_without_grad(program, scope)
 
@@ -320,21 +316,20 @@ def _called_without_grad(program: Program, function: Function) -> bool:
         if program.called(call).rpartition(".")[2] != function.name:
             continue
         for parent, child in program.above(call):
-            if (
-                isinstance(parent, ast.With | ast.AsyncWith)
-                and child in parent.body
-                and _may_stop_grad(program, parent)
-            ):
-                return True
-            if isinstance(parent, Function) and any(
-                _name_of(program, decorator).rpartition(".")[2] in _NO_GRAD for decorator in parent.decorator_list
-            ):
+            if _may_stop_grad(program, parent, child) or not _NO_GRAD.isdisjoint(_decorators(program, parent)):
                 return True
     return False
 
 
-def _may_stop_grad(program: Program, statement: ast.With | ast.AsyncWith) -> bool:
-    return any(_name_of(program, item.context_expr).rpartition(".")[2] not in _HARMLESS for item in statement.items)
+def _may_stop_grad(program: Program, parent: ast.AST, child: ast.AST) -> bool:
+    if not isinstance(parent, ast.With | ast.AsyncWith) or child not in parent.body:
+        return False
+    return any(_name_of(program, item.context_expr).rpartition(".")[2] not in _HARMLESS for item in parent.items)
+
+
+def _decorators(program: Program, node: ast.AST) -> set[str]:
+    decorators = node.decorator_list if isinstance(node, Function) else ()
+    return {_name_of(program, decorator).rpartition(".")[2] for decorator in decorators}
 
 
 def _freezes(program: Program, model: str) -> bool:

@@ -19,7 +19,7 @@ def draft(name, monkeypatch):
     """The draft of one of the scripts beside this file, which is Python."""
     monkeypatch.chdir(HERE)
     monkeypatch.setattr(sys, "argv", [f"{name}.py", *ARGUMENTS.get(name, ())])
-    text = draft_of(f"{name}.py", "build_it.py")
+    text, _ = draft_of(f"{name}.py", "build_it.py")
     compile(text, "build_it.py", "exec")
     return text
 
@@ -68,7 +68,7 @@ class TestADraft:
             f"{HEAD}def training():\n    for x, y in loader:\n        loss = (model(x) - y).square().mean()\n"
             "        loss.backward()\n        optimizer.step()\n        yield loss\nfor loss in training():\n    pass\n"
         )
-        text = draft_of("train.py", "build_it.py")
+        text, _ = draft_of("train.py", "build_it.py")
         assert "            pass  # yield loss\n        return loss\n" in text
         assert not any(isinstance(node, ast.Yield) for node in ast.walk(ast.parse(text)))
 
@@ -86,7 +86,7 @@ class TestADraft:
             "    opt.step()\n    step += 1\n    total = total + max(v for v in [d_loss.item()])\n"
             "    log(config, sizes)\n"
         )
-        text = draft_of("train.py", "build_it.py")
+        text, _ = draft_of("train.py", "build_it.py")
         compile(text, "build_it.py", "exec")
         assert text.partition("def build")[0].count("import torch\n") == text.count("import torch\n") == 1
         has = ("\nfrom helpers import scaled\n", "\nimport math as m\n")
@@ -101,7 +101,7 @@ class TestADraft:
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "argv", ["train.py"])
         Path("train.py").write_text(f"{HEAD}for i in range(9):\n    x, y = next(iter(loader)); {STEP}\n")
-        assert "for i in [1]:\n" in draft_of("train.py", "build_it.py")
+        assert "for i in [1]:\n" in draft_of("train.py", "build_it.py")[0]
 
     def test_gives_each_optimizer_the_model_that_it_trains(self, monkeypatch):
         text = draft("gan", monkeypatch)
@@ -132,7 +132,7 @@ class TestADraft:
             f"for x, y in loader:\n    loss = {loss}\n"
             "    optimizer.zero_grad(); loss.backward(); optimizer.step()\n"
         )
-        text = draft_of("train.py", "build_it.py")
+        text, _ = draft_of("train.py", "build_it.py")
         ast.parse(text)
         assert has in text
         assert "nesterov=False, foreach=True)  # TODO: 2 groups of parameters" in text

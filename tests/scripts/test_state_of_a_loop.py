@@ -477,5 +477,5 @@ def test_a_draft_takes_the_class_from_the_script_of_a_package(tmp_path, monkeypa
         f"    for x, y in loader:\n        {STEP.replace('model', 'net')}\n"
     )
     monkeypatch.setattr("sys.argv", ["package/train.py"])
-    text = draft_of("package/train.py", "build_it.py")
+    text, _ = draft_of("package/train.py", "build_it.py")
     assert "from package.train import Net" in text

@@ -286,9 +286,11 @@ def _event(line: bytes, folder: Path) -> Event | None:
     """
     try:
         entry = json.loads(line, parse_int=_whole_number)
-        _check_keys(entry["data"])
+        for mapping in _mappings(entry["data"]):
+            _check_mapping(mapping)
+            mapping |= {key: _own_file(text, folder) for key in _FILES if isinstance(text := mapping.get(key), str)}
         _check_figures(entry["data"])
-        event: Event = msgspec.convert(_with_own_files(entry["data"], folder), KINDS[entry["event"]])
+        event: Event = msgspec.convert(entry["data"], KINDS[entry["event"]])
     except (*_UNREADABLE, UsageError):
         return None
     return event
@@ -301,46 +303,38 @@ def _whole_number(digits: str) -> int:
     return int(digits)
 
 
-def _check_keys(value: Any) -> None:
-    """Raise UsageError where settings have a key that no setting can have: a report would stumble over it."""
-    if isinstance(value, list):
-        for inner in value:
-            _check_keys(inner)
-    elif isinstance(value, dict):
-        if isinstance(settings := value.get("settings"), dict):
-            Settings(settings)
-        if "recipe" in value and isinstance(key := value.get("key"), str):  # a candidate
-            Settings({key: True})
-        for inner in value.values():
-            _check_keys(inner)
+def _mappings(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield every mapping in a line's data."""
+    if isinstance(value, dict):
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _mappings(inner)
+
+
+def _check_mapping(mapping: dict[str, Any]) -> None:
+    """Raise UsageError for a key that no setting can have, and ValueError for no time or no steps.
+
+    A report would stumble over either.
+    """
+    if isinstance(settings := mapping.get("settings"), dict):
+        Settings(settings)
+    if "recipe" in mapping and isinstance(key := mapping.get("key"), str):  # a candidate
+        Settings({key: True})
+    for beside, keys in _ABOVE_ZERO:
+        if beside in mapping and any(mapping.get(key, 1) <= 0 for key in keys):
+            raise ValueError(f"{' or '.join(keys)} of none")
 
 
 def _check_figures(value: Any, *, finite: bool = False) -> None:
-    """Raise ValueError for impossible figures: no time, no steps, or an infinite one that has a unit."""
-    if isinstance(value, float):
-        if finite and not math.isfinite(value):
-            raise ValueError(f"a figure of {value}")
-    elif isinstance(value, list):
+    """Raise ValueError for an infinite figure that has a unit."""
+    if isinstance(value, float) and finite and not math.isfinite(value):
+        raise ValueError(f"a figure of {value}")
+    if isinstance(value, list):
         for inner in value:
             _check_figures(inner, finite=finite)
     elif isinstance(value, dict):
-        for beside, keys in _ABOVE_ZERO:
-            if beside in value and any(value.get(key, 1) <= 0 for key in keys):
-                raise ValueError(f"{' or '.join(keys)} of none")
         for key, inner in value.items():
             _check_figures(inner, finite=finite or key in _FACTS or key.endswith(_UNITS))
-
-
-def _with_own_files(value: Any, folder: Path) -> Any:
-    """An event's data in which every file is one of the session's folder, or an empty name."""
-    if isinstance(value, list):
-        return [_with_own_files(inner, folder) for inner in value]
-    if not isinstance(value, dict):
-        return value
-    return {
-        key: _own_file(inner, folder) if key in _FILES and isinstance(inner, str) else _with_own_files(inner, folder)
-        for key, inner in value.items()
-    }
 
 
 def _own_file(text: str, folder: Path) -> str:

@@ -41,32 +41,25 @@ _SHOWN_PARAMETERS = ("lr", "momentum", "betas", "weight_decay", "eps", "alpha", 
 def main(script: str, file: str, result: str) -> None:
     """Watch ``script``, whose arguments are in ``sys.argv``, and write the text of ``file``, or why not, as JSON."""
     try:
-        seen = _seen(script)
-        outcome = {"text": _text(seen, script, file), "measurable": _workload(seen) is not None}
+        text, is_measurable = draft_of(script, file)
+        outcome = {"text": text, "measurable": is_measurable}
     except AdvisorError as error:
         outcome = {"message": error.message, "hint": error.hint, "details": error.details}
     Path(result).write_text(json.dumps(outcome), encoding="utf-8")
 
 
-def draft_of(script: str, file: str) -> str:
-    """The text of the file. Raises TargetError where running the script fails."""
-    return _text(_seen(script), script, file)
-
-
-def _seen(script: str) -> Seen:
+def draft_of(script: str, file: str) -> tuple[str, bool]:
+    """The text of ``file``, and whether ``script`` can be measured as it is. Raises TargetError where it fails."""
     from advisor.target.entrypoint import in_user_code
 
-    return in_user_code(f"running {script}", lambda: watched(script, str(Path.cwd())))
-
-
-def _text(seen: Seen, script: str, file: str) -> str:
+    seen = in_user_code(f"running {script}", lambda: watched(script, str(Path.cwd())))
     source = _importable(script)
     parts = _fitted_parts(seen) or seen.models
     lines = [*_fitted(seen)] if seen.fitted is not None else [*_models(seen), *_rest(seen, source)]
     imports = [*_imports(script, source, parts), *filter(_is_import, lines)]
     head = _HEAD.format(script=script, file=file) + "\n".join(dict.fromkeys(imports))
     body = textwrap.indent("\n".join(line for line in lines if not _is_import(line)), "    ")
-    return f"{head}\n\n\ndef build():\n{body}\n"
+    return f"{head}\n\n\ndef build():\n{body}\n", _workload(seen) is not None
 
 
 def _is_import(line: str) -> bool:
