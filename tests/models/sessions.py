@@ -64,7 +64,7 @@ def _found(report: dict[str, Any]) -> tuple[str, ...]:
     """The cells of a JSON report, without the first."""
     workload, baseline, stack, error = (report[name] for name in ("workload", "baseline", "stack", "error"))
     settings = stack["settings"] if stack else {}
-    failed = " ".join(error.values()) if error else "" if settings else "nothing was better"
+    failed = " ".join(error.values()) if error else "" if settings else _nothing(report["messages"])
     return (
         workload["model"] if workload else "",
         workload["mode"] if workload else "",
@@ -73,6 +73,11 @@ def _found(report: dict[str, Any]) -> tuple[str, ...]:
         ", ".join(f"{key}: {value}" for key, value in settings.items()),
         failed,
     )
+
+
+def _nothing(messages: list[dict[str, str]]) -> str:
+    """That nothing was better, and what the session warned of: sets that fail, or had too little time."""
+    return "; ".join(["nothing was better", *(one["text"][:160] for one in messages[:3])])
 
 
 def rows(lines: list[str], folder: str, options: argparse.Namespace) -> Iterator[tuple[str, ...]]:
