@@ -98,7 +98,7 @@ class CompileScope(Recipe):
     def why(self, facts: Facts, value: Value) -> str:
         if value == "with_loss" and facts.profile is not None:
             share = format_percent(facts.profile.share(Phase.LOSS), digits=1)
-            return f"The loss takes {share} of the step, and more of a tuned one."
+            return f"The compiler fuses the model's operations with those of the loss, which takes {share} of the step."
         if value != "regional" or not facts.workload.repeated_blocks:
             return super().why(facts, value)
         (name, count), *others = facts.workload.repeated_blocks

@@ -175,6 +175,10 @@ async def test_a_tiny_screen_shows_every_view(history) -> None:
             assert len(lines) == TINY[1]
             assert all(len(line) <= TINY[0] for line in lines)
             assert any(word in screen_text(app) for word in ("Done", "left", "cannot go on", RUNNING[:8], "Measuring"))
+        if app.context.state.recommendations:
+            assert "Settings YAML" in screen_text(app), "the next steps leave room for the formats"
+            await press(pilot, "4")
+            assert app.view.query_one("#detail").size.width > 12
 
 
 @pytest.mark.parametrize(
