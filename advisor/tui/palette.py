@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 from textual.app import SystemCommand
@@ -31,8 +32,9 @@ def actions(app: AdvisorApp) -> Iterable[SystemCommand]:
         title = f"Export {item.title}: {item.default_name}"
         yield SystemCommand(_literal(title), _literal(item.description), partial(_show_export, app, item.id))
     yield SystemCommand("Theme", "Choose another theme", app.action_change_theme)
-    screenshot = partial(app.set_timer, 0.1, app.deliver_screenshot)
-    yield SystemCommand("Screenshot", "Save an SVG of the screen", lambda: (screenshot(), None)[1])
+    # Textual's own place for it is ~/Downloads, which a server has not got.
+    screenshot = partial(app.set_timer, 0.1, partial(app.deliver_screenshot, path=str(Path.cwd())))
+    yield SystemCommand("Screenshot", "Save an SVG of the screen here", lambda: (screenshot(), None)[1])
     yield SystemCommand("Quit", "Leave; everything measured is kept", app.action_quit)
 
 

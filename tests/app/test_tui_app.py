@@ -369,12 +369,20 @@ async def test_the_palette_takes_names_and_reasons_literally() -> None:
         assert f"because of {nasty}" in screen_text(app)
 
 
-async def test_themes_can_be_changed_on_any_view() -> None:
-    async with driven(histories.whole()) as (pilot, app, _control):
-        for info in VIEWS:
-            await pilot.press(info.key)
-            app.theme = "textual-light" if app.theme != "textual-light" else "nord"
-            await settle(pilot)
+async def test_the_palette_changes_the_theme_and_saves_a_picture(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "without-downloads"))
+    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+        commands = {command.title: command for command in app.get_system_commands(app.screen)}
+        commands["Theme"].callback()
+        await settle(pilot)
+        app.screen.query_one(Input).value = "nord"
+        await until(pilot, lambda: app.screen.query_one(CommandList).option_count == 1)
+        await press(pilot, "enter", *(["enter"] if isinstance(app.screen, CommandPalette) else []))
+        assert app.theme == "nord"
+        commands["Screenshot"].callback()
+        await until(pilot, lambda: bool(list(tmp_path.glob("*.svg"))))
+        await until(pilot, lambda: "Saved screenshot to" in screen_text(app))
 
 
 async def test_the_status_bar_says_what_runs() -> None:

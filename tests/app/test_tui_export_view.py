@@ -89,7 +89,7 @@ async def test_another_name_is_offered_and_waits_in_the_path(tmp_path, monkeypat
     async with driven(histories.whole(), toasts=False, size=SMALL) as (pilot, app, _control):
         await press(pilot, "5", "s")
         assert app.focused is app.screen.query_one("#rename", Button)
-        await press(pilot, "enter")
+        await press(pilot, "n")
         path = app.query_one("#path", Input)
         assert path.has_focus
         assert path.value == "tuned-2.yaml"
