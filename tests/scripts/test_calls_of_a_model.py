@@ -268,3 +268,11 @@ def test_a_loop_that_makes_its_own_batches_says_so(script):
     """)
     facts = inspect_loop(loop, torch.device("cpu"), [next(iter(loop.data))])
     assert facts.batch_text == "made within the step"
+
+
+def test_a_call_that_failed_and_was_caught_hides_no_later_one(script):
+    loop, _ = script(
+        "try:\n    model(torch.ones(8, 3))\nexcept RuntimeError:\n    seen.append('does not fit')\n",
+        "for x, y in loader:\n    STEP\n",
+    )
+    assert [type(part) for part in loop.model.modules()] == [torch.nn.Linear]

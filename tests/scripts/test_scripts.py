@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import multiprocessing
+import socket
 import sys
 from pathlib import Path
 
@@ -140,6 +141,19 @@ class TestWhatIsSeen:
 
     def test_a_loader_feeds_the_body_of_a_loop(self):
         assert type(loaded("accumulation").data) is DataLoader
+
+    def test_its_only_rank_takes_a_port_that_is_free(self, script, monkeypatch):
+        with socket.create_server(("localhost", 0)) as taken:
+            monkeypatch.setenv("MASTER_ADDR", "localhost")
+            monkeypatch.setenv("MASTER_PORT", str(taken.getsockname()[1]))
+            try:
+                loop, _ = script(
+                    "torch.distributed.init_process_group('gloo', rank=0, world_size=1)\n"
+                    "model = nn.parallel.DistributedDataParallel(model)\nfor x, y in loader:\n    STEP\n"
+                )
+            finally:
+                torch.distributed.destroy_process_group()
+        assert type(loop.model).__name__ == "DistributedDataParallel"
 
     def test_nothing_stays_hooked(self):
         before = (torch.Tensor.backward, DataLoader.__iter__, torch.nn.functional.cross_entropy)

@@ -101,6 +101,11 @@ class Watch:
                 (multiprocessing.process.BaseProcess, "start", self._on_new_process),
                 (multiprocessing.process.BaseProcess, "join", self._on_join),
                 (os, "fork", self._on_fork),
+                *(
+                    [(torch.distributed, "init_process_group", _on_free_port)]
+                    if torch.distributed.is_available()
+                    else []
+                ),
                 (torch.multiprocessing, "start_processes", self._on_spawn),
                 (
                     sys.modules["torch.multiprocessing.spawn"],
@@ -139,9 +144,11 @@ class Watch:
             self._depth += 1
             self._owners += _has_parameters(module)
 
-    def _after_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    def _after_forward(self, module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
         if not self._is_ours():
             return
+        *named, output = rest  # of a call that failed PyTorch gives no keywords
+        kwargs: dict[str, Any] = named[0] if named else {}
         owns = _has_parameters(module)
         self._depth, self._owners = max(0, self._depth - 1), max(0, self._owners - owns)
         if output is None or (self._owners if owns else self._depth):
@@ -380,6 +387,13 @@ def fitted_by_library(frames: list[Where]) -> Any:
         if library == "ultralytics.engine.model" and function == "train":
             return names["self"]
     return None
+
+
+def _on_free_port(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Let the only rank of a script take any port: the other trials of a session run the script at the same time."""
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        os.environ["MASTER_PORT"] = "0"
+    return function(*args, **kwargs)
 
 
 def _has_trained(process: multiprocessing.process.BaseProcess) -> bool:
