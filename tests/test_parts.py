@@ -73,6 +73,7 @@ RETURNED = {
     "a module as the loss": (NET, OwnLoss(), LOADER, SGD),
     "a criterion first": (nn.CrossEntropyLoss(), NET, LOADER, SGD),
     "a scheduler too": (NET, LOADER, LOSS, SGD, StepLR(SGD, 1)),
+    "a device too": (NET, LOADER, LOADER, LOSS, SGD, torch.device("cpu")),
     "another scheduler": (NET, LOADER, LOSS, SGD, ReduceLROnPlateau(SGD)),
     "a second loader": (NET, LOADER, LOADER, LOSS, SGD),
     "the optimizer in a list": (NET, LOADER, LOSS, [SGD]),
@@ -108,6 +109,7 @@ def test_inputs_and_a_target_side_by_side_are_one_batch():
     ("value", "note"),
     [
         (RETURNED["a scheduler too"], "the StepLR is left out: the learning rate does not change in a trial"),
+        (RETURNED["a device too"], "the device is left out: the command line sets it"),
         (RETURNED["a second loader"], "the second loader is left out: training steps are measured"),
         (RETURNED["more names"], "val_loader is not used: training steps are measured"),
         (RETURNED["other names"], "val_dl is not used: training steps are measured"),

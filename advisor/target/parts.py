@@ -55,6 +55,8 @@ def in_order(values: Sequence[Any], notes: list[str]) -> dict[str, Any] | None:
         kind = kind_of(value)
         if isinstance(value, torch.amp.GradScaler):
             parts["current"] = current_with(value, notes)
+        elif isinstance(value, torch.device):
+            notes.append("the device is left out: the command line sets it")
         elif kind == "scheduler":
             notes.append(f"the {type(value).__name__} is left out: {_NO_SCHEDULER}")
         elif kind == "data" and "data" in parts and isinstance(value, DataLoader):
