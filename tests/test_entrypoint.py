@@ -271,6 +271,11 @@ def test_a_parser_that_leaves_says_why(load, capfd):
     assert "perf-advisor train.py:build -- --lr 0.1" in error.hint
     assert "usage: mine.py [-h] [--width WIDTH]" in error.details
     assert "parser.parse_args()" in error.details
+    group = "import sys\nsys.exit(print('Usage: mine.py COMMAND\\nCommands:\\n  fit', file=sys.stderr) or 2)"
+    error = failure(load, group, "mine.py")
+    assert error.message == "running mine.py called sys.exit(2)."
+    assert "`perf-advisor mine.py -- " in error.hint
+    assert "Commands:" in error.details
 
 
 @pytest.mark.parametrize("target", ["mine:build", "mine.py:build"])
@@ -323,6 +328,20 @@ def test_weights_of_another_model_are_told_how_to_fit():
     with pytest.raises(RuntimeError) as caught:
         nn.Linear(4, 4).load_state_dict({"weight": torch.ones(3, 4)})
     assert "another version" in entrypoint.hint_for(caught.value, "usual")
+
+
+@pytest.mark.parametrize(
+    ("run", "hint"),
+    [
+        (lambda: nn.Linear(4, 4)(torch.ones(2, 4, dtype=torch.float64)), "x.float() in the dataset"),
+        (lambda: nn.Conv1d(4, 4, 1)(torch.ones(2, 4, 3, dtype=torch.float64)), "x.float() in the dataset"),
+        (lambda: exec("get_ipython()", {}), "lines with get_ipython() out"),
+    ],
+)
+def test_what_a_batch_or_a_notebook_brought_is_told_how_to_mend(run, hint):
+    with pytest.raises((RuntimeError, NameError)) as caught:
+        run()
+    assert hint in entrypoint.hint_for(caught.value, "usual")
 
 
 @pytest.mark.parametrize("said", entrypoint._NO_GPU)

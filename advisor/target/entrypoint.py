@@ -39,6 +39,7 @@ _FRAMES_SHOWN = 3
 _NAMES_SHOWN = 20
 _USAGE_CODE = 2
 _LONGEST_SAID = 300
+_SCRIPT = "running "  # how the name of an action begins that is a script's, which is the main program
 # The target starts or expects ranks of its own: torch.distributed's words for it.
 _OWN_RANKS = ("environment variable RANK expected", "Default process group has not been initialized")
 # The line of a traceback that names the exception: ``torch._dynamo.exc.TorchRuntimeError: ...``.
@@ -55,6 +56,9 @@ _TWO_DEVICES = (
 )
 # PyTorch's messages where the driver or its own build for CUDA is missing.
 _NO_GPU = ("Found no NVIDIA driver", "Torch not compiled with CUDA enabled", "No CUDA GPUs are available")
+# PyTorch's messages on inputs of another type than the weights.
+_TWO_TYPES = ("have the same dtype", "and bias type (")
+_NOTEBOOK = ("name 'get_ipython' is not defined",)
 # Hints by what PyTorch says.
 _HINTS = (
     (_NO_GPU, "There is no CUDA GPU here: leave .cuda() out, or write .to(device); model and batch are moved for you."),
@@ -65,7 +69,15 @@ _HINTS = (
     ),
     (
         _OWN_RANKS,
-        "Return the plain model and loader: with --gpus N perf-advisor starts the ranks and divides the batches.",
+        "In a build(), return the plain model and loader: with --gpus N perf-advisor starts the ranks. A script for "
+        "torchrun is its only rank after `export RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=localhost "
+        "MASTER_PORT=0`.",
+    ),
+    (_NOTEBOOK, "This was a notebook: take the lines with get_ipython() out, then run again."),
+    (
+        _TWO_TYPES,
+        "Give the inputs the type of the weights, as by x.float() in the dataset. A model need not be made half: lower "
+        "precision is tried for you.",
     ),
     (
         ("Error(s) in loading state_dict",),
@@ -154,14 +166,17 @@ def in_user_code(what: str, call: Callable[[], T]) -> T:
 
 def _exited(what: str, error: SystemExit, printed: str) -> TargetError:
     """The error for code that exits, with its printed text: a command line's parser gives its reason there."""
-    said = printed.rstrip().rpartition("\n")[2].strip()[:_LONGEST_SAID]
+    lines = printed.split("\n") if error.code != _USAGE_CODE else re.findall(r"(?im)^.*\berror\b.*$", printed)
+    said = next((text for line in reversed(lines) if (text := line.strip())), "")[:_LONGEST_SAID]
     message = f"{what} called sys.exit({error.code!r})"
     message = f"{message}: {said.rstrip('.')}." if said else f"{message}."
     hint = "Move the call under `if __name__ == '__main__':`, so that the target can be imported and built."
-    if what.startswith("running "):  # a script, which is the main program
+    script = what.startswith(_SCRIPT)
+    if script:
         hint = "It ended before its loop: see the lines below, and give it the arguments that it needs after --."
-    if error.code == _USAGE_CODE and said:  # as argparse and click do
-        hint = "Give the target its own arguments after --, as in `perf-advisor train.py:build -- --lr 0.1`."
+    if error.code == _USAGE_CODE and printed.strip():  # as argparse and click do
+        target = what.removeprefix(_SCRIPT) if script else "train.py:build"
+        hint = f"Give the target its own arguments after --, as in `perf-advisor {target} -- --lr 0.1`."
     return TargetError(message, hint, "\n".join(filter(None, (printed.rstrip(), user_frames(error)))))
 
 

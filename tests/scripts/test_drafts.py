@@ -103,6 +103,39 @@ class TestADraft:
         Path("train.py").write_text(f"{HEAD}for i in range(9):\n    x, y = next(iter(loader)); {STEP}\n")
         assert "for i in [1]:\n" in draft_of("train.py", "build_it.py")[0]
 
+    def test_of_a_body_beside_its_loops_head_has_the_body_only(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["train.py"])
+        Path("train.py").write_text(f"{HEAD}def one(x, y):\n    {STEP}\nfor x, y in loader: one(x, y); seen = 'ä'\n")
+        assert "        for (x, y) in [batch]:\n            one(x, y); seen = 'ä'\n" in draft_of("train.py", "b.py")
+
+    @pytest.mark.parametrize(
+        ("loss", "optimizers", "has"),
+        [
+            ("agent.value(x)", "Adam(agent.parameters())", ("model = Agent(", "models=[model.critic, model.heads[0]]")),
+            (
+                "agent.value(x)",
+                "Adam([*agent.critic.parameters(), *agent.heads.parameters()])",
+                ("model = Agent(", "Adam(model.parameters()"),
+            ),
+            ("agent.value(x)", "Adam(agent.critic.parameters())", ("model = Linear(", "models=[model]")),
+        ],
+    )
+    def test_of_a_model_called_by_its_methods_makes_the_whole(self, loss, optimizers, has, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["train.py"])
+        Path("train.py").write_text(
+            f"{HEAD}class Agent(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+            "        self.critic, self.heads = nn.Linear(1, 4), nn.ModuleList([nn.Linear(4, 1)])\n"
+            "    def value(self, x):\n        return self.heads[0](self.critic(x)).square()\n"
+            f"agent = Agent()\nopt = torch.optim.{optimizers}\n"
+            f"for x, y in loader:\n    loss = {loss}.mean() + 1\n"
+            "    opt.zero_grad(); loss.backward(); opt.step()\n"
+        )
+        text = draft_of("train.py", "build_it.py")
+        compile(text, "build_it.py", "exec")
+        assert [part for part in has if part not in text] == [], text
+
     def test_gives_each_optimizer_the_model_that_it_trains(self, monkeypatch):
         text = draft("gan", monkeypatch)
         assert text.index("model = Linear(") < text.index("model_2 = Sequential(")
@@ -169,6 +202,12 @@ class TestADraft:
         said = capsys.readouterr().out
         assert f"type: perf-advisor {output}\n" in said
         assert f"For that type: perf-advisor {HERE / 'trainer_class.py'} -- --epochs 2\n" in said
+
+    @pytest.mark.process
+    def test_a_script_that_lacks_arguments_says_which(self, tmp_path):
+        with pytest.raises(TargetError, match="required: --data") as error:
+            init.parse([str(HERE / "bad/needs_arguments.py"), "--output", str(tmp_path / "b.py")]).run()
+        assert "usage: needs_arguments.py" in error.value.details
 
     @pytest.mark.process
     def test_a_script_that_never_gets_there_is_stopped(self, tmp_path):

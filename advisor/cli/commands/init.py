@@ -55,24 +55,25 @@ class Init:
     def _draft(self) -> tuple[str, bool]:
         """The file's text, and whether the script can be measured without it."""
         with tempfile.TemporaryDirectory() as folder:
-            result = Path(folder, "result.json")
+            result, log = Path(folder, "result.json"), Path(folder, "log")
             command = [sys.executable, "-m", "advisor.target.scripts.draft", self.script, self.file, str(result)]
             try:
-                ran = subprocess.run(  # noqa: S603 - the user's own script
-                    [*command, *self.arguments],
-                    stdin=subprocess.DEVNULL,
-                    capture_output=True,
-                    text=True,
-                    timeout=self.budget_s,
-                    check=False,
-                )
+                with log.open("a+b") as output:  # a file that the process can read, too
+                    ran = subprocess.run(  # noqa: S603 - the user's own script
+                        [*command, *self.arguments],
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=output,
+                        timeout=self.budget_s,
+                        check=False,
+                    )
             except subprocess.TimeoutExpired as error:
                 raise TargetError(
                     f"{self.script} came to no update of weights within {self.budget_s:.0f} s.",
                     "Give it more with --budget, or let it come to its loop sooner with arguments after --.",
                 ) from error
             if not result.is_file():
-                said = "\n".join(ran.stderr.splitlines()[-_LAST_LINES:])
+                said = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:])
                 raise TargetError(f"{self.script} ended its process ({ran.returncode}).", "See its last words.", said)
             outcome = json.loads(result.read_text(encoding="utf-8"))
         if "text" not in outcome:

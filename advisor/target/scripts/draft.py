@@ -10,6 +10,7 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from torch import nn
@@ -54,7 +55,7 @@ def draft_of(script: str, file: str) -> tuple[str, bool]:
 
     seen = in_user_code(f"running {script}", lambda: watched(script, str(Path.cwd())))
     source = _importable(script)
-    parts = _fitted_parts(seen) or seen.models
+    parts = _fitted_parts(seen) or _made(seen)
     lines = [*_fitted(seen)] if seen.fitted is not None else [*_models(seen), *_rest(seen, source)]
     imports = [*_imports(script, source, parts), *filter(_is_import, lines)]
     head = _HEAD.format(script=script, file=file) + "\n".join(dict.fromkeys(imports))
@@ -130,11 +131,49 @@ def _fitted(seen: Seen) -> Iterator[str]:
 def _models(seen: Seen) -> Iterator[str]:
     if not seen.models:
         yield "model = ...  # TODO: the model; the script called none that an optimizer has"
-    for number, model in enumerate(seen.models):
+    for number, model in enumerate(_made(seen)):
         yield from _as_written(seen, model)
         parameters = sum(parameter.numel() for parameter in model.parameters())
         made = f"{_name('model', number)} = {type(model).__qualname__}(...)"
         yield f"{made}  # TODO: arguments; {parameters:,} parameters"
+
+
+def _made(seen: Seen) -> list[nn.Module]:
+    """The models that a draft makes: those called, or the whole that they are parts of, each once."""
+    return list({id(one): one for one in (_whole(seen, model) for model in seen.models)}.values())
+
+
+def _whole(seen: Seen, model: nn.Module) -> nn.Module:
+    """The largest module of the script's that a model is a part of, where one optimizer trains all of it."""
+    trained = [{id(p) for group in one.param_groups for p in group["params"]} for one in seen.optimizers]
+    frames = (where.frame for where in seen.frames if where.is_users)
+    held = (value for frame in frames for value in _held(frame))
+    wholes = [
+        value
+        for value in held
+        if isinstance(value, nn.Module)
+        and any(part is model for part in value.modules())
+        and any({id(p) for p in value.parameters() if p.requires_grad} <= ids for ids in trained)
+    ]
+    return max([model, *wholes], key=lambda whole: len(list(whole.modules())))
+
+
+def _held(frame: FrameType) -> Iterator[Any]:
+    """The objects that a frame's names hold, and those that its ``self`` does."""
+    yield from ({**frame.f_globals, **frame.f_locals}).values()
+    yield from vars(frame.f_locals["self"]).values() if hasattr(frame.f_locals.get("self"), "__dict__") else ()
+
+
+def _called(seen: Seen) -> list[str]:
+    """The models that were called, by the draft's names of those that they are parts of."""
+    names = {id(whole): _name("model", number) for number, whole in enumerate(_made(seen))}
+    found = []
+    for model in seen.models:
+        whole = _whole(seen, model)
+        path = next(path for path, part in whole.named_modules() if part is model)
+        steps = (f"[{step}]" if step.isdigit() else f".{step}" for step in path.split(".") if step)
+        found.append(names[id(whole)] + "".join(steps))
+    return found or ["model"]
 
 
 def _inputs(batch: Any) -> Iterator[str]:
@@ -178,7 +217,7 @@ def _trained_by(optimizer: Optimizer, seen: Seen) -> str:
     trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     models = [
         f"{_name('model', number)}.parameters()"
-        for number, model in enumerate(seen.models)
+        for number, model in enumerate(_made(seen))
         if any(id(parameter) in trained for parameter in model.parameters())
     ]
     return models[0] if len(models) == 1 else f"[{', '.join(f'*{one}' for one in models)}]"
@@ -202,7 +241,7 @@ def _plain(seen: Seen) -> Iterator[str]:
     else:
         yield f"loss = {_loss(call)}"
     clip = f", clip_grad={seen.clip_norm}" if seen.clip_norm else ""
-    yield f"return advisor.Workload(model=model, data=data, loss=loss, optimizer=optimizer{clip})"
+    yield f"return advisor.Workload(model={_called(seen)[0]}, data=data, loss=loss, optimizer=optimizer{clip})"
 
 
 def _loss(call: LossCall) -> str:
@@ -257,7 +296,7 @@ def _own_step(seen: Seen, source: str) -> Iterator[str]:
     yield from lines
     yield f"    return {loss}" if loss else "    return loss  # TODO: the loss by its name above"
     yield ""
-    models = ", ".join(_name("model", number) for number in range(max(1, len(seen.models))))
+    models = ", ".join(_called(seen))
     optimizers = ", ".join(_name("optimizer", number) for number in range(len(seen.optimizers)))
     yield f"return advisor.Workload(step={step}, models=[{models}], optimizers=[{optimizers}], data=data)"
 
@@ -277,7 +316,8 @@ def _name_of_loss(body: Sequence[ast.stmt]) -> str:
 
 def _known(seen: Seen) -> dict[int, str]:
     """The draft's names by the id of what each holds."""
-    known = {id(model): _name("model", number) for number, model in enumerate(seen.models)}
+    known = dict(zip(map(id, seen.models), _called(seen), strict=False))
+    known |= {id(model): _name("model", number) for number, model in enumerate(_made(seen))}
     known |= {id(one): _name("optimizer", number) for number, one in enumerate(seen.optimizers)}
     return known if seen.loader is None else known | {id(seen.loader): "data"}
 
@@ -289,7 +329,9 @@ def _body_text(loop: FoundLoop, seen: Seen) -> str:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Yield):  # with it, the step would be a generator
             line, start = lines[node.lineno - 1], node.col_offset
             lines[node.lineno - 1] = f"{line[:start]}pass  # {line[start:]}"
-    text = textwrap.dedent("".join(lines[body[0].lineno - 1 : body[-1].end_lineno]))
+    first, start = body[0].lineno - 1, body[0].col_offset
+    lines[first] = " " * start + lines[first].encode()[start:].decode()  # a body on the line of its loop's head
+    text = textwrap.dedent("".join(lines[first : body[-1].end_lineno]))
     target = ast.unparse(loop.statement.target) if isinstance(loop.statement, ast.For) else "_"
     counts = isinstance(loop.statement, ast.For) and is_count(loop.statement.iter)
     item = "1" if counts else "(0, batch)" if position_in(loop, seen) == COUNTED else "batch"
