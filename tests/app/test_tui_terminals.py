@@ -267,4 +267,4 @@ async def test_a_trial_may_end_while_its_log_is_open(tmp_path) -> None:
         log.unlink()  # as a temporary folder goes with its session
         app.query_one(LogTail).poll()
         await settle(pilot)
-        assert "The log cannot be read: No such file or directory" in screen_text(app)
+        assert "There is no log in /" in screen_text(app)
