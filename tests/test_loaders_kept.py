@@ -368,6 +368,12 @@ def test_workers_end_with_the_epoch_where_the_dataset_has_to_hear_of_it(change, 
     assert (changed.num_workers, changed.persistent_workers) == (1, False)
 
 
+class Unbatched(DataLoader):
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.iterator = super().__iter__()
+
+
 @both_ways
 @pytest.mark.parametrize("recipe_id", ["num_workers", "pin_memory"])
 def test_a_loader_with_an_iterator_of_its_own_shuffles_as_before(change, recipe_id):
@@ -382,8 +388,10 @@ def test_a_loader_with_an_iterator_of_its_own_shuffles_as_before(change, recipe_
 def test_an_order_that_workers_have_drawn_already_is_kept():
     in_order, shuffled = (Endless(Numbers(), batch_size=4, shuffle=drawn, num_workers=1) for drawn in (False, True))
     assert loader_with(in_order, num_workers=2).num_workers == 2
-    with pytest.raises(RefusedError, match="have drawn the order of samples already"):
-        loader_with(shuffled, num_workers=2)
+    only_first = Unbatched(Subset(Numbers(), [0]), batch_size=None, shuffle=True, num_workers=1)
+    for drawn in (shuffled, only_first):
+        with pytest.raises(RefusedError, match="have drawn the order of samples already"):
+            loader_with(drawn, num_workers=2)
 
 
 def test_a_loader_that_is_being_read_is_not_copied():

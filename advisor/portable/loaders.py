@@ -153,7 +153,9 @@ def begun_anew(copied: typing.Any, held: typing.Any) -> typing.Any:
     """
     with draws_kept(), state_kept(copied.generator):
         before = draws_of(copied)
-        if getattr(held, "_send_idx", 0) and next(iter(copied._index_sampler)) and draws_of(copied) != before:
+        if getattr(held, "_send_idx", 0):  # as many as workers have been given to read
+            next(iter(copied._index_sampler), None)
+        if draws_of(copied) != before:
             raise ValueError(
                 f"the workers of the loader ({type(copied).__name__}) have drawn the order of samples already, and a "
                 "copy would draw another"
