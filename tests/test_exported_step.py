@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -86,6 +87,24 @@ def test_a_file_contains_only_what_it_needs(catalog):
         assert name not in infer
     assert "class DeviceLoader" in python_source(catalog, {"data.device_prefetch": True}, "train")
     assert "def compiled_step" in python_source(catalog, {"compile.optimizer": True}, "train")
+
+
+@pytest.mark.parametrize("settings", [{}, {"precision.autocast": "bfloat16"}, {"step.cuda_graph": True}])
+def test_a_file_has_no_tries_where_the_form_of_the_loss_is_known(catalog, settings):
+    whole, source = (python_source(catalog, settings, "train", loss_known=known) for known in (False, True))
+    assert "def form_that_works(" in whole
+    assert "def form_that_works(" not in source
+    assert len(source.splitlines()) < len(whole.splitlines()) - 200
+    model, reference = model_of(), model_of()
+    plain = torch.optim.SGD(reference.parameters(), lr=0.05)
+    expected = plain_losses(reference, plain, batches(), torch.bfloat16 if "precision.autocast" in settings else None)
+    module = ModuleType("tuned")
+    exec(compile(source, "tuned.py", "exec"), vars(module))
+    model, optimizer, _ = module.prepare(model, torch.optim.SGD(model.parameters(), lr=0.05))
+    step = module.train_step(model, optimizer, nn.functional.cross_entropy)
+    assert [step(batch).item() for batch in batches()] == pytest.approx(expected, rel=1e-5)
+    with pytest.raises(module.LossError, match="can be called in two ways"):
+        module.train_step(model, optimizer, lambda first, second: first(second[0]).sum())
 
 
 def test_the_header_says_what_to_keep_and_the_file_does_it(catalog):

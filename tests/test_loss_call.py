@@ -10,10 +10,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from advisor.portable.loss_tries import in_float32, may_refuse_autocast
 from advisor.portable.losses import (
     LossError,
-    in_float32,
-    may_refuse_autocast,
     modules_of_loss,
     takes_output_and_batch,
     takes_output_only,
@@ -362,7 +361,7 @@ def test_a_loss_of_one_part_gets_the_one_that_works(loss):
     assert "the loss gets part 2 of a batch of 3 parts" in step.settle_loss(batch)
     assert step(batch).item() == pytest.approx(expected)
     again = step_with(model, step.loss_of_known_form)
-    again._target_is_open = False  # as for a model over several GPUs
+    again.tries._target_is_open = False  # as for a model over several GPUs
     assert again.settle_loss(batch) == ""
 
 

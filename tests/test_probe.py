@@ -11,8 +11,8 @@ from graph_stand_in import RecordedGraph
 from torch import nn
 
 from advisor.portable.graphed import GraphedStep
-from advisor.portable.losses import undone
 from advisor.portable.plan import StepPlan
+from advisor.portable.undone import undone
 from advisor.recipe import Components
 from advisor.records import Mode
 from advisor.runtime.step import InferStep, TrainStep, make_step

@@ -13,9 +13,9 @@ from torch import nn
 
 from advisor.portable.host_draws import HostDraws
 from advisor.portable.inplace import inplace_sites
-from advisor.portable.losses import undone
 from advisor.portable.python_state import MOST_COPIED, PythonState
 from advisor.portable.tracing import CannotTraceError
+from advisor.portable.undone import undone
 
 
 class Averages:

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from advisor.portable.losses import undone
 from advisor.portable.plan import StepPlan
 from advisor.portable.steps import TrainStep
 from advisor.portable.tracing import CannotTraceError, trace
+from advisor.portable.undone import undone
 from advisor.runtime.tuning import Tuning
 
 

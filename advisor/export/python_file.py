@@ -29,10 +29,18 @@ _GUARDS = {
 }
 
 
-def python_source(catalog: Catalog, settings: Mapping[str, Value], mode: Mode | str, *, own_step: bool = False) -> str:
+def python_source(
+    catalog: Catalog,
+    settings: Mapping[str, Value],
+    mode: Mode | str,
+    *,
+    own_step: bool = False,
+    loss_known: bool = False,
+) -> str:
     """Python source with ``prepare(model, optimizer, loader)`` and ``train_step`` or ``infer_step``, by ``mode``.
 
-    With ``own_step`` it has ``own_step(step, model)`` in place of these.
+    With ``own_step`` it has ``own_step(step, model)`` in place of these. Where the form of the loss is known, the code
+    that finds it out by trying is left out, which is a third of a short file.
 
     ``prepare`` runs the recipes' own code in the order of their stages. The step is the code that trials run, word for
     word, with the plan as data.
@@ -44,9 +52,13 @@ def python_source(catalog: Catalog, settings: Mapping[str, Value], mode: Mode | 
     plan = _plan(chosen, mode)
     wrapper = _device_loader(chosen, plan)
     step = [templates.STEP_PLAN, _own_step(plan) if own_step else _step(plan)]
+    tries_none = loss_known and mode is Mode.TRAIN and not own_step
+    if tries_none:
+        step.append(templates.KNOWN_LOSS)
     codes = {recipe.key: _shown(recipe, value) for recipe, value in chosen if recipe.stage is Stage.DATA}
     without_data = _prepare([pair for pair in chosen if pair[0].stage is not Stage.DATA], plan, wrapper, {})
-    library = library_for([without_data, *codes.values(), *step], _held_by(codes.values()))
+    held = {*_held_by(codes.values()), *(("LossTries",) if tries_none else ())}
+    library = library_for([without_data, *codes.values(), *step], held)
     imports = ["import torch", "from types import SimpleNamespace", *library.imports]
     plan_data = _plan_data(plan, library.text)
     file = "\n".join([*imports, plan_data, *step, templates.PREPARE, library.text])

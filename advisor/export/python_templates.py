@@ -116,6 +116,21 @@ def train_step(model, optimizer, loss_fn=None, clip_grad=None):
     return $step
 ''')
 
+KNOWN_LOSS = '''
+class LossTries:
+    """Nothing has to be tried: when perf-advisor ran this loss, its signature and the batches told all."""
+
+    def __init__(self, call, loss):
+        if call.loss_takes_model is None:
+            raise LossError(
+                f"the loss {describe_loss(loss)} can be called in two ways.",
+                "Write it as `def loss(output, target)` or `def loss(model, batch)`, with these names.",
+            )
+
+    def settle(self, batch):
+        return ""
+'''
+
 INFER_STEP = Template('''
 def infer_step(model):
     """A callable ``step(batch) -> output``. A batch is a tensor, a tuple of inputs, or a dict of keyword arguments."""

@@ -14,11 +14,11 @@ from torch.nn.modules import transformer
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from advisor.portable.dependence import computed
-from advisor.portable.losses import undone
 from advisor.portable.nested import map_tensors, tensors_of
 from advisor.portable.places import Place, put_at, value_at
 from advisor.portable.python_state import MOST_LOOKED_INTO, PythonState
 from advisor.portable.read_code import SETS_GLOBAL, names_of_globals
+from advisor.portable.undone import undone
 
 # Larger tensors of the host are data and stay there. Bytes.
 LARGEST = 64 * 2**20

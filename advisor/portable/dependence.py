@@ -12,9 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from advisor.portable.host_draws import HostDraws
 from advisor.portable.layouts import have_equal_values
-from advisor.portable.losses import undone
 from advisor.portable.nested import tensors_of
 from advisor.portable.places import Place, Values, put_at
+from advisor.portable.undone import undone
 
 # The operators whose numbers lie between 0 and 1.
 UNIFORM = ("rand", "uniform_")

@@ -20,7 +20,6 @@ from advisor.portable.capturing import (
 )
 from advisor.portable.dependence import DRAWS, depends_on_draws, depends_on_values
 from advisor.portable.host_draws import AllHostDraws
-from advisor.portable.losses import undone
 from advisor.portable.made_on_host import MadeOnHost, refuses_the_host
 from advisor.portable.nested import (
     copy_into,
@@ -44,6 +43,7 @@ from advisor.portable.patience import (
 from advisor.portable.places import Place, Values, named, value_at
 from advisor.portable.python_state import PythonState
 from advisor.portable.steps import InferStep, TrainStep
+from advisor.portable.undone import undone
 from advisor.portable.watching import REPLACED, Watch, foreign_hook, same_numbers
 
 # Changes of the optimizer's options, each soon after the last, before an update is left outside the graph.

@@ -4,26 +4,18 @@ import contextlib
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from advisor.portable.host_draws import draws_kept
-from advisor.portable.nested import map_tensors, tensors_of
-from advisor.portable.places import Values
-from advisor.portable.python_state import PythonState, buffers_kept
-from advisor.portable.read_code import calls
+from advisor.portable.nested import tensors_of
 from advisor.portable.walk import found_in
-from advisor.portable.writes import writes_undone
 
 MODEL_NAMES = frozenset({"model", "net", "network", "module"})
 OUTPUT_NAMES = frozenset(
     {"output", "outputs", "out", "logits", "scores", "pred", "preds", "prediction", "predictions", "y_pred", "y_hat"}
 )
-# How PyTorch refuses a loss under autocast: binary cross-entropy of probabilities, which half precision would round
-# to 0 and 1.
-UNSAFE = "unsafe to autocast"
 LABEL_NAMES = frozenset({"target", "targets", "label", "labels", "y_true"})
 
 
@@ -116,29 +108,6 @@ def whole_batch(batch: Any) -> Any:
     return batch
 
 
-def may_refuse_autocast(loss: Callable[..., Any]) -> bool:
-    """Whether PyTorch could refuse a loss under autocast: not one of its own, but for binary cross-entropy."""
-    own = isinstance(loss, torch.nn.Module) and type(loss).__module__ == torch.nn.BCELoss.__module__
-    return not own or isinstance(loss, torch.nn.BCELoss)
-
-
-def in_float32(loss: Callable[..., Any], device_type: str) -> Callable[..., Any]:
-    """A loss that is computed outside autocast, of outputs in float32. It keeps its name for the target."""
-
-    def in_full(output: Any, *target: Any) -> Any:
-        with torch.autocast(device_type, enabled=False):
-            return loss(map_tensors(_widened, output), *target)
-
-    with contextlib.suppress(TypeError, ValueError):
-        signature = inspect.signature(loss.forward if isinstance(loss, torch.nn.Module) else loss)
-        in_full.__signature__ = signature  # type: ignore[attr-defined]
-    return in_full
-
-
-def _widened(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
-
-
 def is_callable_with(signature: inspect.Signature, count: int) -> bool:
     """Whether a signature allows a call with so many positional arguments and nothing else."""
     try:
@@ -151,65 +120,6 @@ def is_callable_with(signature: inspect.Signature, count: int) -> bool:
 def is_module(annotation: Any) -> bool:
     """Whether an annotation is a class of modules."""
     return isinstance(annotation, type) and issubclass(annotation, torch.nn.Module)
-
-
-def form_that_works(
-    loss: Callable[..., Any], model: torch.nn.Module, batch: Any, of_output: Callable[[], Any]
-) -> tuple[bool, str]:
-    """Return whether ``loss(model, batch)`` is the form that works, and a sentence that says so.
-
-    ``of_output`` computes ``loss(output, target)``, which is tried first. A form works when it gives a number with a
-    gradient. What a try changes is undone: gradients, buffers (the statistics of batch normalisation), random numbers.
-    Raises LossError when neither form works.
-    """
-    if taken_from := iterator_of(loss):
-        if calls_first(loss):
-            return True, f"the loss is called as {form_text(True)}: it calls what it is given first"
-        raise LossError(
-            f"the loss {describe_loss(loss)} takes values from a {taken_from}, and a try would use one up.",
-            "Write it as `def loss(output, target)` or `def loss(model, batch)`, with these names.",
-        )
-    failures = []
-    for form, call in ((False, of_output), (True, lambda: loss(model, batch))):
-        with undone(model, loss):
-            failure = failure_of(call)
-        if not failure:
-            return form, f"the loss is called as {form_text(form)}: its signature leaves that open, and a try worked"
-        failures.append(f"{form_text(form)}: {failure}")
-    raise LossError(
-        f"the loss {describe_loss(loss)} works in neither form: {'; '.join(failures)}.",
-        "Write it as `def loss(output, target)` or `def loss(model, batch)`, with these names, returning a scalar.",
-    )
-
-
-def iterator_of(loss: Callable[..., Any]) -> str:
-    """The kind of an iterator that a loss takes values from, such as a generator; empty for none."""
-    return found_in(loss).taken_from
-
-
-def calls_first(loss: Callable[..., Any]) -> bool:
-    """Whether the code of a loss calls its first argument, which is the model then."""
-    code = getattr(getattr(loss, "__func__", loss), "__code__", None)
-    return code is not None and any(calls(code, one.name) for one in parameters_of_loss(loss)[:1])
-
-
-def form_text(of_model: bool) -> str:
-    """A form of a loss as a person writes it."""
-    return "loss(model, batch)" if of_model else "loss(output, target)"
-
-
-def failure_of(call: Callable[[], Any]) -> str:
-    """The reason that a call gives no loss; empty when it gives one. Raises where memory runs out."""
-    try:
-        value = call()
-    except (MemoryError, torch.OutOfMemoryError):
-        raise
-    except Exception as error:  # whatever the user's code raises
-        return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
-    number = number_in(value)
-    if number is None:
-        return f"it returns {returned(value)}"
-    return "" if number.requires_grad else "its result does not depend on the model's parameters"
 
 
 def number_in(value: Any) -> torch.Tensor | None:
@@ -280,43 +190,11 @@ def target_name_of(loss: Callable[..., Any]) -> str:
     return given[1].name if len(given) > 1 else ""
 
 
-def loss_of_part(loss: Callable[..., Any], index: int) -> Callable[..., Any]:
-    """A loss that gets one of the several parts that a batch has beside the model's inputs."""
-
-    def of_part(output: Any, parts: Any) -> Any:
-        return loss(output, parts[index])
-
-    return of_part
-
-
 def modules_of_loss(loss: Any) -> list[torch.nn.Module]:
     """The modules that a loss is, or reads; none that is a part of another one."""
     found = found_in(loss).modules
     parts = {id(part) for module in found for part in module.children()}
     return [module for module in found if id(module) not in parts]
-
-
-@contextlib.contextmanager
-def undone(model: torch.nn.Module, loss: Any = None) -> Iterator[None]:
-    """Give the model and the loss's modules their gradients, buffers and attributes back, and generators their states.
-
-    Attributes are what modules keep from call to call: their mode, a hidden state, a buffer that is replaced, a list
-    that grows, the counts of a metric. What is written into tensors from before is undone, too, as into a teacher's
-    that follow the weights.
-    """
-    wholes = [model, *modules_of_loss(loss)]
-    gradients = [(parameter, parameter.grad) for whole in wholes for parameter in whole.parameters()]
-    modules = [module for whole in wholes for module in whole.modules()]
-    attributes, elsewhere = PythonState(modules, with_hooks=True), Values(found_in(loss).places.values())
-    try:
-        eager = torch.compiler.set_stance("force_eager")
-        with buffers_kept(*wholes), draws_kept(*wholes), eager, writes_undone(*wholes):
-            yield
-    finally:
-        for parameter, gradient in gradients:
-            parameter.grad = gradient
-        elsewhere.put_back()
-        attributes.put_back()
 
 
 def parameters_of_loss(loss: Callable[..., Any]) -> list[inspect.Parameter]:
@@ -386,3 +264,12 @@ def main_output(output: Any) -> torch.Tensor:
         if tensor.is_floating_point():
             return tensor
     raise TypeError(f"the model returned {type(output).__name__}, which holds no floating-point tensor")
+
+
+def loss_of_part(loss: Callable[..., Any], index: int) -> Callable[..., Any]:
+    """A loss that gets one of the several parts that a batch has beside the model's inputs."""
+
+    def of_part(output: Any, parts: Any) -> Any:
+        return loss(output, parts[index])
+
+    return of_part

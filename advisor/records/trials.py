@@ -193,7 +193,8 @@ class TrialResult:
     batches of a loader were; None where one batch is used again and again. ``phases`` are ms per part of a step, each
     waited for; empty where nobody asked for them. ``device``: the GPU that the trial ran on, where that is not the
     session's own. ``ranks``: the findings of a trial over several ranks, whose blocks hold the samples of all, and
-    whose peaks are the largest of any rank.
+    whose peaks are the largest of any rank. ``loss_known``: the loss is called as its signature says:
+    no try had to find out how.
     """
 
     outcome: Outcome
@@ -230,6 +231,7 @@ class TrialResult:
     phases: dict[str, float] = field(default_factory=dict)
     device: str = ""
     ranks: RanksFound | None = None
+    loss_known: bool = False
 
     @property
     def measured(self) -> bool:

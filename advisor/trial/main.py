@@ -148,6 +148,7 @@ class _FirstSteps:
     probe: Probe
     data: DataPrint | None
     comparing_s: float
+    loss_known: bool
 
 
 class Trial:
@@ -222,13 +223,15 @@ class Trial:
     def _first_steps(self, parts: _Parts) -> _FirstSteps:
         """Look at the first batches, and run the steps whose losses and outputs are compared."""
         batches = probe_batches(parts.components.data, self.spec.seed, parts.components.plan)
-        parts.loop.notes.extend(settle_loss(parts.step, batches))
+        settled = settle_loss(parts.step, batches)
+        parts.loop.notes.extend(settled)
         data = self._inspect_data(parts.loop, parts.components, batches)
         if self.spec.kind is TrialKind.AHEAD:
             keep_no_kernel_timings()
         started = time.perf_counter()
         probe = self._probe(parts, batches)
-        return _FirstSteps(probe, data, time.perf_counter() - started - probe.seconds)
+        comparing_s = time.perf_counter() - started - probe.seconds
+        return _FirstSteps(probe, data, comparing_s, loss_known=bool(batches) and not settled)
 
     def _inspect_data(self, loop: Loop, components: Components, batches: list[Any]) -> DataPrint | None:
         """Describe the first batches, for the comparison with other trials; in the baseline, collect all the facts."""
@@ -313,6 +316,7 @@ class Trial:
             disturbed=self.guards.disturbed,
             energy_j_per_sample=self.guards.energy_j_per_sample(blocks),
             gpu=self.guards.gpu,
+            loss_known=first.loss_known,
         )
 
     def _refuse_hopeless(self, loop: Loop, spent_s: float, step_s: float) -> None:

@@ -34,8 +34,10 @@ class PythonFile(Format):
 
 def _source(found: Found) -> str:
     from advisor.export.python_file import python_source
+    from advisor.report.conclusions import loss_is_known
 
-    return python_source(found.catalog, found.settings, found.state.mode, own_step=_has_own_step(found))
+    own_step, known = _has_own_step(found), loss_is_known(found.state)
+    return python_source(found.catalog, found.settings, found.state.mode, own_step=own_step, loss_known=known)
 
 
 def _has_own_step(found: Found) -> bool:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from advisor.portable.calls import positional_inputs
-from advisor.portable.losses import undone
+from advisor.portable.undone import undone
 from advisor.records import TargetSpec
 from advisor.target.guess import noise, whole_numbers, with_labels
 from advisor.target.hubs.contract import Adapter, Samples
