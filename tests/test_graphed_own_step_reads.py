@@ -116,7 +116,7 @@ class Doubled(Heir):
         return 2.0
 
 
-HOLDER, BY_TEXT, CHILD, HEIR, SWAPPED = Holder(), ByText(), Child(), Heir(), Heir()
+HOLDER, HIDING, BY_TEXT, CHILD, HEIR, SWAPPED = Holder(), Holder(), ByText(), Child(), Heir(), Heir()
 KINDS = {1.0: Heir, 2.0: Doubled}
 ARRAY, BYTES, SET = array.array("d", [1.0]), bytearray(b"\x01"), {1.0}
 VIEW, CHAIN, WEAKLY = types.MappingProxyType(TABLE), collections.ChainMap({}, {"factor": 1.0}), weakref.ref(HOLDER)
@@ -163,6 +163,13 @@ def come(value):
         vars(OPTIONS).pop("later", None)
 
 
+def hide(value):
+    if value != 1.0:
+        HIDING.factor = None
+    else:
+        vars(HIDING).pop("factor", None)
+
+
 def set_class(value):
     Holder.factor = value
 
@@ -205,6 +212,7 @@ READINGS = {
     "bytes": (lambda: float(BYTES[0]), lambda value: BYTES.__setitem__(0, int(value))),
     "another class": (lambda: SWAPPED.factor(), lambda value: setattr(SWAPPED, "__class__", KINDS[value])),  # noqa: PLW0108
     "set": (lambda: max(SET), lambda value: (SET.clear(), SET.add(value))),
+    "nothing in place of the class's": (lambda: 2.0 if HIDING.factor is None else 1.0, hide),
     "attribute that comes": (lambda: getattr(OPTIONS, "later", 1.0), come),
     "among the modules": (
         lambda: sys.modules["others_of_this_test"].FACTOR,
@@ -239,7 +247,16 @@ def test_a_number_that_changes_is_followed_wherever_it_is(reading, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "reading", ["array", "bytes", "set", "another class", "attribute that comes", "among the modules"]
+    "reading",
+    [
+        "array",
+        "bytes",
+        "set",
+        "another class",
+        "nothing in place of the class's",
+        "attribute that comes",
+        "among the modules",
+    ],
 )
 def test_a_number_that_a_loss_reads_is_followed_too(reading, monkeypatch):
     monkeypatch.setitem(sys.modules, OTHERS.__name__, OTHERS)

@@ -34,7 +34,7 @@ class ReachableState(Walk):
     def __init__(self, *roots: typing.Any) -> None:
         self.optimizers: list[torch.optim.Optimizer] = []
         super().__init__(*roots)
-        self.facts = {label: fact_of(value) for label, (value, _) in self.noted.items()}
+        self.facts = {label: fact_of(value) for label, (value, place) in self.noted.items() if not is_empty(*place)}
         self._singles = Places(self.singles)
         self.remember()
 
@@ -105,6 +105,11 @@ class ReachableState(Walk):
         filled = self._filled
         inside = chain(chain.from_iterable(map(dict.keys, filled)), chain.from_iterable(map(dict.values, filled)))
         return chain(inside, chain.from_iterable(self.sequences), self._singles.read())
+
+
+def is_empty(holder: typing.Any, name: typing.Any) -> bool:
+    """Whether a place in a namespace holds nothing, which is not the same as None: there a class's value counts."""
+    return isinstance(holder, dict) and not dict.__contains__(holder, name)
 
 
 def why_not_watched(label: str, thing: typing.Any, *, owned: bool) -> str:
