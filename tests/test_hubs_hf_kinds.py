@@ -315,3 +315,43 @@ def test_a_class_that_needs_a_package_says_which():
         huggingface._of_config(needy, None)
     assert "needy needs the package scipy" in error.value.message
     assert "pip install scipy" in error.value.hint
+
+
+OF_WINDOWS = {
+    **SMALL,
+    "model_type": "rf_detr_dinov2",
+    "image_size": 70,
+    "patch_size": 14,
+    "num_windows": 2,
+    "out_indices": [0, 1],
+    "window_block_indexes": [0],
+}
+OF_BOXES = {
+    "d_model": 16,
+    "decoder_layers": 1,
+    "decoder_self_attention_heads": 2,
+    "decoder_cross_attention_heads": 2,
+    "decoder_ffn_dim": 16,
+    "num_queries": 5,
+    "group_detr": 1,
+    "projector_out_channels": 16,
+}
+OF_FEATURES = {**SMALL, "hidden_size": 32, "feature_projection_input_dim": 24, "output_hidden_size": 32}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "expected"),
+    [
+        # As many windows of whole patches as the usual side has room for.
+        ("RfDetr", {"backbone_config": OF_WINDOWS, **OF_BOXES}, {"pixel_values": (2, 3, 56, 56)}),
+        # A sound with its only channel, beside its spectrogram.
+        ("NeuCodec", {**SMALL, "hidden_size": 32, "head_dim": 16, "num_key_value_heads": 2, "encoder_hidden_size": 2,
+                      "semantic_model_config": OF_FEATURES, "quantization_dim": 64},
+         {"input_values": (2, 1, 16000), "input_features": (2, 200, 24)}),
+    ],
+)  # fmt: skip
+def test_a_model_infers_from_inputs_of_the_form_that_it_takes(transformers, kind, options, expected):
+    loop = loop_of(transformers, kind, options, Mode.INFER)
+    made = shapes(loop.data)
+    assert {name: made.get(name) for name in expected} == expected
+    one_step(loop)

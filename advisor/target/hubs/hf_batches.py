@@ -50,7 +50,7 @@ _IGNORED = -100  # a label that no loss counts
 _TRIED = 2  # samples of a batch by which inputs are chosen
 # Parts of a configuration that are about images and sounds, the first that says something being heard.
 _DEPTH = 3  # parts of parts that are asked: a configuration may have itself as a part
-_PARTS = ("vision_config", "audio_config", "encoder_config", "encoder", "backbone_config")
+_PARTS = ("vision_config", "audio_config", "encoder_config", "encoder", "backbone_config", "semantic_model_config")
 # Inputs whose length may be chosen.
 _OF_A_LENGTH = frozenset({"input_ids", "flattened_patches"})
 # Labels that a loss matches with what was found in an image, by scipy.
@@ -266,9 +266,9 @@ class _ModelInputs:
         if together and self._compares():
             ways = [together]
         else:
-            mono = with_a_channel(makers[main]) if main == "input_values" else None
+            sounds = [makers[main], together] if main == "input_values" else []
             several = changed(together, one_each) if together and "image_attention_mask" in self.accepted else None
-            ways = [makers[main], *filter(None, (together, mono, several))]
+            ways = [makers[main], *filter(None, (together, *map(with_a_channel, filter(None, sounds)), several))]
         if "input_features" in makers:
             ways += [bins_first(make) for make in ways]
         if main == "input_features":

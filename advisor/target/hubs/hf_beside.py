@@ -107,7 +107,7 @@ BESIDE: dict[str, Callable[[str, dict[str, Any]], dict[str, Any]]] = {
 
 def with_a_channel(make: Make) -> Make:
     """The inputs, of which a sound gets a dimension for its only channel."""
-    return lambda size: {name: value[:, None] for name, value in make(size).items()}
+    return lambda size: {n: value[:, None] if n == "input_values" else value for n, value in make(size).items()}
 
 
 @dataclass(frozen=True)
