@@ -101,11 +101,7 @@ class Watch:
                 (multiprocessing.process.BaseProcess, "start", self._on_new_process),
                 (multiprocessing.process.BaseProcess, "join", self._on_join),
                 (os, "fork", self._on_fork),
-                *(
-                    [(torch.distributed, "init_process_group", _on_free_port)]
-                    if torch.distributed.is_available()
-                    else []
-                ),
+                (torch.distributed, "init_process_group", _on_free_port),
                 (torch.multiprocessing, "start_processes", self._on_spawn),
                 (
                     sys.modules["torch.multiprocessing.spawn"],
