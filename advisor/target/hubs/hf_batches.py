@@ -266,7 +266,7 @@ class _ModelInputs:
         if together and self._compares():
             ways = [together]
         else:
-            sounds = [makers[main], together] if main == "input_values" else []
+            sounds: list[Make | None] = [makers[main], together] if main == "input_values" else []
             several = changed(together, one_each) if together and "image_attention_mask" in self.accepted else None
             ways = [makers[main], *filter(None, (together, *map(with_a_channel, filter(None, sounds)), several))]
         if "input_features" in makers:
