@@ -107,7 +107,7 @@ class TestADraft:
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "argv", ["train.py"])
         Path("train.py").write_text(f"{HEAD}def one(x, y):\n    {STEP}\nfor x, y in loader: one(x, y); seen = 'ä'\n")
-        assert "        for (x, y) in [batch]:\n            one(x, y); seen = 'ä'\n" in draft_of("train.py", "b.py")
+        assert "        for (x, y) in [batch]:\n            one(x, y); seen = 'ä'\n" in draft_of("train.py", "b.py")[0]
 
     @pytest.mark.parametrize(
         ("loss", "optimizers", "has"),
@@ -132,7 +132,7 @@ class TestADraft:
             f"for x, y in loader:\n    loss = {loss}.mean() + 1\n"
             "    opt.zero_grad(); loss.backward(); opt.step()\n"
         )
-        text = draft_of("train.py", "build_it.py")
+        text, _ = draft_of("train.py", "build_it.py")
         compile(text, "build_it.py", "exec")
         assert [part for part in has if part not in text] == [], text
 
