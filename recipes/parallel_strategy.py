@@ -118,4 +118,6 @@ def _conflict_of_shards(settings: Mapping[str, Value]) -> str | None:
         return "fully_shard takes no parameters in channels-last format"
     if settings.get("compile.optimizer"):
         return "a compiled optimizer step does not take the sharded parameters of fully_shard"
+    if settings.get("compile.scope") == "with_loss":
+        return "fully_shard gathers parameters in hooks between model and loss, so they cannot be compiled as one"
     return None

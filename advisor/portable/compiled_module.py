@@ -46,31 +46,58 @@ def compile_in_place(module: torch.nn.Module, *, is_block: bool = False, **optio
         for part in module.children():
             compile_in_place(part, is_block=is_block, **options)
         return
-    compiled: typing.Any = torch.compile(frame_of(module), **options)
-    call, plain = compiled, without_graphs(options)
-    if plain != options:
-        call = graphs_in_steps(module, compiled, torch.compile(frame_of(module), **plain))
-    if torch.__version__ < NOTICES_TRAINING:
-        call = noticing_training(module, call)
-    if hasattr(module, "generate"):
-        call = unless_decoding(module, call)
-    call = refusing_second_derivatives(call)
-    if not is_block:
-        call = plain_for_gradients_of_inputs(module, call)
-    call = unless_hooks_differ(module, call, is_block=is_block)
-    vars(call)["get_compiler_config"] = compiled.get_compiler_config
+    call = compiled_call_of(module, module._call_impl, is_block=is_block, **options)
+    vars(call)["options"] = options
     module._compiled_call_impl = call
 
 
-def frame_of(module: torch.nn.Module) -> typing.Callable[..., typing.Any]:
-    """Return a module's call as a function whose frames the compiler takes."""
+def compile_inside_hooks(model: torch.nn.Module, units: typing.Sequence[torch.nn.Module]) -> None:
+    """Have what is compiled run inside the hooks of these units, which gather their parameters: compiled one by one.
+
+    Those hooks end a graph, so that a call with them, or with those of the units in it, would not be compiled at all.
+    """
+    for module in list(model.modules()):
+        options = getattr(module._compiled_call_impl, "options", None)
+        if options is None:
+            continue
+        module._compiled_call_impl = None
+        inside = [unit for unit in units if unit is not module and any(unit is part for part in module.modules())]
+        config: typing.Any = torch._dynamo.config
+        config.recompile_limit = max(config.recompile_limit, 2 * len(inside))
+        for part in inside or [module]:
+            call = compiled_call_of(part, part.forward, is_block=part is not model, **options)
+            vars(part)["forward"] = call
+
+
+def compiled_call_of(
+    module: torch.nn.Module, plain: typing.Callable[..., typing.Any], *, is_block: bool, **options: typing.Any
+) -> typing.Callable[..., typing.Any]:
+    """A compiled form of ``plain``, a module's call or its forward, that runs ``plain`` where compiled code cannot."""
+    compiled: typing.Any = torch.compile(frame_of(module, plain), **options)
+    call, without = compiled, without_graphs(options)
+    if without != options:
+        call = graphs_in_steps(module, compiled, torch.compile(frame_of(module, plain), **without))
+    if torch.__version__ < NOTICES_TRAINING:
+        call = noticing_training(module, call)
+    if hasattr(module, "generate"):
+        call = unless_decoding(plain, call)
+    call = refusing_second_derivatives(call)
+    if not is_block:
+        call = plain_for_gradients_of_inputs(plain, call)
+    call = unless_hooks_differ(module, call, plain, of_inner=True, is_block=is_block)
+    vars(call)["get_compiler_config"] = compiled.get_compiler_config
+    return call
+
+
+def frame_of(module: torch.nn.Module, plain: typing.Callable[..., typing.Any]) -> typing.Callable[..., typing.Any]:
+    """Return a module's call, or its forward, as a function whose frames the compiler takes."""
     home = getattr(type(module).forward, "__module__", None) or ""  # None for code that was generated, as torch.fx does
     if not home.startswith("torch.nn.") or "forward" in vars(module):
-        return module._call_impl
+        return plain
 
     # Dynamo skips PyTorch's own frames unless they are called from another.
     def call(*args: typing.Any, **kwargs: typing.Any) -> typing.Any:
-        return module._call_impl(*args, **kwargs)
+        return plain(*args, **kwargs)
 
     return call
 
@@ -147,7 +174,7 @@ def copy_gradients(addresses: set[int]) -> None:
 
 
 def plain_for_gradients_of_inputs(
-    module: torch.nn.Module, compiled: typing.Callable[..., typing.Any]
+    plain: typing.Callable[..., typing.Any], compiled: typing.Callable[..., typing.Any]
 ) -> typing.Callable[..., typing.Any]:
     """The compiled call; the plain one where a loop wants the gradient of an input: it may differentiate that again.
 
@@ -158,7 +185,7 @@ def plain_for_gradients_of_inputs(
         given = [*args, *kwargs.values()]
         tensors = [one for one in given if isinstance(one, torch.Tensor) and not isinstance(one, torch.nn.Parameter)]
         if torch.is_grad_enabled() and any(one.requires_grad and one.is_leaf for one in tensors):
-            return module._call_impl(*args, **kwargs)
+            return plain(*args, **kwargs)
         return compiled(*args, **kwargs)
 
     return call
@@ -243,12 +270,12 @@ def check_parameters_anew(model: torch.nn.Module) -> None:
             del module._parameters["_"]
 
 
-def unless_decoding(module: torch.nn.Module, compiled: typing.Any) -> typing.Callable[..., typing.Any]:
+def unless_decoding(plain: typing.Callable[..., typing.Any], compiled: typing.Any) -> typing.Callable[..., typing.Any]:
     """The compiled call, but the plain one where a cache of keys and values is passed."""
 
     def call(*args: typing.Any, **kwargs: typing.Any) -> typing.Any:
         if kwargs.get("past_key_values") is not None:
-            return module._call_impl(*args, **kwargs)
+            return plain(*args, **kwargs)
         return compiled(*args, **kwargs)
 
     return call

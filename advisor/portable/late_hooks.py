@@ -61,16 +61,17 @@ def counts(hook: typing.Any) -> bool:
 def unless_hooks_differ(
     module: torch.nn.Module,
     compiled: typing.Callable[..., typing.Any],
-    plain: typing.Callable[..., typing.Any] | None = None,
+    plain: typing.Callable[..., typing.Any],
     *,
+    of_inner: bool = False,
     is_block: bool = False,
 ) -> typing.Callable[..., typing.Any]:
-    """The compiled call; while the module's hooks differ the plain one, its own where ``plain`` is None."""
-    hooks = LateHooks(module, of_inner=plain is None, is_block=is_block)
+    """The compiled call; while the module's hooks, or those of what is inside it, differ the plain one."""
+    hooks = LateHooks(module, of_inner=of_inner, is_block=is_block)
 
     def call(*args: typing.Any, **kwargs: typing.Any) -> typing.Any:
         if hooks.differ:
-            return (plain or module._call_impl)(*args, **kwargs)
+            return plain(*args, **kwargs)
         return compiled(*args, **kwargs)
 
     return call

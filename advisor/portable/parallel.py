@@ -13,6 +13,7 @@ import torch
 
 from advisor.portable.blocks import repeated_blocks
 from advisor.portable.capturing import capture_stream
+from advisor.portable.compiled_module import compile_inside_hooks
 from advisor.portable.loaders import copy_with
 
 # Steps before PowerSGD compresses: the factors that it begins with come from whole gradients. A count.
@@ -113,6 +114,7 @@ def sharded(model: torch.nn.Module, optimizer: typing.Any, plan: typing.Any) -> 
     fully_shard(model, **options)
     for blocks in groups:
         gather_ahead(blocks, plan.shard_prefetch)
+    compile_inside_hooks(model, list(itertools.chain.from_iterable(groups)))
     if optimizer is not None:
         parameters = dict(model.named_parameters())
         for group in optimizer.param_groups:
