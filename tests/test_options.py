@@ -299,6 +299,7 @@ def test_a_session_is_not_resumed_otherwise_than_it_was_asked_for(given):
         (["--headless"], "no target", "perf-advisor demo"),
         (["--headless", "recipes"], "commands come first", "./recipes.py:build"),
         (["recipe"], "'recipe' looks like a command", "perf-advisor recipes"),
+        (["dmeo"], "'dmeo' looks like a command", "perf-advisor demo"),
         (["recipes", "--all"], "no option --all", "recipes --help"),
         (["hardware", "x"], "'x' is one argument too many", "hardware --help"),
         (["report", "s", "--report", "r.txt"], "--report", ".md or .html"),

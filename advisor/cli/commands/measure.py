@@ -266,8 +266,9 @@ def _target_and_resume(
             f"{target!r} is a command, and commands come first.",
             f"Write `perf-advisor {target} …`; a file of that name is ./{target}.py:build.",
         )
-    close = difflib.get_close_matches(target, commands, n=1, cutoff=0.75) if target and ":" not in target else []
-    if close:
+    words = [*commands, "demo"]
+    close = difflib.get_close_matches(target, words, n=1, cutoff=0.75) if target and ":" not in target else []
+    if close and target not in words:
         raise UsageError(
             f"{target!r} looks like a command, but there is none of that name.",
             f"Did you mean `perf-advisor {close[0]}`? A module of that name is {target}:build.",

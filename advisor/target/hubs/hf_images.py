@@ -52,7 +52,7 @@ def images(about: About, size: int) -> dict[str, Any]:
         return patches_of_a_grid(about, size, "pixel_values", grid)
     shape = about.shape if about.shape and len(about.shape) > 1 else None
     if shape is None:
-        side = about.side or about.get("image_size", "max_img_size", default=USUAL_SIDE)
+        side = about.side or about.get("image_size", default=USUAL_SIDE)
         whole = about.get("patch_size", default=1) * windows if (windows := about.get("num_windows")) else 1
         height, width = (side[0], side[-1]) if isinstance(side, list | tuple) else (side, side)
         height, width = height // whole * whole, width // whole * whole  # windows have whole patches
