@@ -40,6 +40,7 @@ _PLACES = {
     "parallel.bucket_cap_mb": argument(_DDP, "bucket_cap_mb"),
     "parallel.find_unused_parameters": argument(_DDP, "find_unused_parameters"),
     "parallel.broadcast_buffers": argument(_DDP, "broadcast_buffers"),
+    "parallel.batched_grad_copy": argument(_DDP, "batched_grad_copy"),
 }
 
 

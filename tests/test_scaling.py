@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 from dataclasses import replace
 
@@ -139,6 +140,13 @@ def test_the_strategy_that_may_gain_comes_first_then_its_options_then_the_turns(
     assert row.speedup == pytest.approx(1.836, rel=0.01)
     assert row.ci_low < row.speedup < row.ci_high
     assert row.efficiency == pytest.approx(0.918, rel=0.01)
+
+
+def test_gradients_are_copied_together_where_pytorch_can(monkeypatch):
+    assert proposed("batched_grad_copy", facts()) == [True]
+    module = importlib.import_module("advisor.recipes.batched_grad_copy")
+    monkeypatch.setattr(module, "torch_is_older", lambda than: than == (2, 14))
+    assert "2.14 can" in reason("batched_grad_copy", facts())
 
 
 def test_weak_scaling_is_told_apart_and_never_the_stack():

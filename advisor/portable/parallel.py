@@ -50,8 +50,10 @@ def spread_model(
 def replicated(model: torch.nn.Module, plan: typing.Any) -> torch.nn.Module:
     """The model in DistributedDataParallel: a replica in each rank, whose gradients are averaged in the backward."""
     device = torch.device(plan.device)
-    # Newer versions warn of the option that older ones need.
-    buffers: dict[str, typing.Any] = {} if plan.broadcast_buffers else {"broadcast_buffers": False}
+    # Newer versions warn of the first option, which older ones need, and older ones lack the second.
+    options: dict[str, typing.Any] = {} if plan.broadcast_buffers else {"broadcast_buffers": False}
+    if plan.batched_grad_copy:
+        options["batched_grad_copy"] = True
     with gathering_stream(device) if plan.cuda_graph else contextlib.nullcontext():
         wrapped = torch.nn.parallel.DistributedDataParallel(
             model,
@@ -60,7 +62,7 @@ def replicated(model: torch.nn.Module, plan: typing.Any) -> torch.nn.Module:
             static_graph=plan.static_graph,
             bucket_cap_mb=plan.bucket_cap_mb,
             find_unused_parameters=plan.find_unused_parameters,
-            **buffers,
+            **options,
         )
     compress(wrapped, plan.comm_hook)
     return wrapped

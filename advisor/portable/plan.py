@@ -74,6 +74,7 @@ class StepPlan:
     collector: str = "default"
     strategy: str = "single"
     gradient_as_bucket_view: bool = False
+    batched_grad_copy: bool = False
     static_graph: bool = False
     bucket_cap_mb: int = 25
     find_unused_parameters: bool = False

@@ -21,13 +21,15 @@ WORKERS, PIN, PERSISTENT, PREFETCH = (
     "data.prefetch_factor",
 )
 LOADER_KEYS = (WORKERS, PIN, PERSISTENT, PREFETCH)
-DDP_KEYS = (
+# Arguments of DistributedDataParallel; of Accelerate's own class for them too, and of PyTorch's alone.
+ACCELERATE_DDP_KEYS = (
     "parallel.gradient_as_bucket_view",
     "parallel.static_graph",
     "parallel.bucket_cap_mb",
     "parallel.find_unused_parameters",
     "parallel.broadcast_buffers",
 )
+DDP_KEYS = (*ACCELERATE_DDP_KEYS, "parallel.batched_grad_copy")
 _CHECKPOINTING: Mapping[Value, Scalar] = {"none": False, "blocks": True}
 _CHANNELS_LAST: Mapping[Value, Scalar] = {"contiguous": False, "channels_last": True}
 MIXED_PRECISION: Mapping[Value, Scalar] = {"bfloat16": "bf16", "float16": "fp16", "none": "no"}
