@@ -384,6 +384,6 @@ def without_gain(
 
 
 def against_objective(goal: Goal, candidates: Iterable[Candidate]) -> dict[str, str]:
-    """Why larger batches cannot serve the objective, by their recipe; empty where they may, or are no candidates."""
+    """The recipe of larger batches with the reason that the objective rules them out; empty where it does not."""
     larger = any(candidate.recipe == BATCH_SIZE and not candidate.already_on for candidate in candidates)
     return {BATCH_SIZE: goal.words.larger_batch} if larger and not goal.tries_larger_batches else {}

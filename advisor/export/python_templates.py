@@ -118,7 +118,9 @@ def train_step(model, optimizer, loss_fn=None, clip_grad=None):
 
 KNOWN_LOSS = '''
 class LossTries:
-    """Nothing has to be tried: when perf-advisor ran this loss, its signature and the batches told all."""
+    """Nothing has to be tried: when perf-advisor ran this loss, its signature told how it is called."""
+
+    are_open = False
 
     def __init__(self, call, loss):
         if call.loss_takes_model is None:

@@ -52,9 +52,10 @@ def compile_in_place(module: torch.nn.Module, *, is_block: bool = False, **optio
 
 
 def compile_inside_hooks(model: torch.nn.Module, units: typing.Sequence[torch.nn.Module]) -> None:
-    """Have what is compiled run inside the hooks of these units, which gather their parameters: compiled one by one.
+    """Compile the forward of each unit in place of calls that were compiled before the units were sharded.
 
-    Those hooks end a graph, so that a call with them, or with those of the units in it, would not be compiled at all.
+    ``units`` are the blocks that ``fully_shard`` gathers one at a time; a compiled module without any in it is its own
+    unit. Gathering happens in hooks, and a hook breaks the compiler's graph: a call that runs hooks is not compiled.
     """
     for module in list(model.modules()):
         options = getattr(module._compiled_call_impl, "options", None)

@@ -63,7 +63,7 @@ class LossCall(Planned):
 
     @contextmanager
     def as_in_a_step(self) -> Iterator[None]:
-        """What is around a forward pass in a step, for tries."""
+        """A context for tries: the same one as around the forward pass of a step."""
         with self._graphs(), self._creation(), self._attention(), self._autocast:
             yield
 
@@ -113,7 +113,7 @@ class LossCall(Planned):
         return of_output
 
     def loss_of_output(self, batch: Any) -> Any:
-        """What the loss returns for the model's output and the target of a batch."""
+        """Run the model on a batch and call the loss with its output and target; the loss's result as it is."""
         split = (self.split_mapping if isinstance(batch, Mapping) else self.split)(batch)
         return self._loss_of(self.model(*split.args, **split.kwargs), self.target_of(batch))
 

@@ -30,7 +30,7 @@ UNSAFE = "unsafe to autocast"
 
 
 class LossTries:
-    """The tries for a ``LossCall``, which get to know the form of its loss; ``loss`` is the user's, None without one.
+    """The tries that tell a ``LossCall`` how its loss is called. ``loss`` is the user's own, None without one.
 
     Nothing is tried of a model over several ranks, nor of a loss that takes values from an iterator: a try would use
     one up.

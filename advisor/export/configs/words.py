@@ -21,14 +21,9 @@ WORKERS, PIN, PERSISTENT, PREFETCH = (
     "data.prefetch_factor",
 )
 LOADER_KEYS = (WORKERS, PIN, PERSISTENT, PREFETCH)
-# Arguments of DistributedDataParallel; of Accelerate's own class for them too, and of PyTorch's alone.
-ACCELERATE_DDP_KEYS = (
-    "parallel.gradient_as_bucket_view",
-    "parallel.static_graph",
-    "parallel.bucket_cap_mb",
-    "parallel.find_unused_parameters",
-    "parallel.broadcast_buffers",
-)
+_DDP_OPTIONS = ("bucket_cap_mb", "static_graph", "find_unused_parameters", "broadcast_buffers")
+# Options of DistributedDataParallel: those that Accelerate's DistributedDataParallelKwargs takes, and all of them.
+ACCELERATE_DDP_KEYS = ("parallel.gradient_as_bucket_view", *(f"parallel.{name}" for name in _DDP_OPTIONS))
 DDP_KEYS = (*ACCELERATE_DDP_KEYS, "parallel.batched_grad_copy")
 _CHECKPOINTING: Mapping[Value, Scalar] = {"none": False, "blocks": True}
 _CHANNELS_LAST: Mapping[Value, Scalar] = {"contiguous": False, "channels_last": True}
@@ -214,8 +209,7 @@ def _hf_parallel(config: Config) -> Iterator[Phrase]:
     strategy = config.settings.get("parallel.strategy")
     if strategy in ("ddp", "data_parallel"):
         yield Phrase(("parallel.strategy",), (config.off("fsdp", None),))
-        names = ("bucket_cap_mb", "static_graph", "find_unused_parameters", "broadcast_buffers")
-        yield from config.renamed(**{f"parallel__{name}": f"ddp_{name}" for name in names})
+        yield from config.renamed(**{f"parallel__{name}": f"ddp_{name}" for name in _DDP_OPTIONS})
     elif strategy == "fully_shard":
         version = config.entry("fsdp_config", 2, "version")
         yield Phrase(("parallel.strategy",), (config.entry("fsdp", True), version))
