@@ -13,6 +13,7 @@ from torch import nn
 from torch._C._dynamo.guards import dict_version
 
 from advisor.portable.compiled_module import (
+    WITHOUT_GRAPHS,
     check_parameters_anew,
     compile_in_place,
     noticing_training,
@@ -20,11 +21,17 @@ from advisor.portable.compiled_module import (
     without_graphs,
 )
 from advisor.portable.plan import StepPlan
+from advisor.recipe import MODES_WITH_GRAPHS
 from advisor.runtime.compilation import collect_rarely_while_compiling
 from advisor.runtime.step import InferStep, TrainStep
 from advisor.runtime.tuning import Tuning
 
 GRAPHS = "triton.cudagraphs"
+
+
+def test_recipes_and_the_runtime_know_the_same_modes_with_graphs():
+    """Recipes must not import torch, and exported files hold the runtime's own table."""
+    assert WITHOUT_GRAPHS == MODES_WITH_GRAPHS
 
 
 @pytest.mark.parametrize(
