@@ -1,7 +1,5 @@
 """Errors that reach the user: one line that says what is wrong, one that says what to do."""
 
-from __future__ import annotations
-
 import errno
 from enum import IntEnum
 

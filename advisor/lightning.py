@@ -1,7 +1,5 @@
 """Lightning: a callback that applies exported settings to the module and the optimizers of a Trainer."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Hugging Face Transformers: exported settings as TrainingArguments, and a callback for those without a name there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -24,8 +24,6 @@ References
 PyTorch Performance Tuning Guide, Utilize Non-Uniform Memory Access (NUMA) Controls. Linux manual, sched_setaffinity(2).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from advisor.recipe import CPU, Recipe, Stage

@@ -26,8 +26,6 @@ PyTorch documentation, CUDA semantics, Optimizing memory usage with PYTORCH_CUDA
 Guide, Virtual Memory Management and Stream Ordered Memory Allocator.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from advisor.figures.formatting import format_bytes

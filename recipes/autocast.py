@@ -24,8 +24,6 @@ PyTorch documentation, Automatic Mixed Precision package (torch.amp). PyTorch Pe
 precision and AMP. NVIDIA, Train With Mixed Precision.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from advisor.recipe import Recipe, Stage, is_host_bound, lacks_units

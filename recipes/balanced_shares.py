@@ -25,8 +25,6 @@ References
 Zeng et al., Boosting Distributed Training Performance of the Unpadded BERT Model, 2022, on load balance.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from advisor.recipe.parallel_recipe import ParallelRecipe, why_no_uneven_lengths

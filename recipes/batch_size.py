@@ -40,8 +40,6 @@ al., An Empirical Model of Large-Batch Training, 2018. NVIDIA ECCV 2020 tuning g
 Hugging Face, Efficient training on a single GPU, batch size choice.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -24,8 +24,6 @@ References
 PyTorch documentation, torch.nn.parallel.DistributedDataParallel; https://github.com/pytorch/pytorch/pull/176638.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from advisor.recipe.contract import torch_is_older

@@ -28,8 +28,6 @@ PyTorch documentation, torch.utils.data, Loading Batched and Non-Batched Data; D
 documentation, torch.utils.data.TensorDataset.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from advisor.recipe import Components, gain_from

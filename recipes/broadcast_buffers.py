@@ -23,8 +23,6 @@ References
 PyTorch documentation, torch.nn.parallel.DistributedDataParallel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from advisor.recipe.parallel_recipe import ParallelRecipe

@@ -24,8 +24,6 @@ PyTorch documentation, torch.nn.parallel.DistributedDataParallel. Li et al., PyT
 Distributed, VLDB 2020, section 5.4 on bucket sizes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from advisor.recipe.parallel_recipe import ParallelRecipe

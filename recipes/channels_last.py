@@ -26,8 +26,6 @@ PyTorch tutorial, Channels Last Memory Format in PyTorch. PyTorch Performance Tu
 memory format. NVIDIA Deep Learning Performance, Convolutional Layers: Tensor Layouts In Memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

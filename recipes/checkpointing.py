@@ -31,8 +31,6 @@ PyTorch documentation, torch.utils.checkpoint (`use_reentrant=False`), and torch
 training on a single GPU, gradient checkpointing. NVIDIA ECCV 2020 tuning guide.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from advisor.figures.sweep import memory_gained

@@ -24,8 +24,6 @@ References
 PyTorch source, torch/_inductor/config.py (`combo_kernels`), and torch/_inductor/codegen/triton_combo_kernel.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from advisor.portable import compile_source

@@ -23,8 +23,6 @@ References
 PyTorch documentation, DDP Communication Hooks. Vogels et al., PowerSGD, NeurIPS 2019.
 """
 
-from __future__ import annotations
-
 from advisor.recipe.parallel_recipe import ParallelRecipe
 from advisor.records import Mode, Numerics, Value
 

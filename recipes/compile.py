@@ -32,8 +32,6 @@ Ansel et al., PyTorch 2: Faster Machine Learning Through Dynamic Python Bytecode
 Compilation, ASPLOS 2024.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from advisor.recipe import MODES_WITH_GRAPHS, NOT_COMPILED, Recipe, Stage, is_host_bound

@@ -25,8 +25,6 @@ References
 PyTorch documentation, torch.compile, options of torch._inductor (`max_autotune_gemm`, `max_autotune_gemm_backends`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from advisor.portable import compile_source

@@ -25,8 +25,6 @@ References
 PyTorch documentation, torch.compile (`dynamic`), and Dynamic shapes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 

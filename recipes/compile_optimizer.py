@@ -26,8 +26,6 @@ PyTorch tutorials, Compiling the optimizer with torch.compile, and Running the c
 scheduler.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

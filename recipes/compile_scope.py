@@ -31,8 +31,6 @@ PyTorch tutorials, Reducing torch.compile cold start compilation time with regio
 documentation, torch.nn.Module.compile.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 

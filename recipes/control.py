@@ -26,8 +26,6 @@ Mytkowicz et al., Producing Wrong Data Without Doing Anything Obviously Wrong, A
 Statistically Rigorous Java Performance Evaluation, OOPSLA 2007.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from advisor.recipe import Components, Recipe, Stage

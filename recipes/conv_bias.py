@@ -32,8 +32,6 @@ tuning guide. Ioffe and Szegedy, Batch Normalization: Accelerating Deep Network 
 Shift, ICML 2015, section 3.2.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from advisor.portable import source

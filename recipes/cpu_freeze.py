@@ -26,8 +26,6 @@ PyTorch documentation, torch.compiler, Inductor's `freezing` option. PyTorch blo
 backend, weight prepacking and constant folding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from advisor.portable import FREEZING, compile_source

@@ -28,8 +28,6 @@ PyTorch documentation, torch.device as a context manager, and torch.set_default_
 Guide, Create tensors directly on the target device.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from advisor.recipe import CUDA, NEEDS_PROFILE, Recipe, Stage

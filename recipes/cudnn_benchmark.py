@@ -25,8 +25,6 @@ PyTorch documentation, torch.backends.cudnn.benchmark. PyTorch Performance Tunin
 auto-tuner. NVIDIA ECCV 2020 tuning guide.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from advisor.recipe import CUDA, Recipe, Stage, unless_computed

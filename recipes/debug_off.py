@@ -28,8 +28,6 @@ PyTorch Performance Tuning Guide, Disable debugging APIs. PyTorch documentation,
 torch.profiler.profile, torch.autograd.profiler.emit_nvtx, torch.autograd.gradcheck. NVIDIA ECCV 2020 tuning guide.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 

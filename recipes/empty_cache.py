@@ -27,8 +27,6 @@ References
 PyTorch documentation, CUDA semantics, Memory management; torch.cuda.empty_cache.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 

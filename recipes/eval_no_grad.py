@@ -30,8 +30,6 @@ PyTorch documentation, Autograd mechanics, Locally disabling gradient computatio
 Performance Tuning Guide, Disable gradient calculation for validation or inference.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -30,8 +30,6 @@ torchao documentation, torchao.float8; torchao.quantization.Float8DynamicActivat
 al., FP8 Formats for Deep Learning, 2022.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

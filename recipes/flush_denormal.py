@@ -28,8 +28,6 @@ Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, MXCSR, f
 denormals-are-zeros. OpenMP API Specification, omp_pause_resource_all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from advisor.recipe import CPU, Recipe, Stage

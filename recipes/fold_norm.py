@@ -34,8 +34,6 @@ Jacob et al., Quantization and Training of Neural Networks for Efficient Integer
 section 3.2.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 

@@ -27,8 +27,6 @@ PyTorch documentation, torch.fx and torch.compile. NVIDIA ECCV 2020 tuning guide
 PyTorch JIT.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 

@@ -28,8 +28,6 @@ PyTorch documentation, torch.optim, Algorithms (for-loop, foreach, fused). NVIDI
 building blocks from apex. Hugging Face, Efficient training on a single GPU, optimizer choice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from advisor.recipe import TRAINING, Recipe, Stage, gain_from

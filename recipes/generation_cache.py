@@ -27,8 +27,6 @@ Hugging Face documentation, Optimizing inference, static kv-cache and torch.comp
 Generative AI with PyTorch II: GPT, Fast, 2023.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 

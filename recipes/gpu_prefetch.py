@@ -27,8 +27,6 @@ usage of non_blocking and pin_memory(). NVIDIA CUDA C++ Best Practices Guide, As
 with Computation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -26,8 +26,6 @@ torchvision documentation, Transforming images, videos, boxes and more, Performa
 Performance Tuning Guide, Enable asynchronous data loading and augmentation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -29,8 +29,6 @@ Precision examples, Gradient accumulation. Goyal et al., Accurate, Large Minibat
 2017.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from advisor.figures.formatting import format_percent

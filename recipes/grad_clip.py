@@ -24,8 +24,6 @@ References
 PyTorch documentation, torch.nn.utils.clip_grad_norm_ (`foreach`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 

@@ -22,8 +22,6 @@ References
 PyTorch documentation, torch.nn.parallel.DistributedDataParallel.
 """
 
-from __future__ import annotations
-
 from advisor.recipe.parallel_recipe import ParallelRecipe
 from advisor.records import Numerics
 

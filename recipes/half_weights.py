@@ -29,8 +29,6 @@ PyTorch documentation, torch.nn.Module.to. Micikevicius et al., Mixed Precision 
 keeps a float32 copy of the weights. Kalamkar et al., A Study of BFLOAT16 for Deep Learning Training, 2019.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -25,8 +25,6 @@ References
 PyTorch Performance Tuning Guide, Switch memory allocator. jemalloc and gperftools documentation.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from typing import ClassVar

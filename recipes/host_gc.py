@@ -29,8 +29,6 @@ References
 Python documentation, gc. nanochat, pull request 477. torchtitan, GarbageCollection, which collects every 50 steps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from advisor.figures.formatting import format_percent

@@ -32,8 +32,6 @@ PyTorch documentation, torch.cuda.set_sync_debug_mode. PyTorch Performance Tunin
 synchronization.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from advisor.figures.formatting import format_ms

@@ -28,8 +28,6 @@ Performance Tuning Guide, Disable gradient calculation for validation or inferen
 MultiheadAttention and TransformerEncoderLayer, on their fast path.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from advisor.recipe import INFERENCE, Recipe, Stage

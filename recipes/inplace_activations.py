@@ -26,8 +26,6 @@ References
 PyTorch documentation, torch.nn.ReLU (`inplace`), and Autograd mechanics, In-place operations with autograd.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from advisor.portable import source

@@ -28,8 +28,6 @@ torchao documentation, torchao.quantization, Int8WeightOnlyConfig, Int8DynamicAc
 Int4WeightOnlyConfig. Dettmers et al., LLM.int8(), NeurIPS 2022.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -25,8 +25,6 @@ References
 PyTorch documentation, CPU threading and TorchScript inference; torch.set_num_interop_threads; torch.jit.fork.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from advisor.errors import RefusedError

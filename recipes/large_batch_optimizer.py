@@ -28,8 +28,6 @@ Deep Learning: Training BERT in 76 minutes, ICLR 2020 (LAMB). Goyal et al., Accu
 ImageNet in 1 Hour, 2017. NVIDIA ECCV 2020 tuning guide. timm documentation, Optimizers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import ClassVar

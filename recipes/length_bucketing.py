@@ -24,8 +24,6 @@ Hugging Face, Trainer: group_by_length. Zeng et al., Boosting Distributed Traini
 Model, 2022, on load balance.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from advisor.recipe.parallel_recipe import ParallelRecipe, why_no_uneven_lengths

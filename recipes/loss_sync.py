@@ -29,8 +29,6 @@ PyTorch Performance Tuning Guide, Avoid unnecessary CPU-GPU synchronization. PyT
 semantics, Asynchronous execution.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 

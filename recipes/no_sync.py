@@ -22,8 +22,6 @@ References
 PyTorch documentation, DistributedDataParallel.no_sync and FSDPModule.set_requires_gradient_sync.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from advisor.recipe.parallel_recipe import ParallelRecipe

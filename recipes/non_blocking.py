@@ -24,8 +24,6 @@ PyTorch documentation, torch.Tensor.to; CUDA semantics, Use pinned memory buffer
 usage of non_blocking and pin_memory().
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from advisor.recipe import CUDA, Recipe, Stage, gain_from

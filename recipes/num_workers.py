@@ -38,8 +38,6 @@ Guide, Enable asynchronous data loading and augmentation. NVIDIA ECCV 2020 tunin
 training on a single GPU, data preloading.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

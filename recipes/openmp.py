@@ -26,8 +26,6 @@ PyTorch Performance Tuning Guide, Utilize OpenMP, and Intel OpenMP Runtime Libra
 specification, chapter 21.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from typing import ClassVar

@@ -28,8 +28,6 @@ Optimizers via Block-wise Quantization, 2022. Hugging Face, Efficient training o
 PyTorch documentation, torch.optim.Adafactor. torchao documentation, Low-bit optimizers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import ClassVar

@@ -33,8 +33,6 @@ NVIDIA Deep Learning Performance, Matrix Multiplication: Tensor Core Requirement
 mixed precision and AMP. Hugging Face, Efficient training on a single GPU, batch size choice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 

@@ -30,8 +30,6 @@ PyTorch documentation, Distributed Data Parallel and torch.distributed.fsdp.full
 Distributed: Experiences on Accelerating Data Parallel Training, VLDB 2020. Zhao et al., PyTorch FSDP, VLDB 2023.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from advisor.recipe import NOT_COMPILED, TRAINING, Recipe, Stage

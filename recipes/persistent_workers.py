@@ -28,8 +28,6 @@ PyTorch documentation, torch.utils.data.DataLoader, persistent_workers. PyTorch 
 asynchronous data loading and augmentation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from advisor.figures.formatting import format_seconds

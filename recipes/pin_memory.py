@@ -27,8 +27,6 @@ tutorial, A guide on good usage of non_blocking and pin_memory(). Hugging Face, 
 GPU, data preloading.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

@@ -25,8 +25,6 @@ PyTorch documentation, torch.utils.data.DataLoader, prefetch_factor. PyTorch Per
 asynchronous data loading and augmentation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 

@@ -28,8 +28,6 @@ PyTorch documentation, Numerical accuracy, Reduced Precision Reduction for FP16 
 NVIDIA cuBLAS documentation, cublasMath_t.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from advisor.recipe import CUDA, Recipe, Stage, unless_computed

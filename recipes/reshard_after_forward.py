@@ -23,8 +23,6 @@ References
 PyTorch documentation, torch.distributed.fsdp.fully_shard. Rajbhandari et al., ZeRO, SC 2020: stages 2 and 3.
 """
 
-from __future__ import annotations
-
 from advisor.recipe.parallel_recipe import ParallelRecipe
 from advisor.records import Numerics, Value
 

@@ -29,8 +29,6 @@ FlashAttention-2, ICLR 2024. Rabe and Staats, Self-attention Does Not Need O(n^2
 Efficient training on a single GPU, attention.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar

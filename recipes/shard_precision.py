@@ -23,8 +23,6 @@ References
 PyTorch documentation, torch.distributed.fsdp.MixedPrecisionPolicy. Zhao et al., PyTorch FSDP, VLDB 2023.
 """
 
-from __future__ import annotations
-
 from advisor.recipe.parallel_recipe import ParallelRecipe
 from advisor.records import Numerics, Value
 

@@ -22,8 +22,6 @@ References
 PyTorch documentation, FSDPModule.set_modules_to_forward_prefetch and set_modules_to_backward_prefetch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from advisor.recipe.parallel_recipe import ParallelRecipe

@@ -53,8 +53,6 @@ DistributedDataParallel. PyTorch blog, Accelerating PyTorch with CUDA Graphs. NV
 Graphs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from advisor.recipe import CUDA, MODES_WITH_GRAPHS, Recipe, Stage

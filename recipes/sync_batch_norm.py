@@ -24,8 +24,6 @@ References
 PyTorch documentation, torch.nn.SyncBatchNorm.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from advisor.recipe import CUDA

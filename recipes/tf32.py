@@ -31,8 +31,6 @@ devices. PyTorch Performance Tuning Guide, Enable Tensor Cores. Hugging Face, Ef
 GPU, TF32. PyTorch pull request 116015 (products on a CPU).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from advisor.recipe import (

@@ -27,8 +27,6 @@ Tuning Guide, CPU specific optimizations, Utilize OpenMP. Intel, Grokking PyTorc
 first principles.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from advisor.recipe import CPU, Recipe, Stage, WholeNumbers

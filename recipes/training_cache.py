@@ -27,8 +27,6 @@ References
 Hugging Face documentation, Caching; TrainingArguments, use_cache.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 

@@ -30,8 +30,6 @@ Python documentation, multiprocessing, Contexts and start methods. PyTorch docum
 Platform-specific behaviors; Multiprocessing best practices, CUDA in multiprocessing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -34,8 +34,6 @@ Platform-specific behaviors. PyTorch Performance Tuning Guide, Enable asynchrono
 Python documentation, multiprocessing, Contexts and start methods.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from advisor.recipe import Components, WholeNumbers

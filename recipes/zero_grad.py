@@ -29,8 +29,6 @@ PyTorch documentation, torch.optim.Optimizer.zero_grad. PyTorch Performance Tuni
 None instead of model.zero_grad() or optimizer.zero_grad(). NVIDIA ECCV 2020 tuning guide.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Checks before anything is measured: the terminal, the recipes that options name, the files to write."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

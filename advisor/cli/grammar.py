@@ -4,8 +4,6 @@ Nothing here imports torch, rich or textual, and the catalogue of recipes is rea
 A command's file is loaded when it is asked for: the app is on screen the sooner.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module

@@ -1,7 +1,5 @@
 """A parser of options whose errors are ours, the values that it reads, and the options that several commands have."""
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import math

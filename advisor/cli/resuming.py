@@ -1,7 +1,5 @@
 """The session that ``--resume`` continues, and the request to measure. Another workload than its own is refused."""
 
-from __future__ import annotations
-
 import sys
 
 from advisor.errors import UsageError

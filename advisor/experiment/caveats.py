@@ -1,7 +1,5 @@
 """Warnings of a session: noise, a budget that is too short, failures, a memory limit that nothing meets."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The end of a session: the reason that each candidate was left out, and the warnings that concern all of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from advisor.experiment import caveats

@@ -1,7 +1,5 @@
 """The one rule of consent: settings that may be used without asking the person, and those that wait for their word."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """The person's decisions on recipes and requests to a running session, as the session sees them."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Mapping
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """Events: the messages that a session posts as it goes. Frozen; posted from the session's thread but for decisions."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import msgspec

@@ -3,8 +3,6 @@
 Pure functions. A rung is one value of such a recipe.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 
 from advisor.experiment.known import Known

@@ -4,8 +4,6 @@ Without compiling first, then compiled; a form that failed is weakened (``weaken
 around the stack that is known then.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ Each function yields the moves of one kind; those of the expert's stack are in `
 that is worth most for its cost.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 

@@ -1,7 +1,5 @@
 """The constants of the experiment: each with its meaning, its unit, and where the figure comes from."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

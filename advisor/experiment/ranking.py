@@ -1,7 +1,5 @@
 """Ranking: which candidates are recommended, and in which order."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 
 from advisor.experiment.consent import Consent

@@ -1,7 +1,5 @@
 """The session: the baseline, the search, and the closing remarks. Runs in a thread of its own and posts events."""
 
-from __future__ import annotations
-
 import threading
 import time
 import traceback

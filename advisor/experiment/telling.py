@@ -1,7 +1,5 @@
 """Posts events for what is new in a session's knowledge: to the journal first, then to the user interface."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 
 from advisor.errors import AdvisorError, ExitCode

@@ -1,7 +1,5 @@
 """The part of a failed stack to weaken or leave out first: by the kind of failure, then the most frequent causes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 from advisor.experiment.known import Known

@@ -1,7 +1,5 @@
 """Writing files byte for byte; a reader sees the old content or the new, and never half of it."""
 
-from __future__ import annotations
-
 import os
 import stat
 import tempfile

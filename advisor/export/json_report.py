@@ -1,7 +1,5 @@
 """The JSON report, ``schema: 1``: everything a session measured, in builtin types. Seconds, milliseconds and bytes."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

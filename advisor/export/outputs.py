@@ -1,7 +1,5 @@
 """Writes the files that the command line asked for."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A session's settings in the user's own config: the patch, the file for the rest, and remarks for the person."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path

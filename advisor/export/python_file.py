@@ -1,7 +1,5 @@
 """The Python file: settings as a module of plain PyTorch that does what ``advisor.load`` does without this package."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,7 +1,5 @@
 """The text of the exported Python file: its parts as they stand there, for ``python_file`` to put together."""
 
-from __future__ import annotations
-
 from string import Template
 
 HEADER = Template("""What perf-advisor $version measured to be faster, as plain PyTorch. Needs $packages.

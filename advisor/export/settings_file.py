@@ -1,7 +1,5 @@
 """The settings file: a flat YAML mapping that ``advisor.load`` reads, with what was measured in its comments."""
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Iterator, Mapping
 

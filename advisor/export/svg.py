@@ -3,8 +3,6 @@
 A picture is 420 units wide and 13 units a line, so that it can be read on a telephone, where a unit is a pixel or less.
 """
 
-from __future__ import annotations
-
 import html
 from collections.abc import Iterable, Iterator
 

@@ -4,8 +4,6 @@ A class or a function that is defined inside ``prepare`` cannot be pickled, so w
 get it.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import symtable

@@ -5,8 +5,6 @@ A missing number reads ``–``. A speed-up never stands without its interval, an
 
 # ruff: noqa: RUF001, RUF002 - the en dash stands between the ends of an interval
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Values of options as people write them, for the command line and ``advisor.tune``. Each mistake is a UsageError."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence

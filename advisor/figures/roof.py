@@ -3,8 +3,6 @@
 Pure functions on a profile: the search, the app and the reports share them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from advisor.records import Phase, Profile, Value

@@ -1,7 +1,5 @@
 """The sweep over batch sizes: its points, its knee, and how it reads as a table and as a chart. Pure functions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 YAML is read as frameworks read it: ``1e-3`` is a number, as in YAML 1.2, and not a word, as in YAML 1.1.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

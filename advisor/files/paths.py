@@ -1,7 +1,5 @@
 """Paths that a person may write in any way, with a NUL or too long; and whether the code of a file is the user's."""
 
-from __future__ import annotations
-
 import functools
 import os
 import sysconfig

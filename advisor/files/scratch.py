@@ -4,8 +4,6 @@ Sockets lie in it, so its path is short however long the user's temporary folder
 process that made a folder still lives.
 """
 
-from __future__ import annotations
-
 import atexit
 import fcntl
 import os

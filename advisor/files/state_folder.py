@@ -1,7 +1,5 @@
 """The state folder: journals, hints, and this machine's ceilings."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """Progress lines on standard error: a line for each result of a session."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The summary at the end of a session: the brief parts of its report, as text."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import TextIO
 

@@ -1,7 +1,5 @@
 """Text on a terminal or in a file: never markup, control characters shown, tables without frames."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import TextIO
 

@@ -4,8 +4,6 @@
 device (``torch.get_device_module``) offers is used as it is, and what it lacks is said by ``None`` or by ``False``.
 """
 
-from __future__ import annotations
-
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager

@@ -4,8 +4,6 @@ A reading of the gauges takes tens of microseconds. A machine where NVML cannot 
 with a sentence that says why.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The host: its processor and memory, the part that this process may use, and its load."""
 
-from __future__ import annotations
-
 import math
 import os
 import platform

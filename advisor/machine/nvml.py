@@ -1,7 +1,5 @@
 """NVML, opened on first use and kept open, and the links between GPUs. What a driver does not report is None."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import threading

@@ -1,7 +1,5 @@
 """Compilers that PyTorch's compiler calls, and shared libraries that can be preloaded. Nothing here imports torch."""
 
-from __future__ import annotations
-
 import ctypes.util
 import os
 import shutil

@@ -6,8 +6,6 @@ of this package but each other. They name everything as ``torch.x.y`` or import 
 top level.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import json

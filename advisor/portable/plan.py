@@ -1,7 +1,5 @@
 """StepPlan: how a step runs. Recipes change it; ``portable/steps.py`` makes one callable step of it and the objects."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ The user's code may write anything to any descriptor, so messages are framed, ch
 session's process is gone, the trial's whole group dies.
 """
 
-from __future__ import annotations
-
 import os
 import queue
 import signal

@@ -1,7 +1,5 @@
 """A file of the user's that has the name of a library, and is imported in its place."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable
 from pathlib import Path

@@ -5,8 +5,6 @@ them there and ends them. When the session's process dies, the kernel tells the 
 A trial leaves all this behind, and leads a group of its own.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import ctypes

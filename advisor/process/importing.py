@@ -1,7 +1,5 @@
 """The start of a process, before PyTorch is imported: a failure is reported with its reason, without a traceback."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import json

@@ -4,8 +4,6 @@ What was measured is to be reported however often and whenever they come, so a h
 nothing: it is there before the rest of perf-advisor is.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import signal

@@ -1,7 +1,5 @@
 """Contexts in which an attribute or a variable has another value, or the garbage collector does not run."""
 
-from __future__ import annotations
-
 import gc
 import os
 from collections.abc import Iterator, Mapping

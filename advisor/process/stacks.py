@@ -1,7 +1,5 @@
 """The end of a process's log, and the stack that the process writes there when it is asked for it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

@@ -4,8 +4,6 @@ Only the thread that forks goes on in a fork. An idle thread is no loss there un
 that is at work may hold a lock that nobody releases any more.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

@@ -5,8 +5,6 @@ what the recipe is; ``candidates`` proposes values, ``apply`` puts one into effe
 Recipe modules never import torch at module level: the app's process reads them too.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import inspect

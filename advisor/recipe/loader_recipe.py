@@ -1,7 +1,5 @@
 """Common parts of recipes for a DataLoader: the cases with nothing to set, and those with nothing to gain."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar

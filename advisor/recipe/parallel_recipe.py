@@ -1,7 +1,5 @@
 """Common parts of recipes for several GPUs: when they apply, and the code that does the same in a user's own loop."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """The prints of a trial's batches: enough to tell whether two trials saw the same data."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

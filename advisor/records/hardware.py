@@ -1,7 +1,5 @@
 """The machine: its GPUs and its host."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

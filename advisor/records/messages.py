@@ -1,7 +1,5 @@
 """The messages of trial processes and builders to their parent, and its requests."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from advisor.records.trials import Block, TrialResult

@@ -1,7 +1,5 @@
 """The files that a session is asked to write."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Trials over several ranks: the request to torchrun, and the results of such a trial."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from advisor.records.hardware import AllReduceSweep

@@ -1,7 +1,5 @@
 """Values that look like secrets, by their names or by themselves: they are shown and recorded as ``***``."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Candidates, their results, and the recommendations."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import dataclass, field
 from typing import Any

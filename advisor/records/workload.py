@@ -1,7 +1,5 @@
 """The facts of a workload: its parts, the profile of its time, and the findings in its source."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

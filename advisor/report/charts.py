@@ -3,8 +3,6 @@
 Nothing here knows what a session is. Places are shares of 0 to 1, from the left and from the bottom.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass

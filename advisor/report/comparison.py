@@ -3,8 +3,6 @@
 Pure functions of their states. A change says what was, what is, and what follows where that is not plain.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace

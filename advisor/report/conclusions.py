@@ -3,8 +3,6 @@
 Pure functions of the state; the words are in ``formatting`` and in the reports.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 Nothing here knows what a session is.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from advisor.report.charts import Chart

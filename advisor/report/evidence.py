@@ -3,8 +3,6 @@
 The sentences are for the headless summary as well.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 The app adds colours and meters, the reports put the same words into tables and sentences.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 

@@ -4,8 +4,6 @@ A point is on the front when nothing is both as fast and as small: whoever wants
 wants it smaller pays in time. What one lucky run shows does not take the place of what more runs have shown.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from itertools import pairwise

@@ -3,8 +3,6 @@
 Each is None while what it would show is not known.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from statistics import median

@@ -1,7 +1,5 @@
 """The report's last sections: the method of measuring, the command to repeat it, and the code of the settings."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Several GPUs: each strategy and option beside the one-GPU stack, and the command that starts a script on them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from advisor.experiment.state import SessionState

@@ -1,7 +1,5 @@
 """The stack, recommendations, trials, untried recipes, habits and findings in the source, as blocks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The session in one or two sentences, in a line of a list, and why there are no faster settings."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto

@@ -3,8 +3,6 @@
 The app and the HTML report draw it. Pure functions.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

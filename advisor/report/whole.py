@@ -1,7 +1,5 @@
 """The whole report of a session as a document: the decision first, the evidence later."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from advisor.experiment.request import Request

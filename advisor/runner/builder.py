@@ -1,7 +1,5 @@
 """The builder, seen from the session's process: it builds the workload once, and trials are forked from it."""
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import math

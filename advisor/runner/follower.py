@@ -1,7 +1,5 @@
 """Ranks lent to a session on another machine: torchrun started for each of its trials, with the same options."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 Never imports torch. What runs in the fork server itself is ``trial/preload.py``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import multiprocessing

@@ -3,8 +3,6 @@
 One can be started before its trial is known. It imports meanwhile what every trial needs, which takes seconds.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import math

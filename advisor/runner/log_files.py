@@ -1,7 +1,5 @@
 """The logs of trials and builds, kept from filling the disk: their beginning and their end stay."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading

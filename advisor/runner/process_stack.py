@@ -1,7 +1,5 @@
 """The reasons why a process was killed or given up, as its parent can tell them."""
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The process of one trial, seen from its parent: started, listened to, timed out and killed."""
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os

@@ -4,8 +4,6 @@ A fork server that has torch imported starts a trial in tens of milliseconds. Ea
 so that its DataLoader and compile workers die with it. Whatever happens in it becomes a ``TrialResult``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import threading

@@ -1,7 +1,5 @@
 """Applying settings: recipes in the order of their stages, then the consequences of the plan."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 

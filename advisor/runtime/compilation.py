@@ -1,7 +1,5 @@
 """Compiles the model or its blocks, as the plan says; and tells whether a model is compiled."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import inspect

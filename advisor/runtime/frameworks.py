@@ -1,7 +1,5 @@
 """Settings for a framework's loop: those that its objects take, and those for the framework's own options."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The normalised workload: Loop, with every part in its final form, and the loader that it iterates over."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any

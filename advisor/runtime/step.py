@@ -1,7 +1,5 @@
 """The step of a loop, as its plan asks for it. The steps are in ``portable/``, for exported files contain them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

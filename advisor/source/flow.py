@@ -4,8 +4,6 @@ The rules in ``habits`` ask this. Where the text does not say, the answer is "un
 silent: a finding that is wrong costs more trust than one that is missing.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator, Sequence
 from enum import Enum, auto

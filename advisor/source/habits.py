@@ -4,8 +4,6 @@ A rule speaks only where the text is plain: in a loop that trains, at every step
 device as far as the text tells.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Fingerprints of the user's own source: by them a later session knows whether it would measure the same program."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import sys

@@ -1,7 +1,5 @@
 """A program as its text tells it: names, functions, loops that train, calls. Nothing is run."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

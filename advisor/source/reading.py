@@ -4,8 +4,6 @@ What is read is the file of the target and the files given with ``--script``, Py
 be read is a sentence, never an error.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import sys

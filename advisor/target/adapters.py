@@ -1,7 +1,5 @@
 """The adapters of other libraries applied to a target: to a name, an object, or a model without data."""
 
-from __future__ import annotations
-
 import difflib
 import pkgutil
 import sys

@@ -1,7 +1,5 @@
 """Batches that come from something else than a DataLoader: an iterable, a generator, a list of batches."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import itertools

@@ -3,8 +3,6 @@
 Whatever the user's code raises, ``SystemExit`` among it, becomes a TargetError with the last frames of that code.
 """
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import importlib

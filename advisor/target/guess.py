@@ -1,7 +1,5 @@
 """Made-up inputs: by ``--input``, a model's example input or its first layers; and images with labels."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """From any of the shapes that ``build()`` may return to a ``Loop``."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace

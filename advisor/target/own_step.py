@@ -1,7 +1,5 @@
 """A step of the target's own: its models as one module, its optimizers, its mode, and checks that they fit together."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Mapping
 from dataclasses import replace

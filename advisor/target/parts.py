@@ -1,7 +1,5 @@
 """The parts of a workload as people return them: told apart by their kinds, in any order and under the usual names."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ The estimate counts floating-point operations on tensors without contents. It co
 every trial of a session comes to the same batch.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Workload: the full form of a target, which ``build()`` may return."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

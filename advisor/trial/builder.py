@@ -7,8 +7,6 @@ forks are no use, the builder says why. Then a second one imports the libraries 
 each trial, forked from that, builds anew.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import importlib

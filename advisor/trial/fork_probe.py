@@ -3,8 +3,6 @@
 What threads of the parent hold at the fork, and what a library makes of a fork, cannot be looked up; it can be tried.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

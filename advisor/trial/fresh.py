@@ -4,8 +4,6 @@ The process that the fork server made replaces its program: its id, its process 
 so the parent listens, times out and kills as ever. The trial comes over the channel, once it is known.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import json

@@ -1,7 +1,5 @@
 """Inspection: the facts about a loaded workload that recipes look at. Classes are told by inheritance, not by name."""
 
-from __future__ import annotations
-
 import os
 import sys
 import types

@@ -1,7 +1,5 @@
 """A trial, from its first instruction in a process of its own to its last message."""
 
-from __future__ import annotations
-
 import gc
 import math
 import multiprocessing

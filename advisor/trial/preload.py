@@ -4,8 +4,6 @@ Nothing here may initialise CUDA or start threads: the fork server forks after i
 session, and so do its children until they lead a group of their own. ``process/household.py`` has its other duties.
 """
 
-from __future__ import annotations
-
 import atexit
 import gc
 import importlib

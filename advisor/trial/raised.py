@@ -1,7 +1,5 @@
 """The result of a trial that raised: its outcome, one line of reason, and what a person can do about it."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import traceback

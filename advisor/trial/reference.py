@@ -4,8 +4,6 @@ How much of a difference is rounding depends on the workload: its depth, its con
 of an error. The distance of the user's own steps from the same steps in float64 shows it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Mapping

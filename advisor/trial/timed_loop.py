@@ -1,7 +1,5 @@
 """The loop that a trial times: its parts under the settings, its data, and a function that runs its steps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any

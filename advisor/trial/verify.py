@@ -3,8 +3,6 @@
 Runs in a trial process of its own, like the loop without the file that it is compared with.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import itertools
 import math

@@ -1,7 +1,5 @@
 """``perf-advisor check``: whether exported settings are still worth it, for a continuous integration."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Sequence

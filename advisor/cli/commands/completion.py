@@ -1,7 +1,5 @@
 """``perf-advisor completion``: a script with which a shell completes commands, options and their values."""
 
-from __future__ import annotations
-
 import argparse
 import shlex
 from collections.abc import Iterable, Mapping, Sequence

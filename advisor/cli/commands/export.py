@@ -1,7 +1,5 @@
 """``perf-advisor export``: the settings that a recorded session found."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """``perf-advisor follow``: this machine's GPUs for a session on another."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass

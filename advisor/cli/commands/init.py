@@ -1,7 +1,5 @@
 """``perf-advisor init``: a build() to complete, filled in from a watched script."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

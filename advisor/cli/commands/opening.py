@@ -1,7 +1,5 @@
 """``perf-advisor open``: a recorded session in the app."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

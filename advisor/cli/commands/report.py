@@ -1,7 +1,5 @@
 """``perf-advisor report``: a recorded session shown again, and its report written."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from advisor.cli.checks import outputs_of

@@ -1,7 +1,5 @@
 """``perf-advisor sessions``: the recorded sessions, the latest first."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """``perf-advisor help``: the options by topic, each topic on a page of its own."""
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import textwrap

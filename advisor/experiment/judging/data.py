@@ -1,7 +1,5 @@
 """Whether a trial saw the data that the baseline saw: the prints of their first batches, compared."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 

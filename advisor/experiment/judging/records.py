@@ -1,7 +1,5 @@
 """Records of candidates and stacks, made from the judge's runs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from statistics import median

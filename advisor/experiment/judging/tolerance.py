@@ -34,8 +34,6 @@ tells them apart: then the baseline's own runs with other random streams show ho
 smaller stays hidden.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile

@@ -1,7 +1,5 @@
 """The baseline: the first run of the user's own settings, from which the facts come, and the instrumented pass."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from advisor.errors import TargetError, UsageError

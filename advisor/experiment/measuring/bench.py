@@ -1,7 +1,5 @@
 """The bench: makes trial specs, runs them within the budget, and tells the outside what they are doing."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import math

@@ -1,7 +1,5 @@
 """Settings measured again: the target's loop with a settings file and without it, in turn, each in fresh processes."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The lab: measures the moves of the search, estimates their cost, and posts the results."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 

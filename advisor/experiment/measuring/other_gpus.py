@@ -5,8 +5,6 @@ setting left out, another run of the same settings. All else runs on the session
 turns with the baseline while nothing else runs.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A tuned model compiled to one file, in a trial process of its own."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping
 from pathlib import Path

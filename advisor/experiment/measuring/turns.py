@@ -6,8 +6,6 @@ that merely holds a context changes what the first one measures: on an H200 a la
 them differ.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The user's config as JSON and back, without loss: dates, sets, tuples, bytes and names that are numbers stay so."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, time

@@ -1,7 +1,5 @@
 """Takes over from earlier sessions: the measurements of an interrupted one, and hints of the last one on a workload."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 

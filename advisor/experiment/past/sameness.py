@@ -1,7 +1,5 @@
 """Whether a session that is taken up would measure the same: its options, its config and its source compared."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The GPUs of a session: their number, whether they are enough, and whether the person can choose."""
 
-from __future__ import annotations
-
 import os
 
 from advisor.errors import UsageError

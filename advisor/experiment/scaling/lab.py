@@ -1,7 +1,5 @@
 """Several GPUs in a session: the one-GPU stack carried over, and trials over ranks measured for the search."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from statistics import median

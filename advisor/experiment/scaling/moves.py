@@ -3,8 +3,6 @@
 As ``moves.py`` for one GPU: functions of what is known.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from advisor.experiment.policy import POLICY

@@ -1,7 +1,5 @@
 """The interface of a config file to a patch, whatever its format; and a walk over its values."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 

@@ -1,7 +1,5 @@
 """Tells which program reads a config, by its keys."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

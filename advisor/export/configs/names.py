@@ -4,8 +4,6 @@ A value is replaced only where it means the same: the name is unmistakable, ther
 same kind.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

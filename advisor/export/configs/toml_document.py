@@ -1,7 +1,5 @@
 """A TOML config, changed through tomlkit, which keeps comments and layout."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import MutableMapping
 from typing import Any

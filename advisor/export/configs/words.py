@@ -4,8 +4,6 @@ Names and types are those of transformers 5.23, accelerate 1.15, lightning 2.6, 
 mmengine 0.10; ``tests/test_config_frameworks.py`` loads what is written with each of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any

@@ -4,8 +4,6 @@ The text is never dumped again: values are found by the marks of the parsed node
 quoting, indentation, line endings, anchors and document markers stay as they were, byte for byte.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

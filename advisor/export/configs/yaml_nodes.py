@@ -1,7 +1,5 @@
 """YAML and JSON as PyYAML's nodes, which know where they stand in the text; and a value's text in a given style."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

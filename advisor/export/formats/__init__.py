@@ -1,7 +1,5 @@
 """The registry of export formats: every file of this folder is one. See ``export/format.py`` for the contract."""
 
-from __future__ import annotations
-
 import pkgutil
 from collections.abc import Iterator
 from importlib import import_module

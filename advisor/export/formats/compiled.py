@@ -1,7 +1,5 @@
 """The tuned model as one compiled file, as a format."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from advisor.errors import UsageError

@@ -1,7 +1,5 @@
 """The JSON report as a format."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from advisor.export.format import File, Format, Found, Offer

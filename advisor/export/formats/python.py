@@ -1,7 +1,5 @@
 """The Python file as a format."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The profile's Chrome trace as a format."""
 
-from __future__ import annotations
-
 import gzip
 import zlib
 from collections.abc import Iterable

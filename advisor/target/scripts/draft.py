@@ -1,7 +1,5 @@
 """A ``build()`` to complete, filled in from a watched script. Run as a program of its own by ``init``."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import json

@@ -1,7 +1,5 @@
 """The names that the body of a loop uses, as the lines of a draft that define them."""
 
-from __future__ import annotations
-
 import ast
 import builtins
 import inspect

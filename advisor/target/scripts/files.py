@@ -1,7 +1,5 @@
 """The files of a script that is watched or measured: kept open, and not written over once its step was seen."""
 
-from __future__ import annotations
-
 import builtins
 import contextlib
 import inspect

@@ -1,7 +1,5 @@
 """The workload of a script that only predicts: its model, and what it is called with."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from typing import Any

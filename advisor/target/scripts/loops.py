@@ -1,7 +1,5 @@
 """A script's loops by their source: the statements after an update, branches of the loss, other loops that train."""
 
-from __future__ import annotations
-
 import ast
 import linecache
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The workload of an observed script: the parts of a plain loop, or else the body of its loop as one step."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterable
 from typing import Any

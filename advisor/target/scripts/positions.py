@@ -1,7 +1,5 @@
 """Tells how a script's loop reads its loader: in its head (``for batch in loader``), or with ``next`` in its body."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterable, MutableMapping
 from types import CodeType

@@ -1,7 +1,5 @@
 """Processes that a script starts: one that trains ends at its first update, with an exit code that says so."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable

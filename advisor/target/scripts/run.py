@@ -1,7 +1,5 @@
 """A script run as ``python train.py`` would run it, up to the end of its first whole step."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import itertools

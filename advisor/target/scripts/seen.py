@@ -1,7 +1,5 @@
 """Records of a watched script: its calls of models and losses, its updates, its loader, and where it stood."""
 
-from __future__ import annotations
-
 import inspect
 import weakref
 from collections.abc import Callable, Mapping

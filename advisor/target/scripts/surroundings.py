@@ -1,7 +1,5 @@
 """The surroundings of a loop's body that runs by itself: names, PyTorch's contexts, and the iterators that it reads."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import gc

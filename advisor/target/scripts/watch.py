@@ -1,7 +1,5 @@
 """Watches a script's calls through the hooks of PyTorch until one whole step is done."""
 
-from __future__ import annotations
-
 import builtins
 import contextlib
 import dis

@@ -10,8 +10,6 @@ are launched: on H200s 0.3 to 1.4 ms a block, 1 % of a GPT-2's step of 84 ms. Wh
 batches at once, waiting would also add at each boundary what a loop does meanwhile, such as starting the next epoch.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import time

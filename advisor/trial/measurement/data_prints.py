@@ -1,7 +1,5 @@
 """Prints of batches, to compare the data of two trials; and the parts of a loader that cannot be pickled or pinned."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

@@ -1,7 +1,5 @@
 """Batches drawn from a loader in the trial's own process, which leave the loader as it was."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

@@ -1,7 +1,5 @@
 """Whether a changed loader asks for the same samples as the original, epoch after epoch."""
 
-from __future__ import annotations
-
 import itertools
 import warnings
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Feed: the endless stream of batches that a trial's steps consume, and the forms of batches that a model can take."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

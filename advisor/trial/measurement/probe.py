@@ -1,7 +1,5 @@
 """The numerics probe: the results of the first steps, on the same weights and batches in every trial."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import time

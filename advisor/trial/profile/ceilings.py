@@ -4,8 +4,6 @@ They are measured once for a machine and kept in the state folder, where a later
 else had the machine busy meanwhile. What found no room in memory is left out and tried again the next time.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import time

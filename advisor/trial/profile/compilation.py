@@ -1,7 +1,5 @@
 """The compiler's remarks: graph breaks, and compilations while steps were being timed."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Iterable

@@ -7,8 +7,6 @@ PyTorch's synchronisation debug mode warns in the thread and stack that wait, so
 user's line. The warning comes after the wait, so the call around it is timed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import functools

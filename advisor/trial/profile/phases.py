@@ -1,7 +1,5 @@
 """Phases: the time of each part of a step, waiting at each boundary; and the same step by several clocks."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from statistics import fmean, median

@@ -1,7 +1,5 @@
 """The profile: phases, operators, the device's activity, FLOPs, and the step's bottleneck."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import time

@@ -1,7 +1,5 @@
 """Records of torch.profiler for a few steps: operator tables, the device's time by phase, and a Chrome trace."""
 
-from __future__ import annotations
-
 import bisect
 import contextlib
 import gzip

@@ -1,7 +1,5 @@
 """Traffic: the bytes that the operators of a step read and write, estimated, and tensors made on the host."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Sequence
 from typing import Any

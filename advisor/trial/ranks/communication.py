@@ -1,7 +1,5 @@
 """Figures that ranks exchange, all-reduce by message size, and the time that ranks wait for each other."""
 
-from __future__ import annotations
-
 import datetime
 import math
 import os

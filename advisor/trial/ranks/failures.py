@@ -1,7 +1,5 @@
 """The reason why ranks failed: whose error came first, in words for a person."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

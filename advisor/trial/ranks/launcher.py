@@ -5,8 +5,6 @@ each connects to a Unix socket in a private folder: rank 0 speaks over it to the
 when it closes, however the launcher ended.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A rank of a trial: the program that torchrun starts in each of its processes."""
 
-from __future__ import annotations
-
 import datetime
 import os
 import pickle

@@ -1,7 +1,5 @@
 """The stages of one rank's part of a trial. All ranks go through them together."""
 
-from __future__ import annotations
-
 import gc
 import math
 import os
