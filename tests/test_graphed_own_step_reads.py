@@ -5,10 +5,14 @@ from __future__ import annotations
 import array
 import collections
 import contextvars
+import enum
 import functools
 import importlib
+import operator
 import os
+import queue
 import sys
+import threading
 import types
 import weakref
 
@@ -178,7 +182,55 @@ VARIABLE = contextvars.ContextVar("factor", default=1.0)
 VALUE_NOW = VARIABLE.get
 
 
+class Stage(enum.Enum):
+    FIRST = "first"
+
+    def __init__(self, _):
+        self.factor = 1.0
+
+
+class Weights:
+    """Options whose names are made of parts, and which are also read as attributes of other names."""
+
+    def __init__(self):
+        self.factor_of_loss, self.held = 1.0, {"factor": 1.0}
+
+    def __getattr__(self, name):
+        return self.__dict__["held"][name]
+
+    def of(self, part):
+        return getattr(self, f"factor_{part}")
+
+
+LATE, WAITING, WEIGHTS, FACTOR_OF = threading.Event(), queue.Queue(), Weights(), operator.attrgetter("inner.factor")
+PART = "OF_LOSS"
+
+
+def factor_by_a_call(weights):
+    return getattr(weights, "factor_" + PART.lower())
+
+
+def signal(value):
+    (LATE.clear if value == 1.0 else LATE.set)()
+
+
+def put_into_queue(value):
+    if value not in WAITING.queue:
+        WAITING.queue.clear()
+        WAITING.put(value)
+
+
 READINGS = {
+    "event": (lambda: 2.0 if LATE.is_set() else 1.0, signal),
+    "queue": (lambda: WAITING.queue[0], put_into_queue),
+    "member of an enumeration": (lambda: Stage.FIRST.factor, lambda value: setattr(Stage.FIRST, "factor", value)),
+    "getter": (lambda: FACTOR_OF(HOLDER), lambda value: setattr(HOLDER.inner, "factor", value)),
+    "name made in a method": (lambda: WEIGHTS.of("of_loss"), lambda value: setattr(WEIGHTS, "factor_of_loss", value)),
+    "name made by a call": (
+        lambda: factor_by_a_call(WEIGHTS),
+        lambda value: setattr(WEIGHTS, "factor_of_loss", value),
+    ),
+    "attribute that a method gives": (lambda: WEIGHTS.factor, lambda value: WEIGHTS.held.update(factor=value)),
     "context variable": (lambda: VARIABLE.get(), VARIABLE.set),  # noqa: PLW0108 - by its name
     "method of a context variable": (lambda: VALUE_NOW(), VARIABLE.set),  # noqa: PLW0108 - by its name
     "environment": (lambda: float(os.environ["FACTOR"]), lambda value: os.environ.__setitem__("FACTOR", str(value))),
@@ -249,6 +301,13 @@ def test_a_number_that_changes_is_followed_wherever_it_is(reading, monkeypatch):
 @pytest.mark.parametrize(
     "reading",
     [
+        "event",
+        "queue",
+        "member of an enumeration",
+        "getter",
+        "name made in a method",
+        "name made by a call",
+        "attribute that a method gives",
         "array",
         "bytes",
         "set",

@@ -5,6 +5,8 @@ import collections
 import contextlib
 import itertools
 import operator
+import queue
+import threading
 import types
 import typing
 
@@ -24,7 +26,7 @@ HOOKS = frozenset(name for name in OF_TORCH if "hooks" in name)
 PLAIN_KINDS = frozenset((bool, int, float, complex, str, bytes, type(None)))
 CONTAINERS = (dict, list, set, collections.deque)
 # Of Python's own classes these hold what a program puts there.
-NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
+NAMESPACES = (types.SimpleNamespace, argparse.Namespace, threading.Event, queue.Queue)
 
 
 class PythonState:

@@ -19,6 +19,7 @@ READS_AROUND = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF")
 ASKS_ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
 # Names by which code asks for an attribute whose name is a text.
 BY_TEXT = {"getattr", "attrgetter", "vars", "__dict__"}
+ATTRIBUTE_BY_TEXT = frozenset({"getattr", "setattr", "hasattr", "delattr"})
 # Names in ``os`` that read the environment.
 ENVIRONMENT = {"environ", "getenv"}
 # Functions whose names are kept, at most. A count.
@@ -62,12 +63,36 @@ def names_in(code: types.CodeType) -> frozenset[str]:
     return frozenset(name for name in used if isinstance(name, str)) & set(code.co_names) | set(asked)
 
 
+def names_by_text(code: types.CodeType) -> set[str]:
+    """The names by which code gets attributes with ``getattr`` and the like; a name for any where it computes one."""
+    found: set[str] = set()
+    instructions = list(dis.get_instructions(code))
+    for place, one in enumerate(instructions):
+        if one.argval in ATTRIBUTE_BY_TEXT and one.opname.startswith("LOAD_"):
+            given = list(itertools.takewhile(lambda one: not one.opname.startswith("CALL"), instructions[place + 1 :]))
+            texts = [one.argval for one in given if one.opname == "LOAD_CONST" and isinstance(one.argval, str)]
+            called = instructions[place + len(given) + 1].arg or 0  # with so many arguments
+            is_plain_call = called > 1 and all(one.opname.startswith(("LOAD_", "PUSH_", "PRECALL")) for one in given)
+            found.update(texts if texts and is_plain_call else ["__dict__"])
+    return found
+
+
 def asks_by_any_name(code: types.CodeType) -> bool:
     """Whether code asks for an attribute whose name is no text in it: ``getattr(options, f"weight_{part}")``."""
     if "getattr" not in code.co_names:
         return False
     made = any(one.opname.startswith("FORMAT_") for one in dis.get_instructions(code))
     return made or not names_in(code) - set(code.co_names)
+
+
+@functools.lru_cache(MOST_KEPT)
+def parts_of_names(code: types.CodeType) -> frozenset[str]:
+    """The texts with which code makes the names that it asks for: ``getattr(options, f"weight_{part}")``."""
+    if "getattr" not in code.co_names:
+        return frozenset()
+    formats = any(one.opname.startswith("FORMAT_") for one in dis.get_instructions(code))
+    texts = (one for one in code.co_consts if isinstance(one, str) and one.isidentifier() and one.strip("_"))
+    return frozenset(one for one in texts if formats or one.startswith("_") or one.endswith("_"))
 
 
 def calls(code: types.CodeType, name: str) -> bool:

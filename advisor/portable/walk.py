@@ -9,12 +9,12 @@ not run.
 import builtins
 import collections
 import collections.abc
-import dis
 import enum
 import functools
 import gc
 import io
 import itertools
+import operator
 import os
 import random
 import sys
@@ -49,9 +49,11 @@ from advisor.portable.read_code import (
     is_data_of_class,
     methods_called,
     modules_imported,
+    names_by_text,
     names_in,
     names_of_globals,
     names_read,
+    parts_of_names,
     places_of_methods,
 )
 
@@ -67,7 +69,6 @@ ANY_ATTRIBUTE = frozenset({"__dict__", "vars", "attrgetter"})
 MAKING = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__", "__repr__", "__str__"})
 # Functions by which code reaches whatever a text names.
 ANYTHING = frozenset({"globals", "eval", "exec"})
-ATTRIBUTE_BY_TEXT = frozenset({"getattr", "setattr", "hasattr", "delattr"})
 # Methods that read a file.
 FILE_READERS = frozenset({"read_text", "read_bytes"})
 # Methods of Python's own containers that read what they hold, as in ``weight_of = options.get``.
@@ -105,6 +106,7 @@ class Walk:
         self._seen_classes: set[tuple[int, bool]] = set()
         self._configs: set[int] = set()  # objects of packages of which all attributes count
         self._names = {"forward", "__call__"}  # in the code that is reached
+        self._parts_of_names: set[str] = set()  # with which that code makes others
         self._own_files = set(map(file_of, roots))
         self._waiting = collections.deque((name_of_kind(root), root) for root in roots)
         self._unnamed: list[tuple[str, typing.Callable[[], None]]] = []  # to be looked at once code names them
@@ -136,10 +138,12 @@ class Walk:
             look()
 
     def _is_named(self, name: str) -> bool:
-        return name in self._names or not (self.only_reads or ANY_ATTRIBUTE.isdisjoint(self._names))
+        if name in self._names or not (self.only_reads or ANY_ATTRIBUTE.isdisjoint(self._names)):
+            return True
+        return self.only_reads and any(name.startswith(part) or name.endswith(part) for part in self._parts_of_names)
 
     def _look_at(self, label: str, thing: typing.Any) -> None:
-        if is_plain(thing) or id(thing) in self.seen:
+        if (is_plain(thing) and not isinstance(thing, enum.Enum)) or id(thing) in self.seen:
             return
         self.seen[id(thing)] = thing  # kept, or another object could get its number
         if isinstance(thing, torch.Tensor):
@@ -205,12 +209,14 @@ class Walk:
         owned = not is_of_package(kind)
         if problem := self._problem_of(label, thing, owned=owned):
             self._refuse(problem)
-        elif hasattr(thing, "__array_interface__") or isinstance(thing, (os._Environ, *ARRAYS)):
+        elif hasattr(kind, "__array_interface__") or isinstance(thing, (os._Environ, *ARRAYS)):
             self.arrays.append(thing)
         elif isinstance(thing, torch.Generator) and thing.device.type != "cpu":
             self.device_generators.append(thing)
         elif is_generator(thing):
             self.generators.append(thing)
+        elif isinstance(thing, operator.attrgetter):
+            self._names.update(*(name.split(".") for name in thing.__reduce__()[1]))
         elif isinstance(thing, weakref.ReferenceType):
             self._waiting.append((label, thing()))
         elif isinstance(thing, collections.abc.Mapping) and is_known(kind):  # as a view of a dictionary
@@ -377,6 +383,7 @@ class Walk:
         """Note the names in a piece of code, and what it reaches besides."""
         names = names_in(code) if self.only_reads else {*code.co_names, *names_by_text(code)}
         self._names |= names
+        self._parts_of_names |= parts_of_names(code)
         if not ENVIRONMENT.isdisjoint(names):
             self._note("os.environ", os.environ, (vars(os), "environ"))
         if not self.only_reads and not ANYTHING.isdisjoint(names):
@@ -444,19 +451,6 @@ def hidden_in(kind: type, own: dict[str, typing.Any]) -> list[str]:
         for name, value in vars(base).items()
         if name not in own and is_data_of_class(name, value)
     ]
-
-
-def names_by_text(code: types.CodeType) -> set[str]:
-    """The names by which code gets attributes with ``getattr`` and the like; a name for any where it computes one."""
-    found: set[str] = set()
-    instructions = list(dis.get_instructions(code))
-    for place, one in enumerate(instructions):
-        if one.argval in ATTRIBUTE_BY_TEXT and one.opname.startswith("LOAD_"):
-            given = list(itertools.takewhile(lambda one: not one.opname.startswith("CALL"), instructions[place + 1 :]))
-            texts = [one.argval for one in given if one.opname == "LOAD_CONST" and isinstance(one.argval, str)]
-            is_plain_call = texts and all(one.opname.startswith(("LOAD_", "PUSH_", "PRECALL")) for one in given)
-            found.update(texts if is_plain_call else ["__dict__"])
-    return found
 
 
 def is_generator(thing: typing.Any) -> bool:
