@@ -388,6 +388,16 @@ def test_hooks_of_the_optimizer_are_called():
     assert step.captured
 
 
+def test_a_step_that_no_graph_can_hold_any_more_goes_on_eagerly_and_says_so():
+    def change(at, model, optimizer):
+        model.norm.momentum = 0.1 if at < 8 else None  # a mean over all steps, for which the host counts them
+
+    with pytest.warns(UserWarning, match="without a CUDA graph.*cannot be captured any more: operation not permitted"):
+        found, step = both(change, data=batches(70))
+    agree(found)
+    assert (step.graph.replays, step.captured) == (5, False)
+
+
 def test_what_cannot_be_compared_is_never_replayed():
     class Anything:
         pass

@@ -45,6 +45,7 @@ from advisor.portable.python_state import PythonState
 from advisor.portable.steps import InferStep, TrainStep
 from advisor.portable.undone import undone
 from advisor.portable.watching import REPLACED, Watch, foreign_hook, same_numbers
+from advisor.portable.writes import writes_to
 
 # Changes of the optimizer's options, each soon after the last, before an update is left outside the graph.
 MOST_OPTION_CHANGES = 1
@@ -71,8 +72,9 @@ class GraphedStep:
     as a short last one, runs eagerly between replays. The update stays outside the graph where the optimizer's step
     needs the host, where gradients are scaled, and where options other than the learning rate change again and again.
     A step goes on eagerly, with a warning that says why, and is looked at less and less often, where something changes
-    each time, where it decides by random numbers of the host, and where it writes into its batch. Raises what a capture
-    raises: the host reads a result, or numbers for tensors differ from step to step.
+    each time, where it decides by random numbers of the host, where it writes into its batch, and where it came to be
+    one that cannot be captured. Raises what the first capture raises: the host reads a result, or numbers for tensors
+    differ from step to step.
     """
 
     def __init__(self, step: TrainStep | InferStep, graph: Any = None) -> None:
@@ -101,6 +103,7 @@ class GraphedStep:
         self._option_changes = 0
         self._last_key: Any = None
         self._captured_key: Any = None
+        self._was_captured = False
         self._host_places: tuple[int, ...] = ()
         self._static_batch: Any = None
         self._parameters: list[Any] = []
@@ -338,10 +341,17 @@ class GraphedStep:
         assert self._watch is not None
         self._left = LeftBehind(self._watch.modules, self._watch.functions, self._watch.spaces)
         self._constants.refresh()
-        with self._constants.on_device():
-            if not self._is_captured_at_once():
-                with self._made.serving():
-                    self._capture_in_graph()
+        try:
+            with self._constants.on_device():
+                if not self._is_captured_at_once():
+                    with self._made.serving():
+                        self._capture_in_graph()
+        except Exception as error:
+            if not self._was_captured:
+                raise
+            self._drop(f"it cannot be captured any more: {' '.join(str(error).split())[:200]}")
+            return False
+        self._was_captured = True
         self._left.look()
         return True
 
@@ -487,8 +497,3 @@ def options_of(optimizer: Any) -> list[Any]:
     """The options of an optimizer's groups but the learning rate, which a captured update reads in a tensor."""
     names = [name for name in optimizer.defaults if name != "lr"]
     return [group.get(name) for group in optimizer.param_groups for name in names]
-
-
-def writes_to(tensor: torch.Tensor) -> int:
-    """The number of writes to a tensor; 0 where nobody counts them."""
-    return 0 if tensor.is_inference() else tensor._version

@@ -8,7 +8,7 @@ import torch
 
 from advisor.portable.capturing import as_if_captured, masks_as_given, own_copy
 from advisor.portable.dependence import DRAWS
-from advisor.portable.graphed import WRITES_INTO_BATCH, GraphedStep, writes_to
+from advisor.portable.graphed import WRITES_INTO_BATCH, GraphedStep
 from advisor.portable.host_draws import AllHostDraws
 from advisor.portable.nested import copy_of_batch, tensors_of
 from advisor.portable.observed_step import ObservedStep
@@ -19,7 +19,7 @@ from advisor.portable.places import Place, put_at, value_at
 from advisor.portable.reachable_state import ReachableState
 from advisor.portable.steps import OwnStep
 from advisor.portable.watching import REQUIRES_GRAD, count_hooks, flag_readers, foreign_hook, has_address
-from advisor.portable.writes import address_of
+from advisor.portable.writes import address_of, writes_to
 
 # Steps in a row that each change something, or differ from the one before, until the step is refused. A count.
 MOST_DIFFERING_STEPS = 4

@@ -29,6 +29,11 @@ def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list
     ]
 
 
+def writes_to(tensor: torch.Tensor) -> int:
+    """The number of writes to a tensor; 0 where nobody counts them."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
 class KeptMemory(TorchDispatchMode):
     """Copies the memory of tensors before operators inside this context write to it, but for tensors made inside.
 
