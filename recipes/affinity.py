@@ -24,10 +24,8 @@ References
 PyTorch Performance Tuning Guide, Utilize Non-Uniform Memory Access (NUMA) Controls. Linux manual, sched_setaffinity(2).
 """
 
-from collections.abc import Sequence
-
 from advisor.recipe import CPU, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value
 
 
 class Affinity(Recipe):
@@ -45,7 +43,7 @@ class Affinity(Recipe):
     # Expected speed-up: No machine of RESULTS.md had a choice; PyTorch's guide reports a few per cent.
     gain = 1.03
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         host = facts.hardware.host
         values: list[Value] = []
         if host.physical_cores < host.usable_cores:

@@ -26,11 +26,11 @@ PyTorch documentation, CUDA semantics, Optimizing memory usage with PYTORCH_CUDA
 Guide, Virtual Memory Management and Stream Ordered Memory Allocator.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from advisor.figures.formatting import format_bytes
 from advisor.recipe import CUDA, Recipe, Stage
-from advisor.records import Facts, Numerics, Skip, Value
+from advisor.records import Facts, Numerics, Proposal, Skip, Value
 
 _VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
 _CONFIGURATIONS: dict[Value, str] = {
@@ -59,7 +59,7 @@ class Allocator(Recipe):
     # Expected speed-up: none. It moves memory; speed stayed within 1 % on most workloads (tests/gpu/RESULTS.md).
     gain = 1.0
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         allocated, reserved = facts.peak_allocated_bytes, facts.peak_reserved_bytes
         if not allocated or not reserved:
             return Skip("the baseline's memory is not known, so fragmentation cannot be told")

@@ -24,10 +24,8 @@ PyTorch documentation, Automatic Mixed Precision package (torch.amp). PyTorch Pe
 precision and AMP. NVIDIA, Train With Mixed Precision.
 """
 
-from collections.abc import Sequence
-
 from advisor.recipe import Recipe, Stage, is_host_bound, lacks_units
-from advisor.records import Bottleneck, Facts, Mode, Numerics, Skip, Value
+from advisor.records import Bottleneck, Facts, Mode, Numerics, Proposal, Skip, Value
 
 
 class Autocast(Recipe):
@@ -48,7 +46,7 @@ class Autocast(Recipe):
     stage = Stage.STEP
     saves_memory = True
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         workload = facts.workload
         if "float32" not in workload.parameter_dtypes:
             return Skip("the parameters are not in float32, so there is nothing to cast down")

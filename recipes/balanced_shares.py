@@ -25,10 +25,8 @@ References
 Zeng et al., Boosting Distributed Training Performance of the Unpadded BERT Model, 2022, on load balance.
 """
 
-from collections.abc import Mapping, Sequence
-
 from advisor.recipe.parallel_recipe import ParallelRecipe, why_no_uneven_lengths
-from advisor.records import Facts, Numerics, Skip, Value
+from advisor.records import Facts, Numerics, Proposal, Skip, Value, Values
 
 _CODE = """\
 # with lengths[i], the length of sample i: this rank's part of a batch, a list of indices
@@ -48,15 +46,13 @@ class BalancedShares(ParallelRecipe):
     strategies = frozenset({"ddp", "fully_shard"})
     numerics = Numerics.CLOSE
     gain = 1.05
+    codes = {True: _CODE, False: "# each rank gets a part of the batch in the order in which it was drawn\n"}
 
-    def values_for(self, facts: Facts) -> Sequence[Value] | Skip:
+    def values_for(self, facts: Facts) -> Proposal:
         reason = why_no_uneven_lengths(facts)
         return Skip(reason) if reason else [True]
 
-    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+    def conflict(self, value: Value, settings: Values) -> str | None:
         if value and settings.get("parallel.length_bucketing"):
             return "parallel.length_bucketing deals the samples of its batches by length, too"
         return super().conflict(value, settings)
-
-    def code(self, value: Value) -> str:
-        return _CODE if value else "# each rank gets a part of the batch in the order in which it was drawn\n"

@@ -41,10 +41,9 @@ Hugging Face, Efficient training on a single GPU, batch size choice.
 """
 
 import math
-from collections.abc import Sequence
 
 from advisor.recipe import Components, Recipe, Stage, WholeNumbers, is_host_bound
-from advisor.records import Bottleneck, Facts, LoaderFacts, Mode, Numerics, Skip, Value
+from advisor.records import Bottleneck, Facts, LoaderFacts, Mode, Numerics, Proposal, Skip, Value
 
 _FACTORS = tuple(2**exponent for exponent in range(1, 9))
 _USABLE_MEMORY = 0.9
@@ -71,7 +70,7 @@ class BatchSize(Recipe):
     stage = Stage.DATA
     ladder = True
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         workload = facts.workload
         present = workload.batch_size
         fixed = _cannot_be_resized(facts)

@@ -24,11 +24,9 @@ References
 PyTorch documentation, torch.nn.parallel.DistributedDataParallel; https://github.com/pytorch/pytorch/pull/176638.
 """
 
-from collections.abc import Sequence
-
 from advisor.recipe.contract import torch_is_older
 from advisor.recipe.parallel_recipe import ParallelRecipe
-from advisor.records import Facts, Numerics, Skip, Value
+from advisor.records import Facts, Numerics, Proposal, Skip
 
 # The first version of PyTorch that is known to have it.
 _SINCE = (2, 14)
@@ -45,7 +43,7 @@ class BatchedGradCopy(ParallelRecipe):
     # Expected speed-up: not measured yet, so that of a small gain.
     gain = 1.01
 
-    def values_for(self, facts: Facts) -> Sequence[Value] | Skip:
+    def values_for(self, facts: Facts) -> Proposal:
         if torch_is_older(_SINCE):
             return Skip(f"PyTorch {facts.versions.get('torch', '')} copies each gradient by itself (2.14 can do both)")
         return [True]

@@ -28,11 +28,9 @@ PyTorch documentation, torch.utils.data, Loading Batched and Non-Batched Data; D
 documentation, torch.utils.data.TensorDataset.
 """
 
-from collections.abc import Sequence
-
 from advisor.recipe import Components, gain_from
 from advisor.recipe.loader_recipe import LoaderRecipe, little_time_in
-from advisor.records import Facts, LoaderFacts, Numerics, Phase, Skip, Value
+from advisor.records import Facts, LoaderFacts, Numerics, Phase, Proposal, Skip, Value
 
 # The share of the time of reading samples that reading them at once saves: at least half, for large samples, which
 # are bound by copying.
@@ -51,7 +49,7 @@ class BatchedReads(LoaderRecipe):
     numerics = Numerics.EXACT
     order = -1  # it looks at the dataset as its owner made it
 
-    def values_for(self, loader: LoaderFacts, facts: Facts) -> Sequence[Value] | Skip:
+    def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
         if loader.batched_reads_problem:
             return Skip(loader.batched_reads_problem)
         return little_time_in(facts, self.phases) or [True]

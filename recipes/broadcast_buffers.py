@@ -23,10 +23,8 @@ References
 PyTorch documentation, torch.nn.parallel.DistributedDataParallel.
 """
 
-from collections.abc import Sequence
-
 from advisor.recipe.parallel_recipe import ParallelRecipe
-from advisor.records import Facts, Numerics, Skip, Value
+from advisor.records import Facts, Numerics, Proposal, Skip
 
 
 class BroadcastBuffers(ParallelRecipe):
@@ -39,7 +37,7 @@ class BroadcastBuffers(ParallelRecipe):
     numerics = Numerics.EXACT
     gain = 1.01
 
-    def values_for(self, facts: Facts) -> Sequence[Value] | Skip:
+    def values_for(self, facts: Facts) -> Proposal:
         if not facts.workload.has("batch_norm"):
             return Skip("the model has no batch norms, whose buffers would be sent in each step")
         return [False]

@@ -24,10 +24,8 @@ PyTorch documentation, torch.nn.parallel.DistributedDataParallel. Li et al., PyT
 Distributed, VLDB 2020, section 5.4 on bucket sizes.
 """
 
-from collections.abc import Sequence
-
 from advisor.recipe.parallel_recipe import ParallelRecipe
-from advisor.records import Facts, Numerics, Skip, Value
+from advisor.records import Facts, Numerics, Proposal, Skip
 
 
 class BucketCapMb(ParallelRecipe):
@@ -41,7 +39,7 @@ class BucketCapMb(ParallelRecipe):
     numerics = Numerics.EXACT
     gain = 1.01
 
-    def values_for(self, facts: Facts) -> Sequence[Value] | Skip:
+    def values_for(self, facts: Facts) -> Proposal:
         gradients_mib = facts.workload.parameter_bytes / 2**20
         sizes = [value for value, before in zip((50, 100, 200), (25, 50, 100), strict=True) if gradients_mib > before]
         return sizes or Skip(f"all gradients ({gradients_mib:.0f} MiB) fit into one bucket of 25 MiB")

@@ -26,11 +26,10 @@ PyTorch tutorial, Channels Last Memory Format in PyTorch. PyTorch Performance Tu
 memory format. NVIDIA Deep Learning Performance, Convolutional Layers: Tensor Layouts In Memory.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from advisor.recipe import Components, Recipe, Stage, is_host_bound, runs_in_half, unless_computed
-from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value
 
 
 class ChannelsLast(Recipe):
@@ -47,8 +46,13 @@ class ChannelsLast(Recipe):
     usual = frozenset({"channels_last", "channels_last_3d"})
     numerics = Numerics.CLOSE
     stage = Stage.MODEL
+    codes = {"contiguous": "model = model.to(memory_format=torch.contiguous_format)\n"}
+    shown = (
+        "model = model.to(memory_format=torch.{value})\n"
+        "# in the loop: inputs = inputs.to(device, memory_format=torch.{value})\n"
+    )
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         if nothing := unless_computed(facts, "conv2d", "conv3d", reason="the step computes no 2-D or 3-D convolution"):
             return nothing
         images, volumes = facts.computes("conv2d"), facts.computes("conv3d")
@@ -70,11 +74,3 @@ class ChannelsLast(Recipe):
         if workload.optimizer is not None:
             follow_layout(workload.optimizer)
         workload.plan = replace(workload.plan, memory_format="none" if value == "contiguous" else str(value))
-
-    def code(self, value: Value) -> str:
-        if value == "contiguous":
-            return "model = model.to(memory_format=torch.contiguous_format)\n"
-        return (
-            f"model = model.to(memory_format=torch.{value})\n"
-            f"# in the loop: inputs = inputs.to(device, memory_format=torch.{value})\n"
-        )

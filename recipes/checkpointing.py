@@ -31,12 +31,10 @@ PyTorch documentation, torch.utils.checkpoint (`use_reentrant=False`), and torch
 training on a single GPU, gradient checkpointing. NVIDIA ECCV 2020 tuning guide.
 """
 
-from collections.abc import Mapping, Sequence
-
 from advisor.figures.sweep import memory_gained
 from advisor.portable import source
 from advisor.recipe import TRAINING, Components, Recipe, Stage, is_compiled, torch_is_older
-from advisor.records import Facts, Mode, Numerics, Skip, TrialRecord, Value
+from advisor.records import Facts, Mode, Numerics, Proposal, Skip, TrialRecord, Value, Values
 
 _BUDGET = "budget-"
 _BUDGETS = ("budget-0.5",)
@@ -58,7 +56,7 @@ class Checkpointing(Recipe):
     saves_memory = True
     order = 10  # around blocks that have everything else done to them
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         budgets = _BUDGETS if is_compiled(facts) else ()
         if facts.workload.repeated_blocks:
             return ["blocks", *budgets]
@@ -96,7 +94,7 @@ class Checkpointing(Recipe):
             f"functorch_config.activation_memory_budget = {_share(value)}  # before the model is compiled\n"
         )
 
-    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+    def conflict(self, value: Value, settings: Values) -> str | None:
         if value == "none":
             return None
         if value == "blocks":

@@ -24,12 +24,10 @@ References
 PyTorch source, torch/_inductor/config.py (`combo_kernels`), and torch/_inductor/codegen/triton_combo_kernel.py.
 """
 
-from collections.abc import Sequence
-
 from advisor.portable import compile_source
 from advisor.portable.plan import COMBO_KERNELS
 from advisor.recipe import CUDA, Recipe, Stage, torch_is_older
-from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value
 
 # First version of PyTorch whose option is tried here; before it combined kernels lacked most kinds of operations.
 _SINCE = (2, 9)
@@ -52,7 +50,7 @@ class ComboKernels(Recipe):
     # Expected speed-up: not measured yet, so that of a small gain.
     gain = 1.02
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         if torch_is_older(_SINCE):
             return Skip(f"PyTorch {facts.versions.get('torch', '')} cannot combine kernels well (2.9 and later can)")
         return [True]

@@ -32,7 +32,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 model.register_comm_hook(None, default_hooks.{name}_compress_hook)
 """
-_CODE = {
+_CODE: dict[Value, str] = {
     "none": "# gradients are sent as they are\n",
     "bf16": _REGISTERED.format(name="bf16"),
     "fp16": _REGISTERED.format(name="fp16"),
@@ -56,9 +56,7 @@ class CommHook(ParallelRecipe):
     values = ("none", "bf16", "fp16", "powersgd")
     numerics = Numerics.CLOSE
     gain = 1.02
-
-    def code(self, value: Value) -> str:
-        return _CODE[str(value)]
+    codes = _CODE
 
     def numerics_of(self, value: Value, mode: Mode) -> Numerics:
         if value == self.default:

@@ -32,10 +32,8 @@ Ansel et al., PyTorch 2: Faster Machine Learning Through Dynamic Python Bytecode
 Compilation, ASPLOS 2024.
 """
 
-from collections.abc import Mapping, Sequence
-
 from advisor.recipe import MODES_WITH_GRAPHS, NOT_COMPILED, Recipe, Stage, is_host_bound
-from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+from advisor.records import Bottleneck, Facts, Numerics, Proposal, Value, Values
 
 _CPU_MODES = ("default", "max-autotune-no-cudagraphs")
 _CUDA_MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
@@ -55,8 +53,10 @@ class Compile(Recipe):
     numerics = Numerics.CLOSE
     stage = Stage.COMPILE
     partners = frozenset({"autocast", "channels_last", "compile_scope", "step_graph"})
+    codes = {"none": 'model = getattr(model, "_orig_mod", model)  # as it is without torch.compile\n'}
+    shown = 'model = torch.compile(model, mode="{value}")\n'
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         modes: tuple[str, ...] = _CUDA_MODES if facts.on_cuda else _CPU_MODES
         if facts.workload.own_step:  # nothing tells their graphs where a step of the user's own begins
             modes = tuple(mode for mode in modes if mode not in MODES_WITH_GRAPHS)
@@ -70,15 +70,10 @@ class Compile(Recipe):
         replayed = 1.3 if value in MODES_WITH_GRAPHS and is_host_bound(facts) else 1.0
         return autotuned * replayed
 
-    def code(self, value: Value) -> str:
-        if value == "none":
-            return 'model = getattr(model, "_orig_mod", model)  # as it is without torch.compile\n'
-        return f'model = torch.compile(model, mode="{value}")\n'
-
     def cost(self, value: Value) -> float:
         return 4.0 if str(value).startswith("max-autotune") else 1.0
 
-    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+    def conflict(self, value: Value, settings: Values) -> str | None:
         others = [key for key, off in NOT_COMPILED.items() if key != self.key and settings.get(key, off) != off]
         if value == "none" and others:
             return f"{others[0]} says how the model is compiled, and compile.mode none that it is not"

@@ -25,12 +25,10 @@ References
 PyTorch documentation, torch.compile, options of torch._inductor (`max_autotune_gemm`, `max_autotune_gemm_backends`).
 """
 
-from collections.abc import Mapping, Sequence
-
 from advisor.portable import compile_source
 from advisor.portable.plan import AUTOTUNED_MATMULS
 from advisor.recipe import CUDA, Recipe, Stage, unless_computed
-from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value, Values
 
 _NO_PRODUCT = "the step computes no linear, attention or recurrent layer and no matrix product to choose a kernel for"
 
@@ -53,7 +51,7 @@ class CompileAutotune(Recipe):
     # Expected speed-up: GPT-2 on an H200 1.06x together with a padded vocabulary; nothing in its expert's stack.
     gain = 1.03
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         if nothing := unless_computed(facts, "linear", "attention", "recurrent", "batched_product", reason=_NO_PRODUCT):
             return nothing
         if str(facts.current("compile.mode", "none")).startswith("max-autotune"):
@@ -68,7 +66,7 @@ class CompileAutotune(Recipe):
     def cost(self, value: Value) -> float:
         return 2.0
 
-    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+    def conflict(self, value: Value, settings: Values) -> str | None:
         mode = str(settings.get("compile.mode", "none"))
         if value == self.default or not mode.startswith("max-autotune"):
             return None

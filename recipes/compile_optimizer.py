@@ -26,12 +26,11 @@ PyTorch tutorials, Compiling the optimizer with torch.compile, and Running the c
 scheduler.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from advisor.machine.toolchain import missing_compiler
 from advisor.recipe import CUDA, TRAINING, Components, Recipe, Stage, is_compiled
-from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
+from advisor.records import Bottleneck, Facts, Numerics, Phase, Proposal, Skip, Value, Values
 
 _FEWEST_TENSORS = 50
 _NOT_COMPILED = frozenset({"LBFGS", "SparseAdam"})
@@ -75,8 +74,9 @@ class CompileOptimizer(Recipe):
     inside_step = True
     expensive = True
     phases = frozenset({Phase.OPTIMIZER})
+    codes = {True: _CODE, False: "# optimizer.step() is not compiled\n"}
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         optimizer = facts.workload.optimizer
         if optimizer is None:
             return Skip("the workload has no optimizer")
@@ -104,10 +104,7 @@ class CompileOptimizer(Recipe):
                     check_compilable(optimizer)
         workload.plan = replace(workload.plan, compile_optimizer=bool(value))
 
-    def code(self, value: Value) -> str:
-        return _CODE if value else "# optimizer.step() is not compiled\n"
-
-    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+    def conflict(self, value: Value, settings: Values) -> str | None:
         if not value:
             return None
         if settings.get("optimizer.implementation") == "fused":

@@ -31,14 +31,11 @@ PyTorch tutorials, Reducing torch.compile cold start compilation time with regio
 documentation, torch.nn.Module.compile.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
-
 from advisor.errors import RefusedError
 from advisor.figures.formatting import format_percent
 from advisor.portable import compile_source
 from advisor.recipe import Components, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Mode, Numerics, Phase, Skip, Value
+from advisor.records import Bottleneck, Facts, Mode, Numerics, Phase, Proposal, Skip, Value
 
 # The share is measured: of a small encoder on an H200 it was less than 0.5 % in one session and 0.9 % in another, and a
 # candidate should not come and go with that.
@@ -66,9 +63,9 @@ class CompileScope(Recipe):
     partners = frozenset({"autocast", "compile"})
     usual = frozenset({"with_loss"})
     # Expected speed-up: with_loss 10.31x and regional 9.36x in one session (tests/gpu/RESULTS.md).
-    gains: ClassVar[Mapping[Value, float]] = {"with_loss": 1.05, "regional": 0.97}
+    gains = {"with_loss": 1.05, "regional": 0.97}
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         blocks, shapes = facts.workload.repeated_blocks, facts.workload.block_shapes
         count = sum(count for _, count in blocks)
         values = ["with_loss"] if _loss_counts(facts) else []

@@ -26,10 +26,8 @@ Mytkowicz et al., Producing Wrong Data Without Doing Anything Obviously Wrong, A
 Statistically Rigorous Java Performance Evaluation, OOPSLA 2007.
 """
 
-from collections.abc import Sequence
-
-from advisor.recipe import Components, Recipe, Stage
-from advisor.records import Facts, Numerics, Skip, Value
+from advisor.recipe import Recipe, Stage
+from advisor.records import Facts, Numerics, Proposal, Value
 
 
 class Control(Recipe):
@@ -44,15 +42,10 @@ class Control(Recipe):
     keeps_code = True  # it changes nothing
     # Expected speed-up: It changes nothing (tests/gpu/RESULTS.md).
     gain = 1.0
+    shown = "# the control changes nothing\n"
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         return [True]
-
-    def apply(self, workload: Components, value: Value) -> None:
-        """Change nothing."""
-
-    def code(self, value: Value) -> str:
-        return "# the control changes nothing\n"
 
     def why(self, facts: Facts, value: Value) -> str:
         return "It changes nothing; its distance from the baseline is the noise of this machine and workload."

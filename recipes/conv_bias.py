@@ -32,11 +32,9 @@ tuning guide. Ioffe and Szegedy, Batch Normalization: Accelerating Deep Network 
 Shift, ICML 2015, section 3.2.
 """
 
-from collections.abc import Sequence
-
 from advisor.portable import source
 from advisor.recipe import Components, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Mode, Numerics, Skip, Value
+from advisor.records import Bottleneck, Facts, Mode, Numerics, Proposal, Skip, Value
 
 
 class ConvBias(Recipe):
@@ -55,7 +53,7 @@ class ConvBias(Recipe):
     # Expected speed-up: 1.08x on an autoencoder, 1.01x and less elsewhere (tests/gpu/RESULTS.md).
     gain = 1.02
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         workload = facts.workload
         if workload.biased_conv_norm_pairs:
             return [False]

@@ -26,11 +26,9 @@ PyTorch documentation, torch.compiler, Inductor's `freezing` option. PyTorch blo
 backend, weight prepacking and constant folding.
 """
 
-from collections.abc import Mapping, Sequence
-
 from advisor.portable import FREEZING, compile_source
 from advisor.recipe import CPU, INFERENCE, Recipe, Stage, unless_computed
-from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+from advisor.records import Bottleneck, Facts, Numerics, Proposal, Value, Values
 
 _NOTHING_TO_PACK = "the step computes no convolution or linear layer whose weights could be packed"
 
@@ -53,7 +51,7 @@ class CpuFreeze(Recipe):
     # Expected speed-up: 1.63x on a served network, of which compiling alone gives a part (tests/gpu/RESULTS.md).
     gain = 1.15
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         return unless_computed(facts, "conv1d", "conv2d", "conv3d", "linear", reason=_NOTHING_TO_PACK) or [True]
 
     def code(self, value: Value) -> str:
@@ -61,7 +59,7 @@ class CpuFreeze(Recipe):
             return "# parameters stay parameters\n"
         return f"{FREEZING}{compile_source()}# in the loop: under torch.no_grad() or torch.inference_mode()\n"
 
-    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+    def conflict(self, value: Value, settings: Values) -> str | None:
         if not value:
             return None
         if settings.get("infer.grad") == "grad":

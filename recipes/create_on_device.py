@@ -28,10 +28,8 @@ PyTorch documentation, torch.device as a context manager, and torch.set_default_
 Guide, Create tensors directly on the target device.
 """
 
-from collections.abc import Sequence
-
 from advisor.recipe import CUDA, NEEDS_PROFILE, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
+from advisor.records import Bottleneck, Facts, Numerics, Phase, Proposal, Skip, Value
 
 
 class CreateOnDevice(Recipe):
@@ -51,8 +49,12 @@ class CreateOnDevice(Recipe):
     # Expected speed-up: 5.88x where noise was made on the host, 0.94x elsewhere; proposed only where the profile saw
     # some (tests/gpu/RESULTS.md).
     gain = 1.1
+    codes = {
+        False: "output = model(inputs)  # tensors are created where the code says\n",
+        True: "with device:  # what is created without a device argument is made there\n    output = model(inputs)\n",
+    }
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         if facts.instrumented is None:
             return NEEDS_PROFILE
         made = facts.instrumented.host_made_tensors
@@ -61,13 +63,6 @@ class CreateOnDevice(Recipe):
         if not made:
             return Skip("the step copies no tensor to the GPU that it made on the host itself")
         return [True]
-
-    def code(self, value: Value) -> str:
-        if not value:
-            return "output = model(inputs)  # tensors are created where the code says\n"
-        return (
-            "with device:  # what is created without a device argument is created there\n    output = model(inputs)\n"
-        )
 
     def why(self, facts: Facts, value: Value) -> str:
         made = facts.profile.host_made_tensors if facts.profile else None

@@ -25,10 +25,8 @@ PyTorch documentation, torch.backends.cudnn.benchmark. PyTorch Performance Tunin
 auto-tuner. NVIDIA ECCV 2020 tuning guide.
 """
 
-from collections.abc import Sequence
-
 from advisor.recipe import CUDA, Recipe, Stage, unless_computed
-from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+from advisor.records import Bottleneck, Facts, Numerics, Proposal
 
 
 class CudnnBenchmark(Recipe):
@@ -47,9 +45,7 @@ class CudnnBenchmark(Recipe):
     times_kernels = True
     # Expected speed-up: 1.06x, 1.05x, 1.02x, 1.00x; 0.84x for one inference at batch 1 (tests/gpu/RESULTS.md).
     gain = 1.02
+    shown = "torch.backends.cudnn.benchmark = {value}\n"
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         return unless_computed(facts, "conv1d", "conv2d", "conv3d", reason="the step computes no convolution") or [True]
-
-    def code(self, value: Value) -> str:
-        return f"torch.backends.cudnn.benchmark = {bool(value)}\n"

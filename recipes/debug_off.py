@@ -28,11 +28,10 @@ PyTorch Performance Tuning Guide, Disable debugging APIs. PyTorch documentation,
 torch.profiler.profile, torch.autograd.profiler.emit_nvtx, torch.autograd.gradcheck. NVIDIA ECCV 2020 tuning guide.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from advisor.recipe import Components, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Mode, Numerics, Skip, Value
+from advisor.records import Bottleneck, Facts, Mode, Numerics, Proposal, Value, Values
 
 _CODE: dict[Value, str] = {
     "none": (
@@ -63,13 +62,13 @@ class DebugOff(Recipe):
     habit = True
     # Expected speed-up: Anomaly detection cost 3.6x and 1.4x to 1.6x, the profiler 1.5x, NVTX ranges 7 %
     # (tests/gpu/RESULTS.md).
-    gains: ClassVar[Mapping[Value, float]] = {"anomaly": 0.4, "profiler": 0.6, "nvtx": 0.93}
-    codes: ClassVar[Mapping[Value, str]] = _CODE
+    gains = {"anomaly": 0.4, "profiler": 0.6, "nvtx": 0.93}
+    codes = _CODE
 
     def __init__(self) -> None:
         self._running: Any = None
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         records = facts.workload.mode is Mode.TRAIN or facts.current("infer.grad", "grad") == "grad"
         anomaly = ["anomaly"] if records else []  # it works through autograd: without recording it does nothing
         return [*anomaly, "profiler", *(["nvtx"] if facts.on_cuda else [])]
@@ -87,7 +86,7 @@ class DebugOff(Recipe):
             self._running = torch.autograd.profiler.emit_nvtx()
             self._running.__enter__()
 
-    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+    def conflict(self, value: Value, settings: Values) -> str | None:
         if value == "anomaly" and settings.get("step.cuda_graph"):
             return "anomaly detection asks the host about NaN in every backward operation, which cannot be captured"
         return None

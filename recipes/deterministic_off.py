@@ -26,11 +26,8 @@ References
 PyTorch documentation, Reproducibility; torch.use_deterministic_algorithms; torch.utils.deterministic.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
-
 from advisor.recipe import Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value
 
 
 class DeterministicOff(Recipe):
@@ -46,17 +43,13 @@ class DeterministicOff(Recipe):
     stage = Stage.GLOBAL
     # Expected speed-up: Switching it off gave 4.78x once and 0.98x on a CPU; most convolutions lie between
     # (tests/gpu/RESULTS.md).
-    gains: ClassVar[Mapping[Value, float]] = {True: 0.8}
+    gains = {True: 0.8}
+    shown = "torch.use_deterministic_algorithms({value})\ntorch.backends.cudnn.deterministic = {value}\n"
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         if not facts.current(self.key, self.default):
             return Skip("determinism is off already")
         return [False]
-
-    def code(self, value: Value) -> str:
-        return (
-            f"torch.use_deterministic_algorithms({bool(value)})\ntorch.backends.cudnn.deterministic = {bool(value)}\n"
-        )
 
     def why(self, facts: Facts, value: Value) -> str:
         return "Your program asks for deterministic algorithms; this is what they cost."

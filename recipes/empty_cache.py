@@ -27,11 +27,8 @@ References
 PyTorch documentation, CUDA semantics, Memory management; torch.cuda.empty_cache.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
-
 from advisor.recipe import CUDA, TRAINING, Recipe, Stage
-from advisor.records import Facts, Numerics, Skip, Value
+from advisor.records import Facts, Numerics, Proposal, Value
 
 _STEP = """\
 inputs, targets = inputs.to(device), targets.to(device)
@@ -64,9 +61,9 @@ class EmptyCache(Recipe):
     habit = True
     # Expected speed-up: 0.95x on an encoder (tests/gpu/RESULTS.md).
     gain = 0.95
-    codes: ClassVar[Mapping[Value, str]] = _CODE
+    codes = _CODE
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         # The one batch of a workload without a loader serves every step: nobody can delete it.
         deletable = facts.workload.loader is not None
         return ["every_step", "every_step_with_del"] if deletable else ["every_step"]

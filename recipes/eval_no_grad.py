@@ -30,12 +30,11 @@ PyTorch documentation, Autograd mechanics, Locally disabling gradient computatio
 Performance Tuning Guide, Disable gradient calculation for validation or inference.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from advisor.figures.formatting import format_bytes, format_ms, format_way
 from advisor.recipe import NEEDS_PROFILE, Components, Recipe, Stage
-from advisor.records import Bottleneck, Facts, HabitRow, Mode, Numerics, Skip, Value
+from advisor.records import Bottleneck, Facts, HabitRow, Mode, Numerics, Proposal, Skip, Value
 
 _MODES = ("grad", "no_grad", "inference_mode")
 
@@ -55,8 +54,10 @@ class EvalNoGrad(Recipe):
     habit = True
     # Expected speed-up: It touches no training step (tests/gpu/RESULTS.md).
     gain = 1.0
+    codes = {"grad": "model.eval()\noutput = model(inputs)  # autograd records\n"}
+    shown = "model.eval()\nwith torch.{value}():\n    output = model(inputs)\n"
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         if facts.workload.mode is Mode.INFER:
             return Skip("the row inference_mode prices this: for inference the forward pass is the whole step")
         if facts.instrumented is None:
@@ -70,11 +71,6 @@ class EvalNoGrad(Recipe):
         # In inference the recipe inference_mode has the say over the same field.
         if workload.plan.mode is Mode.TRAIN:
             workload.plan = replace(workload.plan, grad_mode=str(value))
-
-    def code(self, value: Value) -> str:
-        if value == "grad":
-            return "model.eval()\noutput = model(inputs)  # autograd records\n"
-        return f"model.eval()\nwith torch.{value}():\n    output = model(inputs)\n"
 
 
 def _figures(row: HabitRow) -> str:

@@ -22,10 +22,8 @@ References
 PyTorch documentation, torch.nn.parallel.DistributedDataParallel.
 """
 
-from collections.abc import Sequence
-
 from advisor.recipe.parallel_recipe import ParallelRecipe
-from advisor.records import Facts, Numerics, Skip, Value
+from advisor.records import Facts, Numerics, Proposal, Skip
 
 
 class FindUnusedParameters(ParallelRecipe):
@@ -37,5 +35,5 @@ class FindUnusedParameters(ParallelRecipe):
     default = False
     numerics = Numerics.EXACT
 
-    def values_for(self, facts: Facts) -> Sequence[Value] | Skip:
+    def values_for(self, facts: Facts) -> Proposal:
         return Skip("it is off already, and only a model with unused parameters needs it")

@@ -30,11 +30,10 @@ torchao documentation, torchao.float8; torchao.quantization.Float8DynamicActivat
 al., FP8 Formats for Deep Learning, 2022.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 from advisor.recipe import CUDA, Components, Recipe, Stage, is_compiled, lacks_units, without_package
-from advisor.records import Bottleneck, Facts, Mode, Numerics, Phase, Skip, Value
+from advisor.records import Bottleneck, Facts, Mode, Numerics, Phase, Proposal, Skip, Value
 
 # The hardware's products take sizes in multiples of 16; smaller layers lose more to the casts than they gain.
 _MULTIPLE = 16
@@ -83,7 +82,7 @@ class Float8(Recipe):
     package = "torchao"
     phases = frozenset({Phase.FORWARD, Phase.BACKWARD})
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         workload = facts.workload
         if not any(_fits(inputs, outputs) for inputs, outputs, _ in workload.linear_shapes):
             return Skip(

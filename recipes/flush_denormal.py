@@ -28,10 +28,8 @@ Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, MXCSR, f
 denormals-are-zeros. OpenMP API Specification, omp_pause_resource_all.
 """
 
-from collections.abc import Sequence
-
 from advisor.recipe import CPU, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+from advisor.records import Bottleneck, Facts, Numerics, Proposal
 
 _SET = """\
 if not torch.set_flush_denormal(True):
@@ -63,9 +61,7 @@ class FlushDenormal(Recipe):
     keeps_code = True  # a mode of the processor's
     # Expected speed-up: Never shown to help (tests/gpu/RESULTS.md).
     gain = 1.0
+    codes = {True: _SET + _END_THREADS, False: _UNSET + _END_THREADS}
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         return [True]
-
-    def code(self, value: Value) -> str:
-        return (_SET if value else _UNSET) + _END_THREADS

@@ -34,11 +34,8 @@ Jacob et al., Quantization and Training of Neural Networks for Efficient Integer
 section 3.2.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
-
 from advisor.recipe import INFERENCE, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value, Values
 
 
 class FoldNorm(Recipe):
@@ -55,12 +52,12 @@ class FoldNorm(Recipe):
     numerics = Numerics.CLOSE
     stage = Stage.MODEL
     calls = "fold_norm.fold_batch_norms(model, loader)"
-    codes: ClassVar[Mapping[Value, str]] = {False: "# batch norms stay as they are\n"}
+    codes = {False: "# batch norms stay as they are\n"}
     order = -10  # while the weights still have their precision
     # Expected speed-up: 1.31x at batch 1, 1.23x on a CPU, 1.02x at batch 128 (tests/gpu/RESULTS.md).
     gain = 1.1
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         workload = facts.workload
         if workload.conv_norm_pairs:
             return [True]
@@ -68,7 +65,7 @@ class FoldNorm(Recipe):
             return Skip(f"the model {workload.norm_pairs_problem}")
         return Skip("the model has no convolution or linear layer whose result goes to a batch norm only")
 
-    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+    def conflict(self, value: Value, settings: Values) -> str | None:
         if value and settings.get("model.conv_bias_before_norm") is False:
             return "folding a norm gives its convolution a bias again, so removing that first gains nothing"
         return None

@@ -27,12 +27,9 @@ PyTorch documentation, torch.fx and torch.compile. NVIDIA ECCV 2020 tuning guide
 PyTorch JIT.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
-
 from advisor.machine.toolchain import cannot_compile
 from advisor.recipe import NOT_COMPILED, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value, Values
 
 
 class FusePointwise(Recipe):
@@ -46,13 +43,13 @@ class FusePointwise(Recipe):
     numerics = Numerics.CLOSE
     stage = Stage.COMPILE
     calls = "pointwise.fuse_pointwise_chains(model)"
-    codes: ClassVar[Mapping[Value, str]] = {False: "# pointwise operations run one by one\n"}
+    codes = {False: "# pointwise operations run one by one\n"}
     saves_memory = True
     expensive = True
     # Expected speed-up: 1.58x and 1.43x on handwritten formulas, 0.78x on a served network (tests/gpu/RESULTS.md).
     gain = 1.1
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         if facts.workload.fusing_problem:
             return Skip(f"the model {facts.workload.fusing_problem}")
         if not facts.workload.fusable_chains:
@@ -62,7 +59,7 @@ class FusePointwise(Recipe):
     def cost(self, value: Value) -> float:
         return 0.5
 
-    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+    def conflict(self, value: Value, settings: Values) -> str | None:
         if not value:
             return None
         on = next((key for key, off in NOT_COMPILED.items() if settings.get(key, off) != off), None)

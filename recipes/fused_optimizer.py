@@ -28,10 +28,8 @@ PyTorch documentation, torch.optim, Algorithms (for-loop, foreach, fused). NVIDI
 building blocks from apex. Hugging Face, Efficient training on a single GPU, optimizer choice.
 """
 
-from collections.abc import Sequence
-
 from advisor.recipe import TRAINING, Recipe, Stage, gain_from
-from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
+from advisor.records import Bottleneck, Facts, Numerics, Phase, Proposal, Skip, Value
 
 # Parameter tensors from which updating them one kernel after another shows in a step. A count; ResNet-18 has 62.
 _MANY_TENSORS = 50
@@ -56,7 +54,7 @@ class FusedOptimizer(Recipe):
     saves_memory = True
     phases = frozenset({Phase.OPTIMIZER})
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         optimizer = facts.workload.optimizer
         if optimizer is None:
             return Skip("the workload has no optimizer")

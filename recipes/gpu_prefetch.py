@@ -27,12 +27,11 @@ usage of non_blocking and pin_memory(). NVIDIA CUDA C++ Best Practices Guide, As
 with Computation.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from advisor.recipe import CUDA, Components, Recipe, Stage, gain_from
 from advisor.recipe.loader_recipe import little_time_in
-from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
+from advisor.records import Bottleneck, Facts, Numerics, Phase, Proposal, Skip, Value
 
 _CODE = """\
 def copied_ahead(loader):
@@ -68,8 +67,9 @@ class GpuPrefetch(Recipe):
     phases = frozenset({Phase.DATA_WAIT, Phase.HOST_TO_DEVICE})
     numerics = Numerics.EXACT
     stage = Stage.STEP
+    codes = {True: _CODE, False: "# each batch is copied when its step begins\n"}
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         if facts.workload.loader is None:
             return Skip("the data does not come from a DataLoader: one batch stays on the GPU")
         return little_time_in(facts, self.phases) or [True]
@@ -86,6 +86,3 @@ class GpuPrefetch(Recipe):
             with refusing():
                 refuse_fabric()
         workload.plan = replace(workload.plan, device_prefetch=bool(value))
-
-    def code(self, value: Value) -> str:
-        return _CODE if value else "# each batch is copied when its step begins\n"

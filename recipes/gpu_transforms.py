@@ -26,12 +26,11 @@ torchvision documentation, Transforming images, videos, boxes and more, Performa
 Performance Tuning Guide, Enable asynchronous data loading and augmentation.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from advisor.recipe import CUDA, Components, gain_from
 from advisor.recipe.loader_recipe import LoaderRecipe, little_time_in
-from advisor.records import Bottleneck, Facts, LoaderFacts, Numerics, Phase, Skip, Value
+from advisor.records import Bottleneck, Facts, LoaderFacts, Numerics, Phase, Proposal, Skip, Value
 
 
 class GpuTransforms(LoaderRecipe):
@@ -48,7 +47,7 @@ class GpuTransforms(LoaderRecipe):
     phases = frozenset({Phase.DATA_WAIT, Phase.HOST_TO_DEVICE})
     numerics = Numerics.CLOSE
 
-    def values_for(self, loader: LoaderFacts, facts: Facts) -> Sequence[Value] | Skip:
+    def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
         if not loader.movable_transforms:
             return Skip(loader.transforms_problem or "the dataset has no transforms of torchvision that could be moved")
         return little_time_in(facts, self.phases) or [True]

@@ -29,18 +29,16 @@ Precision examples, Gradient accumulation. Goyal et al., Accurate, Large Minibat
 2017.
 """
 
-from collections.abc import Mapping, Sequence
-
 from advisor.figures.formatting import format_percent
 from advisor.recipe import MODES_WITH_GRAPHS, TRAINING, Recipe, Stage, WholeNumbers, gain_from
-from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
+from advisor.records import Bottleneck, Facts, Numerics, Phase, Proposal, Skip, Value, Values
 
 _LEAST_SHARE = 0.02
 _CODE = """\
 optimizer.zero_grad()
-for _, (inputs, targets) in zip(range({count}), loader):
+for _, (inputs, targets) in zip(range({value}), loader):
     loss = loss_fn(model(inputs.to(device)), targets.to(device))
-    (loss / {count}).backward()
+    (loss / {value}).backward()
 optimizer.step()
 """
 
@@ -61,8 +59,10 @@ class GradAccumulation(Recipe):
     stage = Stage.STEP
     inside_step = True
     ladder = True
+    codes = {1: "# every batch makes an update of its own\n"}
+    shown = _CODE
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         shared = facts.profile.share(Phase.OPTIMIZER, Phase.ZERO_GRAD) if facts.profile else 1.0
         if shared >= _LEAST_SHARE:
             return [2, 4, 8]
@@ -77,10 +77,7 @@ class GradAccumulation(Recipe):
             return 1.02
         return gain_from(facts.profile.share(Phase.OPTIMIZER, Phase.ZERO_GRAD) * (1 - 1 / int(value)))
 
-    def code(self, value: Value) -> str:
-        return _CODE.format(count=int(value)) if value != 1 else "# every batch makes an update of its own\n"
-
-    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+    def conflict(self, value: Value, settings: Values) -> str | None:
         if value == 1:
             return None
         if settings.get("step.cuda_graph"):

@@ -24,11 +24,8 @@ References
 PyTorch documentation, torch.nn.utils.clip_grad_norm_ (`foreach`).
 """
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
-
 from advisor.recipe import TRAINING, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
+from advisor.records import Bottleneck, Facts, Numerics, Phase, Proposal, Skip, Value
 
 _FOREACH: dict[Value, str] = {"default": "", "foreach": ", foreach=True", "for-loop": ", foreach=False"}
 
@@ -49,9 +46,9 @@ class GradClip(Recipe):
     inside_step = True
     phases = frozenset({Phase.OPTIMIZER})
     # Expected speed-up: for-loop 0.99x on a GPU; the default is foreach already (tests/gpu/RESULTS.md).
-    gains: ClassVar[Mapping[Value, float]] = {"foreach": 1.01, "for-loop": 0.97}
+    gains = {"foreach": 1.01, "for-loop": 0.97}
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         if facts.workload.clip_norm is None:
             return Skip("the loop does not clip gradients; if it does, say so with advisor.Workload(clip_grad=1.0)")
         return ["foreach"] if facts.current(self.key, self.default) == "for-loop" else ["for-loop"]

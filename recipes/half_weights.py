@@ -29,12 +29,11 @@ PyTorch documentation, torch.nn.Module.to. Micikevicius et al., Mixed Precision 
 keeps a float32 copy of the weights. Kalamkar et al., A Study of BFLOAT16 for Deep Learning Training, 2019.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from advisor.recipe import Components, Recipe, Stage, is_host_bound, lacks_units
-from advisor.records import Bottleneck, Facts, Mode, Numerics, Skip, Value
+from advisor.records import Bottleneck, Facts, Mode, Numerics, Proposal, Skip, Value, Values
 
 _ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 _FAST_ON_CPU = frozenset({"avx512_bf16", "amx_bf16", "asimdbf16", "bf16"})
@@ -55,8 +54,15 @@ class HalfWeights(Recipe):
     numerics = Numerics.CLOSE
     stage = Stage.MODEL
     saves_memory = True
+    shown = (
+        "torch.backends.cudnn.CUDNN_TENSOR_DTYPES.add(torch.{value})  # for recurrent layers\n"
+        "model = model.to(torch.{value})\n"
+        "if optimizer is not None and optimizer.state:\n"
+        "    optimizer.load_state_dict(optimizer.state_dict())  # its state in the parameters' type\n"
+        "# in the loop: inputs = inputs.to(device).to(torch.{value}), and targets unless they are whole numbers\n"
+    )
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         workload = facts.workload
         present = facts.current(self.key, self.default)
         if present == self.default and workload.parameter_dtypes != ("float32",):
@@ -92,16 +98,7 @@ class HalfWeights(Recipe):
             optimizer.load_state_dict(optimizer.state_dict())
         workload.plan = replace(workload.plan, input_dtype=str(value))
 
-    def code(self, value: Value) -> str:
-        return (
-            f"torch.backends.cudnn.CUDNN_TENSOR_DTYPES.add(torch.{value})  # for recurrent layers\n"
-            f"model = model.to(torch.{value})\n"
-            "if optimizer is not None and optimizer.state:\n"
-            "    optimizer.load_state_dict(optimizer.state_dict())  # its state in the parameters' type\n"
-            f"# in the loop: inputs = inputs.to(device).to(torch.{value}), and targets unless they are whole numbers\n"
-        )
-
-    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+    def conflict(self, value: Value, settings: Values) -> str | None:
         autocast = settings.get("precision.autocast", "none")
         if value == self.default or autocast == "none":
             return None

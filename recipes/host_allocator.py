@@ -26,12 +26,11 @@ PyTorch Performance Tuning Guide, Switch memory allocator. jemalloc and gperftoo
 """
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Mapping
 
 from advisor.machine.toolchain import shared_library
 from advisor.recipe import CPU, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value
 
 _LIBRARIES: dict[Value, tuple[str, ...]] = {"tcmalloc": ("tcmalloc", "tcmalloc_minimal"), "jemalloc": ("jemalloc",)}
 # As the tuning guide sets it: pages are kept instead of given back, and a thread of its own tidies up.
@@ -53,9 +52,9 @@ class HostAllocator(Recipe):
     # Expected speed-up: 1.29x and 1.23x on a convolutional network, 1.06x and 1.02x on a decoder
     # (tests/gpu/RESULTS.md).
     gain = 1.1
-    codes: ClassVar[Mapping[Value, str]] = {"malloc": "# the C library's malloc\n"}
+    codes = {"malloc": "# the C library's malloc\n"}
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         found = [value for value in _LIBRARIES if shared_library(*_LIBRARIES[value])]
         return found or Skip(
             "neither tcmalloc nor jemalloc is installed (on Debian and Ubuntu: libtcmalloc-minimal4 and libjemalloc2)"

@@ -29,12 +29,10 @@ References
 Python documentation, gc. nanochat, pull request 477. torchtitan, GarbageCollection, which collects every 50 steps.
 """
 
-from collections.abc import Sequence
-
 from advisor.figures.formatting import format_percent
 from advisor.portable import source
 from advisor.recipe import Recipe, Stage, is_host_bound
-from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value
 
 # Share of the time for which the device computes, from which the host always runs ahead of it. Unitless.
 _ALWAYS_BUSY = 0.97
@@ -55,7 +53,7 @@ class HostGc(Recipe):
     stage = Stage.STEP
     over_ranks = True
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         if facts.gpus > 1:
             return ["scheduled"]  # in step on all ranks, however busy each GPU is between its pauses
         share = facts.profile.device_busy_share if facts.profile else None

@@ -36,7 +36,7 @@ from collections.abc import Sequence
 
 from advisor.figures.formatting import format_ms
 from advisor.recipe import CUDA, NEEDS_PROFILE, Components, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Skip, SyncPlace, Value
+from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, SyncPlace, Value
 
 _SHOWN = 5
 
@@ -57,8 +57,13 @@ class HostSync(Recipe):
     habit = True
     # Expected speed-up: It switches nothing (tests/gpu/RESULTS.md).
     gain = 1.0
+    shown = (
+        'torch.cuda.set_sync_debug_mode("warn")  # PyTorch then warns at each line that makes the host wait\n'
+        "model(inputs)\n"
+        'torch.cuda.set_sync_debug_mode("default")\n'
+    )
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         if facts.instrumented is None:
             return NEEDS_PROFILE
         places = facts.instrumented.sync_places
@@ -72,13 +77,6 @@ class HostSync(Recipe):
 
     def apply(self, workload: Components, value: Value) -> None:
         pass  # The waits are in the user's own code, which no setting rewrites.
-
-    def code(self, value: Value) -> str:
-        return (
-            'torch.cuda.set_sync_debug_mode("warn")  # PyTorch then warns at each line that makes the host wait\n'
-            "model(inputs)\n"
-            'torch.cuda.set_sync_debug_mode("default")\n'
-        )
 
 
 def _sentence(places: Sequence[SyncPlace]) -> str:

@@ -28,10 +28,8 @@ Performance Tuning Guide, Disable gradient calculation for validation or inferen
 MultiheadAttention and TransformerEncoderLayer, on their fast path.
 """
 
-from collections.abc import Sequence
-
 from advisor.recipe import INFERENCE, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+from advisor.records import Bottleneck, Facts, Numerics, Proposal
 
 
 class InferenceMode(Recipe):
@@ -52,13 +50,10 @@ class InferenceMode(Recipe):
     habit = True
     # Expected speed-up: 1.00x to 1.02x: it saves memory (tests/gpu/RESULTS.md).
     gain = 1.02
+    codes = {"grad": "output = model(inputs)  # autograd records\n"}
+    shown = "with torch.{value}():\n    output = model(inputs)\n"
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         # Who chose inference mode is not sent back to the weaker of the two.
         chosen = facts.current(self.key, self.default) == "inference_mode"
         return ["inference_mode"] if chosen else ["no_grad", "inference_mode"]
-
-    def code(self, value: Value) -> str:
-        if value == "grad":
-            return "output = model(inputs)  # autograd records\n"
-        return f"with torch.{value}():\n    output = model(inputs)\n"

@@ -26,11 +26,9 @@ References
 PyTorch documentation, torch.nn.ReLU (`inplace`), and Autograd mechanics, In-place operations with autograd.
 """
 
-from collections.abc import Sequence
-
 from advisor.portable import source
 from advisor.recipe import Components, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value
 
 
 class InplaceActivations(Recipe):
@@ -47,7 +45,7 @@ class InplaceActivations(Recipe):
     # Expected speed-up: Never shown to help speed: it saves memory (tests/gpu/RESULTS.md).
     gain = 1.0
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         workload = facts.workload
         if facts.current(self.key, self.default) or workload.inplace_activations:
             return [True]

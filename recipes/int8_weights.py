@@ -28,11 +28,10 @@ torchao documentation, torchao.quantization, Int8WeightOnlyConfig, Int8DynamicAc
 Int4WeightOnlyConfig. Dettmers et al., LLM.int8(), NeurIPS 2022.
 """
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from advisor.recipe import INFERENCE, Components, Recipe, Stage, is_compiled, without_package
-from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
+from advisor.records import Bottleneck, Facts, Numerics, Phase, Proposal, Skip, Value, Values
 
 _CONFIGS = {
     "int8wo": "Int8WeightOnlyConfig",
@@ -65,7 +64,7 @@ class Int8Weights(Recipe):
     package = "torchao"
     phases = frozenset({Phase.FORWARD})
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         if not facts.workload.linear_shapes:
             return Skip("the model has no linear layers, and only those are quantized")
         missing = without_package(self.package, at_least=(0, 14))
@@ -98,7 +97,7 @@ class Int8Weights(Recipe):
         quoted = options.replace("'", '"')
         return f"from torchao.quantization import {config}, quantize_\n\nquantize_(model, {config}({quoted}))\n"
 
-    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+    def conflict(self, value: Value, settings: Values) -> str | None:
         if value != self.default and settings.get("precision.float8", "none") != "none":
             return "precision.quantize and precision.float8 both replace the weights of the linear layers"
         if value == "int4wo" and settings.get("precision.weights", "bfloat16") != "bfloat16":

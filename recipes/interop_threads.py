@@ -25,11 +25,9 @@ References
 PyTorch documentation, CPU threading and TorchScript inference; torch.set_num_interop_threads; torch.jit.fork.
 """
 
-from collections.abc import Sequence
-
 from advisor.errors import RefusedError
 from advisor.recipe import CPU, Components, Recipe, Stage, WholeNumbers
-from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value
 
 
 class InteropThreads(Recipe):
@@ -48,8 +46,13 @@ class InteropThreads(Recipe):
     keeps_code = True  # a pool of the runtime's
     # Expected speed-up: No workload of RESULTS.md forks; PyTorch's documentation gives no figure.
     gain = 1.05
+    codes = {0: "# PyTorch chooses how many operators may run beside one another\n"}
+    shown = (
+        "if torch.get_num_interop_threads() != {value}:\n"
+        "    torch.set_num_interop_threads({value})  # once, before anything has run in parallel\n"
+    )
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         if not facts.workload.has("forked"):
             return Skip("no parts of the model run in parallel: none is TorchScript that forks")
         usable = facts.workload.usable_cores
@@ -63,11 +66,3 @@ class InteropThreads(Recipe):
                 torch.set_num_interop_threads(int(value))
             except RuntimeError as error:
                 raise RefusedError("this process has computed in parallel or set the number already") from error
-
-    def code(self, value: Value) -> str:
-        if not value:
-            return "# PyTorch chooses how many operators may run beside one another\n"
-        return (
-            f"if torch.get_num_interop_threads() != {int(value)}:\n"
-            f"    torch.set_num_interop_threads({int(value)})  # once, before anything has run in parallel\n"
-        )

@@ -28,12 +28,10 @@ Deep Learning: Training BERT in 76 minutes, ICLR 2020 (LAMB). Goyal et al., Accu
 ImageNet in 1 Hour, 2017. NVIDIA ECCV 2020 tuning guide. timm documentation, Optimizers.
 """
 
-from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from typing import ClassVar
 
 from advisor.recipe import TRAINING, Recipe, Stage
-from advisor.records import Facts, Numerics, OptimizerFacts, Skip, Value
+from advisor.records import Facts, Numerics, OptimizerFacts, Proposal, Skip, Value, Values
 
 # Goyal et al. train ImageNet with plain SGD up to 8,192 samples a batch.
 _LARGE_BATCH = 4096
@@ -53,11 +51,11 @@ class LargeBatchOptimizer(Recipe):
     numerics = Numerics.CHANGED
     stage = Stage.OPTIMIZER
     calls = "optimizers.use_layer_rates(optimizer, value)"
-    codes: ClassVar[Mapping[Value, str]] = {"default": "# the optimizer stays as it is\n"}
+    codes = {"default": "# the optimizer stays as it is\n"}
     # Expected speed-up: 0.99x: it is for convergence (tests/gpu/RESULTS.md).
     gain = 0.99
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         optimizer, batch_size = facts.workload.optimizer, facts.workload.batch_size
         if optimizer is None:
             return Skip("the workload has no optimizer")
@@ -74,7 +72,7 @@ class LargeBatchOptimizer(Recipe):
             return Skip("LARS and LAMB come from timm, which is not installed: pip install timm")
         return [_VALUES[optimizer.name]]
 
-    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+    def conflict(self, value: Value, settings: Values) -> str | None:
         if value == "default":
             return None
         for key in ("optimizer.implementation", "compile.optimizer"):

@@ -24,10 +24,8 @@ Hugging Face, Trainer: group_by_length. Zeng et al., Boosting Distributed Traini
 Model, 2022, on load balance.
 """
 
-from collections.abc import Sequence
-
 from advisor.recipe.parallel_recipe import ParallelRecipe, why_no_uneven_lengths
-from advisor.records import Facts, Numerics, Skip, Value
+from advisor.records import Facts, Numerics, Proposal, Skip
 
 _CODE = """\
 # with lengths[i], the length of sample i
@@ -47,10 +45,8 @@ class LengthBucketing(ParallelRecipe):
     strategies = frozenset({"ddp", "fully_shard"})
     numerics = Numerics.CHANGED
     gain = 1.1
+    codes = {True: _CODE, False: "# batches are drawn as the loader draws them\n"}
 
-    def values_for(self, facts: Facts) -> Sequence[Value] | Skip:
+    def values_for(self, facts: Facts) -> Proposal:
         reason = why_no_uneven_lengths(facts)
         return Skip(reason) if reason else [True]
-
-    def code(self, value: Value) -> str:
-        return _CODE if value else "# batches are drawn as the loader draws them\n"

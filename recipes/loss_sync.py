@@ -29,11 +29,8 @@ PyTorch Performance Tuning Guide, Avoid unnecessary CPU-GPU synchronization. PyT
 semantics, Asynchronous execution.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
-
 from advisor.recipe import CUDA, TRAINING, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+from advisor.records import Bottleneck, Facts, Numerics, Proposal, Value
 
 _STEP = """\
 optimizer.zero_grad(set_to_none=True)
@@ -68,8 +65,8 @@ class LossSync(Recipe):
     inside_step = True
     habit = True
     # Expected speed-up: Both 1.00x on an encoder; a host-bound step waits (tests/gpu/RESULTS.md).
-    gains: ClassVar[Mapping[Value, float]] = {"every_step": 0.99, "accumulated": 1.0}
-    codes: ClassVar[Mapping[Value, str]] = _CODE
+    gains = {"every_step": 0.99, "accumulated": 1.0}
+    codes = _CODE
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         return ["every_step", "accumulated"]

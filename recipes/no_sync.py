@@ -22,10 +22,8 @@ References
 PyTorch documentation, DistributedDataParallel.no_sync and FSDPModule.set_requires_gradient_sync.
 """
 
-from collections.abc import Sequence
-
 from advisor.recipe.parallel_recipe import ParallelRecipe
-from advisor.records import Facts, Numerics, Skip, Value
+from advisor.records import Facts, Numerics, Proposal, Skip
 
 _CODE = """\
 with model.no_sync():  # for all batches of an update but the last
@@ -43,11 +41,9 @@ class NoSync(ParallelRecipe):
     strategies = frozenset({"ddp", "fully_shard"})
     numerics = Numerics.EXACT
     gain = 1.05
+    codes = {True: _CODE, False: "# every batch exchanges its gradients\n"}
 
-    def values_for(self, facts: Facts) -> Sequence[Value] | Skip:
+    def values_for(self, facts: Facts) -> Proposal:
         if facts.current("step.accumulate", 1) == 1:
             return Skip("every batch makes an update of its own: there is nothing to leave out without accumulation")
         return [True]
-
-    def code(self, value: Value) -> str:
-        return _CODE if value else "# every batch exchanges its gradients\n"

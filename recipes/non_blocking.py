@@ -24,10 +24,8 @@ PyTorch documentation, torch.Tensor.to; CUDA semantics, Use pinned memory buffer
 usage of non_blocking and pin_memory().
 """
 
-from collections.abc import Sequence
-
 from advisor.recipe import CUDA, Recipe, Stage, gain_from
-from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
+from advisor.records import Bottleneck, Facts, Numerics, Phase, Proposal, Skip, Value
 
 
 class NonBlocking(Recipe):
@@ -43,7 +41,7 @@ class NonBlocking(Recipe):
     numerics = Numerics.EXACT
     stage = Stage.STEP
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         loader = facts.workload.loader
         if loader is None:
             return Skip("the data does not come from a DataLoader: one batch stays on the GPU")

@@ -39,11 +39,10 @@ training on a single GPU, data preloading.
 """
 
 import math
-from collections.abc import Mapping, Sequence
 
 from advisor.recipe import Components, WholeNumbers, gain_from
 from advisor.recipe.loader_recipe import LoaderRecipe, little_time_in
-from advisor.records import Facts, LoaderFacts, Numerics, Phase, Skip, Value
+from advisor.records import Facts, LoaderFacts, Numerics, Phase, Proposal, Skip, Value, Values
 
 # Largest factor by which the rest of a step may become faster in a session: on an H200 stacks made it 3 to 30 times,
 # where many small layers waited for the host.
@@ -66,7 +65,7 @@ class NumWorkers(LoaderRecipe):
     numerics = Numerics.EXACT
     ladder = True
 
-    def values_for(self, loader: LoaderFacts, facts: Facts) -> Sequence[Value] | Skip:
+    def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
         if loader.state_problem:
             return Skip(loader.state_problem)
         if loader.iterable_dataset and not loader.divides_samples:
@@ -99,7 +98,7 @@ class NumWorkers(LoaderRecipe):
         if workload.has_loader:
             workload.data = loader_with_workers(workload.data, int(value))
 
-    def implies(self, value: Value) -> Mapping[str, Value]:
+    def implies(self, value: Value) -> Values:
         return {"data.persistent_workers": int(value) > 0}
 
     def code(self, value: Value) -> str:

@@ -27,12 +27,11 @@ specification, chapter 21.
 """
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Mapping
 
 from advisor.machine.toolchain import shared_library
 from advisor.recipe import CPU, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value, Values
 
 _BIND = {"OMP_PROC_BIND": "close", "OMP_PLACES": "cores", "OMP_SCHEDULE": "static"}
 _INTELS = "iomp5"  # the library, as the package intel-openmp installs it, too
@@ -53,14 +52,14 @@ class OpenMp(Recipe):
     stage = Stage.ENVIRONMENT
     # Expected speed-up: 1.02x (tests/gpu/RESULTS.md).
     gain = 1.02
-    codes: ClassVar[Mapping[Value, str]] = {"default": "# OpenMP places its threads\n"}
+    codes = {"default": "# OpenMP places its threads\n"}
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         if facts.workload.usable_cores == 1:
             return Skip("one core leaves nothing to place")
         return ["bind", "iomp"] if shared_library(_INTELS) else ["bind"]
 
-    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+    def conflict(self, value: Value, settings: Values) -> str | None:
         if value == "bind" and settings.get("data.num_workers"):
             return "DataLoader workers would inherit the one core that cpu.openmp: bind leaves the main thread"
         return None

@@ -28,13 +28,11 @@ Optimizers via Block-wise Quantization, 2022. Hugging Face, Efficient training o
 PyTorch documentation, torch.optim.Adafactor. torchao documentation, Low-bit optimizers.
 """
 
-from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from typing import ClassVar
 
 from advisor.figures.formatting import format_percent
 from advisor.recipe import TRAINING, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value, Values
 
 _ADAM = ("Adam", "AdamW")
 _PACKAGES = ("bitsandbytes", "torchao")
@@ -54,12 +52,12 @@ class OptimizerMemory(Recipe):
     numerics = Numerics.CHANGED
     stage = Stage.OPTIMIZER
     calls = "optimizers.make_state_small(optimizer, value)"
-    codes: ClassVar[Mapping[Value, str]] = {"full": "# the optimizer keeps its whole state\n"}
+    codes = {"full": "# the optimizer keeps its whole state\n"}
     saves_memory = True
     # Expected speed-up: 0.94x and 1.06x: it saves memory (tests/gpu/RESULTS.md).
-    gains: ClassVar[Mapping[Value, float]] = {"adafactor": 0.95, "8-bit": 1.0}
+    gains = {"adafactor": 0.95, "8-bit": 1.0}
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         optimizer = facts.workload.optimizer
         if optimizer is None:
             return Skip("the workload has no optimizer")
@@ -78,7 +76,7 @@ class OptimizerMemory(Recipe):
         eight_bit = facts.on_cuda and any(find_spec(package) for package in _PACKAGES)
         return ["adafactor", "8-bit"] if eight_bit else ["adafactor"]
 
-    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+    def conflict(self, value: Value, settings: Values) -> str | None:
         if value == "full":
             return None
         for key in ("optimizer.implementation", "optimizer.class", "compile.optimizer"):

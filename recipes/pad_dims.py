@@ -33,11 +33,8 @@ NVIDIA Deep Learning Performance, Matrix Multiplication: Tensor Core Requirement
 mixed precision and AMP. Hugging Face, Efficient training on a single GPU, batch size choice.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
-
 from advisor.recipe import CUDA, Recipe, Stage, WholeNumbers, lacks_units, runs_in_half
-from advisor.records import Bottleneck, Facts, Numerics, OptimizerFacts, Skip, Value
+from advisor.records import Bottleneck, Facts, Numerics, OptimizerFacts, Proposal, Skip, Value, Values
 
 # Optimizers of torch.optim whose update depends on a tensor's shape or mean, which rows of zeros change.
 _READ_SHAPES = frozenset({"Adafactor", "Muon"})
@@ -61,9 +58,9 @@ class PadDims(Recipe):
     numerics = Numerics.CLOSE
     stage = Stage.MODEL
     calls = "padding.pad_outputs(model, value, optimizer)"
-    codes: ClassVar[Mapping[Value, str]] = {1: "# linear layers keep their sizes\n"}
+    codes = {1: "# linear layers keep their sizes\n"}
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         workload = facts.workload
         if lacking := lacks_units(facts, "float16", "tensor cores, which the multiples are for"):
             return lacking
@@ -80,7 +77,7 @@ class PadDims(Recipe):
         fast = runs_in_half(facts) or facts.current("precision.float32_matmul", "highest") != "highest"
         return 1.06 if fast else 1.0
 
-    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+    def conflict(self, value: Value, settings: Values) -> str | None:
         if value == 1:
             return None
         if settings.get("optimizer.state") == "adafactor":

@@ -30,16 +30,14 @@ PyTorch documentation, Distributed Data Parallel and torch.distributed.fsdp.full
 Distributed: Experiences on Accelerating Data Parallel Training, VLDB 2020. Zhao et al., PyTorch FSDP, VLDB 2023.
 """
 
-from collections.abc import Mapping, Sequence
-
 from advisor.recipe import NOT_COMPILED, TRAINING, Recipe, Stage
 from advisor.recipe.parallel_recipe import ONE_GPU, why_not_sharded
-from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+from advisor.records import Bottleneck, Facts, Numerics, Proposal, Value, Values
 
 # Speed-up as a share of the number of GPUs: medians over the models on two H200s, tests/gpu/RESULTS.md, "Several
 # GPUs". It orders the trials only. DataParallel was slower than one GPU with every model, on two GPUs and on four.
 _EFFICIENCY = {"ddp": 0.69, "fully_shard": 0.32}
-_CODE = {
+_CODE: dict[Value, str] = {
     "single": "# one process on one GPU\n",
     "data_parallel": "model = torch.nn.DataParallel(model)\n",
     "ddp": """\
@@ -72,8 +70,9 @@ class ParallelStrategy(Recipe):
     stage = Stage.STEP
     inside_step = True
     saves_memory = True
+    codes = _CODE
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         if facts.gpus == 1:
             return ONE_GPU
         names = ["ddp"] if why_not_sharded(facts) else ["ddp", "fully_shard"]
@@ -82,10 +81,7 @@ class ParallelStrategy(Recipe):
     def gain_for(self, facts: Facts, value: Value) -> float:
         return max(1.0, facts.gpus * _EFFICIENCY.get(str(value), 0.0))
 
-    def code(self, value: Value) -> str:
-        return _CODE[str(value)]
-
-    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+    def conflict(self, value: Value, settings: Values) -> str | None:
         if value == self.default:
             return None
         if settings.get("step.cuda_graph") and (reason := _conflict_of_graph(value, settings)):
@@ -95,7 +91,7 @@ class ParallelStrategy(Recipe):
         return _conflict_of_shards(settings) if value == "fully_shard" else None
 
 
-def _conflict_of_graph(value: Value, settings: Mapping[str, Value]) -> str | None:
+def _conflict_of_graph(value: Value, settings: Values) -> str | None:
     """The reason why a strategy does not go with a step in a CUDA graph, which holds the collectives of ``ddp``."""
     if value != "ddp":
         return f"step.cuda_graph records the exchange of gradients of DistributedDataParallel only, not of {value}"
@@ -108,7 +104,7 @@ def _conflict_of_graph(value: Value, settings: Mapping[str, Value]) -> str | Non
     return None
 
 
-def _conflict_of_shards(settings: Mapping[str, Value]) -> str | None:
+def _conflict_of_shards(settings: Values) -> str | None:
     """The reason why ``fully_shard`` does not go with settings."""
     if settings.get("precision.autocast") == "float16":
         return "the gradient scaler of float16 does not see the other ranks' shards; bfloat16 needs none"

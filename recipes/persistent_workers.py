@@ -28,12 +28,10 @@ PyTorch documentation, torch.utils.data.DataLoader, persistent_workers. PyTorch 
 asynchronous data loading and augmentation.
 """
 
-from collections.abc import Sequence
-
 from advisor.figures.formatting import format_seconds
 from advisor.recipe import gain_from
 from advisor.recipe.loader_recipe import WorkerRecipe, epoch_seconds
-from advisor.records import Facts, LoaderFacts, Numerics, Skip, Value
+from advisor.records import Facts, LoaderFacts, Numerics, Proposal, Skip, Value
 
 # A trial measures for a few seconds; of longer epochs it sees no end.
 _LONGEST_EPOCH_S = 10.0
@@ -51,7 +49,7 @@ class PersistentWorkers(WorkerRecipe):
     numerics = Numerics.EXACT
     without_workers = "the loader has no workers; the ones that num_workers tries are persistent"
 
-    def values_for_workers(self, loader: LoaderFacts, facts: Facts) -> Sequence[Value] | Skip:
+    def values_for_workers(self, loader: LoaderFacts, facts: Facts) -> Proposal:
         if loader.hears_of_epochs:
             return Skip("the dataset has set_epoch(), which workers that live on from epoch to epoch do not hear of")
         epoch_s = epoch_seconds(facts)

@@ -27,12 +27,11 @@ tutorial, A guide on good usage of non_blocking and pin_memory(). Hugging Face, 
 GPU, data preloading.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from advisor.recipe import CUDA, Components, gain_from
 from advisor.recipe.loader_recipe import LoaderRecipe
-from advisor.records import Bottleneck, Facts, LoaderFacts, Numerics, Phase, Skip, Value
+from advisor.records import Bottleneck, Facts, LoaderFacts, Numerics, Phase, Proposal, Skip, Value, Values
 
 
 class PinMemory(LoaderRecipe):
@@ -50,7 +49,7 @@ class PinMemory(LoaderRecipe):
     numerics = Numerics.EXACT
     phases = frozenset({Phase.DATA_WAIT, Phase.HOST_TO_DEVICE})
 
-    def values_for(self, loader: LoaderFacts, facts: Facts) -> Sequence[Value] | Skip:
+    def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
         return Skip(loader.pinning_problem) if loader.pinning_problem else [True]
 
     def gain_for(self, facts: Facts, value: Value) -> float:
@@ -65,7 +64,7 @@ class PinMemory(LoaderRecipe):
             workload.data = loader_with(workload.data, pin_memory=bool(value))
             workload.plan = replace(workload.plan, non_blocking=bool(value))
 
-    def implies(self, value: Value) -> Mapping[str, Value]:
+    def implies(self, value: Value) -> Values:
         return {"data.non_blocking": bool(value)}
 
     def code(self, value: Value) -> str:

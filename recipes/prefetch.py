@@ -25,12 +25,9 @@ PyTorch documentation, torch.utils.data.DataLoader, prefetch_factor. PyTorch Per
 asynchronous data loading and augmentation.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
-
 from advisor.recipe import WholeNumbers
 from advisor.recipe.loader_recipe import WorkerRecipe
-from advisor.records import Facts, LoaderFacts, Numerics, Skip, Value
+from advisor.records import Facts, LoaderFacts, Numerics, Proposal
 
 _DEFAULT = 2
 
@@ -51,7 +48,7 @@ class Prefetch(WorkerRecipe):
         "(num_workers tries it), then run again"
     )
     # Expected speed-up: 1.35x and 1.38x where batches come in bursts, 0.96x to 0.99x elsewhere (tests/gpu/RESULTS.md).
-    gains: ClassVar[Mapping[Value, float]] = {4: 1.05, 8: 1.06}
+    gains = {4: 1.05, 8: 1.06}
 
-    def values_for_workers(self, loader: LoaderFacts, facts: Facts) -> Sequence[Value] | Skip:
+    def values_for_workers(self, loader: LoaderFacts, facts: Facts) -> Proposal:
         return [4, 8]

@@ -28,10 +28,8 @@ PyTorch documentation, Numerical accuracy, Reduced Precision Reduction for FP16 
 NVIDIA cuBLAS documentation, cublasMath_t.
 """
 
-from collections.abc import Sequence
-
 from advisor.recipe import CUDA, Recipe, Stage, unless_computed
-from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value
 
 _HALF = frozenset({"bfloat16", "float16"})
 _NO_PRODUCT = "the step computes no linear, attention or recurrent layer, whose products this concerns"
@@ -51,8 +49,12 @@ class ReducedReduction(Recipe):
     stage = Stage.GLOBAL
     # Expected speed-up: Never shown to help (tests/gpu/RESULTS.md).
     gain = 1.0
+    shown = (
+        "torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = {value}\n"
+        "torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = {value}\n"
+    )
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         workload = facts.workload
         if nothing := unless_computed(facts, "linear", "attention", "recurrent", "batched_product", reason=_NO_PRODUCT):
             return nothing
@@ -62,12 +64,6 @@ class ReducedReduction(Recipe):
         if not in_half and not may_be_in_half:
             return Skip("no product runs in bfloat16 or float16, or could run so on this GPU")
         return [False, True]
-
-    def code(self, value: Value) -> str:
-        return (
-            f"torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = {bool(value)}\n"
-            f"torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = {bool(value)}\n"
-        )
 
     def rounding(self, value: Value) -> float:
         # Either way the products' results are in the half type; another order of the sums moves them by its last bit.

@@ -24,7 +24,7 @@ PyTorch documentation, torch.distributed.fsdp.fully_shard. Rajbhandari et al., Z
 """
 
 from advisor.recipe.parallel_recipe import ParallelRecipe
-from advisor.records import Numerics, Value
+from advisor.records import Numerics
 
 
 class ReshardAfterForward(ParallelRecipe):
@@ -37,6 +37,4 @@ class ReshardAfterForward(ParallelRecipe):
     strategies = frozenset({"fully_shard"})
     numerics = Numerics.EXACT
     gain = 1.05
-
-    def code(self, value: Value) -> str:
-        return f"fully_shard(model, reshard_after_forward={value})  # and so for each block\n"
+    shown = "fully_shard(model, reshard_after_forward={value})  # and so for each block\n"

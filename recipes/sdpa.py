@@ -29,12 +29,10 @@ FlashAttention-2, ICLR 2024. Rabe and Staats, Self-attention Does Not Need O(n^2
 Efficient training on a single GPU, attention.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
 
 from advisor.recipe import Components, Recipe, Stage, unless_computed
-from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
+from advisor.records import Bottleneck, Facts, Numerics, Phase, Proposal, Value
 
 _BACKENDS = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "math": "MATH"}
 _HALF = frozenset({"bfloat16", "float16"})
@@ -59,9 +57,9 @@ class Sdpa(Recipe):
     phases = frozenset({Phase.FORWARD, Phase.BACKWARD})
     # Expected speed-up: cudnn 0.99x, flash 0.75x to 0.98x, efficient 0.43x and 0.93x, math 0.63x; PyTorch picks well
     # (tests/gpu/RESULTS.md).
-    gains: ClassVar[Mapping[Value, float]] = {"flash": 0.98, "cudnn": 1.0, "efficient": 0.8, "math": 0.6}
+    gains = {"flash": 0.98, "cudnn": 1.0, "efficient": 0.8, "math": 0.6}
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         if nothing := unless_computed(facts, "attention", reason=_NO_ATTENTION):
             return nothing
         if not facts.on_cuda:

@@ -39,15 +39,12 @@ class ShardPrecision(ParallelRecipe):
     numerics = Numerics.CLOSE
     # Estimated: it orders the trials only.
     gain = 1.1
-
-    def code(self, value: Value) -> str:
-        if value == self.default:
-            return "# parameters are gathered in their own type\n"
-        return (
-            "from torch.distributed.fsdp import MixedPrecisionPolicy\n\n"
-            f"half = MixedPrecisionPolicy(param_dtype=torch.{value}, reduce_dtype=torch.float32)\n"
-            "fully_shard(model, mp_policy=half)  # and so for each block\n"
-        )
+    codes = {"none": "# parameters are gathered in their own type\n"}
+    shown = (
+        "from torch.distributed.fsdp import MixedPrecisionPolicy\n\n"
+        "half = MixedPrecisionPolicy(param_dtype=torch.{value}, reduce_dtype=torch.float32)\n"
+        "fully_shard(model, mp_policy=half)  # and so for each block\n"
+    )
 
     def rounding(self, value: Value) -> float:
         return 2.0**-8 if value == "bfloat16" else 0.0

@@ -23,7 +23,7 @@ PyTorch documentation, torch.distributed.fsdp.fully_shard: communication groups.
 """
 
 from advisor.recipe.parallel_recipe import ParallelRecipe
-from advisor.records import Numerics, Value
+from advisor.records import Numerics
 
 
 class ShardUnit(ParallelRecipe):
@@ -38,7 +38,7 @@ class ShardUnit(ParallelRecipe):
     numerics = Numerics.EXACT
     # Estimated: it orders the trials only.
     gain = 1.01
-
-    def code(self, value: Value) -> str:
-        blocks = "for block in model.children():\n    fully_shard(block)\n" if value == "blocks" else ""
-        return f"{blocks}fully_shard(model)\n"
+    codes = {
+        "blocks": "for block in model.children():\n    fully_shard(block)\nfully_shard(model)\n",
+        "model": "fully_shard(model)\n",
+    }

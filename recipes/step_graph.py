@@ -53,10 +53,8 @@ DistributedDataParallel. PyTorch blog, Accelerating PyTorch with CUDA Graphs. NV
 Graphs.
 """
 
-from collections.abc import Mapping, Sequence
-
 from advisor.recipe import CUDA, MODES_WITH_GRAPHS, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Mode, Numerics, OptimizerFacts, Skip, Value
+from advisor.records import Bottleneck, Facts, Mode, Numerics, OptimizerFacts, Proposal, Skip, Value, Values
 
 _AROUND_LOSS = "around_loss"
 _KEEPS_NO_STEP_COUNT = frozenset({"SGD"})
@@ -135,8 +133,9 @@ class StepGraph(Recipe):
     stage = Stage.STEP
     keeps_code = True  # the graph captures the same kernels
     over_ranks = True
+    codes = {False: "# every step is launched kernel by kernel\n", True: _CAPTURE, _AROUND_LOSS: _CAPTURE_AROUND}
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         optimizer = facts.workload.optimizer
         if facts.workload.own_step and optimizer is not None and not _can_be_captured(optimizer):
             return Skip(
@@ -154,15 +153,10 @@ class StepGraph(Recipe):
         share /= facts.gpus  # each computes a part of the batch, and its host launches as many kernels as before
         return min(_MOST_GAINED, 1 / share) if share > 0 else _MOST_GAINED
 
-    def code(self, value: Value) -> str:
-        if value == _AROUND_LOSS:
-            return _CAPTURE_AROUND
-        return _CAPTURE if value else "# every step is launched kernel by kernel\n"
-
     def numerics_of(self, value: Value, mode: Mode) -> Numerics:
         return Numerics.EXACT if mode is Mode.INFER else Numerics.CLOSE
 
-    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+    def conflict(self, value: Value, settings: Values) -> str | None:
         if not value:
             return None
         if value == _AROUND_LOSS and settings.get("compile.scope") == "with_loss":

@@ -24,11 +24,9 @@ References
 PyTorch documentation, torch.nn.SyncBatchNorm.
 """
 
-from collections.abc import Sequence
-
 from advisor.recipe import CUDA
 from advisor.recipe.parallel_recipe import ParallelRecipe
-from advisor.records import Facts, Numerics, Skip, Value
+from advisor.records import Facts, Numerics, Proposal, Skip
 
 
 class SyncBatchNorm(ParallelRecipe):
@@ -42,15 +40,12 @@ class SyncBatchNorm(ParallelRecipe):
     strategies = frozenset({"ddp", "fully_shard"})
     numerics = Numerics.CHANGED
     gain = 0.9
+    codes = {
+        True: "model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)\n",
+        False: "# batch norms stay as they are\n",
+    }
 
-    def values_for(self, facts: Facts) -> Sequence[Value] | Skip:
+    def values_for(self, facts: Facts) -> Proposal:
         if not facts.workload.has("batch_norm"):
             return Skip("the model has no batch norms")
         return [True]
-
-    def code(self, value: Value) -> str:
-        return (
-            "model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)\n"
-            if value
-            else "# batch norms stay as they are\n"
-        )

@@ -31,8 +31,6 @@ devices. PyTorch Performance Tuning Guide, Enable Tensor Cores. Hugging Face, Ef
 GPU, TF32. PyTorch pull request 116015 (products on a CPU).
 """
 
-from collections.abc import Sequence
-
 from advisor.recipe import (
     Recipe,
     Stage,
@@ -42,7 +40,7 @@ from advisor.recipe import (
     runs_in_half,
     unless_computed,
 )
-from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value
 
 _PRODUCTS = ("linear", "attention", "recurrent", "batched_product", "conv1d", "conv2d", "conv3d")
 # oneDNN 3.13 multiplied float32 in full precision on a CPU with AVX-512 BF16 alone, though bfloat16 was permitted.
@@ -71,7 +69,7 @@ class Tf32(Recipe):
     numerics = Numerics.CLOSE
     stage = Stage.GLOBAL
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         workload = facts.workload
         if too_old := _lacks_units(facts):
             return Skip(too_old)

@@ -27,10 +27,8 @@ Tuning Guide, CPU specific optimizations, Utilize OpenMP. Intel, Grokking PyTorc
 first principles.
 """
 
-from collections.abc import Sequence
-
 from advisor.recipe import CPU, Recipe, Stage, WholeNumbers
-from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value
 
 # Expected speed-up where other programs want all cores: threads that are not running keep the others waiting. Unitless;
 # a cautious figure: one thread in place of two took 0.1 to 0.25 of the time of small convolutions beside 6 programs.
@@ -51,6 +49,8 @@ class Threads(Recipe):
     stage = Stage.GLOBAL
     # Expected speed-up: All cores are in use already; one of two gave 0.52x (tests/gpu/RESULTS.md).
     gain = 1.02
+    codes = {0: "# PyTorch chooses the number of threads\n"}
+    shown = "torch.set_num_threads({value})\n"
 
     def suits(self, facts: Facts, value: Value) -> bool:
         return facts.hardware.host.crowding > 1 and value == max(1, facts.workload.usable_cores // 2)
@@ -58,7 +58,7 @@ class Threads(Recipe):
     def gain_for(self, facts: Facts, value: Value) -> float:
         return _GAIN_IN_A_CROWD if self.suits(facts, value) else super().gain_for(facts, value)
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         workload, usable = facts.workload, facts.workload.usable_cores
         workers = workload.loader.num_workers if workload.loader else 0
         wanted = {min(facts.hardware.host.physical_cores, usable), usable // 2, usable - workers, usable}
@@ -66,6 +66,3 @@ class Threads(Recipe):
         if not values:
             return Skip(f"{workload.threads} threads on {usable} usable cores leave nothing else to try")
         return list(values)
-
-    def code(self, value: Value) -> str:
-        return f"torch.set_num_threads({int(value)})\n" if value else "# PyTorch chooses the number of threads\n"

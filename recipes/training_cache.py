@@ -27,11 +27,8 @@ References
 Hugging Face documentation, Caching; TrainingArguments, use_cache.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
-
 from advisor.recipe import TRAINING, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip
 
 
 class TrainingCache(Recipe):
@@ -46,11 +43,11 @@ class TrainingCache(Recipe):
     numerics = Numerics.EXACT
     stage = Stage.MODEL
     calls = "training_cache.keep_no_cache(model)"
-    codes: ClassVar[Mapping[Value, str]] = {True: "# the model's configuration says whether it keeps keys and values\n"}
+    codes = {True: "# the model's configuration says whether it keeps keys and values\n"}
     gain = 1.01
     usual = frozenset({False})
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         if self.key not in facts.workload.current:
             return Skip("no part of the model is a Hugging Face decoder, which keeps keys and values in training")
         return [False] if facts.current(self.key, True) else Skip("the model keeps no keys and values already")

@@ -30,12 +30,12 @@ Python documentation, multiprocessing, Contexts and start methods. PyTorch docum
 Platform-specific behaviors; Multiprocessing best practices, CUDA in multiprocessing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from advisor.figures.formatting import format_seconds
 from advisor.recipe.loader_recipe import WorkerRecipe, epoch_seconds, little_time_in
-from advisor.records import Facts, LoaderFacts, Numerics, Skip, Value
+from advisor.records import Facts, LoaderFacts, Numerics, Proposal, Skip, Value
 
 _METHODS = ("fork", "forkserver", "spawn")
 # A worker that is not forked imports PyTorch first, and that takes longer than this.
@@ -55,7 +55,7 @@ class WorkerContext(WorkerRecipe):
     # Expected speed-up: forkserver 1.10x and 1.16x within the noise, 0.08x with short epochs (tests/gpu/RESULTS.md).
     gain = 1.0
 
-    def values_for_workers(self, loader: LoaderFacts, facts: Facts) -> Sequence[Value] | Skip:
+    def values_for_workers(self, loader: LoaderFacts, facts: Facts) -> Proposal:
         if too_little := little_time_in(facts, self.phases):
             return too_little
         if loader.pickle_problem:

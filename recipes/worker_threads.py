@@ -34,11 +34,9 @@ Platform-specific behaviors. PyTorch Performance Tuning Guide, Enable asynchrono
 Python documentation, multiprocessing, Contexts and start methods.
 """
 
-from collections.abc import Mapping, Sequence
-
 from advisor.recipe import Components, WholeNumbers
 from advisor.recipe.loader_recipe import WorkerRecipe, little_time_in
-from advisor.records import Facts, LoaderFacts, Numerics, Skip, Value
+from advisor.records import Facts, LoaderFacts, Numerics, Proposal, Skip, Value, Values
 
 _THREADS = (2, 4)
 
@@ -64,7 +62,7 @@ class WorkerThreads(WorkerRecipe):
     # Expected speed-up: 1.65x and 1.13x, both within the noise (tests/gpu/RESULTS.md).
     gain = 1.03
 
-    def values_for_workers(self, loader: LoaderFacts, facts: Facts) -> Sequence[Value] | Skip:
+    def values_for_workers(self, loader: LoaderFacts, facts: Facts) -> Proposal:
         cores = facts.workload.usable_cores
         fitting = [threads for threads in _THREADS if threads <= cores // loader.num_workers]
         if not fitting:
@@ -97,7 +95,7 @@ class WorkerThreads(WorkerRecipe):
             multiprocessing_context=_Expression("context_without_fork(loader)"),
         )
 
-    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+    def conflict(self, value: Value, settings: Values) -> str | None:
         if value and settings.get("data.multiprocessing_context") == "fork":
             return (
                 "data.worker_threads hangs in forked workers once the program has used several threads, and "

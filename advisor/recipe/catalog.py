@@ -301,7 +301,7 @@ def _recipes_in(module: ModuleType) -> list[Recipe]:
 
 def _left_open(cls: type[Recipe]) -> list[str]:
     """The methods that a class leaves to those that inherit from it."""
-    without_code = cls.code is Recipe.code and not (cls.calls or cls.codes)
+    without_code = cls.code is Recipe.code and not (cls.calls or cls.codes or cls.shown)
     return sorted({*cls.__abstractmethods__, *["code"] * without_code})
 
 

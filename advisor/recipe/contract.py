@@ -12,7 +12,7 @@ import json
 import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from importlib import import_module
@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 from advisor import portable
 from advisor.portable.plan import StepPlan
 from advisor.recipe.rebuild import refusing
-from advisor.records import Bottleneck, Facts, Mode, Numerics, Phase, Skip, TrialRecord, Value
+from advisor.records import Bottleneck, Facts, Mode, Numerics, Phase, Proposal, Skip, TrialRecord, Value, Values
 from advisor.records.kinds import DEVICES
 from advisor.records.workload import NVIDIA_SINCE
 
@@ -128,7 +128,8 @@ class Recipe(ABC):
     quantized.
     ``gain``: the speed-up factor that its values usually give; None means 1.05 for usual values and 1.02 for others.
     ``gains``: the same for single values, where they differ.
-    ``codes``: the code of single values, where nothing but the value decides it.
+    ``codes``: the code of single values, where nothing but the value decides it. ``shown``: that of all others, with
+    ``{value}`` in the value's place.
     ``calls``: a call of a function of ``portable/`` that puts every other value into effect, such as
     ``padding.pad_outputs(model, value, optimizer)``. ``apply`` makes it unless the first argument is None, and ``code``
     shows it behind the module's text; both need not be written then. A recipe of the stage ``GLOBAL`` need not write
@@ -164,6 +165,7 @@ class Recipe(ABC):
     gain: ClassVar[float | None] = None
     gains: ClassVar[Mapping[Value, float]] = {}
     codes: ClassVar[Mapping[Value, str]] = {}
+    shown: ClassVar[str] = ""
     calls: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
@@ -175,7 +177,7 @@ class Recipe(ABC):
             NOT_COMPILED[cls.key] = cls.default
 
     @abstractmethod
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         """The values worth trying here, or the reason why there are none. The present value may be among them.
 
         ``facts.profile`` is None at first, then perhaps the phases alone; ``facts.instrumented`` is None until the
@@ -202,6 +204,8 @@ class Recipe(ABC):
         """Python that does the same, in terms of ``model``, ``optimizer``, ``loader``, ``loss_fn`` and ``device``."""
         if value in self.codes:
             return self.codes[value]
+        if self.shown:
+            return self.shown.replace("{value}", str(value))
         if self.stage is Stage.ENVIRONMENT:
             variables = " ".join(f"{name}={text}" for name, text in self.environment(value).items())
             return f"# start the script with {variables}\n"
@@ -270,11 +274,11 @@ class Recipe(ABC):
         """The duration of an expensive recipe's trial, relative to its usual value."""
         return 1.0
 
-    def implies(self, value: Value) -> Mapping[str, Value]:
+    def implies(self, value: Value) -> Values:
         """Other settings that a value brings with it where they are not set themselves."""
         return {}
 
-    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+    def conflict(self, value: Value, settings: Values) -> str | None:
         """The conflict of ``value`` with these other settings, or None."""
         return None
 

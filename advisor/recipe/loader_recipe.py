@@ -1,12 +1,12 @@
 """Common parts of recipes for a DataLoader: the cases with nothing to set, and those with nothing to gain."""
 
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 from advisor.figures.formatting import format_percent
 from advisor.recipe import Components, Recipe, Stage
-from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Skip, Value
+from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Proposal, Skip, Value, Values
 
 # Smallest share of a step that phases must take for a gain to be visible. Unitless.
 LEAST_SHARE = 0.01
@@ -38,10 +38,10 @@ class LoaderRecipe(Recipe):
     stage = Stage.DATA
 
     @abstractmethod
-    def values_for(self, loader: LoaderFacts, facts: Facts) -> Sequence[Value] | Skip:
+    def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
         """The values to try for a loader that can be made again."""
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         """The values for a loader that can be made again, or why there are none to try."""
         loader = facts.workload.loader
         if loader is None:
@@ -58,10 +58,10 @@ class WorkerRecipe(LoaderRecipe):
     without_workers: ClassVar[str]
 
     @abstractmethod
-    def values_for_workers(self, loader: LoaderFacts, facts: Facts) -> Sequence[Value] | Skip:
+    def values_for_workers(self, loader: LoaderFacts, facts: Facts) -> Proposal:
         """The values to try for a loader that has workers."""
 
-    def values_for(self, loader: LoaderFacts, facts: Facts) -> Sequence[Value] | Skip:
+    def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
         """The values for a loader with workers, or why there are none to try."""
         if loader.num_workers:
             return self.values_for_workers(loader, facts)
@@ -86,7 +86,7 @@ class WorkerRecipe(LoaderRecipe):
 
         return worker_code(**self.options(value))
 
-    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+    def conflict(self, value: Value, settings: Values) -> str | None:
         """The conflict with a setting of no workers, to which nothing of this applies."""
         alone = value != self.default and settings.get("data.num_workers") == 0
         return f"{self.key} is about workers, and data.num_workers is 0" if alone else None

@@ -1,12 +1,11 @@
 """Common parts of recipes for several GPUs: when they apply, and the code that does the same in a user's own loop."""
 
-from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from advisor.figures.formatting import format_bytes
 from advisor.recipe.contract import TRAINING, Recipe, Stage
 from advisor.recipe.loader_recipe import NO_LOADER
-from advisor.records import Bottleneck, Facts, Skip, Value
+from advisor.records import Bottleneck, Facts, Proposal, Skip, Value, Values
 
 STRATEGY = "parallel.strategy"
 SINGLE = "single"
@@ -16,11 +15,18 @@ PARALLEL = "parallel."
 AGAINST_STRAGGLERS = frozenset({"parallel.balanced_shares", "parallel.length_bucketing"})
 # Sharding is passed over where parameters, gradients and optimizer state take less than this share of one GPU.
 _FITS_EASILY = 0.25
+_CODE = """\
+# under torchrun, after torch.distributed.init_process_group()
+model = torch.nn.parallel.DistributedDataParallel(
+    model, device_ids=[device.index], FIELD={value}
+)
+"""
 
 
 class ParallelRecipe(Recipe):
     """A recipe whose value goes into the plan's field of the same name, which ``portable/parallel.py`` obeys.
 
+    Its code is the model in DistributedDataParallel with the value as an argument, unless it says another.
     ``strategies``: those under which the setting has an effect.
     """
 
@@ -33,29 +39,22 @@ class ParallelRecipe(Recipe):
         super().__init_subclass__()
         if "key" in vars(cls):
             cls.plan_field = cls.key.removeprefix(PARALLEL)
+            cls.shown = vars(cls).get("shown", _CODE.replace("FIELD", cls.plan_field))
 
-    def values_for(self, facts: Facts) -> Sequence[Value] | Skip:
+    def values_for(self, facts: Facts) -> Proposal:
         """The values to try in a session on several GPUs: all but the default, unless it is overridden."""
         return [value for value in self.examples if value != self.default]
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+    def candidates(self, facts: Facts) -> Proposal:
         """The values for several GPUs, or why there are none to try."""
         return self.values_for(facts) if facts.gpus > 1 else ONE_GPU
 
-    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+    def conflict(self, value: Value, settings: Values) -> str | None:
         """The conflict with a strategy that has no use for the value."""
         strategy = settings.get(STRATEGY)
         if value == self.default or strategy is None or strategy in self.strategies:
             return None
         return f"{self.key} belongs to {' or '.join(sorted(self.strategies))}, and {STRATEGY} is {strategy}"
-
-    def code(self, value: Value) -> str:
-        """The model in DistributedDataParallel, with the value as the argument of the key's name."""
-        return (
-            "# under torchrun, after torch.distributed.init_process_group()\n"
-            "model = torch.nn.parallel.DistributedDataParallel(\n"
-            f"    model, device_ids=[device.index], {self.plan_field}={value}\n)\n"
-        )
 
 
 def state_bytes(facts: Facts) -> int:

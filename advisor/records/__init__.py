@@ -25,6 +25,7 @@ from advisor.records.kinds import (
     Phase,
     TrialKind,
     Value,
+    Values,
     Verdict,
     text_of,
 )
@@ -58,6 +59,7 @@ from advisor.records.trials import (
     Latency,
     NumericsResult,
     ParetoPoint,
+    Proposal,
     Recommendation,
     Skip,
     StackRecord,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 Value = bool | int | float | str
+Values = Mapping[str, Value]  # by the keys of the settings
 # The kinds of devices that --device names, in PyTorch's words, each with torch.distributed's backend for several of
 # them; `machine/device.py` has a class for each kind.
 COLLECTIVES = {"cpu": "gloo", "cuda": "nccl"}

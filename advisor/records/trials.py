@@ -1,6 +1,7 @@
 """Candidates, their results, and the recommendations."""
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,10 @@ class Skip:
 
     reason: str
     needed: bool = False
+
+
+# The values of a recipe that are worth trying, or why there are none.
+Proposal = Sequence[Value] | Skip
 
 
 @dataclass(frozen=True, slots=True)
