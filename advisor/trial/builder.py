@@ -117,7 +117,7 @@ def _one_thread(threads: _Threads) -> Iterator[None]:
 
 
 def _build(target: TargetSpec, seed: int, threads: _Threads) -> Loop:
-    with _asking_nvml(), config_shown_by_a_fork():
+    with leaving_cuda_alone():
         if target.device != "cpu":
             torch.cuda.is_available()  # what NVML starts when it is asked for the first time is not the target's
         threads.before = thread_ids()
@@ -128,7 +128,7 @@ def _build(target: TargetSpec, seed: int, threads: _Threads) -> Loop:
 
 def import_libraries(names: Sequence[str], threads: int) -> str:
     """Import modules; return the reason against forking this process afterwards. ``threads``: those of PyTorch."""
-    with _asking_nvml(), config_shown_by_a_fork():
+    with leaving_cuda_alone():
         torch.cuda.is_available()  # what NVML starts when it is asked for the first time is not the libraries'
         before = thread_ids()
         with _one_thread(_Threads(threads)):
@@ -143,7 +143,8 @@ def import_libraries(names: Sequence[str], threads: int) -> str:
 def _installed(names: Iterable[str]) -> tuple[str, ...]:
     """The modules among these that belong to an installed package, in the order in which they were imported."""
     wanted = set(names)
-    return tuple(name for name, one in sys.modules.items() if name in wanted and one is not None and is_of_package(one))
+    loaded = list(sys.modules.items())  # asking a lazy module for its file may import others
+    return tuple(name for name, one in loaded if name in wanted and one is not None and is_of_package(one))
 
 
 def _problem_of_forks(loop: Loop, threads: _Threads) -> str:
@@ -181,11 +182,24 @@ def _asking_nvml() -> contextlib.AbstractContextManager[None]:
 
 
 @contextlib.contextmanager
-def config_shown_by_a_fork() -> Iterator[None]:
-    """Read PyTorch's configuration in a fork: reading it starts the CUDA driver.
+def leaving_cuda_alone() -> Iterator[None]:
+    """Answer meanwhile what libraries ask about CUDA, so that the driver is not started, which forks could not use then.
 
-    torch_geometric reads it while it is imported.
+    torch_geometric reads PyTorch's configuration while it is imported: a fork reads it. A forward pass of transformers
+    asks whether the stream captures: no stream does before CUDA is started.
     """
+    capturing = torch.cuda.is_current_stream_capturing
+
+    def captures() -> bool:
+        return torch.cuda.is_initialized() and capturing()
+
+    with _asking_nvml(), _config_shown_by_a_fork(), replaced(torch.cuda, "is_current_stream_capturing", captures):
+        yield
+
+
+@contextlib.contextmanager
+def _config_shown_by_a_fork() -> Iterator[None]:
+    """Read PyTorch's configuration in a fork: reading it starts the CUDA driver."""
     show = torch.__config__.show
     told: list[str] = []
 

@@ -34,6 +34,7 @@ CARRIED = {
 }
 DDP = {"parallel.strategy": "ddp"}
 SHARD = {"parallel.strategy": "fully_shard"}
+BLOCKS = {"compile.mode": "default", "compile.scope": "regional"}
 BY_HAND = {**DDP, "parallel.gradient_as_bucket_view": True, "parallel.static_graph": True}
 FIRST = (ONE, Setup(Settings(DDP)), Setup(Settings(SHARD)), Setup(Settings({"parallel.strategy": "data_parallel"})))
 THEN = (
@@ -59,6 +60,10 @@ OWN = {
         Setup(Settings({**BY_HAND, "compile.mode": "default", "step.cuda_graph": True})),
         Setup(Settings({"compile.mode": "default", "step.cuda_graph": True})),
         Setup(Settings({"compile.mode": "default"})),
+        Setup(Settings(BLOCKS)),
+        Setup(Settings({**DDP, **BLOCKS})),
+        Setup(Settings({**SHARD, **BLOCKS})),
+        Setup(Settings({**SHARD, **BLOCKS, "parallel.shard_prefetch": 1})),
         Setup(Settings({**DDP, "step.accumulate": 4})),
         Setup(Settings({**DDP, "step.accumulate": 4, "parallel.no_sync": True})),
     ),
@@ -145,8 +150,11 @@ def plan(tables):
 
 
 def fits(table, setup):
-    """Neither what was left out nor, on the CPU, what needs GPUs."""
+    """Neither what was left out or not asked for nor, on the CPU, what needs GPUs."""
     if {setup.strategy, *setup.settings} & set(table.options.without.split(",")):
+        return False
+    wanted = table.options.only.split(",")
+    if table.options.only and setup not in FIRST and not set(wanted) & set(setup.settings):
         return False
     return not table.options.small or not (
         setup.strategy == "data_parallel" or {"parallel.sync_batch_norm", "compile.mode"} & set(setup.settings)
@@ -161,6 +169,7 @@ def main():
     parser.add_argument("--small", action="store_true", help="small models, on the CPU")
     parser.add_argument("--models", default="resnet,gpt,recommender,uneven")
     parser.add_argument("--without", default="", help="strategies and settings, such as fully_shard,compile.mode")
+    parser.add_argument("--only", default="", help="beside plain strategies, only what sets one of these")
     options = parser.parse_args()
     options.until = time.monotonic() + options.within
     Runner.prepare()

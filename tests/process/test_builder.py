@@ -161,6 +161,25 @@ def test_libraries_that_start_threads_are_imported_by_each_trial(monkeypatch, tm
         torch.set_num_threads(threads)
 
 
+LAZY = """
+import sys, types
+
+class Lazy(types.ModuleType):
+    @property
+    def __file__(self):
+        sys.modules["loaded"] = types.ModuleType("loaded")  # as transformers loads what such a module stands for
+        return __file__
+
+sys.modules["lazy"] = Lazy("lazy")
+"""
+
+
+def test_a_lazy_module_that_imports_when_it_is_asked_does_not_end_the_builder(built):
+    runner, problem, spec = built(building(THREAD.replace("60", "1")) + LAZY)
+    assert "starts threads that are at work" in problem
+    assert run(runner, spec).measured
+
+
 def test_nothing_is_imported_for_a_target_that_cannot_be_built(built):
     runner, problem, _ = built(building("import wsgiref.handlers; raise ValueError('no data')"))
     assert "no data" in problem

@@ -140,16 +140,18 @@ def test_a_trial_starts_while_the_one_before_ends_and_takes_memory_after_it(tmp_
 
 SHOWS = """
 import os, torch
-from advisor.trial.builder import config_shown_by_a_fork
+from advisor.trial.builder import leaving_cuda_alone
 
-torch._C._show_config = lambda: str(os.getpid())  # on a machine with a GPU this starts the driver
-with config_shown_by_a_fork():
+torch._C._show_config = lambda: str(os.getpid())  # on a machine with a GPU this and the next start the driver
+torch.cuda.is_current_stream_capturing = lambda: 1 / 0
+with leaving_cuda_alone():
+    assert torch.cuda.is_current_stream_capturing() is False
     first, again = torch.__config__.show(), torch.__config__.show()
 assert first == again != str(os.getpid()), (first, again)
 assert torch.__config__.show() == str(os.getpid())
 """
 
 
-def test_reading_the_configuration_of_pytorch_asks_no_driver_in_the_builder():
+def test_what_libraries_ask_about_cuda_asks_no_driver_in_the_builder():
     done = forked.run(SHOWS)
     assert done.returncode == 0, done.stderr
