@@ -7,7 +7,9 @@ forks are no use, the builder says why. Then a second one imports the libraries 
 each trial, forked from that, builds anew.
 """
 
+import ast
 import contextlib
+import functools
 import gc
 import importlib
 import math
@@ -19,11 +21,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import recv_handle
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -46,6 +48,8 @@ from advisor.trial.measurement.draws import seed_all
 _ASK_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
 _UNUSABLE = 3
 _DRIVER = "libcuda.so"
+# Questions about a GPU whose answers are numbers and words; PyTorch starts CUDA for each.
+_FACTS = ("current_device", "get_device_name", "get_device_capability", "is_bf16_supported", "mem_get_info")
 # Starting CUDA in a fork takes 0.3 to 1 s; on a machine of several GPUs up to some seconds.
 _CUDA_START_S = 20.0
 _THREADS_SHOWN = 3
@@ -183,32 +187,37 @@ def _asking_nvml() -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def leaving_cuda_alone() -> Iterator[None]:
-    """Answer meanwhile what libraries ask about CUDA, so that the driver is not started, which forks could not use then.
+    """Answer meanwhile what is asked about CUDA without starting its driver, which forks could not use then.
 
-    torch_geometric reads PyTorch's configuration while it is imported: a fork reads it. A forward pass of transformers
-    asks whether the stream captures: no stream does before CUDA is started.
+    A fork reads PyTorch's configuration, which torch_geometric wants while it is imported, and the facts of a GPU that
+    programs choose a precision by. A forward pass of transformers asks whether the stream captures: none does yet.
     """
     capturing = torch.cuda.is_current_stream_capturing
 
     def captures() -> bool:
         return torch.cuda.is_initialized() and capturing()
 
-    with _asking_nvml(), _config_shown_by_a_fork(), replaced(torch.cuda, "is_current_stream_capturing", captures):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_asking_nvml())
+        stack.enter_context(replaced(torch.cuda, "is_current_stream_capturing", captures))
+        stack.enter_context(replaced(torch.__config__, "show", _answered_by_a_fork(torch.__config__.show)))
+        for name in _FACTS:
+            stack.enter_context(replaced(torch.cuda, name, _answered_by_a_fork(getattr(torch.cuda, name))))
         yield
 
 
-@contextlib.contextmanager
-def _config_shown_by_a_fork() -> Iterator[None]:
-    """Read PyTorch's configuration in a fork: reading it starts the CUDA driver."""
-    show = torch.__config__.show
-    told: list[str] = []
+def _answered_by_a_fork(ask: Callable[..., Any]) -> Callable[..., Any]:
+    """The same question, asked in a fork as long as this process has not started CUDA; its answer is a literal."""
 
-    def shown() -> str:
-        told[:] = told or [_text_of_a_fork(show) or show()]
-        return told[0]
+    @functools.cache
+    def told(*args: Any, **kwargs: Any) -> str:
+        return _text_of_a_fork(lambda: repr(ask(*args, **kwargs)))
 
-    with replaced(torch.__config__, "show", shown):
-        yield
+    def answer(*args: Any, **kwargs: Any) -> Any:
+        text = "" if torch.cuda.is_initialized() else told(*args, **kwargs)
+        return ast.literal_eval(text) if text else ask(*args, **kwargs)
+
+    return answer
 
 
 def _text_of_a_fork(tell: Callable[[], str]) -> str:
@@ -374,7 +383,7 @@ def _enter_fork(
         end.close()
     read_independently()
     torch.set_num_threads(threads)
-    trial_main(spec, Connection(handle), asked_at, loop=loop, wait_for_memory=partial(_wait_for_end, closed))
+    trial_main(spec, Connection(handle), asked_at, loop=loop, wait_for_memory=functools.partial(_wait_for_end, closed))
 
 
 def _wait_for_end(connection: Connection) -> None:

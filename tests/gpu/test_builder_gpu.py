@@ -13,13 +13,15 @@ from advisor.runner.trials import Runner
 pytestmark = pytest.mark.gpu
 
 SOON_S = 120.0
-# Asks for a GPU while it is imported, as many programs do, and says how often it is built.
+# Asks for a GPU and what it can do while it is imported, as many programs do, and says how often it is built.
 ASKS = """
 import pathlib
 import torch
 from torch import nn
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+HALF = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+NEW = torch.cuda.get_device_capability() >= (9, 0) or torch.cuda.is_current_stream_capturing()
 
 def build():
     with (pathlib.Path(__file__).parent / "builds").open("a") as builds:

@@ -142,12 +142,16 @@ SHOWS = """
 import os, torch
 from advisor.trial.builder import leaving_cuda_alone
 
-torch._C._show_config = lambda: str(os.getpid())  # on a machine with a GPU this and the next start the driver
+# On a machine with a GPU these start the driver.
+torch._C._show_config = lambda: str(os.getpid())
+torch.cuda.get_device_capability = lambda device=None: (os.getpid(), device)
 torch.cuda.is_current_stream_capturing = lambda: 1 / 0
 with leaving_cuda_alone():
     assert torch.cuda.is_current_stream_capturing() is False
     first, again = torch.__config__.show(), torch.__config__.show()
+    number, device = torch.cuda.get_device_capability(device=1)
 assert first == again != str(os.getpid()), (first, again)
+assert number != os.getpid() and device == 1, number
 assert torch.__config__.show() == str(os.getpid())
 """
 
