@@ -64,6 +64,23 @@ ONCE = {
                 optimizer.step()
             seen.append((count, int(x[0])))
     """,
+    "a count that the loop around it sets back": """
+        for epoch in range(9):
+            count, batches = 0, iter(loader)
+            while count < len(loader):
+                x, y = next(batches)
+                OWN
+                seen.append((count, int(x[0])))
+                count += 1
+    """,
+    "a shorter loader beside it": """
+        batches, others = iter(loader), iter(DataLoader(numbers[:16], batch_size=8))
+        for count in range(2):
+            other = next(others)
+            x, y = next(batches)
+            OWN
+            seen.append((count, int(x[0])))
+    """,
 }
 
 

@@ -82,3 +82,37 @@ def test_the_end_of_the_outer_loop_is_the_end(script):
     """)
     with pytest.raises(TargetError, match="without a backward pass"):
         batches(loop, 8)
+
+
+def test_batches_that_can_be_read_only_once_are_repeated(script):
+    """As of the Annotated Transformer: `run_epoch(data_gen(V, 30, 20), ...)`."""
+    loop, names = script(f"""
+        def epoch(batches):
+            for count, state in enumerate(batches):
+                seen.append((count, float(state)))
+                {UPDATE}
+        epoch(torch.full((1, 1), float(n)) for n in range(4))
+    """)
+    names["seen"].clear()
+    batches(loop, 9)
+    batches(loop, 9)
+    left = len(names["seen"]) // 2
+    assert left in (2, 3), "after one or two that were read while the script was watched"
+    assert names["seen"] == [*enumerate(range(4 - left, 4))] * 2
+
+
+@pytest.mark.parametrize("head", ["for state in made():", "for count, (state, _) in enumerate(loader):"])
+def test_a_batch_that_the_loop_passes_over_is_a_step(head, script):
+    """As of the last one of a text, which is shorter."""
+    loop, names = script(f"""
+        def made():
+            yield from (torch.full((1, 1), float(n)) for n in range(0, 64, 8))
+        {head}
+            if int(state[0]) == 56:
+                continue
+            seen.append(int(state[0]))
+            {UPDATE}
+    """)
+    names["seen"].clear()
+    batches(loop, 8)
+    assert names["seen"] == list(range(0, 56, 8))

@@ -17,9 +17,10 @@ import torch
 from advisor.errors import TargetError
 from advisor.portable.loaders import length_of
 from advisor.process.meanwhile import replaced
+from advisor.target.batches import MOST_KEPT
 from advisor.target.scripts.files import writing_over_nothing
 from advisor.target.scripts.loops import behind, branch_of_the_loss, clears_gradients
-from advisor.target.scripts.positions import COUNTED, Loop, is_count, is_read_in, position_of, reads_once
+from advisor.target.scripts.positions import COUNTED, Loop, is_count, is_read_in, position_of, reads_once, value_of
 from advisor.target.scripts.seen import Seen, Where
 from advisor.target.scripts.surroundings import Context, Names, Readings, contexts_of, entered
 
@@ -27,6 +28,8 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _ITEM, _LEFT, _STAYS = "__perf_advisor_item__", "__perf_advisor_left__", "__perf_advisor_stays__"
 # Rounds of one step, up to one with a backward pass, of a loop that reads no loader. A count.
 _MOST_ROUNDS = 1000
+# Batches in a row that a loop may pass over with `continue`, such as the last and smaller ones. A count.
+_MOST_SKIPPED = 16
 
 
 class NoBodyError(Exception):
@@ -146,8 +149,9 @@ class Body:
 
     Returns the last tensor that ``backward`` was called on. Raises TargetError where the loop comes to its end.
     ``turns`` counts the batches where the loop does so with ``enumerate``, or has the items of one that reads its
-    batches by itself. Of one that reads no loader, the rounds up to a backward pass are one step, and what another
-    loop does around it (a new episode) is run where the loop ends.
+    batches by itself. Of one that reads no loader, the rounds up to a backward pass are one step. What another loop
+    does around it (a new episode, ``iter(loader)``) is run where one that reads by itself ends. A batch that the loop
+    passes over is a step with the loss before.
     """
 
     casts = "none"  # the type that the script's own autocast casts to within the step
@@ -162,7 +166,8 @@ class Body:
         self._turns = turns
         self._has_ended = False
         self._alone = isinstance(turns, Rounds) and turns.alone
-        self._between = _between(loop) if self._alone else None
+        self._between = _between(loop) if isinstance(turns, Rounds) else None
+        self._loss, self._skipped = torch.zeros(()), 0
         around = loop.contexts
         self._contexts = (lambda: entered(around)) if around else contextlib.nullcontext
 
@@ -171,9 +176,13 @@ class Body:
         for _ in range(_MOST_ROUNDS):
             losses = self._round(batch)
             if losses:
-                return losses[-1].detach()
+                self._loss, self._skipped = losses[-1].detach(), 0
+                return self._loss
             if not self._has_another():
                 break
+        if not (self._alone or self._has_ended) and self._skipped < _MOST_SKIPPED:
+            self._skipped += 1
+            return self._loss
         raise TargetError(
             f"the loop at {self.loop.place} made a round without a backward pass, as at its end.",
             "Let it go on for longer, with arguments of the script after --, or take out the statement that ends it.",
@@ -183,7 +192,7 @@ class Body:
         """Whether a round without a backward pass may be followed by one that has it."""
         if isinstance(self._turns, Counter):
             return self._turns.begins_anew()  # a loop that ends by its count goes on in the next epoch
-        return self._alone and (not self._has_ended or self._between is not None)
+        return self._between is not None if self._has_ended else self._alone
 
     def _round(self, batch: Any) -> list[torch.Tensor]:
         """Run the body on a batch and return what ``backward`` was called on."""
@@ -196,8 +205,13 @@ class Body:
         ):
             if self._has_ended and self._between is not None:
                 self._begin_anew()
-            self._has_ended = True
-            self._has_ended = not self._stays(self._code, self._item(batch))
+            self._has_ended, item = True, self._item(batch)
+            try:
+                self._has_ended = not self._stays(self._code, item)
+            except StopIteration:  # of another loader than the one that feeds the loop
+                if not self._readings.begin_anew(batch):
+                    raise
+                self._has_ended = not self._stays(self._code, item)
         return losses
 
     def _begin_anew(self) -> None:
@@ -249,18 +263,30 @@ def _items(loop: FoundLoop) -> Any:
     if isinstance(loop.statement, ast.While):
         return _Again(itertools.count)
     code = compile(ast.Expression(loop.statement.iter), loop.file, "eval")
-    return _Again(lambda: iter(eval(code, loop.names)))  # noqa: S307 - it is the user's own loop
+    named = (value_of(node, loop.names) for node in ast.walk(loop.statement.iter) if isinstance(node, ast.expr))
+    ends = any(isinstance(value, Iterator) for value in named)
+    return _Again(lambda: iter(eval(code, loop.names)), ends)  # noqa: S307 - it is the user's own loop
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Again:
-    """An iterable that begins anew each time."""
+    """An iterable that begins anew each time. Of one that ``ends`` for good, its first items are kept and repeated."""
 
     begin: Callable[[], Iterable[Any]]
+    ends: bool = False
+    _kept: list[Any] = field(default_factory=list)
     made_by = "the script's own loop"
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.begin())
+        items = iter(self.begin())
+        first = next(items, items)
+        if first is items:  # it has ended
+            yield from self._kept
+            return
+        for item in itertools.chain([first], items):
+            if self.ends and len(self._kept) < MOST_KEPT:
+                self._kept.append(item)
+            yield item
 
 
 # --- the source -------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import CellType, CodeType, FrameType
 from typing import Any
 
+from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from advisor.process.meanwhile import replaced
@@ -100,30 +101,62 @@ def _cells(frame: FrameType) -> dict[str, CellType]:
 class Readings:
     """The reads of a loop, directly or through generators and classes of the script's own.
 
-    An iterator over ``fed`` gives the batch at hand, once in each round. Any other is read anew, with the workers that
-    its loader has.
+    An iterator over ``fed`` gives the batch at hand, once in each round, also one that the loop makes. Any other is read
+    anew, with the workers that its loader has.
     """
 
     def __init__(self, iterators: Iterators, fed: Any = None) -> None:
         self._iterators = iterators
         self._fed = fed
         self._anew: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self._at_hand: list[Any] = []
+        self._ended: list[Any] = []
 
     @contextlib.contextmanager
     def of(self, batch: Any) -> Iterator[None]:
         """Let the script's iterators give this batch in one round."""
-        original = _BaseDataLoaderIter.__next__
-        at_hand = [batch]
+        original, begin = _BaseDataLoaderIter.__next__, DataLoader.__iter__
+        self._at_hand, self._ended = [batch], []
 
         def read(iterator: Any) -> Any:
             loader = self._iterators.get(iterator)
             if loader is None:
                 return original(iterator)
-            if loader is self._fed and at_hand:
-                return at_hand.pop()
+            if loader is self._fed and self._at_hand:
+                return self._at_hand.pop()
             if iterator not in self._anew:
-                self._anew[iterator] = iter(loader)
-            return original(self._anew[iterator])
+                self._anew[iterator] = begin(loader)
+            try:
+                return original(self._anew[iterator])
+            except StopIteration:
+                self._ended.append(iterator)
+                raise
 
-        with replaced(_BaseDataLoaderIter, "__next__", read):
+        def iterate(loader: Any) -> Any:
+            if loader is not self._fed:
+                return begin(loader)
+            with without_workers(loader):  # it is not read
+                iterator = begin(loader)
+            self._iterators[iterator] = loader
+            return iterator
+
+        with replaced(_BaseDataLoaderIter, "__next__", read), replaced(DataLoader, "__iter__", iterate):
             yield
+
+    def begin_anew(self, batch: Any) -> bool:
+        """Read those that came to their end in this round from their beginning; False where none did."""
+        for iterator in self._ended:
+            self._anew.pop(iterator, None)
+        self._at_hand = [batch]
+        return bool(self._ended)
+
+
+@contextlib.contextmanager
+def without_workers(loader: Any) -> Iterator[None]:
+    """Have a loader iterated by the process itself."""
+    workers, timeout = loader.num_workers, loader.timeout
+    loader.num_workers, loader.timeout = 0, 0
+    try:
+        yield
+    finally:
+        loader.num_workers, loader.timeout = workers, timeout

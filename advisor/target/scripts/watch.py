@@ -28,6 +28,7 @@ from advisor.process.meanwhile import replaced
 from advisor.target.scripts.files import staying_open, writes, writing_over_nothing
 from advisor.target.scripts.processes import TRAINED, EndsAtUpdate
 from advisor.target.scripts.seen import LossCall, ModelCall, Round, Seen, Where, autocast, gradients
+from advisor.target.scripts.surroundings import without_workers
 
 # Functions of torch.nn.functional that are losses: called with an output and a target.
 LOSSES = (
@@ -196,12 +197,8 @@ class Watch:
 
     def _on_iter(self, function: Callable[..., Any], loader: Any) -> Any:
         """Iterate without workers: their processes would be in the way of forks, and one step needs none."""
-        workers, timeout = loader.num_workers, loader.timeout
-        loader.num_workers, loader.timeout = 0, 0
-        try:
+        with without_workers(loader):
             iterator = function(loader)
-        finally:
-            loader.num_workers, loader.timeout = workers, timeout
         around = sys._getframe(2).f_locals.get("self")  # Accelerate's loader, which reads PyTorch's
         self.seen.iterators[iterator] = around if getattr(around, "base_dataloader", None) is loader else loader
         return iterator
