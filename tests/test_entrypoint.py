@@ -346,13 +346,13 @@ def test_what_a_batch_or_a_notebook_brought_is_told_how_to_mend(run, hint):
 
 @pytest.mark.parametrize("said", entrypoint._NO_GPU)
 def test_code_that_wants_a_gpu_where_there_is_none_is_told_who_moves_things(load, said):
-    error = failure(load, f"def build(): raise RuntimeError('{said}: ...')")
+    error = failure(load, f"def build(): raise RuntimeError({said!r} + ': ...')")
     assert "leave .cuda() out" in error.hint
 
 
 @pytest.mark.parametrize("said", entrypoint._OWN_RANKS)
 def test_code_that_expects_ranks_is_told_who_starts_them(load, said):
-    error = failure(load, f"def build(): raise ValueError('{said}: ...')")
+    error = failure(load, f"def build(): raise ValueError({said!r} + ': ...')")
     assert "perf-advisor starts the ranks" in error.hint
 
 

@@ -162,8 +162,12 @@ class Adversaries(lightning.LightningModule):
         return optimizers, [torch.optim.lr_scheduler.StepLR(one, 1, 0.5) for one in optimizers]
 
 
-def test_a_module_that_optimizes_by_hand_is_its_own_step():
+@pytest.mark.parametrize("left_in_a_step", [False, True])
+def test_a_module_that_optimizes_by_hand_is_its_own_step(left_in_a_step):
     module = Adversaries()
+    if left_in_a_step:  # as a script is, at the first update of its fit()
+        normalise((module, Data()), SPEC)
+        module.toggle_optimizer(module.optimizers()[0])
     loop = normalise((module, Data()), SPEC)
     before = [parameter.detach().clone() for parameter in module.parameters()]
     step = make_step(loop.components(StepPlan(loop.mode, "cpu"), loop.data), loop.loss)

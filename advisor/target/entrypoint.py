@@ -39,7 +39,13 @@ _USAGE_CODE = 2
 _LONGEST_SAID = 300
 _SCRIPT = "running "  # how the name of an action begins that is a script's, which is the main program
 # The target starts or expects ranks of its own: torch.distributed's words for it.
-_OWN_RANKS = ("environment variable RANK expected", "Default process group has not been initialized")
+_OWN_RANKS = (
+    "environment variable RANK expected",
+    "Default process group has not been initialized",
+    "'LOCAL_RANK'",
+    "'RANK'",
+    "'WORLD_SIZE'",
+)
 # The line of a traceback that names the exception: ``torch._dynamo.exc.TorchRuntimeError: ...``.
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit|Unsupported|Warning)\b")
 # First line of a traceback within an error's message: an error of another thread comes with one.
@@ -53,7 +59,12 @@ _TWO_DEVICES = (
     "is not on the expected device",
 )
 # PyTorch's messages where the driver or its own build for CUDA is missing.
-_NO_GPU = ("Found no NVIDIA driver", "Torch not compiled with CUDA enabled", "No CUDA GPUs are available")
+_NO_GPU = (
+    "Found no NVIDIA driver",
+    "Torch not compiled with CUDA enabled",
+    "No CUDA GPUs are available",
+    "CUDA driver version is insufficient",
+)
 # PyTorch's messages on inputs of another type than the weights.
 _TWO_TYPES = ("have the same dtype", "and bias type (")
 _NOTEBOOK = ("name 'get_ipython' is not defined",)

@@ -73,6 +73,15 @@ ONCE = {
                 seen.append((count, int(x[0])))
                 count += 1
     """,
+    "a generator that the loop goes through": """
+        def logged(batches, every):
+            for count, batch in enumerate(batches):
+                yield count, batch
+        for epoch in range(3):
+            for count, (x, y) in logged(loader, 10):
+                OWN
+                seen.append((count, int(x[0])))
+    """,
     "a shorter loader beside it": """
         batches, others = iter(loader), iter(DataLoader(numbers[:16], batch_size=8))
         for count in range(2):

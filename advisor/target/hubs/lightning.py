@@ -97,6 +97,8 @@ def _instance(kind: type) -> Any:
 
 def _workload(given: _Given, pytorch: Any, spec: TargetSpec) -> Any:
     module, data = given.module, given.data
+    for parameter, learns in module._param_requires_grad_state.items():  # left between toggle and untoggle_optimizer
+        parameter.requires_grad = learns
     trainer = _attached(given, pytorch)
     loader = data if isinstance(data, DataLoader) else _loader(module, data)
     if loader is None:

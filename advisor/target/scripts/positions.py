@@ -91,11 +91,13 @@ def is_read_in(loop: Loop, code: CodeType, reads: Iterable[tuple[CodeType, int]]
 
 
 def reads_once(loop: Loop, code: CodeType, reads: Iterable[tuple[CodeType, int]]) -> bool:
-    """Whether each round of a loop reads one batch with ``next``, itself or in what it calls."""
+    """Whether each round of a loop reads one batch: with ``next``, or by a generator that it goes through."""
     last = loop.end_lineno or 0
-    lines = {line for place, line in reads if place is code and loop.body[0].lineno <= line <= last}
+    lines = {line for place, line in reads if place is code and loop.lineno <= line <= last}
     if len(lines) != 1:
         return False
     (line,) = lines
+    if line < loop.body[0].lineno:
+        return isinstance(loop, ast.For)
     around = [n for s in loop.body for n in ast.walk(s) if isinstance(n, _REPEATING)]
     return not any(node.lineno <= line <= (node.end_lineno or 0) for node in around)
