@@ -119,6 +119,22 @@ def test_a_failure_that_names_its_cause_costs_one_trial(culprit, reason):
     assert without[:3] == [False, True, True]
 
 
+def test_two_parts_that_fail_for_reasons_of_their_own_are_left_out_one_after_the_other():
+    """A detector's own kernel knows no half precision, and its step cannot be captured."""
+
+    def speed(settings):
+        if BF16.key in settings:
+            return "NotImplementedError: \"nms_kernel\" not implemented for 'BFloat16'"
+        if GRAPH.key in settings:
+            return "the step cannot be captured in a CUDA graph: a tensor was replaced"
+        return EVERYTHING_HELPS(settings)
+
+    known, lab = found_by(speed)
+    in_tf32 = PLAIN.without(BF16.key).merged(TF32.settings)
+    assert lab.settings_of(Kind.LEAP)[:3] == [PLAIN, in_tf32, in_tf32.without(GRAPH.key)]
+    assert known.stack == together(LAST, FUSED, WITH_LOSS), "TensorFloat-32 gains nothing here"
+
+
 def test_a_compiled_step_whose_kernel_returns_another_layout_keeps_the_models_own():
     def speed(settings):
         if {LAST.key, WITH_LOSS.key} <= set(settings):

@@ -37,18 +37,31 @@ Weakening = Callable[[Known, Settings], Iterator[Settings]]
 
 
 def weaker(known: Known, settings: Settings) -> Settings:
-    """The next weaker form of settings that were tried and cannot be used; empty when nothing is left of them."""
-    result = known.judge.result(settings)
-    for weakening in _order(known, settings, result):
-        for weaker_one in weakening(known, settings):
-            if weaker_one != settings and not known.plan.catalog.conflict(weaker_one) and _worth(known, weaker_one):
-                return weaker_one
+    """The next weaker form of settings that were tried and cannot be used; empty when nothing is left of them.
+
+    A form that failed for another reason is without the first cause: the search goes on from there.
+    """
+    for weaker_one in _forms(known, settings):
+        if not known.judge.has_tried(weaker_one) or known.usable(weaker_one):
+            return weaker_one
+        if _fails_otherwise(known, weaker_one, settings) and (found := weaker(known, weaker_one)):
+            return found
     return Settings()
 
 
-def _worth(known: Known, settings: Settings) -> bool:
-    """Whether a weaker form is new, or was tried and can be used."""
-    return not known.judge.has_tried(settings) or known.usable(settings)
+def _forms(known: Known, settings: Settings) -> Iterator[Settings]:
+    """The weaker forms of settings, the one most likely to run first."""
+    for weakening in _order(known, settings, known.judge.result(settings)):
+        for weaker_one in weakening(known, settings):
+            if weaker_one != settings and not known.plan.catalog.conflict(weaker_one):
+                yield weaker_one
+
+
+def _fails_otherwise(known: Known, settings: Settings, stronger: Settings) -> bool:
+    """Whether neither of two sets of settings ran, each for a reason of its own."""
+    results = known.judge.result(settings), known.judge.result(stronger)
+    reasons = {result.reason for result in results if result is not None and not result.measured}
+    return len(reasons) == len(results)
 
 
 def _order(known: Known, settings: Settings, result: TrialResult | None) -> tuple[Weakening, ...]:
