@@ -120,6 +120,25 @@ async def test_the_clock_and_the_running_trial_redraw_no_whole_view(counted, vie
         assert counted[f"{name}.show"] == 1
 
 
+@pytest.mark.parametrize(("view", "above"), [("3", "#trials-table"), ("5", "#formats")])
+async def test_from_row_to_row_a_list_stays_in_place(view, above) -> None:
+    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+        await press(pilot, view, *(["down"] * 8))
+        places = set[object]()
+        for _ in range(8):
+            await press(pilot, "up")
+            places.add(app.query_one(above).region)
+        assert len(places) == 1, "all below it and in it would be drawn again, and the eye would lose it"
+
+
+async def test_nothing_is_drawn_of_what_only_holds_others() -> None:
+    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+        for view in VIEWS:
+            await press(pilot, view.key)
+            painted = app.screen._compositor.visible_widgets
+            assert not [widget for widget in painted if widget.id == "views" or widget.has_class("frame")]
+
+
 async def test_a_key_draws_what_waits_at_once() -> None:
     app, control = make_app(histories.to_trials(), hold=True, draw_interval_s=60.0)
     async with app.run_test(size=(120, 36)) as pilot:
@@ -337,6 +356,7 @@ async def test_the_preview_of_a_running_session_is_written_once_for_a_result(mon
 
     def slow_preview(chosen: str, state: SessionState) -> str:
         assert threading.current_thread() is not threading.main_thread(), "keys would wait for it"
+        assert all("SessionState" not in worker.description for worker in app.workers), "it takes time to write out"
         written.append(chosen)
         return preview(chosen, state)
 

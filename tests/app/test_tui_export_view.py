@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import tui_histories as histories
-from textual.widgets import Button, Input, OptionList, Static
+from textual.widgets import Button, Input, OptionList
 from tui_fakes import CANNOT_WRITE, FakeExporter
 from tui_pilot import SIZES, SMALL, driven, press, screen_text, settle
 
@@ -15,6 +15,7 @@ from advisor.export.formats import FORMATS
 from advisor.records.outputs import Outputs
 from advisor.tui.screens import OverwriteScreen
 from advisor.tui.views.export import ExportView
+from advisor.tui.widgets.text_pane import TextPane
 
 
 async def test_a_saved_file_is_verified_and_a_report_is_not(tmp_path, monkeypatch) -> None:
@@ -144,7 +145,7 @@ async def test_of_a_long_file_the_beginning_is_shown_and_all_is_copied(monkeypat
 
     async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
         await press(pilot, "5", "end")
-        shown = app.query_one("#preview", Static).content.plain.splitlines()
+        shown = app.query_one("#preview", TextPane).text.plain.splitlines()
         assert shown[-2:] == ["199", "… and 4,800 more lines: s writes all"]
         await press(pilot, "y")
         assert app.clipboard.count("\n") == 4999

@@ -105,7 +105,7 @@ async def test_bars_that_would_pass_the_stack_end_at_it_and_the_panel_says_so(st
         ([*measured, events.StackMeasured(stack)], "they overlap", False),
     ):
         async with driven(history) as (_pilot, app, _control):
-            assert subtitle in str(app.screen.query_one("#waterfall-panel").border_subtitle or "none")
+            assert subtitle in str(app.screen.query_one("#waterfall").border_subtitle or "none")
             assert ("together" in screen_text(app)) is together
 
 

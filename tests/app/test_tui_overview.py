@@ -65,8 +65,8 @@ async def test_the_overview_draws_the_links_between_gpus() -> None:
 async def test_panels_without_anything_to_say_are_not_there() -> None:
     async with driven(histories.start()[:1], toasts=False, hold=True) as (_pilot, app, _control):
         assert not app.query_one(OverviewView).query_one(PicturePanel).display
-        for panel in ("#clocks", "#source"):
-            assert not app.query_one(panel).parent.display
+        for panel in ("#clocks-panel", "#source"):
+            assert not app.query_one(panel).display
 
 
 def test_on_the_cpu_there_are_no_events_of_a_device() -> None:

@@ -75,7 +75,7 @@ class AdviceView(DecidingView):
 
     def compose(self) -> ComposeResult:
         yield Placeholder(Content.styled(_EMPTY, DIM), id="advice-empty")
-        with Horizontal(id="advice-columns"):
+        with Horizontal(id="advice-columns", classes="frame"):
             yield ChoiceList(id="advice-list", classes="panel", markup=False)
             with VerticalScroll(id="detail", classes="panel"):
                 yield Static(id="advice-title")

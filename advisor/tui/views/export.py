@@ -11,11 +11,11 @@ from typing import ClassVar
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
-from textual.widgets import Button, Input, OptionList, Static
+from textual.widgets import Button, Input, OptionList
 from textual.widgets.option_list import Option
 
 from advisor.errors import AdvisorError
@@ -30,12 +30,14 @@ from advisor.tui.messages import ExportSaved
 from advisor.tui.screens import OverwriteScreen, Overwriting
 from advisor.tui.text import DIM, waiting_text
 from advisor.tui.views.base import COPY, View, highlighted
-from advisor.tui.widgets.changes import look_same, show_text, show_titles
+from advisor.tui.widgets.changes import look_same, show_titles
+from advisor.tui.widgets.details import Details
 from advisor.tui.widgets.lists import ChoiceList
+from advisor.tui.widgets.text_pane import TextPane
 
 _EMPTY = "There is nothing to export before the baseline is measured."
 _TALL = 30
-# Lines of a file that are shown. A Python file may have thousands, which take seconds to colour and to lay out.
+# Lines of a file that are shown. A Python file may have thousands, which take seconds to colour and to wrap.
 _MOST_LINES = 200
 
 
@@ -67,15 +69,14 @@ class ExportView(View):
         self._asked: tuple[str, int] | None = None  # the format and the version whose preview is, or is being, written
 
     def compose(self) -> ComposeResult:
-        with Horizontal(id="export-columns"):
+        with Horizontal(id="export-columns", classes="frame"):
             yield ChoiceList(id="formats", classes="panel", markup=False)
-            with Vertical(id="export-right"):
-                with VerticalScroll(id="preview-panel", classes="panel"):
-                    yield Static(id="preview", markup=False)
-                with Horizontal(id="save-row"):
+            with Vertical(id="export-right", classes="frame"):
+                yield TextPane(id="preview", classes="panel")
+                with Horizontal(id="save-row", classes="frame"):
                     yield Input(id="path", placeholder="where to write the file", compact=True)
                     yield Button("Save", id="save", variant="primary", compact=True)
-        yield Static(id="next-steps", markup=False)
+        yield Details(id="next-steps")
 
     def on_mount(self) -> None:
         self.query_one("#formats").border_title = "Write"
@@ -91,6 +92,10 @@ class ExportView(View):
     @property
     def _list(self) -> OptionList:
         return self.query_one("#formats", OptionList)
+
+    @property
+    def _preview(self) -> TextPane:
+        return self.query_one("#preview", TextPane)
 
     @property
     def _path(self) -> Input:
@@ -132,7 +137,7 @@ class ExportView(View):
         self._show_next_steps()
         if not ready or chosen is None:
             self._drawn = self._asked = None
-            self.query_one("#preview", Static).update(Content.styled(waiting_text(self.context.state, _EMPTY), DIM))
+            self._preview.show(Content.styled(waiting_text(self.context.state, _EMPTY), DIM))
             return
         if self._drawn and self._drawn[0] == chosen.id:  # the size may be another
             self._show_title(chosen)
@@ -142,7 +147,8 @@ class ExportView(View):
             self._asked = wanted
             self._write_preview(chosen, wanted, self.context.state.snapshot())
 
-    @work(thread=True, exclusive=True, exit_on_error=False, group="preview")
+    # With a description, since Textual's own has the whole state in it.
+    @work(thread=True, exclusive=True, exit_on_error=False, group="preview", description="preview")
     def _write_preview(self, chosen: Offer, wanted: tuple[str, int], state: SessionState) -> None:
         """Write a preview beside the UI thread: the first Python file takes up to two seconds."""
         self.post_message(self.Previewed(wanted, chosen, *self._written_preview(chosen, state)))
@@ -156,10 +162,10 @@ class ExportView(View):
         if self._drawn != (chosen.id, message.text):
             self._drawn = (chosen.id, message.text)
             self._show_title(chosen)
-            self.query_one("#preview", Static).update(_coloured(message.text, message.language))
+            self._preview.show(_coloured(message.text, message.language))
 
     def _show_title(self, chosen: Offer) -> None:
-        show_titles(self.query_one("#preview-panel"), chosen.title, chosen.description if self._is_short else "")
+        show_titles(self._preview, chosen.title, chosen.description if self._is_short else "")
 
     def _path_of(self, chosen: Offer) -> str:
         """The path to write a format to. A key may come before the input shows that of the format just chosen."""
@@ -170,7 +176,7 @@ class ExportView(View):
             name = self._path_of(self.chosen) or self.chosen.default_name
             lines = self.context.exporter.next_steps(self.chosen.id, name, self.context.state)
             steps = next_steps(name, lines, self.context.state.verification)
-            show_text(self.query_one("#next-steps", Static), steps)
+            self.query_one("#next-steps", Details).tell(steps, self.width)
 
     def _written_preview(self, chosen: Offer, state: SessionState) -> tuple[str, str]:
         """The file's text and its language."""
@@ -189,7 +195,7 @@ class ExportView(View):
             if self._named:
                 self._paths[self._named] = self._path.value
             self._named, self._path.value = chosen.id, self._paths[chosen.id]
-            self.query_one("#preview-panel").scroll_home(animate=False)
+            self._preview.scroll_home(animate=False)
             self.show()
             self.refresh_bindings()
 

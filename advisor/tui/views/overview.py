@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.binding import BindingType
+from textual.containers import Horizontal, ScrollableContainer, Vertical
 from textual.widget import Widget
 from textual.widgets import Static
 
@@ -36,34 +39,35 @@ _OVERLAP = "they overlap: each bar runs from the stack without it to the stack"
 
 
 class Headline(Static, can_focus=True):
-    """The result. It has the focus for scrolling, not its panel: Textual restyles all in a focused widget."""
+    """The result. It has the focus for scrolling, not the view: Textual restyles all in a focused widget."""
 
 
 class OverviewView(View):
     """The headline above two columns of panels."""
 
+    BINDINGS: ClassVar[list[BindingType]] = list(ScrollableContainer.BINDINGS)
+
     def __init__(self, context: Context) -> None:
         super().__init__(context, id="overview")
 
     def compose(self) -> ComposeResult:
-        with VerticalScroll(id="overview-scroll"):
-            yield Static(id="plan", markup=False)
-            yield Static(id="live", markup=False)
-            yield Headline(id="headline", classes="panel")
-            with Vertical(classes="panel", id="waterfall-panel") as panel:
-                panel.border_title = "What each setting adds"
-                yield Static(id="waterfall", markup=False)
-            with Horizontal(id="overview-columns"):
-                with Vertical(classes="column", id="measured"):
-                    yield _panel("Baseline", FactList(id="baseline"))
-                    yield _panel("Workload", FactList(id="workload"))
-                with Vertical(classes="column"):
-                    yield _panel("Hardware", FactList(id="hardware"))
-                    yield _panel("Notes", FactList(id="notes"))
-            yield PicturePanel()
-            words = Static(id="clock-words", markup=False)
-            yield _panel("Timing cross-check", FactList(id="clocks", label_width=25), words)
-            yield _panel("Found in your source", FactList(id="source", label_width=2))
+        yield Static(id="plan", markup=False)
+        yield Static(id="live", markup=False)
+        yield Headline(id="headline", classes="panel")
+        yield _titled("What each setting adds", Static(id="waterfall", markup=False))
+        with Horizontal(id="overview-columns", classes="frame"):
+            with Vertical(classes="column frame", id="measured"):
+                yield _titled("Baseline", FactList(id="baseline"))
+                yield _titled("Workload", FactList(id="workload"))
+            with Vertical(classes="column frame"):
+                yield _titled("Hardware", FactList(id="hardware"))
+                yield _titled("Notes", FactList(id="notes"))
+        yield PicturePanel()
+        with Vertical(id="clocks-panel", classes="panel") as clocks:
+            clocks.border_title = "Timing cross-check"
+            yield FactList(id="clocks", label_width=25)
+            yield Static(id="clock-words", markup=False)
+        yield _titled("Found in your source", FactList(id="source", label_width=2))
 
     def show(self) -> None:
         state = self.context.state
@@ -97,15 +101,15 @@ class OverviewView(View):
             panel.go_on()
 
     def _show_waterfall(self) -> None:
-        panel = self.query_one("#waterfall-panel")
-        chart = waterfall_chart(self.context.state)
+        panel, chart = self.query_one("#waterfall", Static), waterfall_chart(self.context.state)
         panel.display = chart is not None
         if chart is not None:
             panel.border_subtitle = _OVERLAP if chart.overlap else ""
-            show_text(self.query_one("#waterfall", Static), waterfall_text(chart, self.width - 6))
+            show_text(panel, waterfall_text(chart, self.width - 6))
 
     def _show_clocks(self, clock: ClockCheck | None) -> None:
-        _show_or_hide(self.query_one("#clocks", FactList), clock_facts(clock))
+        self.query_one("#clocks-panel").display = clock is not None
+        self.query_one("#clocks", FactList).show(clock_facts(clock))
         show_text(self.query_one("#clock-words", Static), " ".join(clock_sentences(clock)) if clock else "")
 
     def first_focus(self) -> Widget:
@@ -113,13 +117,11 @@ class OverviewView(View):
 
 
 def _show_or_hide(facts: FactList, rows: list[Fact]) -> None:
-    """Show the facts; without any, their whole panel is gone."""
-    if isinstance(facts.parent, Widget):
-        facts.parent.display = bool(rows)
+    """Show the facts; without any, their panel is gone."""
+    facts.display = bool(rows)
     facts.show(rows)
 
 
-def _panel(title: str, *children: Widget) -> Vertical:
-    panel = Vertical(*children, classes="panel")
+def _titled(title: str, panel: Widget) -> Widget:
     panel.border_title = title
-    return panel
+    return panel.add_class("panel")

@@ -69,8 +69,8 @@ class ProfileView(View):
         with Vertical(classes="panel", id="phases-panel"):
             yield Static(id="verdict", markup=False)
             yield PhaseBar()
-        with Horizontal(id="profile-columns"):
-            with Vertical(id="profile-main"):
+        with Horizontal(id="profile-columns", classes="frame"):
+            with Vertical(id="profile-main", classes="frame"):
                 with Vertical(classes="panel", id="operators-panel"):
                     yield Placeholder(id="operators-empty")
                     yield OperatorTable(id="operators")

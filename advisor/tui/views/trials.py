@@ -37,6 +37,7 @@ from advisor.tui.views.trial_rows import (
 )
 from advisor.tui.views.trial_text import selection_text
 from advisor.tui.widgets.changes import show_text, show_titles
+from advisor.tui.widgets.details import Details
 from advisor.tui.widgets.lists import Placeholder
 from advisor.tui.widgets.log_tail import LogTail
 from advisor.tui.widgets.row_table import Heading, RowTable
@@ -89,7 +90,7 @@ class TrialsView(DecidingView):
         yield Placeholder(id="trials-empty")
         yield Input(placeholder="words to look for; Enter goes to the table, Escape clears", id="filter", compact=True)
         yield RowTable(id="trials-table")
-        yield Static(id="selection")
+        yield Details(id="selection")
         yield LogTail(id="log")
 
     def on_mount(self) -> None:
@@ -120,7 +121,7 @@ class TrialsView(DecidingView):
             row = running_row(self.context.state)
             self._table.show_row(running, [row.cells[heading.key] for heading in self._table.headings])
             if self.selected_key == running:
-                show_text(self.query_one("#selection", Static), self._selection_text(running))
+                self._show_details(running)
 
     def _tally(self, every: Sequence[Row], shown: Sequence[Row]) -> Content:
         """The number of candidates tried, and of rows not shown, with the key that shows them."""
@@ -160,14 +161,14 @@ class TrialsView(DecidingView):
 
     def _show_selection(self) -> None:
         key = self.selected_key
-        strip = self.query_one("#selection", Static)
-        strip.display = bool(key)
-        show_text(strip, self._selection_text(key) if key else "")
+        self.query_one("#selection").display = bool(key)
+        self._show_details(key)
         self._show_log(key)
 
-    def _selection_text(self, key: str) -> Content:
+    def _show_details(self, key: str) -> None:
         recorded = self.context.recorded is not None
-        return selection_text(key, self.context.state, self.context.catalog, recorded=recorded)
+        text = selection_text(key, self.context.state, self.context.catalog, recorded=recorded) if key else Content("")
+        self.query_one("#selection", Details).tell(text, self.width)
 
     def _show_log(self, key: str) -> None:
         log = self.query_one(LogTail)
