@@ -19,7 +19,7 @@ READS_AROUND = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF")
 ASKS_ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
 # Names by which code asks for an attribute whose name is a text.
 BY_TEXT = {"getattr", "attrgetter", "vars", "__dict__"}
-ATTRIBUTE_BY_TEXT = frozenset({"getattr", "setattr", "hasattr", "delattr"})
+ATTRIBUTE_BY_TEXT = {"getattr", "setattr", "hasattr", "delattr"}
 # Names in ``os`` that read the environment.
 ENVIRONMENT = {"environ", "getenv"}
 # Functions whose names are kept, at most. A count.
