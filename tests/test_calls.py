@@ -35,6 +35,11 @@ class Net(nn.Module):
         return x
 
 
+class OfBatch(nn.Module):
+    def forward(self, batch):
+        return batch["image"]
+
+
 class TwoInputs(nn.Module):
     def forward(self, left, right, scale=1.0):
         return left
@@ -145,10 +150,17 @@ def test_a_mapping_without_a_label_is_keywords_and_the_target_itself():
 
 
 def test_what_the_model_has_no_parameter_for_is_left_to_the_loss():
-    batch = {"x": "x", "mask": "m", "y": "t"}
+    mask = torch.ones(1)
+    batch = {"x": "x", "mask": mask, "y": "t"}
     assert split(Net(), batch, with_target=True) == ((), {"x": "x"}, "t")
-    assert split(Net(), batch, with_target=False) == ((), {"x": "x", "mask": "m"}, None), "nobody else would use it"
-    assert split(Keywords(), batch, with_target=True) == ((), {"x": "x", "mask": "m"}, "t")
+    assert split(Net(), batch, with_target=False) == ((), {"x": "x", "mask": mask}, None), "nobody else would use it"
+    assert split(Keywords(), batch, with_target=True) == ((), {"x": "x", "mask": mask}, "t")
+
+
+def test_texts_beside_the_inputs_of_a_mapping_are_left_out():
+    batch = {"x": "x", "name": ["a", "b"], "set": "train", "y": "t"}
+    assert split(Net(), batch, with_target=False) == ((), {"x": "x"}, None)
+    assert split(Keywords(), batch, with_target=False)[1].keys() == batch.keys()
 
 
 def test_the_one_input_of_a_mapping_may_have_another_name():
@@ -160,10 +172,6 @@ def test_the_one_input_of_a_mapping_may_have_another_name():
 
 
 def test_a_model_of_whole_batches_gets_the_mapping():
-    class OfBatch(nn.Module):
-        def forward(self, batch):
-            return batch["image"]
-
     for batch in ({"image": "i", "label": "t"}, {"image": "i", "mask": "m", "label": "t"}):
         assert split(OfBatch(), batch, with_target=True) == ((batch,), {}, "t")
         assert split(OfBatch(), batch, with_target=False) == ((batch,), {}, None)
@@ -173,6 +181,22 @@ def test_a_batch_of_a_class_of_its_own_is_passed_whole():
     pair, sample = Pair("x", "y"), Sample("x")
     assert split(Net(), pair, with_target=True) == ((pair,), {}, pair)
     assert split(Net(), sample, with_target=False) == ((sample,), {}, None)
+
+
+def test_a_class_of_one_tensor_beside_a_target_is_that_and_its_target():
+    """As a collate function that returns a named tuple, `Batch(images, labels)`, or a dataclass."""
+
+    @dataclass
+    class Labelled:
+        labels: Any
+        images: torch.Tensor
+        names: list[str]
+
+    images = torch.ones(2)
+    for batch in (Pair(images, "y"), Labelled("y", images, ["a", "b"])):
+        assert split(Net(), batch, with_target=True) == ((images,), {}, "y")
+        assert split(Net(), batch, with_target=False) == ((images,), {}, None)
+        assert split(OfBatch(), batch, with_target=True) == ((batch,), {}, batch)
 
 
 def test_an_object_that_has_several_inputs_is_keywords_and_its_label_the_target():

@@ -325,6 +325,8 @@ def test_a_mapping_with_labels_gives_a_plain_model_its_target():
         ({"model": Net(), "lr": 0.1}, "the unknown keys lr", "model, data, loss"),
         ((batch(), "net"), "model is a str, not an nn.Module", "(model, data)"),
         (Workload(None), "model is nothing (None)", "(model, data)"),
+        ((lambda batch: 0, batch()), "model is a function", "Workload(step=step"),
+        ((nn.Linear(2, 2, device="meta"), batch()), "on the meta device", "to_empty"),
         ((Net(), batch(), 3), "loss is an int", "loss(output, target)"),
         ((Net(), batch(), nn.CrossEntropyLoss), "loss is the class CrossEntropyLoss, not", "CrossEntropyLoss()"),
         ((Net(), batch(), lambda: 0), "loss takes ()", "loss(model, batch)"),

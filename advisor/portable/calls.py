@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -32,6 +33,7 @@ def splitter(
     - A mapping becomes keyword arguments. A target among them is left out where the model does not take it, or can do
       without it and it is wanted apart. ``target_name`` is the loss's own name for the target in a mapping.
     - An object that has all of several inputs as attributes, such as a batch of graphs, becomes keyword arguments too.
+      Of a named tuple or a dataclass with one tensor beside a target, that is the input of a model that takes one.
     - The last element of a tuple or a list is the target when ``with_target``, or when the model's ``forward`` takes
       fewer inputs than the batch has. The inputs beside it may be a mapping of the model's keywords or, when
       ``with_target``, a tuple or list of its inputs.
@@ -53,6 +55,8 @@ def splitter(
             return split_parts(batch)
         if has_inputs(batch, required):
             return split_object(batch, required, with_target=with_target)
+        if len(required) == 1 and not required <= BATCH_NAMES and (fields := labelled_fields(batch)):
+            return split_mapping(fields, keywords, required, with_target=with_target, target_name=target_name)
         return SplitBatch((batch,), {}, batch if with_target else None)
 
     def split_parts(batch: Any) -> SplitBatch:
@@ -136,6 +140,16 @@ def split_object(batch: Any, required: frozenset[str], *, with_target: bool) -> 
     return SplitBatch((), inputs, target if with_target else None)
 
 
+def labelled_fields(batch: Any) -> dict[str, Any]:
+    """The fields of a named tuple or a dataclass with one tensor beside a target; empty for anything else."""
+    fields: dict[str, Any] = (
+        batch._asdict() if hasattr(batch, "_asdict") else vars(batch) if is_dataclass(batch) else {}
+    )
+    name = next((name for name in TARGET_NAMES if name in fields), None)
+    others = [key for key, value in fields.items() if key != name and isinstance(value, torch.Tensor)]
+    return fields if name is not None and len(others) == 1 else {}
+
+
 def split_mapping(
     batch: Mapping[str, Any],
     accepted: frozenset[str] | None,
@@ -146,9 +160,9 @@ def split_mapping(
 ) -> SplitBatch:
     """A mapping as keyword inputs and a target: the whole mapping where none is named as one.
 
-    What the model has no parameter for is left to a loss that gets the target. A model of one input, which the mapping
-    does not name, gets the mapping where that input is called a batch, else what alone stands beside the target, or is
-    the only tensor there.
+    What the model has no parameter for is left to a loss that gets the target; texts are left out. A model of one
+    input, which the mapping does not name, gets the mapping where that input is called a batch, else what alone stands
+    beside the target, or is the only tensor there.
     """
     name = next((name for name in (target_name, *TARGET_NAMES) if name in batch), None)
     target = None if not with_target else batch if name is None else batch[name]
@@ -161,10 +175,15 @@ def split_mapping(
     if len(required) == 1 and not accepted & others.keys():
         alone = [batch] if required <= BATCH_NAMES else input_among(others)
         return SplitBatch(tuple(alone), {}, target) if alone else SplitBatch((), others, target)
-    inputs = {key: value for key, value in others.items() if key in accepted or not with_target}
+    inputs = {k: v for k, v in others.items() if k in accepted or not (with_target or holds_text(v))}
     if name in (required if with_target else accepted):
         inputs[name] = batch[name]
     return SplitBatch((), inputs, target)
+
+
+def holds_text(value: Any) -> bool:
+    """Whether a value is a text, or a list of texts such as the names of samples."""
+    return isinstance(value, str) or (isinstance(value, list) and len(value) > 0 and isinstance(value[0], str))
 
 
 def input_among(others: Mapping[str, Any]) -> list[Any]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
+import torch
 from torch import nn
 from torch.optim import optimizer as hooks
 
@@ -343,6 +344,8 @@ def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
     ]
     if required == ["batch_size"] and spec.batch_size is not None:
         return found(spec.batch_size)
+    if required == ["device"]:
+        return found(torch.device("cpu"))  # models and batches are moved
     takes_config = "config" in parameters
     if len(required) == 1 and not takes_config and spec.config is not None:
         return found(spec.config)  # under another name, such as cfg or args
@@ -372,8 +375,8 @@ def _needs_arguments(found: Any, spec: TargetSpec, attribute: str, unknown: Sequ
         return TargetError(f"{needs}: it is a class.", _advice_on_class(found, spec.target.rpartition(":")[0]))
     return TargetError(
         f"{needs}.",
-        "Give the target no required arguments, or one: config (the parsed --config FILE), or batch_size "
-        "(--batch-size N).",
+        "Give the target no required arguments, or one: config (the parsed --config FILE), batch_size "
+        "(--batch-size N), or device.",
     )
 
 

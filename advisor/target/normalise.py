@@ -232,6 +232,11 @@ def _check_model(model: Any) -> None:
             f"the target's model has layers without a size yet: {', '.join(dict.fromkeys(lazy))}.",
             "Call the model on a batch in the target, before you make the optimizer: that gives them their sizes.",
         )
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise TargetError(
+            "the target's model is on the meta device, where weights have no values.",
+            "Give it values in the target, as by model.to_empty(device='cpu'), before you make the optimizer.",
+        )
 
 
 def _check_loss(loss: Any) -> None:
@@ -248,6 +253,8 @@ def _check_loss(loss: Any) -> None:
 
 def _may_return(value: Any) -> str:
     """A hint for a value that is no workload: the forms that a build may return."""
+    if inspect.isfunction(value) or inspect.ismethod(value):
+        return f"Return {_SHAPES}. A step of your own, a function of a batch, is {EXAMPLE}."
     return (_for_several(value) if isinstance(value, tuple | list) else "") or f"Return {_SHAPES}."
 
 
