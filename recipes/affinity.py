@@ -29,10 +29,6 @@ from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value
 
 
 class Affinity(Recipe):
-    """`os.sched_setaffinity`."""
-
-    id = "affinity"
-    title = "Processor affinity"
     key = "cpu.affinity"
     default = "all"
     values = ("all", "physical", "node")

@@ -45,10 +45,6 @@ _FRAGMENTED = 1.1
 
 
 class Allocator(Recipe):
-    """`PYTORCH_CUDA_ALLOC_CONF`."""
-
-    id = "allocator"
-    title = "Caching allocator"
     key = "memory.allocator"
     default = "default"
     values = tuple(_CONFIGURATIONS)

@@ -29,10 +29,6 @@ from advisor.records import Bottleneck, Facts, Mode, Numerics, Proposal, Skip, V
 
 
 class Autocast(Recipe):
-    """`torch.autocast` around the forward pass and the loss."""
-
-    id = "autocast"
-    title = "Automatic mixed precision"
     key = "precision.autocast"
     default = "none"
     values = ("none", "bfloat16", "float16")

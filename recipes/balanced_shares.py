@@ -37,9 +37,6 @@ part = [dealt[rank if place % 2 == 0 else ranks - 1 - rank] for place, dealt in 
 
 
 class BalancedShares(ParallelRecipe):
-    """A batch sampler that deals the samples of a batch to the ranks by length."""
-
-    id = "balanced_shares"
     title = "Samples dealt by length"
     key = "parallel.balanced_shares"
     default = False

@@ -58,10 +58,6 @@ _ADAPTIVE = ("Adam", "Adagrad", "Adafactor", "Adadelta", "RMSprop", "Lion", "LAM
 
 
 class BatchSize(Recipe):
-    """A larger batch from the same loader, batch or callable."""
-
-    id = "batch_size"
-    title = "Batch size"
     key = "data.batch_size"
     default = 0
     values = WholeNumbers(0, such_as=(0, 8))

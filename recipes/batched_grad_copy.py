@@ -33,10 +33,6 @@ _SINCE = (2, 14)
 
 
 class BatchedGradCopy(ParallelRecipe):
-    """`DistributedDataParallel(batched_grad_copy=True)`."""
-
-    id = "batched_grad_copy"
-    title = "Gradients copied to their bucket together"
     key = "parallel.batched_grad_copy"
     default = False
     numerics = Numerics.CLOSE

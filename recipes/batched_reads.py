@@ -38,10 +38,6 @@ _SAVED = 0.7
 
 
 class BatchedReads(LoaderRecipe):
-    """A loader whose dataset is asked for whole batches."""
-
-    id = "batched_reads"
-    title = "Batches read at once"
     key = "data.batched_reads"
     default = False
     usual = frozenset({True})

@@ -28,10 +28,6 @@ from advisor.records import Facts, Numerics, Proposal, Skip
 
 
 class BroadcastBuffers(ParallelRecipe):
-    """`DistributedDataParallel(broadcast_buffers=False)`."""
-
-    id = "broadcast_buffers"
-    title = "Broadcasting buffers in each step"
     key = "parallel.broadcast_buffers"
     default = True
     numerics = Numerics.EXACT

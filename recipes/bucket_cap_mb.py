@@ -29,10 +29,6 @@ from advisor.records import Facts, Numerics, Proposal, Skip
 
 
 class BucketCapMb(ParallelRecipe):
-    """`DistributedDataParallel(bucket_cap_mb=...)`."""
-
-    id = "bucket_cap_mb"
-    title = "Size of the gradient buckets"
     key = "parallel.bucket_cap_mb"
     default = 25
     values = (25, 50, 100, 200)

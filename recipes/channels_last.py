@@ -33,10 +33,6 @@ from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value
 
 
 class ChannelsLast(Recipe):
-    """`model.to(memory_format=torch.channels_last)`, and the same for every batch."""
-
-    id = "channels_last"
-    title = "Channels-last memory format"
     key = "model.memory_format"
     default = "contiguous"
     values = ("contiguous", "channels_last", "channels_last_3d")

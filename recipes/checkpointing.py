@@ -43,10 +43,6 @@ _REWINDS_IN_GRAPHS = (2, 10)
 
 
 class Checkpointing(Recipe):
-    """`torch.utils.checkpoint` around each repeated block, or a memory budget for the compiler."""
-
-    id = "checkpointing"
-    title = "Activation checkpointing"
     key = "memory.activation_checkpointing"
     default = "none"
     values = ("none", "blocks", "budget-0.5")

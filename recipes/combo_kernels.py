@@ -34,10 +34,6 @@ _SINCE = (2, 9)
 
 
 class ComboKernels(Recipe):
-    """`torch.compile(model, options={"combo_kernels": True})`; compiled when the step is built."""
-
-    id = "combo_kernels"
-    title = "Combined small kernels"
     key = "compile.combo_kernels"
     default = False
     plan_field = "combo_kernels"

@@ -47,10 +47,6 @@ model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
 
 
 class CommHook(ParallelRecipe):
-    """A communication hook of DistributedDataParallel."""
-
-    id = "comm_hook"
-    title = "Compressed gradients"
     key = "parallel.comm_hook"
     default = "none"
     values = ("none", "bf16", "fp16", "powersgd")

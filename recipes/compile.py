@@ -40,10 +40,6 @@ _CUDA_MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-
 
 
 class Compile(Recipe):
-    """`torch.compile(model, mode=...)`; the runtime compiles when the step is built."""
-
-    id = "compile"
-    title = "torch.compile"
     key = "compile.mode"
     default = "none"
     values = ("none", *_CUDA_MODES)

@@ -34,10 +34,6 @@ _NO_PRODUCT = "the step computes no linear, attention or recurrent layer and no 
 
 
 class CompileAutotune(Recipe):
-    """`torch.compile(model, options={"max_autotune_gemm": True, ...})`; compiled when the step is built."""
-
-    id = "compile_autotune"
-    title = "Autotuned matrix products"
     key = "compile.autotune"
     default = "default"
     values = ("default", "matmuls")

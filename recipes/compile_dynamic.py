@@ -31,10 +31,6 @@ from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value
 
 
 class CompileDynamic(Recipe):
-    """`torch.compile(model, dynamic=...)`; the runtime compiles when the step is built."""
-
-    id = "compile_dynamic"
-    title = "Dynamic shapes in torch.compile"
     key = "compile.dynamic"
     default = "auto"
     values = ("auto", True, False)

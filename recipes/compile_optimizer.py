@@ -59,10 +59,6 @@ optimizer_step()
 
 
 class CompileOptimizer(Recipe):
-    """`torch.compile` around `optimizer.step`; the runtime compiles when the step is built."""
-
-    id = "compile_optimizer"
-    title = "Compiled optimizer step"
     key = "compile.optimizer"
     default = False
     plan_field = "compile_optimizer"

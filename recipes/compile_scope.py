@@ -48,10 +48,6 @@ _SHAPES = (
 
 
 class CompileScope(Recipe):
-    """`block.compile()` for each repeated block, or one compiled function of model and loss, made with the step."""
-
-    id = "compile_scope"
-    title = "Scope of compilation"
     key = "compile.scope"
     default = "model"
     values = ("model", "regional", "with_loss")

@@ -31,9 +31,6 @@ from advisor.records import Facts, Numerics, Proposal, Value
 
 
 class Control(Recipe):
-    """No change; its trial shows the noise floor."""
-
-    id = "control"
     title = "The control: no change"
     key = "control.noop"
     default = False

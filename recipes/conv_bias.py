@@ -38,10 +38,6 @@ from advisor.records import Bottleneck, Facts, Mode, Numerics, Proposal, Skip, V
 
 
 class ConvBias(Recipe):
-    """`bias=None` for convolutions before a norm, where a trace shows that the norm cancels it."""
-
-    id = "conv_bias"
-    title = "No bias before a norm"
     key = "model.conv_bias_before_norm"
     default = True
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})

@@ -34,9 +34,6 @@ _NOTHING_TO_PACK = "the step computes no convolution or linear layer whose weigh
 
 
 class CpuFreeze(Recipe):
-    """`torch._inductor.config.freezing` with `torch.compile`; the runtime compiles when the step is built."""
-
-    id = "cpu_freeze"
     title = "Frozen parameters"
     key = "compile.freezing"
     default = False

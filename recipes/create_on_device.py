@@ -33,10 +33,6 @@ from advisor.records import Bottleneck, Facts, Numerics, Phase, Proposal, Skip, 
 
 
 class CreateOnDevice(Recipe):
-    """The model and the loss under `with device:`."""
-
-    id = "create_on_device"
-    title = "Tensors created where they are used"
     key = "step.create_on_device"
     default = False
     plan_field = "create_on_device"

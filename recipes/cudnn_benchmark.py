@@ -30,10 +30,6 @@ from advisor.records import Bottleneck, Facts, Numerics, Proposal
 
 
 class CudnnBenchmark(Recipe):
-    """`torch.backends.cudnn.benchmark`."""
-
-    id = "cudnn_benchmark"
-    title = "cuDNN autotuning"
     key = "backends.cudnn_benchmark"
     default = False
     devices = CUDA

@@ -48,10 +48,6 @@ _CODE: dict[Value, str] = {
 
 
 class DebugOff(Recipe):
-    """Anomaly detection, a profiler or NVTX ranges, on and off."""
-
-    id = "debug_off"
-    title = "Debugging aids left on"
     key = "debug.switches"
     default = "none"
     values = tuple(_CODE)

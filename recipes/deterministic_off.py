@@ -31,9 +31,6 @@ from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value
 
 
 class DeterministicOff(Recipe):
-    """`torch.use_deterministic_algorithms(False)` and `torch.backends.cudnn.deterministic = False`."""
-
-    id = "deterministic_off"
     title = "Deterministic algorithms off"
     key = "backends.deterministic"
     default = False

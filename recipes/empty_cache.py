@@ -45,10 +45,6 @@ _CODE: dict[Value, str] = {
 
 
 class EmptyCache(Recipe):
-    """`torch.cuda.empty_cache()` at every step, with and without `del` of the batch."""
-
-    id = "empty_cache"
-    title = "Emptying the CUDA cache at every step"
     key = "loop.empty_cache"
     default = "never"
     values = tuple(_CODE)

@@ -40,9 +40,6 @@ _MODES = ("grad", "no_grad", "inference_mode")
 
 
 class EvalNoGrad(Recipe):
-    """A validation step under `eval()` alone, `torch.no_grad()` and `torch.inference_mode()`."""
-
-    id = "eval_no_grad"
     title = "Gradients off for validation"
     key = "loop.eval_grad"
     default = "no_grad"

@@ -27,10 +27,6 @@ from advisor.records import Facts, Numerics, Proposal, Skip
 
 
 class FindUnusedParameters(ParallelRecipe):
-    """`DistributedDataParallel(find_unused_parameters=False)`."""
-
-    id = "find_unused_parameters"
-    title = "Looking for unused parameters"
     key = "parallel.find_unused_parameters"
     default = False
     numerics = Numerics.EXACT

@@ -66,9 +66,6 @@ else:
 
 
 class Float8(Recipe):
-    """`convert_to_float8_training` in training, `quantize_` in inference; both of torchao."""
-
-    id = "float8"
     title = "Float8 products"
     key = "precision.float8"
     default = "none"

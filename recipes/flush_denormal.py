@@ -48,9 +48,6 @@ if end_threads is not None:
 
 
 class FlushDenormal(Recipe):
-    """`torch.set_flush_denormal(True)`, in this thread and in the threads of OpenMP."""
-
-    id = "flush_denormal"
     title = "Denormals flushed to zero"
     key = "cpu.flush_denormal"
     default = False

@@ -39,10 +39,6 @@ from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value, 
 
 
 class FoldNorm(Recipe):
-    """Batch norms multiplied into the layers before them, where a trace shows that nobody else reads these."""
-
-    id = "fold_norm"
-    title = "Batch norms folded"
     key = "model.fold_batch_norm"
     default = False
     modes = INFERENCE

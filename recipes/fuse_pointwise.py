@@ -33,10 +33,6 @@ from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value, 
 
 
 class FusePointwise(Recipe):
-    """The model as a traced graph that shares its parameters, with `torch.compile` around each pointwise chain."""
-
-    id = "fuse_pointwise"
-    title = "Compiled pointwise chains"
     key = "compile.pointwise_only"
     default = False
     attacks = frozenset({Bottleneck.MEMORY, Bottleneck.LAUNCH})

@@ -37,10 +37,6 @@ _FUSED_ON_CPU_ONLY = frozenset({"Adagrad"})
 
 
 class FusedOptimizer(Recipe):
-    """`fused` or `foreach` set in the optimizer, in place."""
-
-    id = "fused_optimizer"
-    title = "Optimizer implementation"
     key = "optimizer.implementation"
     default = "default"
     values = ("default", "fused", "foreach", "for-loop")

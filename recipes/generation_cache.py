@@ -32,10 +32,6 @@ from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip
 
 
 class GenerationCache(Recipe):
-    """`model.generation_config.cache_implementation`, compiled or not."""
-
-    id = "generation_cache"
-    title = "Static cache for text generation"
     key = "generation.cache"
     default = "dynamic"
     values = ("dynamic", "static", "static_compiled")

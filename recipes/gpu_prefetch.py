@@ -54,9 +54,6 @@ def copied_ahead(loader):
 
 
 class GpuPrefetch(Recipe):
-    """A loader whose iteration yields batches on the device, copied one ahead."""
-
-    id = "gpu_prefetch"
     title = "Next batch copied ahead"
     key = "data.device_prefetch"
     default = False

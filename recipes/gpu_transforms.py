@@ -34,10 +34,6 @@ from advisor.records import Bottleneck, Facts, LoaderFacts, Numerics, Phase, Pro
 
 
 class GpuTransforms(LoaderRecipe):
-    """The dataset's last transforms, run on batches behind the copy."""
-
-    id = "gpu_transforms"
-    title = "Transforms on the GPU"
     key = "data.transforms_on_device"
     default = False
     devices = CUDA

@@ -44,10 +44,6 @@ optimizer.step()
 
 
 class GradAccumulation(Recipe):
-    """One update from the gradients of several batches."""
-
-    id = "grad_accumulation"
-    title = "Gradients of several batches in one update"
     key = "step.accumulate"
     default = 1
     values = WholeNumbers(1, such_as=(1, 2))

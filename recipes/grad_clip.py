@@ -31,10 +31,6 @@ _FOREACH: dict[Value, str] = {"default": "", "foreach": ", foreach=True", "for-l
 
 
 class GradClip(Recipe):
-    """`clip_grad_norm_(parameters, max_norm, foreach=...)` before the update."""
-
-    id = "grad_clip"
-    title = "Implementation of gradient clipping"
     key = "step.clip_grad"
     default = "default"
     values = tuple(_FOREACH)

@@ -27,10 +27,6 @@ from advisor.records import Numerics
 
 
 class GradientAsBucketView(ParallelRecipe):
-    """`DistributedDataParallel(gradient_as_bucket_view=True)`."""
-
-    id = "gradient_as_bucket_view"
-    title = "Gradients as views of the buckets"
     key = "parallel.gradient_as_bucket_view"
     default = False
     numerics = Numerics.EXACT

@@ -40,10 +40,6 @@ _FAST_ON_CPU = frozenset({"avx512_bf16", "amx_bf16", "asimdbf16", "bf16"})
 
 
 class HalfWeights(Recipe):
-    """`model.to(torch.bfloat16)` or `model.to(torch.float16)`, and the same for every batch."""
-
-    id = "half_weights"
-    title = "Half-precision weights"
     key = "precision.weights"
     default = "float32"
     values = ("float32", *_ROUNDING)

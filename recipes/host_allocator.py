@@ -38,9 +38,6 @@ _JEMALLOC = "oversize_threshold:1,background_thread:true,metadata_thp:auto,dirty
 
 
 class HostAllocator(Recipe):
-    """`LD_PRELOAD` of another malloc."""
-
-    id = "host_allocator"
     title = "Host memory allocator"
     key = "cpu.allocator"
     default = "malloc"

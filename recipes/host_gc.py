@@ -40,9 +40,6 @@ _IN_THE_LOOP = "# in the loop, after each step: after_step()\n"
 
 
 class HostGc(Recipe):
-    """The garbage collector frozen, or run by the step; the runtime calls it after each step."""
-
-    id = "host_gc"
     title = "Garbage collector"
     key = "host.gc"
     default = "default"

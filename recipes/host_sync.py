@@ -42,10 +42,6 @@ _SHOWN = 5
 
 
 class HostSync(Recipe):
-    """The lines of a step at which the host waits for the device; nothing is switched."""
-
-    id = "host_sync"
-    title = "Places that make the host wait"
     key = "loop.host_sync"
     default = "as_written"
     values = ("as_written",)

@@ -33,9 +33,6 @@ from advisor.records import Bottleneck, Facts, Numerics, Proposal
 
 
 class InferenceMode(Recipe):
-    """`torch.inference_mode()` or `torch.no_grad()` around the forward pass."""
-
-    id = "inference_mode"
     title = "Gradients off for inference"
     key = "infer.grad"
     default = "grad"

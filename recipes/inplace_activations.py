@@ -32,10 +32,6 @@ from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value
 
 
 class InplaceActivations(Recipe):
-    """`inplace=True` on activation modules where a trace shows that it is safe."""
-
-    id = "inplace_activations"
-    title = "Activations in place"
     key = "model.inplace_activations"
     default = False
     attacks = frozenset({Bottleneck.MEMORY})

@@ -47,9 +47,6 @@ _INT4_OPTIONS = {"group_size": _INT4_GROUP, "int4_packing_format": "tile_packed_
 
 
 class Int8Weights(Recipe):
-    """torchao's `quantize_` over all linear layers."""
-
-    id = "int8_weights"
     title = "Integer weights"
     key = "precision.quantize"
     default = "none"

@@ -31,9 +31,6 @@ from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value
 
 
 class InteropThreads(Recipe):
-    """`torch.set_num_interop_threads`."""
-
-    id = "interop_threads"
     title = "Operators beside one another"
     key = "cpu.interop_threads"
     default = 0

@@ -39,10 +39,6 @@ _VALUES: dict[str, Value] = {"SGD": "lars", "Adam": "lamb", "AdamW": "lamb"}
 
 
 class LargeBatchOptimizer(Recipe):
-    """timm's LARS or LAMB in place of SGD or Adam."""
-
-    id = "large_batch_optimizer"
-    title = "Optimizers for very large batches"
     key = "optimizer.class"
     default = "default"
     values = ("default", "lars", "lamb")

@@ -36,10 +36,6 @@ batches = [batches[place] for place in torch.randperm(len(batches)).tolist()]
 
 
 class LengthBucketing(ParallelRecipe):
-    """A batch sampler that groups samples of like lengths."""
-
-    id = "length_bucketing"
-    title = "Batches of like lengths"
     key = "parallel.length_bucketing"
     default = False
     strategies = frozenset({"ddp", "fully_shard"})

@@ -49,10 +49,6 @@ _CODE: dict[Value, str] = {
 
 
 class LossSync(Recipe):
-    """`loss.item()` at every step, and a sum on the device in its place."""
-
-    id = "loss_sync"
-    title = "Reading the loss on the host"
     key = "loop.loss_item"
     default = "never"
     values = tuple(_CODE)

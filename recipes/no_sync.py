@@ -32,10 +32,6 @@ with model.no_sync():  # for all batches of an update but the last
 
 
 class NoSync(ParallelRecipe):
-    """`model.no_sync()` around all batches of an update but the last."""
-
-    id = "no_sync"
-    title = "No exchange between updates"
     key = "parallel.no_sync"
     default = False
     strategies = frozenset({"ddp", "fully_shard"})

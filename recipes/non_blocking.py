@@ -29,10 +29,6 @@ from advisor.records import Bottleneck, Facts, Numerics, Phase, Proposal, Skip, 
 
 
 class NonBlocking(Recipe):
-    """`tensor.to(device, non_blocking=True)` for every batch."""
-
-    id = "non_blocking"
-    title = "Copies that do not block the host"
     key = "data.non_blocking"
     default = False
     plan_field = "non_blocking"

@@ -55,10 +55,6 @@ _REPEATED = "every worker would yield all samples: shard the dataset by get_work
 
 
 class NumWorkers(LoaderRecipe):
-    """A loader rebuilt with more worker processes."""
-
-    id = "num_workers"
-    title = "DataLoader workers"
     key = "data.num_workers"
     default = 0
     values = WholeNumbers(0, such_as=(0, 1))

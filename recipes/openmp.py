@@ -39,10 +39,6 @@ _IOMP = {"KMP_AFFINITY": "granularity=fine,compact,1,0", "KMP_BLOCKTIME": "1"}
 
 
 class OpenMp(Recipe):
-    """OpenMP's environment variables, and Intel's library."""
-
-    id = "openmp"
-    title = "OpenMP threads"
     key = "cpu.openmp"
     default = "default"
     values = ("default", "bind", "iomp")

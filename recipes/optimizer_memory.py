@@ -40,10 +40,6 @@ _LEAST_SHARE = 0.2
 
 
 class OptimizerMemory(Recipe):
-    """Adafactor or an 8-bit Adam in place of Adam."""
-
-    id = "optimizer_memory"
-    title = "Smaller optimizer state"
     key = "optimizer.state"
     default = "full"
     values = ("full", "adafactor", "8-bit")

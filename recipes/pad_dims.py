@@ -45,10 +45,6 @@ _OTHER_LAYERS: dict[str, str] = {
 
 
 class PadDims(Recipe):
-    """Linear layers with rows of zeros up to a multiple, and a view of what they return."""
-
-    id = "pad_dims"
-    title = "Outputs padded"
     key = "model.pad_to_multiple"
     default = 1
     values = WholeNumbers(1, such_as=(1, 2, 8, 64))

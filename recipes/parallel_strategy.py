@@ -56,10 +56,6 @@ fully_shard(model)
 
 
 class ParallelStrategy(Recipe):
-    """DataParallel, DistributedDataParallel or fully_shard."""
-
-    id = "parallel_strategy"
-    title = "Several GPUs"
     key = "parallel.strategy"
     default = "single"
     values = tuple(_CODE)

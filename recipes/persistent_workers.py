@@ -40,9 +40,6 @@ _START_S = 0.1
 
 
 class PersistentWorkers(WorkerRecipe):
-    """A loader rebuilt with `persistent_workers`."""
-
-    id = "persistent_workers"
     title = "Workers that live on between epochs"
     key = "data.persistent_workers"
     default = False

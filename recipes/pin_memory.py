@@ -35,10 +35,6 @@ from advisor.records import Bottleneck, Facts, LoaderFacts, Numerics, Phase, Pro
 
 
 class PinMemory(LoaderRecipe):
-    """A loader rebuilt with `pin_memory=True`, and copies that do not block the host."""
-
-    id = "pin_memory"
-    title = "Pinned host memory"
     key = "data.pin_memory"
     default = False
     plan_field = "non_blocking"

@@ -33,9 +33,6 @@ _DEFAULT = 2
 
 
 class Prefetch(WorkerRecipe):
-    """A loader rebuilt with another `prefetch_factor`."""
-
-    id = "prefetch"
     title = "Batches prepared ahead by each worker"
     key = "data.prefetch_factor"
     default = _DEFAULT

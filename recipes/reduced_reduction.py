@@ -36,9 +36,6 @@ _NO_PRODUCT = "the step computes no linear, attention or recurrent layer, whose 
 
 
 class ReducedReduction(Recipe):
-    """`torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction`, and the same for float16."""
-
-    id = "reduced_reduction"
     title = "Reductions in half precision"
     key = "precision.bf16_reduction"
     default = True

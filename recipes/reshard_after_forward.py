@@ -28,10 +28,6 @@ from advisor.records import Numerics
 
 
 class ReshardAfterForward(ParallelRecipe):
-    """`fully_shard(module, reshard_after_forward=...)`."""
-
-    id = "reshard_after_forward"
-    title = "Freeing gathered parameters after the forward pass"
     key = "parallel.reshard_after_forward"
     default = True
     strategies = frozenset({"fully_shard"})

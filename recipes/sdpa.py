@@ -41,10 +41,6 @@ _NO_ATTENTION = "the model has no nn.MultiheadAttention, and the step calls no s
 
 
 class Sdpa(Recipe):
-    """`torch.nn.attention.sdpa_kernel` around the forward pass, and the backward one for what it computes again."""
-
-    id = "sdpa"
-    title = "Attention kernel"
     key = "attention.backend"
     default = "auto"
     values = ("auto", *_BACKENDS)

@@ -28,10 +28,6 @@ from advisor.records import Numerics, Value
 
 
 class ShardPrecision(ParallelRecipe):
-    """`fully_shard(module, mp_policy=MixedPrecisionPolicy(...))`."""
-
-    id = "shard_precision"
-    title = "Half precision of gathered parameters"
     key = "parallel.shard_precision"
     default = "none"
     values = ("none", "bfloat16")

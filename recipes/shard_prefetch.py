@@ -34,10 +34,6 @@ for place, block in enumerate(blocks):
 
 
 class ShardPrefetch(ParallelRecipe):
-    """`set_modules_to_forward_prefetch` and `set_modules_to_backward_prefetch` of every block."""
-
-    id = "shard_prefetch"
-    title = "Blocks that are gathered ahead"
     key = "parallel.shard_prefetch"
     default = 0
     values = (0, 1, 2)

@@ -27,10 +27,6 @@ from advisor.records import Numerics
 
 
 class ShardUnit(ParallelRecipe):
-    """`fully_shard` of each block and of the rest, or of the model as a whole."""
-
-    id = "shard_unit"
-    title = "Parts of the model that are sharded by themselves"
     key = "parallel.shard_unit"
     default = "blocks"
     values = ("blocks", "model")

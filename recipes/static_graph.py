@@ -28,10 +28,6 @@ from advisor.records import Numerics
 
 
 class StaticGraph(ParallelRecipe):
-    """`DistributedDataParallel(static_graph=True)`."""
-
-    id = "static_graph"
-    title = "The same graph in every step"
     key = "parallel.static_graph"
     default = False
     numerics = Numerics.EXACT

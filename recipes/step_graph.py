@@ -117,9 +117,6 @@ model = torch.cuda.make_graphed_callables(model, (inputs.to(device),))
 
 
 class StepGraph(Recipe):
-    """`torch.cuda.CUDAGraph` around the whole step, or around its loss."""
-
-    id = "step_graph"
     title = "Whole step in a CUDA graph"
     key = "step.cuda_graph"
     default = False

@@ -30,10 +30,6 @@ from advisor.records import Facts, Numerics, Proposal, Skip
 
 
 class SyncBatchNorm(ParallelRecipe):
-    """`torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)`."""
-
-    id = "sync_batch_norm"
-    title = "Batch norms over all GPUs"
     key = "parallel.sync_batch_norm"
     default = False
     devices = CUDA

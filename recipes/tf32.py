@@ -56,9 +56,6 @@ _NO_PRODUCT = "the step computes no linear, attention, recurrent or convolution 
 
 
 class Tf32(Recipe):
-    """`torch.set_float32_matmul_precision`, and TensorFloat-32 in cuDNN."""
-
-    id = "tf32"
     title = "Precision of float32 products"
     key = "precision.float32_matmul"
     default = "highest"

@@ -36,10 +36,6 @@ _GAIN_IN_A_CROWD = 1.5
 
 
 class Threads(Recipe):
-    """`torch.set_num_threads`."""
-
-    id = "threads"
-    title = "CPU threads"
     key = "cpu.threads"
     default = 0
     values = WholeNumbers(0, such_as=(0, 1, 2))

@@ -32,10 +32,6 @@ from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip
 
 
 class TrainingCache(Recipe):
-    """`model.config.use_cache = False`, in each part that has one."""
-
-    id = "training_cache"
-    title = "No cache of keys and values in training"
     key = "model.use_cache"
     default = True
     modes = TRAINING

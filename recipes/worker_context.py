@@ -43,10 +43,6 @@ _AFRESH_S = 1.0
 
 
 class WorkerContext(WorkerRecipe):
-    """A loader rebuilt with another `multiprocessing_context`."""
-
-    id = "worker_context"
-    title = "Start method of the workers"
     key = "data.multiprocessing_context"
     default = "default"
     values = ("default", *_METHODS)

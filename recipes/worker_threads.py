@@ -49,10 +49,6 @@ class _Expression(str):
 
 
 class WorkerThreads(WorkerRecipe):
-    """`torch.set_num_threads` in every worker, none of which is forked."""
-
-    id = "worker_threads"
-    title = "Threads in each worker"
     key = "data.worker_threads"
     default = 0
     values = WholeNumbers(0, such_as=(0, 2))

@@ -40,10 +40,6 @@ _CODE: dict[Value, str] = {
 
 
 class ZeroGrad(Recipe):
-    """`zero_grad` with and without `set_to_none`, and by hand."""
-
-    id = "zero_grad"
-    title = "Clearing of gradients"
     key = "step.zero_grad"
     default = "none"
     values = tuple(_CODE)

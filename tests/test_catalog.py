@@ -57,7 +57,7 @@ def test_a_folder_adds_its_recipes(tmp_path):
         (recipe_text("Other"), "'Other' is not an id"),
         (recipe_text("other", card='"""Only a title"""'), "lacks What it does, Why it helps, When it does not"),
         (recipe_text("other", card=""), "lacks What it does"),
-        (recipe_text("other").replace("title = ", "heading = "), "has no title"),
+        (recipe_text("other").replace("key = ", "name = "), "has no key"),
         (recipe_text("other").replace("default = False", "default = []"), "is a list"),
         (recipe_text("other").replace("Stage.MODEL", "'model'"), "'model', not a Stage"),
     ],
@@ -77,7 +77,7 @@ def test_of_two_files_with_one_id_the_first_counts(tmp_path):
 
 
 def test_private_files_and_abstract_classes_are_no_recipes(tmp_path):
-    abstract = recipe_text("mine").replace("def code", "def other").replace("    id = ", "    name = ")
+    abstract = recipe_text("mine").replace("def code", "def other").replace("    key = ", "    name = ")
     catalog = catalog_with(tmp_path, _shared="raise RuntimeError", helpers="X = 1", abstract=abstract)
     assert catalog.problems == ()
     assert set(catalog.recipes) == set(load_catalog().recipes)

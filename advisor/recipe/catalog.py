@@ -294,7 +294,7 @@ def _recipes_in(module: ModuleType) -> list[Recipe]:
         if isinstance(member, type) and issubclass(member, Recipe) and member.__module__ == module.__name__
     ]
     for cls in classes:
-        if "id" in vars(cls) and (missing := _left_open(cls)):  # without an id it is a base of others
+        if "key" in vars(cls) and (missing := _left_open(cls)):
             raise TypeError(f"{cls.__name__} has no {', '.join(missing)}")
     return [cls() for cls in classes if not _left_open(cls)]
 
@@ -306,7 +306,7 @@ def _left_open(cls: type[Recipe]) -> list[str]:
 
 
 def _check(recipe: Recipe, known: Mapping[str, Recipe]) -> None:
-    for attribute in ("id", "title", "key", "default", "stage"):
+    for attribute in ("key", "default", "stage"):
         if not hasattr(recipe, attribute):
             raise ValueError(f"{type(recipe).__name__} has no {attribute}")
     if not isinstance(recipe.stage, Stage):

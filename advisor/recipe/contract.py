@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -103,6 +104,8 @@ class WholeNumbers:
 class Recipe(ABC):
     """One optimization. Class attributes describe it; the module docstring explains it.
 
+    A class with a ``key`` is a recipe, one without is a base of others. Its ``id`` is its file's name and its ``title``
+    the first line of the card, unless it says others.
     ``values``: all that the setting may be; a switch, whose default is a bool, need not say it. Settings files are
     checked against them, tests try each, and the table of recipes lists them.
     ``plan_field``: the field of ``StepPlan`` that a value is put into. ``apply`` does that unless it is overridden, and
@@ -169,6 +172,11 @@ class Recipe(ABC):
     calls: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
+        if "key" in vars(cls):
+            module = sys.modules[cls.__module__]
+            said = {"id": Path(module.__file__ or "").stem, "title": _card_of(module).partition("\n")[0].rstrip(".")}
+            for name, text in said.items():
+                setattr(cls, name, vars(cls).get(name, text))
         default = getattr(cls, "default", None)
         if isinstance(default, bool) and not cls.values:
             cls.values = (default, not default)
@@ -408,7 +416,10 @@ def _numbers(installed: str) -> tuple[int, ...]:
 
 def card(recipe: Recipe) -> str:
     """The recipe's module docstring: the text that the app and ``perf-advisor recipes ID`` show."""
-    module = sys.modules[type(recipe).__module__]
+    return _card_of(sys.modules[type(recipe).__module__])
+
+
+def _card_of(module: ModuleType) -> str:
     return (module.__doc__ or _docstring_of_file(module) or "").strip()
 
 
