@@ -16,7 +16,6 @@ from advisor.records import (
     AllReduceSweep,
     BaselineRecord,
     Candidate,
-    Comparison,
     Facts,
     NumericsResult,
     Objective,
@@ -25,7 +24,6 @@ from advisor.records import (
     Recommendation,
     ScalingRecord,
     StackRecord,
-    TimeSpent,
     TrialRecord,
     TrialResult,
     Verdict,
@@ -73,10 +71,7 @@ def report(state: SessionState, request: Request, version: str, catalog: Catalog
         "arguments": list(arguments_without_secrets(request.target.arguments)[0]),
         "objective": request.objective.value,
         "keep_speed": request.keep_speed if request.objective is Objective.MEMORY else None,
-        "memory_limit_bytes": request.memory_limit_bytes,
-        "latency_limit_ms": request.latency_limit_ms,
-        "budget_s": request.budget_s,
-        "seed": request.seed,
+        **_some(request, "memory_limit_bytes", "latency_limit_ms", "budget_s", "seed"),
         "hardware": msgspec.to_builtins(state.hardware),
         "all_reduce": _all_reduce(state.all_reduce),
         "versions": dict(facts.versions) if facts else {},
@@ -85,10 +80,9 @@ def report(state: SessionState, request: Request, version: str, catalog: Catalog
         "bottleneck": profile.bottleneck.value if profile and profile.bottleneck else None,
         "bottleneck_evidence": profile.evidence if profile else "",
         "profile": msgspec.to_builtins(profile),
-        "habits": [{**msgspec.to_builtins(row), "share": row.share} for row in habit_rows(state)],
+        "habits": [_whole(row, "share") for row in habit_rows(state)],
         "findings": [msgspec.to_builtins(finding) for finding in state.findings],
-        "clock": msgspec.to_builtins(profile.clock) if profile else None,
-        "ceilings": msgspec.to_builtins(profile.ceilings) if profile else None,
+        **_some(profile, "clock", "ceilings"),
         "roof": _roof(state),
         "sweep": _sweep(state),
         "trials": [_trial(record, facts, recipes) for record in state.trials.values()] + _skipped(state, recipes),
@@ -98,14 +92,24 @@ def report(state: SessionState, request: Request, version: str, catalog: Catalog
         "parallel": _parallel(state.scaling),
         "verification": msgspec.to_builtins(state.verification),
         "pareto": [_pareto_point(point) for point in front_of(state)],
-        "messages": [{"severity": said.severity, "text": said.text} for said in state.messages],
+        "messages": [_some(said, "severity", "text") for said in state.messages],
         "session_s": finished.session_s if finished else None,
-        "time": _time(finished.spent if finished else None),
+        "time": _whole(finished.spent if finished else None, "outside_s", "outside_share"),
         "cancelled": finished.cancelled if finished else False,
-        "error": {"message": failure.message, "hint": failure.hint} if failure else None,
+        "error": _some(failure, "message", "hint") if failure else None,
     }
     strict: Json = _strict(full)
     return strict
+
+
+def _some(record: Any, *names: str) -> Json:
+    """These fields and properties of a record; None for each where there is no record."""
+    return {name: record and msgspec.to_builtins(getattr(record, name)) for name in names}
+
+
+def _whole(record: Any, *more: str) -> Json | None:
+    """All fields of a record, and these properties of it; None where there is no record."""
+    return {**msgspec.to_builtins(record), **_some(record, *more)} if record else None
 
 
 def _all_reduce(sweep: AllReduceSweep | None) -> Json | None:
@@ -118,14 +122,8 @@ def _all_reduce(sweep: AllReduceSweep | None) -> Json | None:
 def _baseline(baseline: BaselineRecord | None, phases: dict[str, float]) -> Json | None:
     if baseline is None:
         return None
-    return {
-        "step_ms": baseline.step_ms,
-        "samples_per_s": baseline.samples_per_s,
-        "noise_floor": baseline.noise_floor,
-        "cpu_step_ms": baseline.cpu_step_ms,
-        "phases": dict(phases),
-        **_result(baseline.result),
-    }
+    speed = _some(baseline, "step_ms", "samples_per_s", "noise_floor", "cpu_step_ms")
+    return {**speed, "phases": dict(phases), **_some(baseline.result, *_OF_RESULT.split())}
 
 
 def _with_tokens(record: Json | None, facts: Facts | None) -> Json | None:
@@ -136,18 +134,10 @@ def _parallel(scaling: ScalingRecord | None) -> Json | None:
     """Several GPUs: ``efficiency`` is the speed-up over one GPU as a share of their number."""
     if scaling is None:
         return None
-    rows = [
-        {**msgspec.to_builtins(row), "efficiency": row.efficiency, "exposed_share": row.exposed_share}
-        for row in scaling.rows
-    ]
-    return {**msgspec.to_builtins(scaling), "rows": rows}
-
-
-def _time(spent: TimeSpent | None) -> Json | None:
-    """The session's wall time by use; ``outside`` is neither measuring nor warming up and compiling."""
-    if spent is None:
-        return None
-    return {**msgspec.to_builtins(spent), "outside_s": spent.outside_s, "outside_share": spent.outside_share}
+    return {
+        **msgspec.to_builtins(scaling),
+        "rows": [_whole(row, "efficiency", "exposed_share") for row in scaling.rows],
+    }
 
 
 def _roof(state: SessionState) -> Json:
@@ -167,12 +157,9 @@ def _trial(record: TrialRecord, facts: Facts | None, catalog: Catalog) -> Json:
         "recipe": record.candidate.recipe,
         "candidate": record.candidate.settings,
         "settings": dict(record.settings),
-        "outcome": record.result.outcome.value,
-        "reason": record.result.reason,
-        "hint": record.result.hint,
+        **_some(record.result, "outcome", "reason", "hint"),
         "already_on": record.candidate.already_on,
-        "confirmed": record.confirmed,
-        "verdict": record.verdict.value,
+        **_some(record, "confirmed", "verdict"),
         "after": catalog.after(facts, record) if facts else "",
         "contribution": _contribution(record),
         **_effect(record),
@@ -192,14 +179,10 @@ def _stack(state: SessionState) -> Json | None:
         return None
     return {
         "settings": dict(stack.settings),
-        "outcome": stack.result.outcome.value,
-        "reason": stack.result.reason,
-        "confirmed": stack.confirmed,
-        "verdict": stack.verdict.value,
+        **_some(stack.result, "outcome", "reason"),
+        **_some(stack, "confirmed", "verdict"),
         "exported": bool(settings_to_export(state)),
-        "dropped": dict(stack.dropped),
-        "baseline_step_ms": stack.baseline_step_ms,
-        "baseline_samples_per_s": stack.baseline_samples_per_s,
+        **_some(stack, "dropped", "baseline_step_ms", "baseline_samples_per_s"),
         "gain": _gain(stack, by),
         **_effect(stack),
     }
@@ -207,18 +190,13 @@ def _stack(state: SessionState) -> Json | None:
 
 def _recommendation(item: Recommendation, by: Yardstick | None) -> Json:
     return {
-        "rank": item.rank,
-        "recipe": item.recipe,
+        **_some(item, "rank", "recipe"),
         "settings": dict(item.record.settings),
         "gain": _gain(item.record, by),
-        **_comparison(item.record.comparison),
+        **_some(item.record.comparison, *_OF_COMPARISON),
         "contribution": _contribution(item.record),
-        "verdict": item.record.verdict.value,
-        "confirmed": item.record.confirmed,
-        "title": item.title,
-        "why": item.why,
-        "needs_consent": item.needs_consent,
-        "in_stack": item.in_stack,
+        **_some(item.record, "verdict", "confirmed"),
+        **_some(item, "title", "why", "needs_consent", "in_stack"),
     }
 
 
@@ -240,27 +218,16 @@ def _gain(record: TrialRecord | StackRecord, by: Yardstick | None) -> Json | Non
 
 def _effect(record: TrialRecord | StackRecord) -> Json:
     return {
-        "step_ms": record.step_ms,
-        "samples_per_s": record.samples_per_s,
-        **_comparison(record.comparison),
+        **_some(record, "step_ms", "samples_per_s"),
+        **_some(record.comparison, *_OF_COMPARISON),
         "numerics": _numerics(record.numerics),
         "break_even_steps": record.break_even_steps,
-        **_result(record.result),
+        **_some(record.result, *_OF_RESULT.split()),
     }
 
 
-def _result(result: TrialResult) -> Json:
-    told = msgspec.to_builtins(result)
-    return {name: told[name] for name in _OF_RESULT.split()}
-
-
 def _contribution(record: TrialRecord) -> Json | None:
-    own = record.contribution
-    return {"speedup": own.speedup, "ci_low": own.ci_low, "ci_high": own.ci_high} if own else None
-
-
-def _comparison(comparison: Comparison | None) -> Json:
-    return {name: getattr(comparison, name, None) for name in _OF_COMPARISON}
+    return _some(record.contribution, "speedup", "ci_low", "ci_high") if record.contribution else None
 
 
 def _numerics(numerics: NumericsResult | None) -> Json | None:
@@ -269,11 +236,7 @@ def _numerics(numerics: NumericsResult | None) -> Json | None:
     return {
         "class": numerics.measured.value,
         "declared": numerics.declared.value,
-        "worse_than_declared": numerics.worse_than_declared,
-        "difference": numerics.difference,
-        "from_reference": numerics.from_reference,
-        "baseline_from_reference": numerics.baseline_from_reference,
-        "text": numerics.text,
+        **_some(numerics, "worse_than_declared", "difference", "from_reference", "baseline_from_reference", "text"),
     }
 
 

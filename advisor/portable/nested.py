@@ -98,20 +98,7 @@ def attributes_with_tensors(part: Any, seen: frozenset[int] = frozenset()) -> di
         return {}
     attributes = attributes_of(part)
     inside = seen | {id(part)}
-    return attributes if any(holds_tensors(value, inside) for value in attributes.values()) else {}
-
-
-def holds_tensors(part: Any, seen: frozenset[int]) -> bool:
-    """Whether a tensor is found in a part of a batch."""
-    if isinstance(part, torch.Tensor):
-        return True
-    if type(part) in PLAIN or id(part) in seen:
-        return False
-    if isinstance(part, Mapping):
-        return any(holds_tensors(value, seen) for value in part.values())
-    if isinstance(part, list | tuple):
-        return any(holds_tensors(value, seen) for value in part)
-    return bool(attributes_with_tensors(part, seen))
+    return attributes if any(True for value in attributes.values() for _ in tensors_of(value, inside)) else {}
 
 
 def tensors_of(batch: Any, inside: frozenset[int] = frozenset()) -> Iterator[torch.Tensor]:
@@ -123,8 +110,8 @@ def tensors_of(batch: Any, inside: frozenset[int] = frozenset()) -> Iterator[tor
     elif isinstance(batch, Mapping | list | tuple):
         for part in batch.values() if isinstance(batch, Mapping) else batch:
             yield from tensors_of(part, inside)
-    else:
-        for part in attributes_with_tensors(batch, inside).values():
+    elif len(inside) < DEEPEST and id(batch) not in inside:
+        for part in attributes_of(batch).values():
             yield from tensors_of(part, inside | {id(batch)})
 
 
