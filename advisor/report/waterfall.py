@@ -24,6 +24,7 @@ _SPEED_UPS = (0.1, 0.2, 0.5, 0.8, 1, 1.2, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30,
 _NEGLIGIBLE = 1.005
 # A product of contributions that is so far above the stack, as a ratio, would draw bars far beyond it. Unitless.
 _MUCH = 1.1
+_TOGETHER = "together"
 _IN_ORDER = "Setting by setting, in the order of the search."
 _OVERLAP = "Each bar runs from the stack without a setting to the stack: what the settings do overlaps."
 
@@ -66,7 +67,7 @@ def waterfall(state: SessionState) -> list[Step]:
     rest = stack.comparison.speedup / reached
     if max(rest, 1 / rest) > _NEGLIGIBLE and not stack.comparison.is_open:
         known = all(step.contribution for step in steps)
-        steps.append(Step("together" if known else "not attributed", reached, stack.comparison.speedup))
+        steps.append(Step(_TOGETHER if known else "not attributed", reached, stack.comparison.speedup))
     return steps
 
 
@@ -166,7 +167,8 @@ def step_words(step: Step) -> str:
     """The contribution of a step of the waterfall: ``+1.20x (1.15–1.25)``."""  # noqa: RUF002
     if not step.key:
         rest = step.end / step.start
-        return f"{'+' * (rest > 1)}{rest:.2f}x together"
+        than = f" {'more' if rest > 1 else 'less'} than one by one" if step.name == _TOGETHER else ""
+        return f"{'+' * (rest > 1)}{rest:.2f}x{than}"
     if step.contribution is None:
         return "not measured apart"
     return format_gain(step.contribution)

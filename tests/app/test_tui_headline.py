@@ -88,7 +88,7 @@ def test_the_waterfall_leads_from_the_baseline_to_the_stack(state) -> None:
 @pytest.mark.parametrize("width", [40, 74, 114, 200])
 def test_each_contribution_is_told_with_its_interval(state, width) -> None:
     text = waterfall_text(waterfall_chart(state), width).plain
-    for told in ("+1.41x (1.39–1.43)", "no measurable difference", "2.35x (2.32–2.37)", "+1.03x together"):
+    for told in ("+1.41x (1.39–1.43)", "no measurable difference", "2.35x (2.32–2.37)", "+1.03x more than one by one"):
         assert told in text
     assert ("alone 1.12x" in text) is (width >= 114)
     if width >= 74:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from statistics import harmonic_mean, median
+from statistics import geometric_mean, median
 
 from advisor.experiment.judging.data import widened
 from advisor.experiment.judging.numerics import Spread, compare_numerics, spread_between, why_unusable
@@ -67,6 +67,18 @@ class AlternatedBlocks:
     new: tuple[Block, ...]
     old: tuple[Block, ...]
     result: TrialResult
+
+    @property
+    def speeds(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """The new one's milliseconds per step and samples per second, and the old one's: those behind their ratio.
+
+        They are of the pair of blocks with the median ratio: where the machine drifts, the medians of either side come
+        from different times, and their quotient is not the speed-up that stands beside them.
+        """
+        pairs = sorted(
+            zip(self.new, self.old, strict=True), key=lambda pair: pair[0].samples_per_s / pair[1].samples_per_s
+        )[_middle(len(self.new))]
+        return _mean_speed([_of_block(new) for new, _ in pairs]), _mean_speed([_of_block(old) for _, old in pairs])
 
 
 def prior_spread(facts: Facts) -> float:
@@ -249,7 +261,7 @@ class Judge:
         """Milliseconds per step and samples per second of settings that were measured; of turns, where there were."""
         beside = self.alternated.get(Settings(settings))
         if beside is not None:
-            return median(block.step_ms for block in beside.new), median(rates(beside.new))
+            return beside.speeds[0]
         return _speed_of_runs(self.measured_runs(settings))
 
     # --- comparisons ----------------------------------------------------------------------------------------------
@@ -388,11 +400,21 @@ def _floor(objective: Objective, runs: Sequence[TrialResult]) -> float:
 
 def _speed_of_runs(runs: Sequence[TrialResult]) -> tuple[float, float]:
     """The step time in ms and samples per second of several runs, each of which counts once."""
-    speeds = [speed(run) for run in runs]
-    # Of two runs in the middle, the rate that belongs to the mean of their times.
-    in_order = sorted(rate for _, rate in speeds)
-    middle = in_order[(len(in_order) - 1) // 2 : len(in_order) // 2 + 1]
-    return median(step_ms for step_ms, _ in speeds), harmonic_mean(middle)
+    return _mean_speed(sorted(speed(run) for run in runs)[_middle(len(runs))])
+
+
+def _of_block(block: Block) -> tuple[float, float]:
+    return block.step_ms, block.samples_per_s
+
+
+def _mean_speed(speeds: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """The mean of milliseconds per step and of samples per second; geometric, as a ratio of runs has it."""
+    return geometric_mean([step_ms for step_ms, _ in speeds]), geometric_mean([rate for _, rate in speeds])
+
+
+def _middle(count: int) -> slice:
+    """The place in the middle, or of an even number the two."""
+    return slice((count - 1) // 2, count // 2 + 1)
 
 
 def with_median_energy(runs: Sequence[TrialResult], result: TrialResult) -> TrialResult:

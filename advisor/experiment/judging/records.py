@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from statistics import median
 from typing import Any
 
-from advisor.experiment.judging.judge import Judge, rates, speed, with_phases_of
+from advisor.experiment.judging.judge import Judge, speed, with_phases_of
 from advisor.figures.stats import break_even_steps
 from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Comparison, NumericsResult, Outcome, StackRecord, TrialRecord, TrialResult, Value
@@ -67,9 +66,7 @@ def _empty_stack(judge: Judge, dropped: Mapping[str, str]) -> StackRecord:
 def _baseline_speed_next_to(judge: Judge, settings: Settings) -> tuple[float, float]:
     """Milliseconds per step and samples per second of the baseline as it was timed next to these settings."""
     alternated = judge.alternated.get(settings)
-    if alternated is not None:
-        return median(block.step_ms for block in alternated.old), median(rates(alternated.old))
-    return judge.speed({})
+    return judge.speed({}) if alternated is None else alternated.speeds[1]
 
 
 def _effects(judge: Judge, settings: Mapping[str, Value], result: TrialResult) -> dict[str, Any]:
