@@ -11,7 +11,7 @@ from saved import through_disk
 from torch import nn
 
 from advisor.portable.optimizer_options import PlainState, TensorRates, mark_stepped, set_options
-from advisor.portable.optimizer_steps import check_compilable
+from advisor.portable.optimizer_steps import check_compilable, updates_without_host
 from advisor.portable.optimizers import make_state_small, use_layer_rates
 from advisor.recipe.rebuild import optimizer_implementation
 from advisor.runtime.tuning import Tuning
@@ -407,6 +407,20 @@ def test_a_fused_step_over_weights_of_another_layout_finds_its_state(own, loaded
     saved = optimizer.state_dict()["state"][0]
     assert saved["exp_avg"].is_contiguous()
     assert optimizer.state[model.weight]["exp_avg"].stride() == model.weight.stride()
+
+
+def test_a_wrapper_without_hooks_of_its_own_saves_what_the_optimizer_in_it_does():
+    lookahead = pytest.importorskip("timm.optim.lookahead").Lookahead
+    states = []
+    for settings in ({}, {"model.memory_format": "channels_last"}):
+        model = images()
+        optimizer = lookahead(torch.optim.AdamW(model.parameters(), lr=0.01), k=2)
+        model, optimizer = Tuning(settings).prepare(model, optimizer)
+        assert not updates_without_host(optimizer)
+        train_on_images(model, optimizer, 4)
+        states.append(optimizer.state_dict())
+    assert_same_saved(*states)
+    assert states[1]["state"][0]["exp_avg"].is_contiguous()
 
 
 # --- learning rates in tensors --------------------------------------------------------------------------------

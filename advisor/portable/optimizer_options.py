@@ -111,7 +111,7 @@ def follow_layout(optimizer: typing.Any) -> None:
 
     Fused kernels read parameters, gradients and state side by side in memory. What is saved is contiguous.
     """
-    for one in getattr(optimizer, "optimizers", [optimizer]):
+    for one in map(keeper_of_state, getattr(optimizer, "optimizers", [optimizer])):
         PlainState.of(one).contiguous = True
         for group in one.param_groups:
             for parameter in group["params"]:
@@ -120,8 +120,15 @@ def follow_layout(optimizer: typing.Any) -> None:
 
 def follow_rows(optimizer: typing.Any, rows: dict[torch.Tensor, int]) -> None:
     """Save and load the state of parameters without the rows of zeros that they have beyond these."""
-    for one in getattr(optimizer, "optimizers", [optimizer]):
+    for one in map(keeper_of_state, getattr(optimizer, "optimizers", [optimizer])):
         PlainState.of(one).rows.update(rows)
+
+
+def keeper_of_state(optimizer: typing.Any) -> typing.Any:
+    """An optimizer, or the one inside a wrapper that has no hooks for what it saves, as timm's Lookahead."""
+    if hasattr(optimizer, "_optimizer_state_dict_post_hooks"):
+        return optimizer
+    return next((one for one in vars(optimizer).values() if isinstance(one, torch.optim.Optimizer)), optimizer)
 
 
 def torch_class(optimizer: torch.optim.Optimizer) -> typing.Any:

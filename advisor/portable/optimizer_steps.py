@@ -24,12 +24,12 @@ def updates_without_host(optimizer: Any) -> bool:
 
     The hooks of a step are functions on the host, which a graph would leave out.
     """
-    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
-        return False
     kind = torch_class(optimizer)
+    if kind is None or optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+        return False
     if kind in READ_RATES_IN_LOOPS and any(map(runs_in_loop, optimizer.param_groups)):
         return False
-    return kind is not None and all(map(on_device, optimizer.param_groups))
+    return all(map(on_device, optimizer.param_groups))
 
 
 def runs_in_loop(group: dict[str, Any]) -> bool:
