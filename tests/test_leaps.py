@@ -135,6 +135,19 @@ def test_two_parts_that_fail_for_reasons_of_their_own_are_left_out_one_after_the
     assert known.stack == together(LAST, FUSED, WITH_LOSS), "TensorFloat-32 gains nothing here"
 
 
+def test_what_cannot_be_captured_and_then_changes_the_results_is_not_captured_again():
+    def speed(settings):
+        if GRAPH.key in settings:
+            return "the step cannot be captured in a CUDA graph: a tensor was replaced"
+        result = result_at(EVERYTHING_HELPS(settings))
+        return replace(result, losses=(9.0, 9.0)) if {BF16.key, TF32.key} & set(settings) else result
+
+    known, lab = found_by(speed)
+    captured = [GRAPH.key in settings for settings in lab.settings_of(Kind.LEAP)]
+    assert captured[:5] == [True, False, False, False, False]
+    assert set(PLAIN.without(BF16.key).without(GRAPH.key)) <= set(known.stack)
+
+
 def test_a_compiled_step_whose_kernel_returns_another_layout_keeps_the_models_own():
     def speed(settings):
         if {LAST.key, WITH_LOSS.key} <= set(settings):

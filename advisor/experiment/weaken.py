@@ -58,10 +58,9 @@ def _forms(known: Known, settings: Settings) -> Iterator[Settings]:
 
 
 def _fails_otherwise(known: Known, settings: Settings, stronger: Settings) -> bool:
-    """Whether neither of two sets of settings ran, each for a reason of its own."""
+    """Whether two sets of settings that cannot be used have reasons of their own; what ran, changes too much."""
     results = known.judge.result(settings), known.judge.result(stronger)
-    reasons = {result.reason for result in results if result is not None and not result.measured}
-    return len(reasons) == len(results)
+    return len({"" if result.measured else result.reason for result in results if result is not None}) == len(results)
 
 
 def _order(known: Known, settings: Settings, result: TrialResult | None) -> tuple[Weakening, ...]:
