@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import types
-import weakref
 
 import pytest
 import torch
@@ -364,90 +363,3 @@ def test_a_number_is_found_in_a_module_that_is_given_to_a_function(name, of_clas
     found, step = both(change, loss=weighed_by_the_model)
     agree(found)
     assert step.graph.replays
-
-
-# --- what stands behind a class, a view or a weak reference ---------------------------------------------------
-
-
-def of_a_parent():
-    class Parent:
-        def weight(self):
-            return 1.0
-
-    class Child(Parent):
-        def weight(self):
-            return super().weight()
-
-    weights = Child()
-    return weights.weight, lambda to: setattr(Parent, "weight", lambda _: to)
-
-
-def taken_over_by_a_class():
-    class Parent:
-        def weight(self):
-            return 1.0
-
-    class Child(Parent):
-        pass
-
-    weights = Child()
-    return lambda: weights.weight(), lambda to: setattr(Child, "weight", lambda _: to)  # noqa: PLW0108 - looked up anew
-
-
-def of_a_metaclass():
-    class Meta(type):
-        rate = 1.0
-
-        @property
-        def weight(cls):
-            return cls.rate
-
-    class Weights(metaclass=Meta):
-        pass
-
-    return lambda: Weights.weight, lambda to: setattr(Meta, "rate", to)
-
-
-def in_a_view():
-    held = {"weight": 1.0}
-    view = types.MappingProxyType(held)
-    return lambda: view["weight"], lambda to: held.update(weight=to)
-
-
-def behind_a_weak_reference():
-    class Weights:
-        value = 1.0
-
-    held = Weights()
-    reference = weakref.ref(held)
-
-    def put(to):
-        held.value = to  # and keeps it alive
-
-    return lambda: reference().value, put
-
-
-def of_the_model():
-    class Weighed(nn.Module):
-        def forward(self, x):
-            return x
-
-    weighed = Weighed()
-    return lambda: weighed(1.0), lambda to: setattr(Weighed, "forward", lambda _, x: to * x)
-
-
-@pytest.mark.parametrize(
-    "place", [of_a_parent, taken_over_by_a_class, of_a_metaclass, in_a_view, behind_a_weak_reference, of_the_model]
-)
-def test_what_comes_in_the_place_of_another_in_mid_run_is_noticed(place):
-    reads, writes = [None], [None]  # apart: what the other one holds would be found too
-
-    def change(at, model, optimizer):
-        if at == 0:
-            reads[0], writes[0] = place()
-        if at == 6:
-            writes[0](0.25)
-
-    found, step = both(change, loss=lambda model, batch: reads[0]() * of_model(model, batch))
-    agree(found)
-    assert step.graph.captures == 2

@@ -1,4 +1,4 @@
-"""Numbers that a captured step of the user's own reads, wherever they are kept: a change is followed."""
+"""Places where a step of training may read a number, each with a way to change the number."""
 
 from __future__ import annotations
 
@@ -16,12 +16,9 @@ import threading
 import types
 import weakref
 
-import graphed_steps
 import numpy as np
 import pytest
 import torch
-from graphed_steps import both, of_model
-from own_step_loops import Loop, agree, batches, net, sgd
 
 FACTOR = 1.0
 OPTIONS = types.SimpleNamespace(factor=1.0)
@@ -100,13 +97,16 @@ class Child(Parent):
         return super().factor()
 
 
+METHODS = {1.0: lambda _: 1.0, 2.0: lambda _: 2.0}
+
+
 def set_method(value):
-    Parent.factor = lambda _: value
+    Parent.factor = METHODS[value]
 
 
 def override(value):
     if value != 1.0:
-        Heir.factor = lambda _: value
+        Heir.factor = METHODS[value]
     elif "factor" in vars(Heir):
         del Heir.factor
 
@@ -137,16 +137,6 @@ def with_attribute():
 with_attribute.factor = 1.0
 
 
-@torch.no_grad()
-def decorated():
-    return OPTIONS.factor
-
-
-@functools.lru_cache
-def cached():
-    return OPTIONS
-
-
 partial = functools.partial(lambda factor: factor["value"], factor={"value": 1.0})
 
 
@@ -154,6 +144,16 @@ def imported_inside():
     import others_of_this_test
 
     return others_of_this_test.FACTOR
+
+
+def name_from_a_module():
+    from others_of_this_test import FACTOR
+
+    return FACTOR
+
+
+def with_keyword(*, factor=1.0):
+    return factor
 
 
 def set_global(value):
@@ -214,13 +214,118 @@ def signal(value):
     (LATE.clear if value == 1.0 else LATE.set)()
 
 
+class Settings:
+    """Options of which there is one object, which its class holds."""
+
+    factor = 1.0
+    only: Settings | None = None
+
+    @classmethod
+    def get(cls):
+        cls.only = cls.only or cls()
+        return cls.only
+
+
+class Derived(Settings):
+    pass
+
+
+class Weighing:
+    """An object that is called by operators; a later factor of its own hides that of its class."""
+
+    factor = 1.0
+
+    def __float__(self):
+        return self.factor
+
+    def __rmul__(self, other):
+        return other * self.factor
+
+    @property
+    def same(self):
+        return self.factor
+
+
+class Level(enum.Enum):
+    FIRST = 1.0
+    SECOND = 2.0
+
+
+class Held:
+    """An object whose property reads another attribute, and whose function and options may be replaced."""
+
+    def __init__(self):
+        self.level, self.count, self.options, self.read = Level.FIRST, 0, {"factor": 1.0}, lambda: 1.0
+
+    @property
+    def factor(self):
+        return 1.0 if self.count == 0 else 2.0
+
+
+class Weighed(torch.nn.Module):
+    def forward(self):
+        return 1.0
+
+
+HELD, WEIGHING, OWN_FACTOR, WEIGHED, OF_THREAD = Held(), Weighing(), Weighing(), Weighed(), threading.local()
+DEEP = {"train": {"loss": {"parts": {"main": {"terms": {"factor": 1.0}}}}}}
+OF_NUMPY, NUMBER_OF_NUMPY = np.ones(4), {"factor": np.float64(1.0)}
+
+
+READERS = {1.0: lambda: 1.0, 2.0: lambda: 2.0}
+OF_VALUE = {1.0: HELD.options, 2.0: {"factor": 2.0}}
+
+
+def hide_that_of_the_class(value):
+    vars(OWN_FACTOR).clear()
+    vars(OWN_FACTOR).update({"factor": value} if value != 1.0 else {})
+
+
+def in_arguments(monkeypatch, folder):
+    monkeypatch.setattr(sys, "argv", ["train.py", "1.0"])
+    return lambda: float(sys.argv[1]), lambda value: sys.argv.__setitem__(1, str(value))
+
+
+def package_of_a_number(monkeypatch, folder):
+    """A package that has a number, and functions that give and set it."""
+    text = "F = 1.0\n\n\ndef get():\n    return F\n\n\ndef put(to):\n    global F\n    F = to\n"
+    package = folder / "site-packages" / "factors_of_this_test.py"
+    package.parent.mkdir()
+    package.write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(package.parent)
+    monkeypatch.delitem(sys.modules, "factors_of_this_test", raising=False)
+    return importlib.import_module("factors_of_this_test")
+
+
+def by_a_function_of_a_package(monkeypatch, folder):
+    package = package_of_a_number(monkeypatch, folder)
+    get = package.get
+    return lambda: get(), package.put  # noqa: PLW0108 - the function, in a name of the reader's
+
+
+def by_a_package(monkeypatch, folder):
+    package = package_of_a_number(monkeypatch, folder)
+    return lambda: package.get(), package.put  # noqa: PLW0108 - through the package's name
+
+
+def in_omegaconf(monkeypatch, folder):
+    config = pytest.importorskip("omegaconf").OmegaConf.create({"loss": {"factor": 1.0}})
+    return lambda: config.loss.factor, lambda value: setattr(config.loss, "factor", value)
+
+
+def in_mmengine(monkeypatch, folder):
+    config = pytest.importorskip("mmengine").Config({"loss": {"factor": 1.0}})
+    return lambda: config.loss.factor, lambda value: setattr(config.loss, "factor", value)
+
+
 def put_into_queue(value):
     if value not in WAITING.queue:
         WAITING.queue.clear()
         WAITING.put(value)
 
 
-READINGS = {
+# Each is what reads the number and what sets it, or a function of monkeypatch and a folder that makes them.
+PLACES = {
     "event": (lambda: 2.0 if LATE.is_set() else 1.0, signal),
     "queue": (lambda: WAITING.queue[0], put_into_queue),
     "member of an enumeration": (lambda: Stage.FIRST.factor, lambda value: setattr(Stage.FIRST, "factor", value)),
@@ -249,8 +354,6 @@ READINGS = {
     "property": (lambda: HOLDER.inner.doubled, lambda value: setattr(HOLDER.inner, "factor", value)),
     "default": (with_default, lambda value: with_default.__defaults__[0].update(factor=value)),
     "attribute of a function": (with_attribute, lambda value: setattr(with_attribute, "factor", value)),
-    "decorated": (decorated, lambda value: setattr(OPTIONS, "factor", value)),
-    "cached": (lambda: cached().factor, lambda value: setattr(OPTIONS, "factor", value)),
     "partial": (partial, lambda value: partial.keywords["factor"].update(value=value)),
     "import in a function": (imported_inside, lambda value: setattr(OTHERS, "FACTOR", value)),
     "property of a metaclass": (lambda: Configured.factor, lambda value: setattr(OfMeta, "rate", value)),
@@ -271,110 +374,46 @@ READINGS = {
         lambda value: setattr(OTHERS, "FACTOR", value),
     ),
     "module": (lambda: OTHERS.FACTOR, lambda value: setattr(OTHERS, "FACTOR", value)),
+    "name from a module": (name_from_a_module, lambda value: setattr(OTHERS, "FACTOR", value)),
+    "keyword": (with_keyword, lambda value: with_keyword.__kwdefaults__.update(factor=value)),
+    "class that is inherited from": (lambda: Derived.factor, lambda value: setattr(Settings, "factor", value)),
+    "only object": (lambda: Settings.get().factor, lambda value: setattr(Settings.get(), "factor", value)),
+    "in place of the class's": (lambda: OWN_FACTOR.same, hide_that_of_the_class),
+    "float of an object": (lambda: float(WEIGHING), lambda value: setattr(WEIGHING, "factor", value)),
+    "operator of an object": (lambda: WEIGHING, lambda value: setattr(WEIGHING, "factor", value)),
+    "enumeration": (
+        lambda: 1.0 if HELD.level is Level.FIRST else 2.0,
+        lambda value: setattr(HELD, "level", Level(value)),
+    ),
+    "property of a count": (lambda: HELD.factor, lambda value: setattr(HELD, "count", int(value != 1.0))),
+    "another function": (lambda: HELD.read(), lambda value: setattr(HELD, "read", READERS[value])),  # noqa: PLW0108 - looked up anew
+    "another dictionary": (lambda: HELD.options["factor"], lambda value: setattr(HELD, "options", OF_VALUE[value])),
+    "deep inside": (
+        lambda: DEEP["train"]["loss"]["parts"]["main"]["terms"]["factor"],
+        lambda value: DEEP["train"]["loss"]["parts"]["main"]["terms"].update(factor=value),
+    ),
+    "thread's own names": (lambda: OF_THREAD.factor, lambda value: setattr(OF_THREAD, "factor", value)),
+    "global by its name": (lambda: globals()["FACTOR"], set_global),
+    "array of numpy": (lambda: float(OF_NUMPY[1]), lambda value: OF_NUMPY.__setitem__(1, value)),
+    "number of numpy": (
+        lambda: float(NUMBER_OF_NUMPY["factor"]),
+        lambda value: NUMBER_OF_NUMPY.update(factor=np.float64(value)),
+    ),
+    "method of a module": (
+        WEIGHED,
+        lambda value: setattr(Weighed, "forward", METHODS[value]),
+    ),
+    "arguments": in_arguments,
+    "function of a package": by_a_function_of_a_package,
+    "package": by_a_package,
+    "config of a package": in_omegaconf,
+    "config that is no mapping": in_mmengine,
 }
 
 
-@pytest.mark.parametrize("reading", list(READINGS))
-def test_a_number_that_changes_is_followed_wherever_it_is(reading, monkeypatch):
+def place_of(name, monkeypatch, folder):
+    """What reads the number at a place, and what sets it."""
     monkeypatch.setitem(sys.modules, OTHERS.__name__, OTHERS)
     monkeypatch.setenv("FACTOR", "1.0")
-    read, write = READINGS[reading]
-
-    def make():
-        write(1.0)
-        model = net()
-        optimizer = sgd(model)
-
-        def step(batch):
-            loss = read() * model(batch).square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            return loss
-
-        return Loop(step, [model], [optimizer])
-
-    step = agree(make, change=lambda at, loop: write(1.0 if at < 6 else 2.0), data=batches(16))
-    assert step.graph.captures == 2, step.refusal or step.patience.reason
-
-
-@pytest.mark.parametrize(
-    "reading",
-    [
-        "event",
-        "queue",
-        "member of an enumeration",
-        "getter",
-        "name made in a method",
-        "name made by a call",
-        "attribute that a method gives",
-        "array",
-        "bytes",
-        "set",
-        "another class",
-        "nothing in place of the class's",
-        "attribute that comes",
-        "among the modules",
-    ],
-)
-def test_a_number_that_a_loss_reads_is_followed_too(reading, monkeypatch):
-    monkeypatch.setitem(sys.modules, OTHERS.__name__, OTHERS)
-    read, write = READINGS[reading]
-
-    def loss(model, batch):
-        return read() * of_model(model, batch)
-
-    found, step = both(lambda at, model, optimizer: write(1.0 if at < 6 else 2.0), loss=loss)
-    graphed_steps.agree(found)
-    assert step.graph.captures == 2
-
-
-@pytest.mark.parametrize("by_module", [False, True])
-def test_a_number_that_a_function_of_a_package_reads_is_followed(by_module, monkeypatch, tmp_path):
-    package = tmp_path / "site-packages" / "factors_of_this_test.py"
-    package.parent.mkdir()
-    package.write_text("F = 1.0\n\n\ndef get():\n    return F\n\n\ndef put(to):\n    global F\n    F = to\n")
-    monkeypatch.syspath_prepend(package.parent)
-    monkeypatch.delitem(sys.modules, "factors_of_this_test", raising=False)
-    factors = importlib.import_module("factors_of_this_test")
-    get = factors.get
-
-    def make():
-        factors.put(1.0)
-        model = net()
-        optimizer = sgd(model)
-
-        def step(batch):
-            loss = (factors.get() if by_module else get()) * model(batch).square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            return loss
-
-        return Loop(step, [model], [optimizer])
-
-    step = agree(make, change=lambda at, loop: factors.put(1.0 if at < 6 else 2.0), data=batches(16))
-    assert step.graph.captures == 2, step.refusal or step.patience.reason
-
-
-def test_an_array_of_numpy_is_followed():
-    weights = np.ones(3)
-
-    def make():
-        weights[:] = 1.0
-        model = net()
-        optimizer = sgd(model)
-
-        def step(batch):
-            loss = float(weights[1]) * model(batch).square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            return loss
-
-        return Loop(step, [model], [optimizer])
-
-    def change(at, loop):
-        weights[1] = 1.0 if at < 6 else 2.0
-
-    assert agree(make, change=change, data=batches(16)).graph.captures == 2
+    place = PLACES[name]
+    return place(monkeypatch, folder) if callable(place) else place
