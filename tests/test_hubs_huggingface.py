@@ -293,10 +293,24 @@ def test_a_model_that_has_no_room_is_refused_before_it_is_built(transformers):
     assert "GiB" in error.message
     assert "num_hidden_layers=2" in error.hint
     assert error.hint.startswith("meta/llama-tiny is not on this machine: the default configuration of llama stands")
-    config = transformers.LlavaConfig()
-    assert _smaller(config) == "vision_config.num_hidden_layers=2 text_config.num_hidden_layers=2"
-    config.text_config.num_hidden_layers = config.vision_config.num_hidden_layers = 2
-    assert _smaller(config) == "hidden_size=512"
+
+
+@pytest.mark.usefixtures("transformers")
+@pytest.mark.parametrize(
+    ("kind", "gib", "options"),
+    [
+        ("llava", 4, "vision_config.num_hidden_layers=2 text_config.num_hidden_layers=2"),
+        ("qwen3_moe", 3, "num_hidden_layers=2 num_local_experts=16"),
+        ("falcon", 1, "num_hidden_layers=2 vocab_size=32000"),  # 71 heads have no width of 512
+        ("gemma4", 5, "text_config.num_hidden_layers=6 text_config.intermediate_size=2048"),
+        ("gpt2", 0, "n_layer=2 vocab_size=32000"),  # nothing is enough
+    ],
+)
+def test_what_makes_a_model_small_enough_was_tried(transformers, kind, gib, options):
+    if kind not in transformers.CONFIG_MAPPING:
+        pytest.skip("this transformers does not have it")
+    config = _config(transformers, kind, TargetSpec(f"hf:{kind}", "/"))[0]
+    assert _smaller(config, kind, gib * 2**30) == options
 
 
 @pytest.mark.usefixtures("transformers")

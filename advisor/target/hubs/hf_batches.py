@@ -30,7 +30,7 @@ from advisor.target.hubs.hf_beside import (
     together_of,
     with_a_channel,
 )
-from advisor.target.hubs.hf_classes import labels_of, special_ids, text_of, token_counts
+from advisor.target.hubs.hf_classes import labels_of, special_ids, text_of, token_counts, value_in
 from advisor.target.hubs.hf_images import USUAL_SIDE, flattened, images, in_pairs, of_any_frames, one_each, videos
 from advisor.target.hubs.hf_vectors import STATES, future, other_states, past, states
 from advisor.target.sizing import counted_run, refuses, takes
@@ -112,9 +112,9 @@ def _classifies_texts(model: Any) -> bool:
 
 def _said_by(config: Any, name: str, depth: int = _DEPTH) -> Any:
     """An attribute of a configuration, or of the first of its parts that has it; None where none has."""
-    if config is None or (value := getattr(config, name, None)) is not None or depth == 0:
+    if config is None or (value := value_in(config, name)) is not None or depth == 0:
         return None if config is None else value
-    said = (_said_by(getattr(config, part, None), name, depth - 1) for part in _PARTS)
+    said = (_said_by(value_in(config, part), name, depth - 1) for part in _PARTS)
     return next((value for value in said if value is not None), None)
 
 

@@ -110,6 +110,14 @@ def text_of(config: Any) -> Any:
         return config.get_text_config(encoder=True)
 
 
+def value_in(config: Any, name: str) -> Any:
+    """A value of a configuration; None where it has none, or one for each layer."""
+    try:
+        return getattr(config, name, None)
+    except RuntimeError:
+        return None
+
+
 def parts_of(config: Any, depth: int = _DEPTH) -> dict[str, Any]:
     """A configuration, by the empty name, and those that are parts of it or of its parts, as ``text_config``.
 

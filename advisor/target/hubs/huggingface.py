@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import re
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
 from advisor.target.hubs.contract import Adapted, Adapter, Samples, nearest, options_of
 from advisor.target.hubs.hf_batches import INPUTS, hf_samples, longest_text, prompts
-from advisor.target.hubs.hf_classes import class_for, has_forward, parts_of, text_of
+from advisor.target.hubs.hf_classes import class_for, has_forward, parts_of, text_of, value_in
 from advisor.target.hubs.hf_names import architecture_of
 from advisor.target.sizing import runs_on_gpu
 
@@ -35,8 +36,11 @@ _OTHER_SHAPES = "ignore_mismatched_sizes"
 _INCOMPLETE = (ValueError, TypeError, AttributeError, KeyError, IndexError)
 # How a path begins that is no name of a model.
 _PATHS = (".", "/", "~")
-# Options for the number of layers.
+# Options that make a model smaller, and their values. Those that some models cannot do with are followed by others.
 _DEPTHS = ("num_hidden_layers", "n_layer", "num_layers", "encoder_layers", "decoder_layers", "depth")
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+_OF_ALL_PARTS = ((_DEPTHS, 2), (_DEPTHS, 6), (_DEPTHS, 12), (_EXPERTS, 16))
+_OF_TEXT = ((("intermediate_size",), 2048), (("hidden_size", "n_embd", "d_model"), 512), (("vocab_size",), 32000))
 _USUAL_VOCABULARY = 32  # of models of sounds and proteins
 
 
@@ -218,10 +222,10 @@ def _completed(config: Any) -> Any:
         text.vocab_size = _USUAL_VOCABULARY
         if text.pad_token_id is None:
             text.pad_token_id = 0
-    heads, width = getattr(text, "num_attention_heads", None), getattr(text, "hidden_size", None)
+    heads, width = value_in(text, "num_attention_heads"), value_in(text, "hidden_size")
     if isinstance(heads, int) and isinstance(width, int):
         usual = {"num_key_value_heads": heads, "head_dim": width // heads}
-        for name in (name for name in usual if getattr(text, name, 0) is None):
+        for name in (name for name in usual if vars(text).get(name, 0) is None):
             setattr(text, name, usual[name])
     return config
 
@@ -284,29 +288,55 @@ def _of_config(kind: Any, config: Any) -> nn.Module:
     return model
 
 
-def _smaller(config: Any) -> str:
-    """Options with fewer layers in each part of a configuration; where all have few, one with smaller layers."""
-    depths = [
-        f"{f'{part}.' if part else ''}{name}=2"
-        for part, inside in parts_of(config).items()
-        for name in _DEPTHS
-        if (layers := vars(inside).get(name)) and isinstance(layers, int) and layers > 2
-    ]
-    return " ".join(depths[:4]) or "hidden_size=512"
+def _smaller(config: Any, name: str, most_bytes: float) -> str:
+    """Options by which the weights take less than ``most_bytes``: fewer layers, then fewer experts, then smaller ones.
+
+    Each is tried without memory. Where none is enough, all that the configuration takes.
+    """
+    found: dict[str, Any] = {}
+    for names, value in (*_OF_ALL_PARTS, *_OF_TEXT):
+        named = {
+            f"{part}.{option}".lstrip("."): vars(inside).get(option)
+            for part, inside in parts_of(config).items()
+            for option in names
+            if (names, value) in _OF_ALL_PARTS or inside is text_of(config)
+        }
+        larger = (key for key, held in named.items() if isinstance(held, int) and held > value)
+        more = {key: value for key in larger if key not in found}
+        size = _bytes_of_weights({**found, **more}, config, name) if more else None
+        if size is not None:
+            found |= more
+            if size < most_bytes:
+                break
+    return " ".join(f"{option}={value}" for option, value in found.items()) or "hidden_size=512"
+
+
+def _bytes_of_weights(options: dict[str, Any], config: Any, name: str) -> int | None:
+    """The size of a model's weights, which are not made; None where it cannot be made with these options."""
+    import transformers
+
+    with contextlib.suppress(Exception):  # whatever a configuration, or a model of it, checks
+        smaller = _with_options(copy.deepcopy(config), options, name) if options else config
+        return _size_of(class_for(transformers, smaller), smaller)
+    return None
+
+
+def _size_of(kind: Any, config: Any) -> int:
+    with torch.device("meta"):
+        return _FLOAT_BYTES * sum(parameter.numel() for parameter in _of_config(kind, config).parameters())
 
 
 def _check_room(kind: Any, config: Any, spec: TargetSpec) -> None:
-    with torch.device("meta"):
-        weights = _FLOAT_BYTES * sum(parameter.numel() for parameter in _of_config(kind, config).parameters())
-    needed = weights * (1 if spec.mode is Mode.INFER else _TRAIN_COPIES)
-    room = psutil.virtual_memory().total
-    if needed < _MOST_OF_MEMORY * room:
+    copies = 1 if spec.mode is Mode.INFER else _TRAIN_COPIES
+    needed, room = copies * _size_of(kind, config), psutil.virtual_memory().total
+    most = _MOST_OF_MEMORY * room
+    if needed < most:
         return
     doing = "Inference" if spec.mode is Mode.INFER else "Training"
     infer = "" if spec.mode is Mode.INFER else ", or give --mode infer"
     raise TargetError(
         f"{doing} {kind.__name__} needs about {needed / 2**30:.0f} GiB, and this machine has {room / 2**30:.0f} GiB.",
-        f"Make it smaller, as in `-- {_smaller(config)}`{infer}.",
+        f"Make it smaller, as in `-- {_smaller(config, kind.__name__, most / copies)}`{infer}.",
     )
 
 
