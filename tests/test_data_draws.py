@@ -12,13 +12,13 @@ from trial_data import PLAN, SEED, Images, Sevens, plain
 
 from advisor.errors import RefusedError, TargetError
 from advisor.recipe.rebuild import loader_with, loader_with_workers
-from advisor.trial.measurement.data_prints import print_of
+from advisor.trial.measurement.data_prints import fingerprint_of
 from advisor.trial.measurement.draws import (
     check_batch_size,
     check_batches,
     count_problem,
+    fingerprint_of_data,
     first_batches,
-    print_of_data,
     side_effects_undone,
     state_problem,
 )
@@ -64,9 +64,9 @@ def test_drawing_leaves_everything_as_it_was():
     before = torch.get_rng_state(), random.getstate(), generator.get_state(), dataset.own.getstate()
     first = first_batches(loader, SEED, 3)
     again = first_batches(loader, SEED, 3)
-    print_of_data(loader, first, SEED, PLAN, twice=True)
+    fingerprint_of_data(loader, first, SEED, PLAN, twice=True)
     after = torch.get_rng_state(), random.getstate(), generator.get_state(), dataset.own.getstate()
-    assert list(map(print_of, first)) == list(map(print_of, again))
+    assert list(map(fingerprint_of, first)) == list(map(fingerprint_of, again))
     assert torch.equal(before[0], after[0])
     assert before[1] == after[1]
     assert torch.equal(before[2], after[2])

@@ -7,7 +7,7 @@ import torch
 
 from advisor.portable.dependence import are_different
 from advisor.portable.layouts import have_equal_values, strided_parts
-from advisor.trial.measurement.data_prints import print_of
+from advisor.trial.measurement.data_prints import fingerprint_of
 
 
 def jagged(values):
@@ -40,7 +40,7 @@ def test_tensors_of_every_layout_are_compared_and_printed_by_their_values(layout
     assert not have_equal_values(one, other)
     assert not are_different([one], [same])
     assert are_different([one], [other])
-    assert print_of([one]) == print_of([same]) != print_of([other])
+    assert fingerprint_of([one]) == fingerprint_of([same]) != fingerprint_of([other])
 
 
 def test_tensors_of_two_layouts_differ():
@@ -52,4 +52,4 @@ def test_tensors_of_two_layouts_differ():
 
 def test_a_sparse_tensor_without_values_is_printed():
     nothing = torch.sparse_coo_tensor(torch.empty(2, 0, dtype=torch.long), torch.empty(0), (4, 4))
-    assert print_of([nothing]) != print_of([values().to_sparse()])
+    assert fingerprint_of([nothing]) != fingerprint_of([values().to_sparse()])

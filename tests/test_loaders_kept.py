@@ -22,7 +22,7 @@ from torch.utils.data import (
 from advisor.errors import RefusedError
 from advisor.recipe.rebuild import loader_with
 from advisor.runtime.tuning import Tuning
-from advisor.trial.measurement.data_prints import print_of
+from advisor.trial.measurement.data_prints import fingerprint_of
 
 
 def values_of(recipe_id):
@@ -426,4 +426,4 @@ def test_loaders_of_frameworks_are_kept(make):
     loader = make()
     changed = applied("num_workers", 1, loader)
     assert (type(changed), changed.num_workers) == (type(loader), 1)
-    assert list(map(print_of, changed)) == list(map(print_of, loader))
+    assert list(map(fingerprint_of, changed)) == list(map(fingerprint_of, loader))

@@ -18,7 +18,7 @@ from advisor.experiment.judging.numerics import compare_numerics
 from advisor.portable.device_loader import DeviceLoader
 from advisor.recipe.rebuild import loader_with
 from advisor.records import DataPrint, Numerics, Outcome, TrialResult
-from advisor.trial.measurement.data_prints import pinning_problem, print_of
+from advisor.trial.measurement.data_prints import fingerprint_of, pinning_problem
 from advisor.trial.measurement.draws import (
     notes_on_data,
 )
@@ -201,7 +201,7 @@ def test_workers_that_hand_out_batches_in_any_order_are_not_compared_by_it():
 def test_a_loader_that_moves_batches_is_seen_through():
     feed = Feed(DeviceLoader(plain(), torch.device("cpu"), lambda batch: batch, ahead=True), SEED)
     feed.next()
-    assert feed.prints == (print_of(next(iter(plain()))),)
+    assert feed.prints == (fingerprint_of(next(iter(plain()))),)
 
 
 # --- prints ---------------------------------------------------------------------------------------------------
@@ -241,21 +241,21 @@ def test_batches_of_any_class_have_prints():
         torch.nn.utils.rnn.pack_sequence([x, x[:2]]),
     ]
     for batch in batches:
-        assert print_of(batch) == print_of(batch)
-    places = [part.place for part in print_of(batches[0]).parts]
+        assert fingerprint_of(batch) == fingerprint_of(batch)
+    places = [part.place for part in fingerprint_of(batches[0]).parts]
     assert places == ["batch", "left", "right", "right.0", "right.1", "right.1.mask"]
-    assert print_of(Graph(x)) != print_of(Graph(x + 1))
-    assert print_of(Named(x, "a")) != print_of(Named(x, "b"))
-    assert print_of([x]) == print_of((x,))  # as pinning makes of it
-    assert print_of(Pair(x, 1)) != print_of(Named(x, 1))
+    assert fingerprint_of(Graph(x)) != fingerprint_of(Graph(x + 1))
+    assert fingerprint_of(Named(x, "a")) != fingerprint_of(Named(x, "b"))
+    assert fingerprint_of([x]) == fingerprint_of((x,))  # as pinning makes of it
+    assert fingerprint_of(Pair(x, 1)) != fingerprint_of(Named(x, 1))
 
 
 def test_a_print_of_a_large_batch_is_quick_and_sees_an_exchange_of_samples():
     images = torch.rand(64, 3, 224, 224)
     swapped = images[torch.randperm(64, generator=torch.Generator().manual_seed(0))]
-    assert print_of(images) == print_of(images.clone())
-    assert print_of(images) != print_of(swapped)
-    assert print_of(images.contiguous(memory_format=torch.channels_last)) == print_of(images)
+    assert fingerprint_of(images) == fingerprint_of(images.clone())
+    assert fingerprint_of(images) != fingerprint_of(swapped)
+    assert fingerprint_of(images.contiguous(memory_format=torch.channels_last)) == fingerprint_of(images)
 
 
 class SelfPinning(Graph):

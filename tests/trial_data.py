@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader, Dataset
 from advisor.portable.plan import StepPlan
 from advisor.records import Mode
 from advisor.trial.measurement.draws import (
+    fingerprint_of_data,
     first_batches,
-    print_of_data,
 )
 from advisor.trial.measurement.feed import Feed
 
@@ -54,7 +54,7 @@ def augmented(**options):
 def seen(loader, *, twice=True, steps=4):
     """What a trial reports of its data."""
     batches = first_batches(loader, SEED, 5, plan=PLAN)
-    data = print_of_data(loader, batches, SEED, PLAN, twice=twice)
+    data = fingerprint_of_data(loader, batches, SEED, PLAN, twice=twice)
     feed = Feed(loader, SEED)
     for _ in range(steps):
         feed.next()

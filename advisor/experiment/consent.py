@@ -30,7 +30,7 @@ class Consent:
         return frozenset((recipe, decision, self.values.get(recipe)) for recipe, decision in self.decisions.items())
 
     def why_not(self, settings: Mapping[str, Value], measured: NumericsResult | None = None) -> str:
-        """The reason not to use these settings; empty when they may. ``measured`` is what they were seen to change."""
+        """The reason not to use these settings; empty when they may. ``measured``: their numerics, if known."""
         recipes = self.catalog.in_order(settings)
         if any(self.rejects(recipe.id) for recipe, _ in recipes):
             return REJECTED

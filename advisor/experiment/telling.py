@@ -159,7 +159,7 @@ def _candidates(known: Known) -> list[Candidate]:
 
 
 class Outbox:
-    """Journals and posts the events of a session; ``post`` only posts. ``exit_code`` is what they come to.
+    """Journals and posts the events of a session; ``post`` only posts. ``exit_code`` is that of the session.
 
     ``keeps_complete``: the journal holds a complete session, whose record a failure of this one must not spoil.
     ``watch`` notices when the user's files differ from those that the baseline measured.

@@ -78,7 +78,7 @@ class Wanted:
 
     @property
     def everything(self) -> dict[str, Value]:
-        """All that may be said: the settings win."""
+        """All settings that may be written; those that were asked for replace others of the same key."""
         return {**self.along, **self.brought, **self.settings}
 
 

@@ -62,10 +62,10 @@ def paired_ratio_interval(
 ) -> Interval:
     """The median of the ratios of blocks measured alternately, with its bootstrap interval.
 
-    ``new[i]`` and ``old[i]`` were measured next to each other: what slows the machine for longer than that cancels in
-    their ratio. In a ratio of two medians it would not, where it comes and goes. With ``spread`` what makes processes
-    differ is resampled as well. Fewer than five ratios are too few to resample, since from the smallest to the largest
-    they hold the true median in 88 % of cases at best: Student's interval of their mean logarithm widens it.
+    ``new[i]`` and ``old[i]`` were measured next to each other: what slows the machine during both cancels in their
+    ratio. A ratio of two medians would keep it where it comes and goes. With ``spread`` the differences between
+    processes are resampled as well. Fewer than five ratios are too few to resample: the true median lies between the
+    smallest and the largest in at most 88 % of cases. Student's interval of their mean logarithm widens it then.
     Raises ValueError when the lengths differ.
     """
     ratios = sorted(mine / other for mine, other in zip(new, old, strict=True))

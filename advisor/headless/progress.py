@@ -71,7 +71,7 @@ class HeadlessReporter:
         self._closed = False
 
     def close(self) -> None:
-        """Take no more events: the present state is reported. A session that was left may still post some."""
+        """Ignore events from now on: the present state is reported, and an interrupted session may still post some."""
         with self._taking:
             self._closed = True
 

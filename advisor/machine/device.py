@@ -192,7 +192,7 @@ class Cuda(Backend):
         return [*super().random_states(), torch.cuda.get_rng_state(self.device)]
 
     def float32_in_tf32(self) -> bool:
-        """Return whether its matrix units do."""
+        """Return whether the GPU's matrix units compute float32 products in TF32."""
         return "tf32" in self.identity().matrix_types
 
     @contextmanager
@@ -214,7 +214,7 @@ class Mps(Backend):
 
     @classmethod
     def count(cls) -> int:
-        """Return 1 where Metal is there."""
+        """Return 1 where there is Metal, else 0."""
         return int(torch.backends.mps.is_available())
 
     def synchronize(self) -> None:

@@ -44,7 +44,7 @@ class Recomputed:
         return torch.utils.checkpoint.checkpoint(self.run, tuple(kwargs), *args, *kwargs.values(), **options)
 
     def run(self, names: tuple[str, ...], *values: typing.Any, **kwargs: typing.Any) -> typing.Any:
-        """The block's own forward; the last of the values are the arguments of these names."""
+        """Call the block's own forward; the last of the values are its keyword arguments, in the order of ``names``."""
         count = len(values) - len(names)
         given = dict(zip(names, values[count:], strict=True))
         return type(self.block).forward(self.block, *values[:count], **given, **kwargs)

@@ -209,7 +209,7 @@ def refusing_second_derivatives(call: typing.Callable[..., typing.Any]) -> typin
 
 
 def refuse_second_derivative(_: torch.Tensor) -> None:
-    """A hook that raises RuntimeError where a gradient is computed so that it can be differentiated."""
+    """A hook that raises RuntimeError for a gradient that is to be differentiated in turn (``create_graph=True``)."""
     if torch.is_grad_enabled():
         raise RuntimeError(SECOND_DERIVATIVE)
 
@@ -245,7 +245,7 @@ def graphs_in_steps(
 
 
 def noticing_training(module: torch.nn.Module, compiled: typing.Any) -> typing.Callable[..., typing.Any]:
-    """The compiled call, after telling the compiler when layers were frozen or unfrozen."""
+    """The compiled call, which first tells the compiler where layers were frozen or unfrozen since the last one."""
     parameters = list(module.parameters())
     trained = [parameter.requires_grad for parameter in parameters]
 

@@ -36,7 +36,7 @@ def foldable_pairs(
 
 
 def read_apart(view: View) -> set[int]:
-    """Parameters and buffers that other modules read than those that own them."""
+    """Parameters and buffers that a module reads which does not own them."""
     found = set()
     for node, tensor in view.tensors.items():
         for user in node.users:

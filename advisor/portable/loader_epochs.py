@@ -60,7 +60,7 @@ class UnreadKept:
 
     @property
     def goes_on(self) -> bool:
-        """Whether code of the loader's owner decides on the order of samples as the epoch goes on."""
+        """Whether the user's own samplers may still decide on the order of samples while the epoch runs."""
         return not self.decided and not all(is_of_library(type(sampler)) for sampler in self.samplers)
 
     def read_on(self) -> list[typing.Any]:
@@ -101,7 +101,7 @@ DRAWS_EARLIER = (
 
 
 class IteratorsOf:
-    """Makes the iterators of a loader with workers that were added, or that live on, so that they are as its owner's.
+    """Makes the iterators of a loader whose workers were added or live on: they yield what its owner's would.
 
     A loader without workers asks its sampler for one iterator in each epoch, when the first batch is asked for.
     PyTorch's loader with workers asks for two, at once: a sampler that counts epochs would skip every other one, and
@@ -320,7 +320,7 @@ class Epoch:
         return not same_things(getattr(self.present, "given", []), given_to_workers(loader))
 
     def take_over(self, iterator: typing.Any, before: typing.Any, loader: typing.Any) -> None:
-        """Go on with the workers of the epoch before. Start others where that is still read, or they have old data."""
+        """Keep the workers of the last epoch; start new ones where it is still being read, or their data is old."""
         earlier = before()
         in_use = earlier is not None and not earlier.finished and earlier.iterator is iterator
         if not in_use and not self.is_stale(loader):

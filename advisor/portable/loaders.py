@@ -50,8 +50,8 @@ def with_workers(loader: typing.Any, num_workers: int) -> typing.Any:
     """A loader with this many workers, which live on between epochs unless the dataset has to hear of each epoch.
 
     Workers that live on already do so whatever their number. Where they may not, they start anew in each epoch, with a
-    warning. Raises ValueError where workers, if there were none, would read other samples; that they draw other random
-    numbers is a warning.
+    warning. Raises ValueError where workers, if there were none, would read other samples; warns where they would draw
+    other random numbers.
     """
     if num_workers and not loader.num_workers:
         refuse_other_samples(loader, num_workers)
@@ -75,7 +75,7 @@ def checked_copy(loader: typing.Any, changes: dict[str, typing.Any]) -> typing.A
 def why_not_live_on(loader: typing.Any) -> str:
     """The reason that workers may not live on from epoch to epoch; empty where they may.
 
-    That they draw other random numbers than new ones is a warning.
+    Where they only draw other random numbers than new ones, this warns.
     """
     if hears_of_epochs(loader.dataset):
         return "the dataset has set_epoch(), which workers that live on from epoch to epoch do not hear of"

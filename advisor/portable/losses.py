@@ -126,8 +126,8 @@ def number_in(value: Any) -> torch.Tensor | None:
     """The loss in what a loss function returns; None when it holds none, or several that could be it.
 
     That is one number, the ``loss`` of a mapping or an object (Hugging Face), or the one in a tuple: its first element
-    where that is a number, as in ``(loss, metrics)``, else the only element that is. In a list of several that have
-    gradients, as of a model that is supervised at several depths, none is more the loss than the others.
+    where that is a number, as in ``(loss, metrics)``, else the only element that is. A list of several numbers with
+    gradients, such as the losses at several depths of a model, holds no loss: nothing tells which of them it is.
     """
     if isinstance(value, Mapping):
         value = value.get("loss")

@@ -159,7 +159,7 @@ def takes_non_blocking(kind: type) -> bool:
 
 
 def copy_of_batch(batch: Any) -> Any:
-    """A batch of the same structure with tensors of its own, of which those need gradients that needed them there."""
+    """A batch of the same structure with tensors of its own, which need gradients where those of ``batch`` do."""
     return map_tensors(lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad), batch)
 
 

@@ -107,7 +107,7 @@ def begin_momenta(optimizer: torch.optim.Optimizer) -> None:
 
 
 def follow_layout(optimizer: typing.Any) -> None:
-    """Give an optimizer's state the memory layout that its parameters have now, and whatever it loads later.
+    """Give an optimizer's state, and any that it loads later, the memory layout of its parameters.
 
     Fused kernels read parameters, gradients and state side by side in memory. What is saved is contiguous.
     """
@@ -165,7 +165,7 @@ def on_device(group: typing.Mapping[str, typing.Any]) -> bool:
 
 
 def settle_state(state: dict[typing.Any, typing.Any], parameter: torch.Tensor, there: bool) -> None:
-    """Bring a parameter's state to where its step reads it: counters to a device, the rest into its memory layout."""
+    """Put a parameter's state where its step reads it: counters on its device or the host, the rest in its layout."""
     place_counters(state, parameter.device, there)
     for name, value in state.items():
         if type(value) is torch.Tensor and value.shape == parameter.shape and value.stride() != parameter.stride():

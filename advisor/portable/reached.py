@@ -60,7 +60,7 @@ def reached_from(
     parts_of: typing.Callable[[typing.Any], list[typing.Any]],
     most_in_one: int = MOST_IN_ONE,
 ) -> typing.Iterator[tuple[typing.Any, list[typing.Any]]]:
-    """These objects and the parts of each, of which so many are looked at in turn; each object once."""
+    """These objects, their parts and the parts of those, each object once; of one at most ``most_in_one`` parts."""
     waiting: collections.deque[typing.Any] = collections.deque(roots)
     seen: dict[int, typing.Any] = {}
     while waiting and len(seen) < MOST_LOOKED_AT:
@@ -122,7 +122,7 @@ def contents_of(one: typing.Any, held: list[typing.Any]) -> typing.Any:
 
 
 def is_value(thing: typing.Any) -> bool:
-    """Whether a thing is told by its value, and not by where it is."""
+    """Whether a thing is compared by its value, and not by where it is in memory."""
     return thing is None or isinstance(thing, (int, float, complex, str, bytes))
 
 

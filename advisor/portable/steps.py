@@ -197,7 +197,7 @@ class InferStep(Planned):
         self._hooks = [hooks for part in model.modules() for hooks in (part._forward_hooks, part._forward_pre_hooks)]
 
     def begin_graphs(self) -> None:
-        """Let the compiler's graphs overwrite the results of the last step, of which the caller has a copy."""
+        """Let the compiler's graphs overwrite the results of the last step: the caller has copies of them."""
         if not self._marks_steps:
             return
         under = self.plan.runs_under

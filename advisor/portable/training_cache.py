@@ -20,7 +20,7 @@ def says_cache(module: torch.nn.Module) -> object:
 
 
 def looks_back(module: torch.nn.Module) -> bool:
-    """Whether a module is attention to the past, by the names that Hugging Face gives to it."""
+    """Whether a module is causal attention, by the attributes that Hugging Face gives to such layers."""
     return True in (getattr(module, "is_causal", None), getattr(module, "is_decoder", None))
 
 

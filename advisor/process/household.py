@@ -34,7 +34,7 @@ _COMPILED_CODE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def keep() -> None:
-    """Take up the duties, in the fork server, before it imports anything large."""
+    """Prepare the fork server before it imports anything large: its temporary folder, and how its children end."""
     if os.environ.get(SAFE_PATH) == OURS:
         del os.environ[SAFE_PATH]  # for the fork server alone
     scratch = os.environ.pop(SCRATCH, "")

@@ -399,7 +399,7 @@ class StackRecord:
 
     @property
     def pending(self) -> bool:
-        """Whether these settings are still to be measured together: the person rejected others of a stack."""
+        """Whether these settings have yet to be measured together, because the person rejected others of a stack."""
         return self.result.outcome is Outcome.SKIPPED
 
     @property

@@ -60,8 +60,8 @@ from advisor.trial.measurement.clock import (
 from advisor.trial.measurement.draws import (
     check_batch_size,
     check_batches,
+    fingerprint_of_data,
     notes_on_data,
-    print_of_data,
     seed_all,
     side_effects_undone,
 )
@@ -241,7 +241,9 @@ class Trial:
             check_batch_size(components.data)
         else:
             check_epochs(loop.data, components.data, self.spec.seed)
-        return print_of_data(components.data, batches, self.spec.seed, components.plan, twice=self.spec.kind.inspects)
+        return fingerprint_of_data(
+            components.data, batches, self.spec.seed, components.plan, twice=self.spec.kind.inspects
+        )
 
     def _inspect(self, loop: Loop, device: torch.device, batches: list[Any]) -> None:
         with side_effects_undone(loop.data):

@@ -13,8 +13,8 @@ from advisor.portable.plan import StepPlan
 from advisor.recipe.rebuild import loader_with, loader_with_workers
 from advisor.records import DataPrint, Mode
 from advisor.runtime.loop import loop_loader
-from advisor.trial.measurement.data_prints import pinning_problem, print_of
-from advisor.trial.measurement.draws import first_batches, print_of_data
+from advisor.trial.measurement.data_prints import fingerprint_of, pinning_problem
+from advisor.trial.measurement.draws import fingerprint_of_data, first_batches
 from advisor.trial.measurement.feed import Feed
 
 pytestmark = pytest.mark.gpu
@@ -52,7 +52,7 @@ def seen(loader, **changes):
     feed = Feed(loop_loader(loader, plan), SEED)
     for _ in range(3):
         feed.next()
-    data = print_of_data(loader, batches, SEED, plan, twice=True)
+    data = fingerprint_of_data(loader, batches, SEED, plan, twice=True)
     return DataPrint(data.probed, feed.prints, data.random, data.loose)
 
 
@@ -77,4 +77,4 @@ def test_transforms_on_the_device_differ_by_rounding_only():
 def test_pinning_reaches_what_it_is_said_to_reach(kind):
     batch = next(iter(loader_with(loader_of(collate_fn=as_(kind)), pin_memory=True)))
     assert batch.images.is_pinned() == (not pinning_problem(batch))
-    assert print_of(batch) == print_of(as_(kind)([(IMAGES[i], torch.tensor(i)) for i in range(4)]))
+    assert fingerprint_of(batch) == fingerprint_of(as_(kind)([(IMAGES[i], torch.tensor(i)) for i in range(4)]))

@@ -116,7 +116,7 @@ class Budget:
 
     @property
     def patience_s(self) -> float:
-        """Seconds after which an ordinary trial counts as hanging, whatever is left: the other trials need that."""
+        """Seconds after which an ordinary trial counts as hanging, even with budget left: the other trials need it."""
         known = bool(self._walls) or self.baseline_s is not None
         return _HANGS_AFTER * self.expected_s() + _HANGS_AFTER_S if known else math.inf
 

@@ -148,7 +148,7 @@ def loaded(node: ScalarNode) -> object:
 
 
 def outline(root: Node | None) -> list[tuple[str, object]]:
-    """Every node with its tag and value, in the order of keys; one that comes again by where it first came."""
+    """Every node with its tag and value, in the order of keys; a node met again is told by where it was met first."""
     places: dict[int, int] = {}
     nodes: list[tuple[str, object]] = []
     stack = [root] if root is not None else []

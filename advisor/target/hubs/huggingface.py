@@ -109,7 +109,7 @@ def _whole_or_part(model: Any, notes: list[str]) -> Adapted:
 
 
 def _can_be_called(model: Any) -> bool:
-    """Whether a model has a forward pass that requires no other inputs than those that can be made."""
+    """Whether all inputs that a model's forward pass requires can be made."""
     named = inspect.signature(model.forward).parameters
     required = {name for name, p in named.items() if p.default is p.empty and p.kind is not p.VAR_KEYWORD}
     return has_forward(type(model)) and required <= INPUTS and not INPUTS.isdisjoint(named)

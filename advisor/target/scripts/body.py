@@ -198,7 +198,7 @@ class Body:
         """Run the body on a batch and return what ``backward`` was called on."""
         with (
             _losses() as losses,
-            self._readings.of(batch),
+            self._readings.giving(batch),
             writing_over_nothing(),
             contextlib.suppress(_Left),
             self._contexts(),

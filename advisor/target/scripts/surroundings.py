@@ -113,8 +113,8 @@ class Readings:
         self._ended: list[Any] = []
 
     @contextlib.contextmanager
-    def of(self, batch: Any) -> Iterator[None]:
-        """Let the script's iterators give this batch in one round."""
+    def giving(self, batch: Any) -> Iterator[None]:
+        """Within this context the script's iterators give this batch, once."""
         original, begin = _BaseDataLoaderIter.__next__, DataLoader.__iter__
         self._at_hand, self._ended = [batch], []
 

@@ -24,7 +24,7 @@ _MOST_LOOKED_AT = 500
 _DEEPEST = 6
 
 
-def print_of(batch: Any) -> BatchPrint:
+def fingerprint_of(batch: Any) -> BatchPrint:
     """The fingerprint of a batch: tensors, arrays, numbers and texts in containers and objects of any class."""
     parts: list[PartPrint] = []
     for place, part in _parts(batch, "", _DEEPEST):

@@ -26,7 +26,7 @@ from advisor.portable.reached import globals_of, has_names, seen_by_workers
 from advisor.records import BatchPrint, DataPrint, varying
 from advisor.runtime.loop import describe, loop_loader
 from advisor.target.entrypoint import one_line, user_frames
-from advisor.trial.measurement.data_prints import print_of
+from advisor.trial.measurement.data_prints import fingerprint_of
 
 # Batches that are drawn a second time, with other random numbers, to see what is random. A count.
 _DRAWN_AGAIN = 2
@@ -79,7 +79,7 @@ def check_batches(batches: list[Any], *, of_loader: bool) -> None:
             )
 
 
-def print_of_data(data: Any, batches: list[Any], seed: int, plan: StepPlan, *, twice: bool) -> DataPrint | None:
+def fingerprint_of_data(data: Any, batches: list[Any], seed: int, plan: StepPlan, *, twice: bool) -> DataPrint | None:
     """The prints of a loader's first batches; None for other data.
 
     With ``twice`` some are drawn again under the same seed, but with other random numbers for the dataset: what differs
@@ -87,7 +87,7 @@ def print_of_data(data: Any, batches: list[Any], seed: int, plan: StepPlan, *, t
     """
     if not isinstance(data, DataLoader):
         return None
-    probed = tuple(print_of(batch) for batch in batches)
+    probed = tuple(fingerprint_of(batch) for batch in batches)
     if not twice:
         return DataPrint(probed)
     try:
@@ -96,7 +96,7 @@ def print_of_data(data: Any, batches: list[Any], seed: int, plan: StepPlan, *, t
         )
     except Exception:  # it was read once already: an error of a second reading does not fail the trial
         return DataPrint(probed)
-    random_places, loose = varying(probed, tuple(print_of(batch) for batch in again))
+    random_places, loose = varying(probed, tuple(fingerprint_of(batch) for batch in again))
     return DataPrint(probed, random=random_places, loose=loose)
 
 
@@ -167,7 +167,7 @@ def _is_other_with(loader: Any, one: Any, name: str, value: float, expected: Bat
 
 def _first_print(loader: Any) -> BatchPrint:
     [batch] = _drawn(loader, 0, 1, plan=None, limit_s=_LIMIT_S, workers=0)
-    return print_of(batch)
+    return fingerprint_of(batch)
 
 
 def notes_on_data(data: DataPrint | None) -> list[str]:

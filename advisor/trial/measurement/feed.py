@@ -15,7 +15,7 @@ from advisor.portable.nested import attributes_with_tensors
 from advisor.records import BatchPrint
 from advisor.runtime.loop import is_loader
 from advisor.target.entrypoint import one_line, user_frames
-from advisor.trial.measurement.data_prints import print_of
+from advisor.trial.measurement.data_prints import fingerprint_of
 from advisor.trial.measurement.draws import begun_early, loader_failure, no_batch
 
 # Characters of a batch's description; enough for about six tensors.
@@ -152,7 +152,7 @@ class Feed:
         if self._first is None:
             self._first = form_of(batch)
         if self._served <= self._printed:
-            self._prints.append(print_of(batch))
+            self._prints.append(fingerprint_of(batch))
         return batch
 
     @property
