@@ -52,8 +52,8 @@ from advisor.runner.trials import Lane, Runner
 ENERGY_S = 1.05
 # Time that a library takes to choose kernels in the first steps. Seconds; 0 to 13 on an H200, by model.
 _TIMING_KERNELS_S = 8.0
-# Building may take this share of the budget, and this many seconds at least, before trials build for themselves. A model
-# that takes longer leaves no time to try anything, however it is built.
+# Building may take this share of the budget, and this many seconds at least, before trials build for themselves. A
+# model that takes longer leaves no time to try anything, however it is built.
 _BUILD_SHARE = 0.4
 _BUDGET_PER_BUILD = 8
 _LEAST_BUILD_PATIENCE_S = 10.0
