@@ -66,7 +66,7 @@ def waterfall(state: SessionState) -> list[Step]:
         return [replace(step, start=total * step.start / step.end, end=total) for step in steps]
     rest = stack.comparison.speedup / reached
     if max(rest, 1 / rest) > _NEGLIGIBLE and not stack.comparison.is_open:
-        known = all(step.contribution for step in steps)
+        known = all(step.contribution and not step.contribution.is_open for step in steps)
         steps.append(Step(_TOGETHER if known else "not attributed", reached, stack.comparison.speedup))
     return steps
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from typing import ClassVar
 
-from rich.text import Text
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import DataTable, Footer, Input, Static
+from textual.widgets import Footer, Input, Static
 
 from advisor.errors import AdvisorError
 from advisor.experiment.past.journal import list_sessions, open_session
@@ -20,12 +21,17 @@ from advisor.report.comparison import Changes, Measured, compare, summary
 from advisor.report.verdict import result_line
 from advisor.tui.text import DIM, shortened
 from advisor.tui.theme import ThemedApp
+from advisor.tui.widgets.changes import show_text
+from advisor.tui.widgets.row_table import Heading, RowTable
 
 _NONE = "There is no recorded session yet: `perf-advisor demo` makes one."
 _NO_OTHER = "There is no other recorded session."
 _NAME, _TARGET = 17, 32
 # Width from which on the whole target is shown; below it the target makes room for the result. Cells.
 _BROAD, _NARROW_TARGET = 100, 20
+# While the journals are read the list is drawn this often. Seconds.
+_TOLD_EVERY_S = 0.1
+_Row = tuple[str, str, str]  # a session's id, its target and its result
 
 
 # The widest column of names in a comparison, the sides' where there is no room for more, the last's least. Cells.
@@ -42,8 +48,6 @@ class SessionsScreen(ModalScreen[str | None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss(None)", "Close", tooltip="Pick none", id="sessions.close"),
         Binding("slash", "find", "Filter", key_display="/", tooltip="Show only some", id="sessions.find"),
-        Binding("j", "move(1)", show=False),
-        Binding("k", "move(-1)", show=False),
         Binding("q", "dismiss(None)", show=False),
     ]
 
@@ -52,96 +56,84 @@ class SessionsScreen(ModalScreen[str | None]):
         self._title = title
         self._target = target
         self._besides = besides
-        self._rows: dict[str, tuple[str, ...]] = {}
+        self._rows: dict[str, _Row] = {}
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog", id="sessions-dialog") as dialog:
             dialog.border_title, dialog.border_subtitle = self._title, "Enter picks the session"
             yield Input(placeholder="words to look for; Enter goes to the list", id="sessions-filter", compact=True)
-            yield DataTable[Text](id="sessions-table", cursor_type="row")
+            yield RowTable(id="sessions-table")
             yield Static(Content.styled("Reading the sessions…", DIM), id="sessions-empty")
             yield Static(id="sessions-told", markup=False)
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        table = self._table
-        for label, width in (("session", _NAME), ("target", self._target_cells), ("result", None)):
-            table.add_column(label, width=width)
-        table.focus()
+        self._table.focus()
         self._read()
 
-    @property
-    def _table(self) -> DataTable[Text]:
-        return self.query_one("#sessions-table", DataTable)
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._show)
 
     @property
-    def _target_cells(self) -> int:
-        """A narrow screen has to have room for the result."""
-        return _TARGET if self.app.size.width >= _BROAD else _NARROW_TARGET
+    def _table(self) -> RowTable:
+        return self.query_one("#sessions-table", RowTable)
 
     @work(thread=True, exit_on_error=False, group="sessions")
     def _read(self) -> None:
-        others: list[tuple[str, ...]] = []
+        known, others, told_at = list[_Row](), list[_Row](), 0.0
         for past in list_sessions():
             if not self.is_attached:
                 return
             target = past.request.target
             row = (past.session_id, target.command, result_line(SessionState.of(past.events)))
-            if past.session_id == self._besides:
-                continue
-            if self._target in ("", target.target):
-                self.app.call_from_thread(self._add, row)
-            else:
-                others.append(row)
-        self.app.call_from_thread(self._all_read, others)
+            if past.session_id != self._besides:
+                (known if self._target in ("", target.target) else others).append(row)
+            if time.monotonic() - told_at > _TOLD_EVERY_S:
+                self.app.call_from_thread(self._add, known)
+                known, told_at = [], time.monotonic()
+        self.app.call_from_thread(self._all_read, [*known, *others])
 
-    def _add(self, *rows: tuple[str, ...]) -> None:
-        if not self.is_attached:  # closed meanwhile
-            return
-        for row in rows:
-            self._rows[row[0]] = row
-            self._show_row(row[0])
+    def _add(self, rows: Sequence[_Row]) -> None:
+        if self.is_attached:  # not closed meanwhile
+            self._rows |= {row[0]: row for row in rows}
+            self._show()
 
-    def _all_read(self, others: list[tuple[str, ...]]) -> None:
+    def _all_read(self, rest: Sequence[_Row]) -> None:
         if not self.is_attached:
             return
-        self._add(*others)
+        self._add(rest)
         self.query_one("#sessions-empty", Static).update(Content.styled(_NO_OTHER if self._besides else _NONE, DIM))
         self.query_one("#sessions-empty").display = not self._rows
         self._table.display = bool(self._rows)
 
-    def _show_row(self, session_id: str) -> None:
-        row = self._rows[session_id]
-        wanted = self.query_one("#sessions-filter", Input).value.lower().split()
-        if all(word in " ".join(row).lower() for word in wanted):
-            name, target, result = row
-            self._table.add_row(Text(name), Text(shortened(target, self._target_cells)), Text(result), key=session_id)
-
     @on(Input.Changed, "#sessions-filter")
-    def _on_filter_changed(self) -> None:
-        self._table.clear()
-        for session_id in self._rows:
-            self._show_row(session_id)
+    def _show(self) -> None:
+        wanted = self.query_one("#sessions-filter", Input).value.lower().split()
+        shown = [row for row in self._rows.values() if all(word in " ".join(row).lower() for word in wanted)]
+        # A narrow screen has to have room for the result.
+        target = _TARGET if self.app.size.width >= _BROAD else _NARROW_TARGET
+        result = max(0, self._table.size.width - _NAME - target - 8)
+        headings = [Heading("session", "session", _NAME), Heading("target", "target", target)]
+        rows = {row[0]: [Content(row[0]), Content(shortened(row[1], target)), Content(row[2])] for row in shown}
+        self._table.show([*headings, Heading("result", "result", result)], rows)
+        self._tell()
 
     @on(Input.Submitted, "#sessions-filter")
     def _on_filter_submitted(self) -> None:
         self._table.focus()
 
-    @on(DataTable.RowHighlighted)
-    def _on_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
+    @on(RowTable.Highlighted)
+    def _tell(self) -> None:
         """Tell the target and the result in full: a narrow screen cuts them in the table."""
-        _, target, result = self._rows.get(event.row_key.value or "", ("", "", ""))
-        self.query_one("#sessions-told", Static).update(Content(f"{target}: {result}" if result else target))
+        _, target, result = self._rows.get(self._table.cursor_key, ("", "", ""))
+        show_text(self.query_one("#sessions-told", Static), Content(f"{target}: {result}" if result else target))
 
-    @on(DataTable.RowSelected)
-    def _on_row_selected(self, event: DataTable.RowSelected) -> None:
-        self.dismiss(event.row_key.value)
+    @on(RowTable.Chosen)
+    def _on_chosen(self) -> None:
+        self.dismiss(self._table.cursor_key)
 
     def action_find(self) -> None:
         self.query_one("#sessions-filter").focus()
-
-    def action_move(self, rows: int) -> None:
-        self._table.move_cursor(row=self._table.cursor_row + rows)
 
 
 class ComparisonScreen(ModalScreen[None]):

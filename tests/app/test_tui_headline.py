@@ -83,6 +83,11 @@ def test_the_waterfall_leads_from_the_baseline_to_the_stack(state) -> None:
     assert (steps[-1].name, steps[-1].key) == ("together", "")
     assert [step.name for step in steps[:2]] == ["autocast", "channels_last"], "as they were added"
     assert steps[0].alone == histories.AUTOCAST.comparison
+    record = state.trials[histories.LAST.candidate.name]
+    wide = replace(record.contribution, ci_low=0.2, ci_high=9.0)
+    state.trials[record.candidate.name] = replace(record, contribution=wide)
+    assert wide.is_open
+    assert waterfall(state)[-1].name == "not attributed", "one by one they are not known"
 
 
 @pytest.mark.parametrize("width", [40, 74, 114, 200])

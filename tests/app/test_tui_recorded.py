@@ -186,6 +186,10 @@ async def test_the_list_is_filtered():
         await pilot.press("slash", *"demo", "enter")
         await until(pilot, lambda: sample_request().target.command not in screen_text(picker))
         assert other in screen_text(picker)
+        await pilot.press("slash", *"zz", "enter", "j", "enter", "k")
+        await until(pilot, lambda: other not in screen_text(picker))
+        await pilot.press("slash", "backspace", "backspace", "enter")
+        await until(pilot, lambda: other in screen_text(picker))
         await pilot.press("enter")
     assert picker.return_value == other
 

@@ -50,6 +50,7 @@ class RowTable(ScrollView, can_focus=True):
         Binding("pagedown", "page(1)", "Page down", show=False),
         Binding("home", "top", "Top", show=False),
         Binding("end", "bottom", "Bottom", show=False),
+        Binding("enter", "choose", "Choose", show=False),
     ]
     cursor: reactive[int] = reactive(0, repaint=False)
 
@@ -58,6 +59,9 @@ class RowTable(ScrollView, can_focus=True):
 
     class Moved(Message):
         """The person, and not the session, moved the cursor."""
+
+    class Chosen(Message):
+        """The person chose the row under the cursor: by Enter, or by a click on it."""
 
     @dataclass
     class HeadingChosen(Message):
@@ -137,14 +141,20 @@ class RowTable(ScrollView, can_focus=True):
     def action_bottom(self) -> None:
         self._move_to(len(self.rows))
 
+    def action_choose(self) -> None:
+        if self.rows:
+            self.post_message(self.Chosen())
+
     def on_click(self, event: events.Click) -> None:
         at = event.get_content_offset(self)
         if at is None:
             return
         if at.y == 0:
             self._choose_heading(at.x + self.scroll_offset.x)
-        elif at.y + self.scroll_offset.y <= len(self.rows):
-            self._move_to(at.y + self.scroll_offset.y - 1)
+        elif (place := at.y + self.scroll_offset.y - 1) == self.cursor:
+            self.action_choose()
+        elif place < len(self.rows):
+            self._move_to(place)
 
     def _choose_heading(self, x: int) -> None:
         for heading in self.headings:
