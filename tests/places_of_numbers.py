@@ -194,12 +194,22 @@ class Weights:
 
     def __init__(self):
         self.factor_of_loss, self.held = 1.0, {"factor": 1.0}
+        self.calls, self.share, self.names = 1.0, 1.0, ["share"]
 
     def __getattr__(self, name):
         return self.__dict__["held"][name]
 
     def of(self, part):
         return getattr(self, f"factor_{part}")
+
+    def now(self):
+        return self.calls
+
+    def call(self, name):
+        return getattr(self, name)()
+
+    def sum(self):
+        return sum(getattr(self, name) for name in self.names)
 
 
 LATE, WAITING, WEIGHTS, FACTOR_OF = threading.Event(), queue.Queue(), Weights(), operator.attrgetter("inner.factor")
@@ -335,6 +345,8 @@ PLACES = {
         lambda: factor_by_a_call(WEIGHTS),
         lambda value: setattr(WEIGHTS, "factor_of_loss", value),
     ),
+    "method by its name": (lambda: WEIGHTS.call("now"), lambda value: setattr(WEIGHTS, "calls", value)),
+    "name in a list": (WEIGHTS.sum, lambda value: setattr(WEIGHTS, "share", value)),
     "attribute that a method gives": (lambda: WEIGHTS.factor, lambda value: WEIGHTS.held.update(factor=value)),
     "context variable": (lambda: VARIABLE.get(), VARIABLE.set),  # noqa: PLW0108 - by its name
     "method of a context variable": (lambda: VALUE_NOW(), VARIABLE.set),  # noqa: PLW0108 - by its name

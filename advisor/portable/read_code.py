@@ -63,7 +63,8 @@ def names_in(code: types.CodeType) -> frozenset[str]:
     return frozenset(name for name in used if isinstance(name, str)) & set(code.co_names) | set(asked)
 
 
-def names_by_text(code: types.CodeType) -> set[str]:
+@functools.lru_cache(MOST_KEPT)
+def names_by_text(code: types.CodeType) -> frozenset[str]:
     """The names by which code gets attributes with ``getattr`` and the like; a name for any where it computes one."""
     found: set[str] = set()
     instructions = list(dis.get_instructions(code))
@@ -74,7 +75,13 @@ def names_by_text(code: types.CodeType) -> set[str]:
             called = instructions[place + len(given) + 1].arg or 0  # with so many arguments
             is_plain_call = called > 1 and all(one.opname.startswith(("LOAD_", "PUSH_", "PRECALL")) for one in given)
             found.update(texts if texts and is_plain_call else ["__dict__"])
-    return found
+    return frozenset(found)
+
+
+def texts_in(code: types.CodeType) -> frozenset[str]:
+    """The texts in code, those in tuples too."""
+    parts = (one if isinstance(one, tuple) else [one] for one in code.co_consts)
+    return frozenset(one for one in itertools.chain.from_iterable(parts) if isinstance(one, str))
 
 
 def asks_by_any_name(code: types.CodeType) -> bool:

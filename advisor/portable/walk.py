@@ -55,6 +55,7 @@ from advisor.portable.read_code import (
     names_read,
     parts_of_names,
     places_of_methods,
+    texts_in,
 )
 
 # Values that are watched, at most. A count: each is compared before every replay, in some 0.05 us.
@@ -107,6 +108,8 @@ class Walk:
         self._configs: set[int] = set()  # objects of packages of which all attributes count
         self._names = {"forward", "__call__"}  # in the code that is reached
         self._parts_of_names: set[str] = set()  # with which that code makes others
+        self._texts: set[str] = set()  # that are reached: names too where code asks by one that stands in a variable
+        self._asks_by_variable = False
         self._own_files = set(map(file_of, roots))
         self._waiting = collections.deque((name_of_kind(root), root) for root in roots)
         self._unnamed: list[tuple[str, typing.Callable[[], None]]] = []  # to be looked at once code names them
@@ -140,7 +143,9 @@ class Walk:
     def _is_named(self, name: str) -> bool:
         if name in self._names or not (self.only_reads or ANY_ATTRIBUTE.isdisjoint(self._names)):
             return True
-        return self.only_reads and any(name.startswith(part) or name.endswith(part) for part in self._parts_of_names)
+        if not self.only_reads or (self._asks_by_variable and name in self._texts):
+            return self.only_reads
+        return any(name.startswith(part) or name.endswith(part) for part in self._parts_of_names)
 
     def _look_at(self, label: str, thing: typing.Any) -> None:
         if (is_plain(thing) and not isinstance(thing, enum.Enum)) or id(thing) in self.seen:
@@ -285,6 +290,7 @@ class Walk:
     def _look_at_dict(self, label: str, held: dict[typing.Any, typing.Any]) -> None:
         self.dicts.append(held)
         self._waiting += [(label, key) for key in dict.keys(held) if not is_plain(key)]
+        self._texts.update(key for key in dict.keys(held) if type(key) is str)
         for place, (key, value) in enumerate(self._some_of(list(dict.items(held)))):
             self._note(f"{label}.{key if isinstance(key, str) else place}", value, (held, key))
 
@@ -384,6 +390,8 @@ class Walk:
         names = names_in(code) if self.only_reads else {*code.co_names, *names_by_text(code)}
         self._names |= names
         self._parts_of_names |= parts_of_names(code)
+        self._texts |= texts_in(code)
+        self._asks_by_variable |= "__dict__" in names_by_text(code)
         if not ENVIRONMENT.isdisjoint(names):
             self._note("os.environ", os.environ, (vars(os), "environ"))
         if not self.only_reads and not ANYTHING.isdisjoint(names):
@@ -418,6 +426,7 @@ class Walk:
         while label in self.noted:
             label += "'"
         self.noted[label] = value, place
+        self._texts |= {value} if type(value) is str else set()
         self._waiting.append((label, value))
 
     @property
