@@ -39,6 +39,7 @@ def q_learning():
 
     def step(state):
         with torch.no_grad():
+            target.eval()  # a method, not the function that runs a text
             wanted = state.sum(1) + 0.9 * target(state.flip(0)).max(1).values
         loss = nn.functional.smooth_l1_loss(network(state).gather(1, torch.zeros(len(state), 1).long())[:, 0], wanted)
         optimizer.zero_grad()

@@ -105,7 +105,12 @@ def takes_the_next(state, model, batch, loss):
     return loss * next(state.numbers)
 
 
+def evaluates(state, model, batch, loss):
+    return loss * eval("state.factor")
+
+
 REFUSED = [
+    (evaluates, {"factor": 2.0}, "evaluates may reach anything by eval"),
     (counts_up, {"steps": 0}, "the step changes .*steps each time, and a replay runs no Python"),
     (updates_every_third_step, {"steps": 0}, "the step changes .*steps each time"),
     (keeps_losses, {"losses": []}, "the step changes .*losses"),

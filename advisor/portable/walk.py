@@ -394,8 +394,8 @@ class Walk:
         self._asks_by_variable |= "__dict__" in names_by_text(code)
         if not ENVIRONMENT.isdisjoint(names):
             self._note("os.environ", os.environ, (vars(os), "environ"))
-        if not self.only_reads and not ANYTHING.isdisjoint(names):
-            self._refuse(f"{function.__name__} may reach anything by {', '.join(ANYTHING & names)}")
+        if not self.only_reads and (any_by := ANYTHING.intersection(names_of_globals(code))):
+            self._refuse(f"{function.__name__} may reach anything by {', '.join(any_by)}")
         readers = ({"open"} - function.__globals__.keys() | FILE_READERS) & names
         if self.only_reads and readers:
             self._refuse(f"the model or the loss reads a file ({min(readers)}), and a graph would repeat what it held")
