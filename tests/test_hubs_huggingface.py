@@ -106,6 +106,8 @@ TOGETHER = [
                         "decoder": {"model_type": "bert", **SMALL_TEXT, "is_decoder": True,
                                     "add_cross_attention": True}},
      {"input_ids": (2, 34)}),
+    ("Lxmert", {**SMALL, "vocab_size": 50, "l_layers": 1, "x_layers": 1, "r_layers": 1},
+     {"input_ids": (2, 511), "visual_feats": (2, 36, 2048), "visual_pos": (2, 36, 4)}),
     ("Wav2Vec2Bert", {**SMALL, "vocab_size": 32, "feature_projection_input_dim": 24},
      {"input_features": (2, 200, 24)}),
 ]  # fmt: skip

@@ -1,10 +1,12 @@
-"""Plain loops that hand the parts of a mapping to the model, and which of them are no plain ones."""
+"""Loops that hand the parts of a mapping to the model: plain ones, others, and those that generate text."""
 
 from __future__ import annotations
 
 import pytest
+import torch
 from torch import nn
 
+from advisor.records import Mode
 from scripts.steps import step_of
 
 
@@ -41,3 +43,23 @@ for batch in DataLoader(rows, batch_size=8):
         batch = next(iter(loop.data))
         expected = nn.functional.mse_loss(loop.model(batch["a"], batch["b"]), batch["label"])
         assert float(step_of(loop)(batch)) == pytest.approx(expected.item())
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("source", ["loader", "prompts"])
+def test_the_generation_of_text_is_a_step(source, script):
+    pytest.importorskip("transformers")
+    loop, names = script(f"""
+from transformers import GenerationConfig, GPT2Config, GPT2LMHeadModel
+model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=16, n_head=2, vocab_size=50)).eval()
+prompts = [dict(input_ids=torch.randint(50, (2, 5)), attention_mask=torch.ones(2, 5).long()) for _ in range(3)]
+loader = DataLoader(prompts, batch_size=None)
+chosen = GenerationConfig(max_new_tokens=4, eos_token_id=None, pad_token_id=0)
+for batch in {source}:
+    with torch.no_grad():
+        seen.append(model.generate(**batch, generation_config=chosen, top_k=7))
+""")
+    assert loop.mode is Mode.INFER
+    assert loop.step.options == {"max_new_tokens": 4, "top_k": 7}
+    assert (loop.data is names["loader"]) is (source == "loader")
+    assert torch.equal(loop.step(names["prompts"][-1]), names["seen"][-1])

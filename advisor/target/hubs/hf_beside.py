@@ -16,6 +16,7 @@ from advisor.target.sizing import output_of
 
 _BINS = 128  # of a spectrogram, where the usual 80 do not fit
 _TOKENS = 1000  # that each vocabulary has
+_REGIONS, _DETECTED, _BOX = 36, 2048, 4  # of an image, with the usual detector; numbers of a vector and of a box
 
 Make = Callable[[int], dict[str, Any]]
 #: Inputs that are read inside a text, each with the model's method that makes vectors of it, and its token's name.
@@ -92,6 +93,12 @@ def _languages(name: str, batch: dict[str, Any]) -> dict[str, Any]:
     return {name: torch.zeros(len(batch["input_ids"]), dtype=torch.long)} if "input_ids" in batch else {}
 
 
+def _regions(name: str, batch: dict[str, Any]) -> dict[str, Any]:
+    """The regions that a detector found in an image: their vectors, or their boxes."""
+    width = _BOX if name == "visual_pos" else _DETECTED
+    return {name: noise(len(batch["input_ids"]), _REGIONS, width)} if "input_ids" in batch else {}
+
+
 # Inputs that come with others.
 BESIDE: dict[str, Callable[[str, dict[str, Any]], dict[str, Any]]] = {
     "attention_mask": _mask,
@@ -102,6 +109,8 @@ BESIDE: dict[str, Callable[[str, dict[str, Any]], dict[str, Any]]] = {
     "lang_ids": _languages,
     "image_attention_mask": _mask_of_images,
     "qformer_input_ids": _instructions,
+    "visual_feats": _regions,
+    "visual_pos": _regions,
 }
 
 

@@ -195,7 +195,7 @@ def _with_options(config: Any, options: dict[str, Any], name: str) -> Any:
         holder = next((part for part in holders if hasattr(part, option)), None)
         if holder is None:
             known = {other for part in holders for other in vars(part) if not other.startswith("_")} or parts.keys()
-            near = nearest(option if holders else prefix, known) or sorted(known)[:8]
+            near = nearest(option if holders else prefix, known) or sorted(filter(None, known))[:8]
             raise TargetError(f"the configuration of {name} has no {key!r}.", f"Did you mean {', '.join(near)}?")
         with _checked({key: value}, name):
             setattr(holder, option, value)
@@ -389,14 +389,19 @@ _USUAL_PROMPT = 32
 
 @dataclass(frozen=True)
 class Generate:
-    """A step that continues each prompt greedily by ``new_tokens`` tokens."""
+    """A step that continues each prompt, with these options of ``generate``; ``new_tokens`` is 0 where none says."""
 
     model: Any
-    new_tokens: int
+    options: dict[str, Any]
+
+    @property
+    def new_tokens(self) -> int:
+        """The number of new tokens for each prompt."""
+        return self.options.get("max_new_tokens") or 0
 
     def __call__(self, batch: dict[str, Any]) -> Any:
         """The tokens: of a decoder with those of the prompt before them."""
-        return self.model.generate(**batch, do_sample=False, max_new_tokens=self.new_tokens)
+        return self.model.generate(**batch, **self.options)
 
 
 def tokens_of(options: dict[str, Any]) -> int:
@@ -435,7 +440,7 @@ def generating(model: Any, new_tokens: int, spec: TargetSpec, notes: list[str]) 
         model=model.eval(),
         data=made,
         mode=Mode.INFER.value,
-        step=Generate(model, new_tokens),
+        step=Generate(model, {"do_sample": False, "max_new_tokens": new_tokens}),
         notes=[*notes, told],
         usual_size=1,
     )

@@ -70,7 +70,11 @@ def _rest(seen: Seen, source: str) -> Iterator[str]:
     workload = _workload(seen)
     if workload is not None and workload.mode == "infer":
         yield from _data(seen) if workload.data is seen.loader else _inputs(workload.data)
-        yield 'return advisor.Workload(model=model.eval(), data=data, mode="infer")'
+        step = ""
+        if seen.generates is not None and workload.step is not None:
+            options = "".join(f", {name}={value!r}" for name, value in seen.generates.options.items())
+            step = f", step=lambda batch: model.generate(**batch{options})"
+        yield f'return advisor.Workload(model=model.eval(), data=data, mode="infer"{step})'
         return
     yield from _data(seen)
     yield from _optimizers(seen)

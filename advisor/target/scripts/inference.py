@@ -10,8 +10,9 @@ from torch import nn
 from advisor.portable.calls import splitter
 from advisor.portable.nested import map_tensors, tensors_of
 from advisor.target.hubs.contract import Adapted
+from advisor.target.hubs.huggingface import Generate
 from advisor.target.scripts.body import NoBodyError
-from advisor.target.scripts.seen import ModelCall, Seen, inputs_by_name, same_values
+from advisor.target.scripts.seen import GenerateCall, ModelCall, Seen, inputs_by_name, same_values
 
 
 def inference_of(seen: Seen) -> Adapted:
@@ -21,6 +22,8 @@ def inference_of(seen: Seen) -> Adapted:
     calls = [call for call in seen.calls if call.module in seen.models]
     if not calls:
         raise NoBodyError("no optimizer made an update, and no model was called")
+    if seen.generates is not None and seen.generates.inputs:
+        return _generation(seen.generates, seen)
     batch = seen.batch
     call = None if batch is None else next((one for one in reversed(calls) if _is_called_with(one, batch)), None)
     data, notes = seen.loader, _notes_on_inference(seen, calls, of_loader=call is not None)
@@ -30,6 +33,20 @@ def inference_of(seen: Seen) -> Adapted:
     model = _outside_inference_mode(call.module.eval())
     current = {**call.current, "infer.grad": call.gradients, **_half_precision(call, batch)}
     return Adapted(model=model, data=data, mode="infer", current=current, notes=notes)
+
+
+def _generation(call: GenerateCall, seen: Seen) -> Adapted:
+    """The text generation of a script, on its loader, or on the inputs of its last call."""
+    of_loader = isinstance(seen.batch, Mapping) and same_values(dict(seen.batch), call.inputs)
+    options = ", ".join(f"{name}={value}" for name, value in call.options.items())
+    given = "the batches of its loader" if of_loader else "the inputs of its last call"
+    return Adapted(
+        model=call.model.eval(),
+        data=seen.loader if of_loader else [map_tensors(_copied, call.inputs)],
+        mode="infer",
+        step=Generate(call.model, call.options),
+        notes=[f"the script's generate({options}) on {given}; nothing was updated, so this is inference"],
+    )
 
 
 def _notes_on_inference(seen: Seen, calls: list[ModelCall], *, of_loader: bool) -> list[str]:

@@ -33,6 +33,15 @@ class ModelCall:
         return {} if self.autocast == "none" else {"precision.autocast": self.autocast}
 
 
+@dataclass(frozen=True, slots=True)
+class GenerateCall:
+    """A call of a library's ``generate``: its model, the tensors that it was given by name, and its other options."""
+
+    model: Any
+    inputs: dict[str, Any]
+    options: dict[str, Any]
+
+
 @dataclass(slots=True)
 class LossCall:
     """A call of a loss: its function, its arguments, and the result."""
@@ -81,7 +90,8 @@ class Seen:
 
     The script: ``fitted`` is what a library's trainer was asked to train. ``calls_in_threads``: a module was called
     beside the main thread. ``starts_processes``: other processes were started, or forked. ``trains_elsewhere``: one of
-    them came to an update. ``goes_on``: it was left while it predicted, without an end in sight.
+    them came to an update. ``goes_on``: it was left while it predicted, without an end in sight. ``generates``: its
+    last call of a library's ``generate``.
     """
 
     loader: Any = None
@@ -106,6 +116,7 @@ class Seen:
     starts_processes: bool = False
     trains_elsewhere: bool = False
     goes_on: bool = False
+    generates: GenerateCall | None = None
 
     def forget(self) -> None:
         """Forget the records of a step."""

@@ -27,7 +27,16 @@ from advisor.portable.nested import tensors_of
 from advisor.process.meanwhile import replaced
 from advisor.target.scripts.files import staying_open, writes, writing_over_nothing
 from advisor.target.scripts.processes import TRAINED, EndsAtUpdate
-from advisor.target.scripts.seen import LossCall, ModelCall, Round, Seen, Where, autocast, gradients
+from advisor.target.scripts.seen import (
+    GenerateCall,
+    LossCall,
+    ModelCall,
+    Round,
+    Seen,
+    Where,
+    autocast,
+    gradients,
+)
 from advisor.target.scripts.surroundings import without_workers
 
 # Functions of torch.nn.functional that are losses: called with an output and a target.
@@ -44,6 +53,16 @@ LOSSES = (
 )
 # Calls that are kept, with what they were called with. A count: of a step; what comes before a loop may call thousands.
 MOST_CALLS = 64
+# Options of transformers' ``generate`` that a GenerationConfig may hold, and their values by default.
+_OF_GENERATION = {
+    "max_new_tokens": None,
+    "do_sample": False,
+    "num_beams": 1,
+    "temperature": 1.0,
+    "top_k": 50,
+    "top_p": 1.0,
+    "repetition_penalty": 1.0,
+}
 # A script without an optimizer that predicts for so long does only that; a server's loop never ends. Seconds.
 _PREDICTS_S = 10.0
 # A process that is killed ends within this. Seconds.
@@ -151,6 +170,8 @@ class Watch:
         if owns:  # also inside a loss that calls the model
             self.seen.calls.append(ModelCall(module, args, kwargs, output, autocast(), gradients()))
             del self.seen.calls[:-MOST_CALLS]
+            if hasattr(module, "generate"):
+                self.seen.generates = generate_call(_stack(self._outside))
             self._look_for_endless_prediction()
         else:
             self.seen.losses.append(LossCall(module, args, kwargs, output))
@@ -377,6 +398,25 @@ def fitted_by_library(frames: list[Where]) -> Any:
             return trainer
         if library == "ultralytics.engine.model" and function == "train":
             return names["self"]
+    return None
+
+
+def generate_call(frames: list[FrameType]) -> GenerateCall | None:
+    """The outermost call of transformers' ``generate`` on a stack; None without one."""
+    for frame in reversed(frames):
+        if frame.f_code.co_name == "generate" and frame.f_globals.get("__name__") == "transformers.generation.utils":
+            names = frame.f_locals
+            given, config, usual = names["kwargs"], names["generation_config"], names["self"].generation_config
+            options = {
+                name: value
+                for name, default in _OF_GENERATION.items()
+                if (value := getattr(config, name, default)) not in (default, getattr(usual, name, default))
+            }
+            inputs = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
+            if isinstance(names["inputs"], torch.Tensor):
+                inputs["inputs"] = names["inputs"]
+            options |= {name: value for name, value in given.items() if isinstance(value, bool | int | float | str)}
+            return GenerateCall(names["self"], inputs, options)
     return None
 
 
