@@ -6,7 +6,7 @@ import json
 
 import pytest
 import yaml
-from project_configs import CONFIGS, IMPLIED, PATCHES, TUNED, described, patch_of, text_of
+from project_configs import ALONG, CONFIGS, IMPLIED, PATCHES, TUNED, described, patch_of, text_of
 from torch.utils.data import DataLoader
 
 from advisor.errors import UsageError
@@ -229,6 +229,12 @@ def test_an_interpolation_is_left_as_it_is_and_the_setting_goes_to_the_rest():
     assert patch.remarks == (
         "data.batch_size: the config's 'train_loader.batch_size' (line 7) is computed: `${batch}`",
     )
+
+
+def test_a_loader_whose_number_of_workers_is_computed_gets_no_option_that_needs_some():
+    text = "loader: {_target_: torch.utils.data.DataLoader, num_workers: '${workers}'}\nworkers: 0\n"
+    wanted = Wanted({"data.num_workers": 4, "data.persistent_workers": True}, implied=IMPLIED, along=ALONG)
+    assert patched(text, wanted).text == text
 
 
 def test_a_map_says_the_setting_in_the_words_of_the_config():

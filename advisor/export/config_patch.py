@@ -92,7 +92,7 @@ def patched(text: str, wanted: Wanted, *, name: str = "config.yaml", kind: Confi
     writer = _Writer(document)
     _write_mapped(writer, wanted, kind)
     for phrase in _phrases(document, wanted, kind):
-        if all(writer.is_open(key) for key in phrase.keys):
+        if all(writer.is_open(key) and _goes_with_workers(writer, wanted, key) for key in phrase.keys):
             writer.say(phrase)
     _write_by_name(writer, wanted)
     _drop_options_of_workers(writer, wanted)
