@@ -305,6 +305,7 @@ def test_a_model_that_has_no_room_is_refused_before_it_is_built(transformers):
         ("qwen3_moe", 3, "num_hidden_layers=2 num_local_experts=16"),
         ("falcon", 1, "num_hidden_layers=2 vocab_size=32000"),  # 71 heads have no width of 512
         ("gemma4", 5, "text_config.num_hidden_layers=6 text_config.intermediate_size=2048"),
+        ("qwen3_next", 13, "num_hidden_layers=4 num_experts=16"),  # the fourth layer is one of attention
         ("gpt2", 0, "n_layer=2 vocab_size=32000"),  # nothing is enough
     ],
 )

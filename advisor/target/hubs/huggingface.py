@@ -295,20 +295,25 @@ def _smaller(config: Any, name: str, most_bytes: float) -> str:
     """
     found: dict[str, Any] = {}
     for names, value in (*_OF_ALL_PARTS, *_OF_TEXT):
-        named = {
-            f"{part}.{option}".lstrip("."): vars(inside).get(option)
-            for part, inside in parts_of(config).items()
-            for option in names
-            if (names, value) in _OF_ALL_PARTS or inside is text_of(config)
-        }
-        larger = (key for key, held in named.items() if isinstance(held, int) and held > value)
-        more = {key: value for key in larger if key not in found}
+        more: dict[str, Any] = {}
+        for part, inside in parts_of(config).items():
+            fewest = max(value, _one_of_each(inside)) if names is _DEPTHS else value
+            for option in names if (names, value) in _OF_ALL_PARTS or inside is text_of(config) else ():
+                held, key = vars(inside).get(option), f"{part}.{option}".lstrip(".")
+                if isinstance(held, int) and held > fewest and key not in found:
+                    more[key] = fewest
         size = _bytes_of_weights({**found, **more}, config, name) if more else None
         if size is not None:
             found |= more
             if size < most_bytes:
                 break
     return " ".join(f"{option}={value}" for option, value in found.items()) or "hidden_size=512"
+
+
+def _one_of_each(config: Any) -> int:
+    """The fewest layers among which there is one of each kind, where a configuration lists these."""
+    lists = [held for name, held in vars(config).items() if name.endswith(("layer_types", "block_type")) and held]
+    return max((kinds.index(kind) + 1 for kinds in lists for kind in kinds), default=0)
 
 
 def _bytes_of_weights(options: dict[str, Any], config: Any, name: str) -> int | None:
