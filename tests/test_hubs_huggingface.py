@@ -171,6 +171,9 @@ def test_a_detector_without_scipy_infers_and_says_why(monkeypatch):
 def test_pretraining_on_labels_that_a_processor_makes_is_left_out(transformers):
     assert class_for(transformers, transformers.FlavaConfig()) is transformers.FlavaModel
     assert class_for(transformers, transformers.ViTMAEConfig()) is transformers.ViTMAEForPreTraining
+    if "qwen3_5" in transformers.CONFIG_MAPPING:  # which has classes for sequences and tokens too
+        read_inside = transformers.Qwen3_5ForConditionalGeneration
+        assert class_for(transformers, transformers.CONFIG_MAPPING["qwen3_5"]()) is read_inside
 
 
 @pytest.mark.usefixtures("transformers")
