@@ -141,7 +141,7 @@ class AdvisorApp(ToastingApp):
         self.call_from_thread(self._take_catalog, catalog)
 
     def _take_catalog(self, catalog: Catalog) -> None:
-        self.context.catalog = catalog
+        self.context.catalog = self.context.exporter.catalog = catalog
         gc.freeze()
         for problem in catalog.problems:
             self.notify(problem, title="A recipe could not be loaded", severity="warning", markup=False)
@@ -298,6 +298,13 @@ class AdvisorApp(ToastingApp):
 
         active = list(self.base_screen.active_bindings.values())
         self.push_screen(HelpScreen(view_info(self.view.id or ""), active))
+
+    def action_command_palette(self) -> None:
+        """Open the palette."""
+        from advisor.tui.widgets.lists import Palette
+
+        if not isinstance(self.screen, Palette):
+            self.push_screen(Palette(id="--command-palette"))
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The actions in the palette; :class:`ThingsProvider` finds the rest."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
@@ -24,12 +23,14 @@ from advisor.records.outputs import Outputs
 class FileExporter:
     """Writes a session's files, the same as the command line's options.
 
-    Every method may raise ``AdvisorError`` with a message and a hint.
+    Every method may raise ``AdvisorError`` with a message and a hint. ``catalog`` is given as soon as it is loaded: to
+    load it here as well would make a key wait.
     """
 
     def __init__(self, request: Request, outputs: Outputs) -> None:
         self._request = request
         self._outputs = outputs
+        self.catalog: Catalog | None = None
 
     def formats(self) -> Sequence[Offer]:
         """The formats on offer, in the registry's order."""
@@ -56,12 +57,9 @@ class FileExporter:
         """The file as the format wants it verified; None with --no-verify."""
         return format_of(format_id).verifiable(self._found(state), str(path)) if self._outputs.verify else None
 
-    @cached_property
-    def _catalog(self) -> Catalog:
-        return load_catalog(self._request.recipe_folders)
-
     def _found(self, state: SessionState) -> Found:
-        return Found(state, self._request, self._outputs, self._catalog)
+        catalog = self.catalog or load_catalog(self._request.recipe_folders)
+        return Found(state, self._request, self._outputs, catalog)
 
 
 _TRACE = "trace.json"

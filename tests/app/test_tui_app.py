@@ -31,6 +31,7 @@ from advisor.tui.toasts import MOST_TOASTS
 from advisor.tui.views import VIEWS, view_class
 from advisor.tui.widgets.fact_list import FactList
 from advisor.tui.widgets.key_footer import KeyFooter
+from advisor.tui.widgets.lists import ChoiceList, Palette
 from advisor.tui.widgets.log_tail import LogTail, read_tail
 from advisor.tui.widgets.status import StatusBar
 
@@ -307,6 +308,23 @@ async def test_help_lists_the_keys_that_do_something_now_and_no_others(history) 
             assert "noise floor" in text
             await pilot.press("escape")
             assert not isinstance(app.screen, HelpScreen)
+
+
+async def test_a_page_is_turned_only_in_a_list_that_is_laid_out() -> None:
+    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+        await press(pilot, "4")
+        choices = ChoiceList(*"abc")
+        app.screen.mount(choices)
+        choices.highlighted = 0
+        with pytest.raises(KeyError):
+            choices.action_page_down()  # where Textual allows this, ChoiceList need not turn pages itself
+        choices.action_turn("page_down")
+        await press(pilot, "pagedown")
+        assert app.view.query_one("#advice-list", ChoiceList).highlighted == 6
+        await press(pilot, "ctrl+p")
+        assert isinstance(app.screen, Palette)
+        await press(pilot, "pagedown", "pageup", "escape")
+        assert app.view.id == "advice"
 
 
 async def test_the_palette_depends_on_the_view() -> None:

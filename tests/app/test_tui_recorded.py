@@ -21,7 +21,7 @@ from advisor.records import Outcome, TrialResult
 from advisor.records.outputs import Outputs
 from advisor.report.comparison import Change, Changes
 from advisor.report.verdict import result_line
-from advisor.tui import launch
+from advisor.tui import exporting, launch
 from advisor.tui.app import AdvisorApp
 from advisor.tui.context import Recorded
 from advisor.tui.result import Then
@@ -173,6 +173,15 @@ async def test_another_session_is_opened_by_key():
         assert sample_request().target.target[:20] in text
         await press(pilot, "enter")
     assert app.return_value.then == Then(first)
+
+
+async def test_the_catalog_is_loaded_once_beside_the_keys(monkeypatch):
+    monkeypatch.setattr(exporting, "load_catalog", None)
+    app = launch.app_of_recorded(open_session(journaled(sample_history())))
+    async with app.run_test(size=LARGE) as pilot:
+        await settle(pilot)
+        await press(pilot, "5")
+        assert 'advisor.load("tuned.yaml")' in screen_text(app)
 
 
 async def test_the_list_is_filtered():

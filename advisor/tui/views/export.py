@@ -172,7 +172,7 @@ class ExportView(View):
         return (self._path.value if self._named == chosen.id else self._paths[chosen.id]).strip()
 
     def _show_next_steps(self) -> None:
-        if self.chosen is not None:
+        if self.chosen is not None and self.display:
             name = self._path_of(self.chosen) or self.chosen.default_name
             lines = self.context.exporter.next_steps(self.chosen.id, name, self.context.state)
             steps = next_steps(name, lines, self.context.state.verification)
@@ -196,8 +196,9 @@ class ExportView(View):
                 self._paths[self._named] = self._path.value
             self._named, self._path.value = chosen.id, self._paths[chosen.id]
             self._preview.scroll_home(animate=False)
-            self.show()
             self.refresh_bindings()
+            if self.display:  # the first format is chosen before anybody sees it
+                self.show()
 
     @on(Input.Changed, "#path")
     def _on_path_changed(self) -> None:
