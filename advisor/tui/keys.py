@@ -62,6 +62,7 @@ APP_KEYS = (
         show=False,
         tooltip="Stop and leave at once, also from a text field; everything measured is kept",
         id="app.interrupt",
+        priority=True,
         system=True,
     ),
 )

@@ -23,10 +23,7 @@ from advisor.tui.views.base import View
 from advisor.tui.widgets.fact_list import FactList
 from advisor.tui.widgets.lists import ChoiceList
 
-_QUIT = Binding(
-    "q,ctrl+q,ctrl+c", "app.quit", "Quit", key_display="q", tooltip="Leave the app", id="screen.quit", priority=True
-)
-_QUIT_AT_ONCE = Binding("ctrl+q,ctrl+c", "app.quit_at_once", show=False, priority=True)
+_QUIT = Binding("q", "app.quit", "Quit", tooltip="Leave the app", id="screen.quit", priority=True)
 
 
 class HelpScreen(ModalScreen[None]):
@@ -110,7 +107,6 @@ class Choice(Question[ScreenResultType]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "app.focus_previous", show=False),
         Binding("right", "app.focus_next", show=False),
-        _QUIT_AT_ONCE,
     ]
 
     def __init__(self, title: str, question: Content, about: str, answers: Mapping[ScreenResultType, str]) -> None:
@@ -197,7 +193,6 @@ class PickScreen(Question[int]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "dismiss", "Cancel", key_display="esc", tooltip="Change nothing", id="pick.cancel"),
-        _QUIT_AT_ONCE,
     ]
 
     def __init__(self, title: str, entries: Sequence[Content | str], chosen: int, about: str = "") -> None:

@@ -239,7 +239,10 @@ async def test_an_exception_of_the_session_is_a_panel_too() -> None:
     assert app.return_code == 1
 
 
-@pytest.mark.parametrize("keys", [["q", "q"], ["q", "y"], ["ctrl+q"], ["ctrl+c"], ["q", "ctrl+c"]])
+@pytest.mark.parametrize(
+    "keys",
+    [["q", "q"], ["q", "y"], ["ctrl+q"], ["ctrl+c"], ["q", "ctrl+c"], ["O", "slash", "ctrl+c"], ["ctrl+p", "ctrl+q"]],
+)
 async def test_quitting_cancels_and_says_what_is_kept(keys) -> None:
     async with driven(histories.to_trials(), hold=True) as (pilot, app, control):
         await press(pilot, *keys)
