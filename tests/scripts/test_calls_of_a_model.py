@@ -40,6 +40,59 @@ def test_inputs_that_are_no_batch_of_a_loader_are_measured_without_their_making(
     assert torch.equal(loop.data, -names["x"])
 
 
+OWN_LOSS = """
+from types import SimpleNamespace
+
+class WithLoss(nn.Linear):
+    def forward(self, x, target=None):
+        guess = super().forward(x)
+        loss = (guess - target).abs().mean()
+        return RETURNED
+
+model = WithLoss(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+for x, y in loader:
+    output = model(CALL)
+    loss = TAKEN
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("call", ["x, y", "x, target=y"])
+@pytest.mark.parametrize(
+    ("returned", "taken"),
+    [
+        ("loss", "output"),
+        ("(guess, loss)", "output[1]"),
+        ("dict(loss=loss, guess=guess)", "output['loss']"),
+        ("SimpleNamespace(guess=guess, cost=loss)", "output.cost"),
+    ],
+)
+def test_a_loss_that_the_model_computes_and_returns_is_found_in_its_output(call, returned, taken, script):
+    text = OWN_LOSS.replace("RETURNED", returned).replace("CALL", call).replace("TAKEN", taken)
+    loop, names = script(text)
+    assert loop.step is None
+    assert type(loop.model).__name__ == "WithLoss"
+    start = {name: value.clone() for name, value in loop.model.state_dict().items()}
+    tuned = batches(loop, 5)
+    names["model"].load_state_dict(start)
+    expected = []
+    for x, y in names["loader"]:
+        loss = (names["model"].weight * x + names["model"].bias - y).abs().mean()
+        names["optimizer"].zero_grad()
+        loss.backward()
+        names["optimizer"].step()
+        expected.append(float(loss))
+    assert tuned == pytest.approx(expected[:5])
+
+
+def test_a_loss_that_is_changed_before_its_backward_pass_leaves_the_body_whole(script):
+    text = OWN_LOSS.replace("RETURNED", "loss").replace("CALL", "x, y").replace("TAKEN", "output / 2")
+    assert script(text)[0].step is not None
+
+
 class Scaled(torch.nn.Linear):
     def forward(self, x, scale=None, *, shift=0):
         return super().forward(x if scale is None else x * scale) + shift

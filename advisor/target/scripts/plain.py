@@ -1,9 +1,11 @@
 """The workload of an observed script: the parts of a plain loop, or else the body of its loop as one step."""
 
 import contextlib
-from collections.abc import Iterable
+import operator
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from advisor.figures.formatting import format_first
@@ -31,23 +33,69 @@ def workload_of(seen: Seen) -> Any:
 
 
 def _plain(seen: Seen) -> Adapted | None:
-    """The parts of a loop that is ``loss(model(inputs), target)`` and one update; None for another one."""
+    """The parts of a loop of one update, whose loss is ``loss(model(inputs), target)`` or the model's own, or None."""
     if not _is_one_update(seen) or _does_more(seen):
         return None
-    call, loss = seen.calls[0], loss_of(seen)
-    batch = _made_batch(call, loss) if seen.batch is None else seen.batch
-    if batch is None or not _is_loss_of(batch, call, loss, seen.backward[0]):
+    call = seen.calls[0]
+    found = _batch_and_loss(seen, call)
+    if found is None:
         return None
+    batch, loss = found
     return Adapted(
         model=call.module,
         data=batch if seen.loader is None else seen.loader,
-        loss=None if loss is None else _bound(loss),
+        loss=loss,
         optimizer=seen.updates[0],
         mode="train",
         current=call.current,
         clip_grad=seen.clip_norm,
         notes=[_note_of_parts(seen), *_others(seen)],
     )
+
+
+def _batch_and_loss(seen: Seen, call: ModelCall) -> tuple[Any, Any] | None:
+    """The batch and the loss of a step, as a plain loop uses them; None where they are used otherwise."""
+    loss = loss_of(seen)
+    batch = _made_batch(call, loss) if seen.batch is None else seen.batch
+    if batch is not None and _is_loss_of(batch, call, loss, seen.backward[0]):
+        return batch, None if loss is None else _bound(loss)
+    return _with_own_loss(seen, call) if loss is None else None
+
+
+def _with_own_loss(seen: Seen, call: ModelCall) -> tuple[Any, Any] | None:
+    """The batch that a model is called with, and the loss that it returns alone or among other things."""
+    batch = (call.args or call.kwargs) if seen.batch is None else seen.batch
+    args, kwargs = _arguments(batch)
+    given = (*call.args, *call.kwargs.values())
+    has_batch = bool(given) and all(isinstance(value, torch.Tensor) for value in given)
+    same = inputs_by_name(call.module, args, kwargs), inputs_by_name(call.module, call.args, call.kwargs)
+    pick = _way_to(seen.backward[0], call.output)
+    if pick is None or not has_batch or not same_values(*same):
+        return None
+
+    def loss(model: nn.Module, batch: Any) -> Any:
+        args, kwargs = _arguments(batch)
+        return pick(model(*args, **kwargs))
+
+    return batch, loss
+
+
+def _arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call with all of a batch: by keywords for a mapping."""
+    if isinstance(batch, Mapping):
+        return (), dict(batch)
+    return (tuple(batch) if isinstance(batch, tuple | list) else (batch,)), {}
+
+
+def _way_to(loss: torch.Tensor, output: Any) -> Callable[[Any], Any] | None:
+    """A function that takes the loss from a model's output; None where the loss is not in it."""
+    if output is loss:
+        return lambda whole: whole
+    if isinstance(output, Mapping | tuple | list):
+        items = output.items() if isinstance(output, Mapping) else enumerate(output)
+        return next((operator.itemgetter(key) for key, value in items if value is loss), None)
+    named = getattr(output, "__dict__", {})
+    return next((operator.attrgetter(name) for name, value in named.items() if value is loss), None)
 
 
 def _is_one_update(seen: Seen) -> bool:
