@@ -7,6 +7,7 @@ import gc
 import itertools
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -263,6 +264,24 @@ def test_unfreezing_layers_keeps_what_else_was_compiled(settings):
 
     torch.testing.assert_close(trained(tuned=True), trained(tuned=False))
     assert len(made) == 1
+
+
+@pytest.mark.usefixtures("eager_backend", "fresh_compiler")
+@pytest.mark.parametrize("scope", ["model", "with_loss"])
+def test_numpys_draws_are_those_of_its_seed(scope):
+    class Doubling(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) * (2.0 if np.random.rand(1) < 0.5 else 1.0)
+
+    tuning = Tuning({"compile.mode": "default", "compile.scope": scope})
+    model = Doubling(4, 4)
+    nn.init.ones_(model.bias)
+    model, optimizer = tuning.prepare(model, torch.optim.SGD(model.parameters(), lr=0.0))
+    step = tuning.train_step(model, optimizer, lambda output, target: (output - target).square().mean())
+    np.random.seed(0)
+    losses = [step((torch.zeros(2, 4), torch.zeros(2, 4))).item() for _ in range(12)]
+    np.random.seed(0)
+    assert losses == [4.0 if np.random.rand(1) < 0.5 else 1.0 for _ in range(12)]
 
 
 def test_collections_are_rarer_while_code_is_compiled_and_then_as_before():

@@ -74,6 +74,7 @@ def compiled_call_of(
     module: torch.nn.Module, plain: typing.Callable[..., typing.Any], *, is_block: bool, **options: typing.Any
 ) -> typing.Callable[..., typing.Any]:
     """A compiled form of ``plain``, a module's call or its forward, that runs ``plain`` where compiled code cannot."""
+    keep_draws_of_numpy()
     compiled: typing.Any = torch.compile(frame_of(module, plain), **options)
     call, without = compiled, without_graphs(options)
     if without != options:
@@ -101,6 +102,12 @@ def frame_of(module: torch.nn.Module, plain: typing.Callable[..., typing.Any]) -
         return plain(*args, **kwargs)
 
     return call
+
+
+def keep_draws_of_numpy() -> None:
+    """Have compiled code draw NumPy's random numbers from NumPy; the compiler would take others from PyTorch."""
+    config: typing.Any = torch._dynamo.config
+    config.use_numpy_random_stream = True
 
 
 def without_graphs(options: dict[str, typing.Any]) -> dict[str, typing.Any]:

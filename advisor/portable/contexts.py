@@ -7,7 +7,13 @@ from typing import Any, Self
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from advisor.portable.compiled_module import STEPS_WITH_GRAPHS, WITHOUT_GRAPHS, replaying_graphs, without_graphs
+from advisor.portable.compiled_module import (
+    STEPS_WITH_GRAPHS,
+    WITHOUT_GRAPHS,
+    keep_draws_of_numpy,
+    replaying_graphs,
+    without_graphs,
+)
 from advisor.portable.plan import StepPlan
 
 ATTENTION = {
@@ -146,6 +152,7 @@ def marks_steps(plan: StepPlan) -> bool:
 def compiled_call(call: Callable[..., Any], plan: StepPlan) -> Callable[..., Any]:
     """A function of the step, compiled as the plan says; it replays CUDA graphs in steps that do."""
     arguments = compiler_arguments(plan)
+    keep_draws_of_numpy()
     compiled, plain_arguments = torch.compile(call, **arguments), without_graphs(arguments)
     if plain_arguments == arguments:
         return compiled
