@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from stopped_clock import Clock
 
 from advisor.experiment.measuring.budget import Budget
 from advisor.recipe.settings import Settings
@@ -10,16 +11,9 @@ from advisor.recipe.settings import Settings
 PLAIN, DEFAULT, TUNED = Settings(), Settings({"compile.mode": "default"}), Settings({"compile.mode": "max-autotune"})
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self):
-        return self.now
-
-
 @pytest.fixture
 def clock():
-    return Clock()
+    return Clock(100.0)
 
 
 def test_time_is_spent_and_never_left_negative(clock):

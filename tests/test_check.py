@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from stopped_clock import Clock
 
 from advisor.cli.grammar import parse
 from advisor.errors import ExitCode, TargetError, UsageError
@@ -70,18 +71,11 @@ class SlowRunner(FakeRunner):
         return TrialResult(Outcome.TIMED_OUT, reason="no result in time") if takes > spec.timeout_s else result
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self):
-        return self.now
-
-
 @pytest.mark.parametrize(
     ("seconds", "pairs"), [([10, 10, 10, 10], 2), ([10, 10, 10, 500], 1), ([25, 25], 1), ([1, 2] * 4, 4)]
 )
 def test_a_check_ends_with_its_budget(settings, monkeypatch, seconds, pairs):
-    clock = Clock()
+    clock = Clock(100.0)
     monkeypatch.setattr(checking.time, "monotonic", clock)
     found = checked(SlowRunner(clock, seconds), settings, budget_s=60.0)
     assert found.pairs == pairs
@@ -89,7 +83,7 @@ def test_a_check_ends_with_its_budget(settings, monkeypatch, seconds, pairs):
 
 
 def test_a_budget_that_holds_no_pair_is_told_in_time(settings, monkeypatch):
-    clock = Clock()
+    clock = Clock(100.0)
     monkeypatch.setattr(checking.time, "monotonic", clock)
     with pytest.raises(TargetError, match="with the settings: no result in time"):
         checked(SlowRunner(clock, [40, 40]), settings, budget_s=60.0)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from facts import cpu_facts, gpu_facts, host
 from made_up import BF16, CATALOG, COMPILED, CUDNN, FUSED, GRAPH, known_of, result_at
+from stopped_clock import Clock
 
 from advisor.experiment.judging.judge import BASELINE
 from advisor.experiment.known import Evidence, Kind, Move
@@ -24,13 +25,6 @@ from advisor.runner.trials import Runner
 
 STACK = Settings({**BF16.settings, **GRAPH.settings})
 WHOLE = STACK.merged(COMPILED.settings)
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self):
-        return self.now
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pytest
 from facts import gpu_facts
 from fake_trials import three_removers
 from made_up import CATALOG
+from stopped_clock import Clock
 
 from advisor.experiment import events
 from advisor.experiment.consent import Consent
@@ -18,13 +19,6 @@ from advisor.experiment.state import SessionState
 from advisor.records import Candidate, Numerics, Verdict
 
 pytestmark = pytest.mark.usefixtures("own_state")
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self):
-        return self.now
 
 
 # --- values ---------------------------------------------------------------------------------------------------

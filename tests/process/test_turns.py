@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from facts import GIB, cpu_facts, gpu_facts
 from planted import TINY_TARGET, plant
+from stopped_clock import Clock
 
 from advisor.experiment.events import TrialActivity, TrialStarted
 from advisor.experiment.measuring import bench as benches
@@ -35,13 +36,6 @@ FAILS = Settings({"planted.raising": True})
 BLOCK_S = 200.0
 TRIAL_S = 100.0
 STACK, BASELINE = "stack, confirmed", "baseline, beside the stack"
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self):
-        return self.now
 
 
 class Bench(benches.Bench):
