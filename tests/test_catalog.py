@@ -11,6 +11,7 @@ from facts import cpu_facts, gpu_facts
 from planted import plant, recipe_text
 
 from advisor.errors import UsageError
+from advisor.recipe import card
 from advisor.recipe import catalog as catalog_module
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Candidate, Mode
@@ -42,6 +43,13 @@ def test_a_folder_adds_its_recipes(tmp_path):
     assert catalog["mine"].key == "planted.mine"
     assert set(catalog.recipes) - set(load_catalog().recipes) == {"mine"}
     assert candidates_of(catalog.propose(cpu_facts()), "mine") == [Candidate("mine", "planted.mine", True)]
+
+
+def test_a_recipe_has_its_files_name_and_its_cards_title_unless_it_says_others(tmp_path):
+    text = recipe_text("other").replace('    id = "other"\n', "").replace('    title = "other"\n', "")
+    catalog = catalog_with(tmp_path, mine=text)
+    assert catalog.problems == ()
+    assert catalog["mine"].title == card(catalog["mine"]).splitlines()[0] != ""
 
 
 @pytest.mark.parametrize(

@@ -174,9 +174,8 @@ class Recipe(ABC):
     def __init_subclass__(cls) -> None:
         if "key" in vars(cls):
             module = sys.modules[cls.__module__]
-            said = {"id": Path(module.__file__ or "").stem, "title": _card_of(module).partition("\n")[0].rstrip(".")}
-            for name, text in said.items():
-                setattr(cls, name, vars(cls).get(name, text))
+            cls.id = vars(cls).get("id", Path(getattr(module, "__file__", "")).stem)
+            cls.title = vars(cls).get("title", _card_of(module).partition("\n")[0].rstrip("."))
         default = getattr(cls, "default", None)
         if isinstance(default, bool) and not cls.values:
             cls.values = (default, not default)
