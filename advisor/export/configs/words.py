@@ -91,15 +91,19 @@ class Config:
 
     def renamed(self, **names: str) -> Iterator[Phrase]:
         """Settings whose value the framework takes as it is, under another name (with ``__`` for a dot of the key)."""
-        for key, name in ((key.replace("__", "."), name) for key, name in names.items()):
-            if key in self.settings:
-                yield Phrase((key,), (self.entry(name, self.settings[key]),))
+        for key, name in names.items():
+            yield from self.said(key.replace("__", "."), name)
 
     def translated(self, key: str, words: Mapping[Value, Scalar], name: str, *inside: str) -> Iterator[Phrase]:
         """A setting for some of whose values the framework has words of its own; nothing for another value."""
         value = self.settings.get(key)
         if value is not None and value in words:
             yield Phrase((key,), (self.entry(name, words[value], *inside),))
+
+    def said(self, key: str, name: str, *inside: str) -> Iterator[Phrase]:
+        """A setting whose value the framework takes as it is, under a key that may lie inside another."""
+        if key in self.settings:
+            yield Phrase((key,), (self.entry(name, self.settings[key], *inside),))
 
 
 Words = Callable[[Config], Iterator[Phrase]]
@@ -191,9 +195,7 @@ def _hf_compilation(config: Config) -> Iterator[Phrase]:
 def _hf_habits(config: Config) -> Iterator[Phrase]:
     """The words for habits of a loop, most of which a config has to name already."""
     settings = config.settings
-    if "data.non_blocking" in settings:
-        entry = config.entry("accelerator_config", settings["data.non_blocking"], "non_blocking")
-        yield Phrase(("data.non_blocking",), (entry,))
+    yield from config.said("data.non_blocking", "accelerator_config", "non_blocking")
     if settings.get("model.use_cache") is False:  # the Trainer's own default
         yield Phrase(("model.use_cache",), (config.off("use_cache"),))
     if settings.get("backends.deterministic") is False and config.get("full_determinism"):
@@ -211,10 +213,7 @@ def _hf_parallel(config: Config) -> Iterator[Phrase]:
     elif strategy == "fully_shard":
         version = config.entry("fsdp_config", 2, "version")
         yield Phrase(("parallel.strategy",), (config.entry("fsdp", True), version))
-        reshard = config.settings.get("parallel.reshard_after_forward")
-        if reshard is not None:
-            entry = config.entry("fsdp_config", reshard, "reshard_after_forward")
-            yield Phrase(("parallel.reshard_after_forward",), (entry,))
+        yield from config.said("parallel.reshard_after_forward", "fsdp_config", "reshard_after_forward")
     if config.settings.get("parallel.no_sync"):
         yield Phrase(("parallel.no_sync",))
 
@@ -287,8 +286,7 @@ def _lightning_parallel(config: Config) -> Iterator[Phrase]:
     elif config.settings.get("parallel.strategy") == "ddp":
         yield Phrase(("parallel.strategy",), (config.entry("strategy", _DDP_STRATEGY, "class_path"),))
         for key in given:
-            entry = config.entry("strategy", config.settings[key], "init_args", key.partition(".")[2])
-            yield Phrase((key,), (entry,))
+            yield from config.said(key, "strategy", "init_args", key.partition(".")[2])
     yield from config.renamed(parallel__sync_batch_norm="sync_batchnorm")
 
 
@@ -330,10 +328,7 @@ def _accelerate_parallel(config: Config) -> Iterator[Phrase]:
     elif strategy == "fully_shard":
         version = config.entry("fsdp_config", 2, "fsdp_version")
         yield Phrase(("parallel.strategy",), (config.entry("distributed_type", "FSDP"), *counts, version))
-        reshard = config.settings.get("parallel.reshard_after_forward")
-        if reshard is not None:
-            entry = config.entry("fsdp_config", reshard, "fsdp_reshard_after_forward")
-            yield Phrase(("parallel.reshard_after_forward",), (entry,))
+        yield from config.said("parallel.reshard_after_forward", "fsdp_config", "fsdp_reshard_after_forward")
     if config.settings.get("parallel.no_sync"):
         yield Phrase(("parallel.no_sync",))
 
@@ -420,8 +415,7 @@ def mmengine(config: Config) -> Iterator[Phrase]:
         yield Phrase(("precision.autocast",), (optim("type", "OptimWrapper"),))
     elif dtype not in (None, "none") and wrapper in ("OptimWrapper", "AmpOptimWrapper"):
         yield Phrase(("precision.autocast",), (optim("type", "AmpOptimWrapper"), optim("dtype", dtype)))
-    if "step.accumulate" in settings:
-        yield Phrase(("step.accumulate",), (optim("accumulative_counts", settings["step.accumulate"]),))
+    yield from config.said("step.accumulate", "optim_wrapper", "accumulative_counts")
     mode = settings.get("compile.mode")
     if mode is not None and not isinstance(config.get("compile"), dict):
         plain = config.entry("compile", mode == "default")
@@ -429,9 +423,7 @@ def mmengine(config: Config) -> Iterator[Phrase]:
         yield Phrase(("compile.mode",), (entry,))
     elif mode not in (None, "none"):
         yield Phrase(("compile.mode",), (config.entry("compile", mode, "mode"),))
-    if "backends.cudnn_benchmark" in settings:
-        value = settings["backends.cudnn_benchmark"]
-        yield Phrase(("backends.cudnn_benchmark",), (config.entry("env_cfg", value, "cudnn_benchmark"),))
+    yield from config.said("backends.cudnn_benchmark", "env_cfg", "cudnn_benchmark")
     if settings.get("backends.deterministic") is False and config.get("randomness", "deterministic"):
         yield Phrase(("backends.deterministic",), (config.entry("randomness", False, "deterministic"),))
     loader = "train_dataloader" if config.mode is Mode.TRAIN else "test_dataloader"
@@ -445,12 +437,10 @@ def mmengine(config: Config) -> Iterator[Phrase]:
 
 def detectron2(config: Config) -> Iterator[Phrase]:
     """A config of detectron2, whose automatic mixed precision is float16."""
-    settings = config.settings
     amp = ("SOLVER", "AMP", "ENABLED")
     yield from config.translated("precision.autocast", {"float16": True, "none": False}, *amp)
-    for key, section, name in ((WORKERS, "DATALOADER", "NUM_WORKERS"), ("data.batch_size", "SOLVER", "IMS_PER_BATCH")):
-        if key in settings:
-            yield Phrase((key,), (config.entry(section, settings[key], name),))
+    yield from config.said(WORKERS, "DATALOADER", "NUM_WORKERS")
+    yield from config.said("data.batch_size", "SOLVER", "IMS_PER_BATCH")
     yield from config.renamed(backends__cudnn_benchmark="CUDNN_BENCHMARK")
 
 
