@@ -101,6 +101,7 @@ def test_no_figure_of_the_whole_stack_is_shown_as_a_candidates_own(context, know
         assert shown in told
         assert "98" not in told
         assert "9.8" not in told
+        assert "memory –" not in told, "what is not known is left out"
 
 
 def test_a_stack_that_is_not_confirmed_is_marked_wherever_its_figure_stands() -> None:

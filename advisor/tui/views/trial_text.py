@@ -33,6 +33,7 @@ from advisor.tui.views.readings import (
     live_text,
     readings_text,
     remarks,
+    start_up_s,
     start_up_text,
     trade_text,
 )
@@ -178,12 +179,15 @@ def _sparkline(name: str, times: Sequence[float]) -> Content:
 
 
 def _costs(record: TrialRecord, baseline: BaselineRecord | None) -> Content:
-    old = baseline.result.peak_reserved_bytes if baseline else None
+    """The memory, the numerics and the start-up, as far as they are known: of a setting by itself they may not be."""
+    old, new = baseline.result.peak_reserved_bytes if baseline else None, record.result.peak_reserved_bytes
+    memory = Content.assemble(("memory ", DIM), memory_against(new, old))
+    start = Content.styled(start_up_text(record), DIM)
     return Content("  ").join(
         [
-            Content.assemble(("memory ", DIM), memory_against(record.result.peak_reserved_bytes, old)),
+            *([memory] if new is not None else []),
             Content.assemble(("numerics ", DIM), format_numerics(record.numerics)),
-            Content.styled(start_up_text(record), DIM),
+            *([start] if start_up_s(record.result) is not None else []),
         ]
     )
 
