@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import multiprocessing.spawn
 import pickle
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ from advisor.errors import AdvisorError, UsageError
 from advisor.experiment.state import SessionState
 from advisor.headless import tune as tuning
 from advisor.headless.run import EventStream
-from advisor.headless.tune import BarReporter, Tuned, seconds_in, target_of
+from advisor.headless.tune import BarReporter, Tuned, program_left_alone, seconds_in, target_of
 from advisor.records import TargetSpec
 from advisor.target.entrypoint import load_target
 
@@ -132,6 +133,12 @@ class TestASession:
         monkeypatch.setattr(tuning, "open_session", opened)
         advisor.tune("mymodel:build", only=only, progress=False)
         assert asked[0].only == ("autocast", "compile")
+
+    def test_trials_do_not_run_the_program_that_calls(self):
+        original = multiprocessing.spawn.get_preparation_data
+        with program_left_alone():
+            assert not any(name.startswith("init_main") for name in multiprocessing.spawn.get_preparation_data("a"))
+        assert any(name.startswith("init_main") for name in original("a"))
 
     def test_not_from_a_trial(self, monkeypatch):
         monkeypatch.setattr("multiprocessing.parent_process", object)

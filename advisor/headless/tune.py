@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import html
-import multiprocessing
+import multiprocessing.spawn
 import pickle
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
@@ -22,6 +22,7 @@ from advisor.files.scratch import SCRATCH
 from advisor.headless.progress import HeadlessReporter
 from advisor.headless.run import open_session
 from advisor.process.interrupts import INTERRUPTS
+from advisor.process.meanwhile import replaced
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Mode, Numerics, Objective, TargetSpec, Value
 from advisor.records.outputs import Outputs
@@ -77,13 +78,26 @@ def _run(request: Request, *, progress: bool) -> SessionState:
     reporter = BarReporter(sys.stderr) if progress else None
     state = SessionState() if reporter is None else reporter.state
     session = open_session(request, None, state.apply if reporter is None else reporter.handle)
-    with INTERRUPTS.handled(), INTERRUPTS.obeyed_by(session.cancel):
+    with INTERRUPTS.handled(), INTERRUPTS.obeyed_by(session.cancel), program_left_alone():
         session.run()
     if reporter is not None:
         reporter.done()
     if state.failure is not None:
         raise AdvisorError(state.failure.message, state.failure.hint, state.failure.details)
     return state
+
+
+@contextmanager
+def program_left_alone() -> Iterator[None]:
+    """Have new processes not run the calling program, as those of multiprocessing do: trials read nothing of it."""
+    original = multiprocessing.spawn.get_preparation_data
+
+    def without_main(name: str) -> dict[str, Any]:
+        data: dict[str, Any] = original(name)
+        return {key: value for key, value in data.items() if not key.startswith("init_main")}
+
+    with replaced(multiprocessing.spawn, "get_preparation_data", without_main):
+        yield
 
 
 def _read(name: str, read: Callable[[str], T], value: object) -> T:

@@ -69,6 +69,24 @@ main()
         assert end != "end" or (last, first) == (4, 1)
 
 
+def test_a_script_that_was_left_at_the_end_of_an_episode_begins_the_next(script):
+    """As of DQN again: the last update of an episode is made when there is no state any more."""
+    loop, names = script("""
+        for episode in range(100):
+            state, age = torch.ones(1, 1), 0
+            while True:
+                value, age = model(state), age + 1
+                state = None if age == 2 else state * 0.5
+                seen.append(age)
+                optimizer.zero_grad(); (value ** 2).mean().backward(); optimizer.step()
+                if state is None:
+                    break
+    """)
+    names["seen"].clear()
+    batches(loop, 4)
+    assert names["seen"] == [1, 2, 1, 2]
+
+
 def test_the_end_of_the_outer_loop_is_the_end(script):
     loop, _ = script(f"""
         episodes = 0

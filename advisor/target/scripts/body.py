@@ -164,7 +164,7 @@ class Body:
         self._code = _once(loop.statement, loop.statement.body, loop.file)
         self._names = loop.names
         self._turns = turns
-        self._has_ended = False
+        self._has_ended, self._first = False, True
         self._alone = isinstance(turns, Rounds) and turns.alone
         self._between = _between(loop) if isinstance(turns, Rounds) else None
         self._loss, self._skipped = torch.zeros(()), 0
@@ -195,7 +195,19 @@ class Body:
         return self._between is not None if self._has_ended else self._alone
 
     def _round(self, batch: Any) -> list[torch.Tensor]:
-        """Run the body on a batch and return what ``backward`` was called on."""
+        """Run the body on a batch and return what ``backward`` was called on.
+
+        The script was left in the middle of a round: where the first one fails, the loop around it begins anew.
+        """
+        first, self._first = self._first, False
+        try:
+            return self._one_round(batch)
+        except Exception:
+            if not first or self._between is None:
+                raise
+            return self._one_round(batch)
+
+    def _one_round(self, batch: Any) -> list[torch.Tensor]:
         with (
             _losses() as losses,
             self._readings.giving(batch),
