@@ -254,16 +254,6 @@ def test_what_disturbed_the_baseline_and_the_stack_is_a_warning(detailed, catalo
     assert "The settings together are unreliable: the clock fell." in warnings
 
 
-@pytest.mark.parametrize(("paired", "factor", "told"), [(True, 0.8, True), (True, 0.99, False), (False, 0.8, False)])
-def test_step_times_whose_quotient_is_not_the_speed_up_are_explained(detailed, catalog, paired, factor, told):
-    judged, rate = detailed.stack.comparison, detailed.stack.samples_per_s
-    before = rate / (judged.speedup * factor)
-    detailed.stack = replace(detailed.stack, comparison=replace(judged, paired=paired), baseline_samples_per_s=before)
-    report = markdown_report(detailed, sample_request(), catalog)
-    explained = f"by those alone it would be {judged.speedup * factor:.2f}x." in " ".join(report.split())
-    assert explained is told
-
-
 def test_a_noise_floor_that_rose_after_the_confirmation_is_a_warning(detailed, catalog):
     barely = replace(detailed.stack.comparison, ci_low=1.08)
     detailed.stack = replace(detailed.stack, comparison=barely)

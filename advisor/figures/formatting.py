@@ -125,11 +125,6 @@ def interval_or_words(comparison: Comparison | None) -> str:
     return TOO_NOISY if comparison is not None and comparison.is_open else format_interval(comparison)
 
 
-def format_quotient(comparison: Comparison, factor: float) -> str:
-    """Another ratio of the same two rates, with as many digits as their speed-up has: ``1.57x``."""
-    return f"{factor:.{_ratio_digits(comparison)}f}x"
-
-
 def format_noise(noise_floor: float | None) -> str:
     """A noise floor or another small relative difference: ``±0.4 %``."""
     if noise_floor is None:

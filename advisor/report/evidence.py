@@ -13,7 +13,6 @@ from advisor.figures.formatting import (
     format_ms,
     format_noise,
     format_percent,
-    format_quotient,
     format_rate,
     format_seconds,
 )
@@ -59,8 +58,6 @@ _OPERATORS_SHOWN = 10
 _THREADS = "cpu.threads"
 # Smallest error of an unsynchronised clock that a summary mentions.
 _CLOCK_TOLERANCE = 0.1
-# Difference between a speed-up and the quotient of the step times from which a reader wonders about it. Unitless.
-_QUOTIENT_TOLERANCE = 0.03
 
 
 def pairs(rows: Sequence[tuple[str, Inline]]) -> Table:
@@ -81,7 +78,6 @@ def caveats(state: SessionState) -> Iterator[str]:
         yield f"While the baseline was timed, {company(gpu.foreign_processes)}; even an idle one can slow launches."
     if state.stack is not None and state.stack.settings:
         yield from _stack_caveats(state.stack, state.baseline)
-        yield from _quotient_caveat(state.stack)
 
 
 def _stack_caveats(stack: StackRecord, baseline: BaselineRecord | None) -> Iterator[str]:
@@ -100,20 +96,6 @@ def _stack_caveats(stack: StackRecord, baseline: BaselineRecord | None) -> Itera
         yield (
             f"Identical runs differed by {then} when the settings together were confirmed, and by {now} later. By the "
             "later noise they would not count as faster: run again on a quiet machine."
-        )
-
-
-def _quotient_caveat(stack: StackRecord) -> Iterator[str]:
-    """The reason why a speed-up is not the quotient of the two step times beside it; empty where they agree."""
-    judged, rate, before = stack.comparison, stack.samples_per_s, stack.baseline_samples_per_s
-    if judged is None or not judged.paired or not rate or not before:
-        return
-    quotient = rate / before
-    if abs(quotient / judged.speedup - 1) > _QUOTIENT_TOLERANCE:
-        yield (
-            "The speed-up compares blocks of steps that ran one right after the other, so that what slows the machine "
-            "falls on both. The step times beside it are medians over all blocks: by those alone it would be "
-            f"{format_quotient(judged, quotient)}."
         )
 
 

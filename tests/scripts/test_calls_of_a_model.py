@@ -62,19 +62,20 @@ for x, y in loader:
 
 @pytest.mark.parametrize("call", ["x, y", "x, target=y"])
 @pytest.mark.parametrize(
-    ("returned", "taken"),
+    ("returned", "place"),
     [
-        ("loss", "output"),
-        ("(guess, loss)", "output[1]"),
-        ("dict(loss=loss, guess=guess)", "output['loss']"),
-        ("SimpleNamespace(guess=guess, cost=loss)", "output.cost"),
+        ("loss", ""),
+        ("(guess, loss)", "[1]"),
+        ("dict(loss=loss, guess=guess)", "['loss']"),
+        ("SimpleNamespace(guess=guess, cost=loss)", ".cost"),
     ],
 )
-def test_a_loss_that_the_model_computes_and_returns_is_found_in_its_output(call, returned, taken, script):
-    text = OWN_LOSS.replace("RETURNED", returned).replace("CALL", call).replace("TAKEN", taken)
+def test_a_loss_that_the_model_computes_and_returns_is_found_in_its_output(call, returned, place, script):
+    text = OWN_LOSS.replace("RETURNED", returned).replace("CALL", call).replace("TAKEN", f"output{place}")
     loop, names = script(text)
     assert loop.step is None
     assert type(loop.model).__name__ == "WithLoss"
+    assert str(loop.loss) == f"lambda model, batch: model(*batch){place}", "as `perf-advisor init` writes it"
     start = {name: value.clone() for name, value in loop.model.state_dict().items()}
     tuned = batches(loop, 5)
     names["model"].load_state_dict(start)

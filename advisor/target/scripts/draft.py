@@ -78,7 +78,10 @@ def _rest(seen: Seen, source: str) -> Iterator[str]:
         return
     yield from _data(seen)
     yield from _optimizers(seen)
-    yield from _plain(seen) if workload is not None and workload.step is None else _own_step(seen, source)
+    if workload is not None and workload.step is None:
+        yield from _plain(seen, workload.loss)
+    else:
+        yield from _own_step(seen, source)
 
 
 def _workload(seen: Seen) -> Any:
@@ -236,10 +239,10 @@ def _optimizer_call(optimizer: Optimizer, parameters: str) -> str:
     return f"{module}.{kind.__name__}({parameters}, {options}){complete}"
 
 
-def _plain(seen: Seen) -> Iterator[str]:
+def _plain(seen: Seen, own_loss: Any) -> Iterator[str]:
     call = loss_of(seen)
     if call is None:
-        yield "loss = None  # the model computes it"
+        yield f"loss = {own_loss}  # the model computes it"
     else:
         yield f"loss = {_loss(call)}"
     clip = f", clip_grad={seen.clip_norm}" if seen.clip_norm else ""

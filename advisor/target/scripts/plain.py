@@ -3,6 +3,7 @@
 import contextlib
 import operator
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -62,40 +63,47 @@ def _batch_and_loss(seen: Seen, call: ModelCall) -> tuple[Any, Any] | None:
     return _with_own_loss(seen, call) if loss is None else None
 
 
-def _with_own_loss(seen: Seen, call: ModelCall) -> tuple[Any, Any] | None:
+@dataclass(frozen=True, slots=True)
+class OwnLoss:
+    """The loss that a model computes of a batch, at ``place`` of what it returns, in the words of Python.
+
+    ``by_name``: the batch is a mapping of the model's arguments; else it is a row of them.
+    """
+
+    place: str
+    take: Callable[[Any], Any]
+    by_name: bool
+
+    def __call__(self, model: nn.Module, batch: Any) -> Any:
+        """The loss of a batch."""
+        return self.take(model(**batch) if self.by_name else model(*batch))
+
+    def __str__(self) -> str:
+        return f"lambda model, batch: model({'**' if self.by_name else '*'}batch){self.place}"
+
+
+def _with_own_loss(seen: Seen, call: ModelCall) -> tuple[Any, OwnLoss] | None:
     """The batch that a model is called with, and the loss that it returns alone or among other things."""
     batch = (call.args or call.kwargs) if seen.batch is None else seen.batch
-    args, kwargs = _arguments(batch)
     given = (*call.args, *call.kwargs.values())
-    has_batch = bool(given) and all(isinstance(value, torch.Tensor) for value in given)
-    same = inputs_by_name(call.module, args, kwargs), inputs_by_name(call.module, call.args, call.kwargs)
-    pick = _way_to(seen.backward[0], call.output)
-    if pick is None or not has_batch or not same_values(*same):
+    if not isinstance(batch, tuple | list | Mapping) or not all(isinstance(value, torch.Tensor) for value in given):
         return None
-
-    def loss(model: nn.Module, batch: Any) -> Any:
-        args, kwargs = _arguments(batch)
-        return pick(model(*args, **kwargs))
-
-    return batch, loss
-
-
-def _arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call with all of a batch: by keywords for a mapping."""
-    if isinstance(batch, Mapping):
-        return (), dict(batch)
-    return (tuple(batch) if isinstance(batch, tuple | list) else (batch,)), {}
+    by_name = isinstance(batch, Mapping)
+    args, kwargs = ((), dict(batch)) if by_name else (tuple(batch), {})
+    same = inputs_by_name(call.module, args, kwargs), inputs_by_name(call.module, call.args, call.kwargs)
+    place = _place_in(call.output, seen.backward[0])
+    return (batch, OwnLoss(*place, by_name)) if place and same_values(*same) else None
 
 
-def _way_to(loss: torch.Tensor, output: Any) -> Callable[[Any], Any] | None:
-    """A function that takes the loss from a model's output; None where the loss is not in it."""
+def _place_in(output: Any, loss: torch.Tensor) -> tuple[str, Callable[[Any], Any]] | None:
+    """The place of the loss in a model's output, and the function that takes it from there; None where it is not."""
     if output is loss:
-        return lambda whole: whole
+        return "", lambda whole: whole
     if isinstance(output, Mapping | tuple | list):
         items = output.items() if isinstance(output, Mapping) else enumerate(output)
-        return next((operator.itemgetter(key) for key, value in items if value is loss), None)
+        return next(((f"[{key!r}]", operator.itemgetter(key)) for key, value in items if value is loss), None)
     named = getattr(output, "__dict__", {})
-    return next((operator.attrgetter(name) for name, value in named.items() if value is loss), None)
+    return next(((f".{name}", operator.attrgetter(name)) for name, value in named.items() if value is loss), None)
 
 
 def _is_one_update(seen: Seen) -> bool:
