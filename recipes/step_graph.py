@@ -133,6 +133,8 @@ class StepGraph(Recipe):
     codes = {False: "# every step is launched kernel by kernel\n", True: _CAPTURE, _AROUND_LOSS: _CAPTURE_AROUND}
 
     def candidates(self, facts: Facts) -> Proposal:
+        if problem := facts.workload.capture_problem:
+            return Skip(problem)
         optimizer = facts.workload.optimizer
         if facts.workload.own_step and optimizer is not None and not _can_be_captured(optimizer):
             return Skip(

@@ -107,6 +107,7 @@ class WorkloadFacts:
     None where it does not. ``torchscript``: the model is a module of TorchScript. ``casts_inside``: the type that
     autocast casts to inside a step of the user's own, ``none`` where it is off or not known. ``trainer``: the library
     whose trainer runs the loop, ``transformers`` or ``lightning``; empty for a loop of the user's own.
+    ``capture_problem``: why no CUDA graph can hold the step, where that is known before it is tried.
     """
 
     mode: Mode
@@ -156,6 +157,7 @@ class WorkloadFacts:
     generated_tokens: int | None = None
     casts_inside: str = "none"
     trainer: str = ""
+    capture_problem: str = ""
 
     def multiplies_in(self, number_type: str) -> bool:
         """Whether the GPU has matrix units for a type: ``float16``, ``bfloat16``, ``tf32`` or ``float8``."""

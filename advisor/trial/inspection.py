@@ -110,6 +110,7 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any]) -> Wo
         notes=tuple(loop.notes),
         linear_shapes=_linear_shapes(loop.model),
         own_step=loop.step is not None,
+        capture_problem=getattr(loop.step, "capture_problem", ""),
         spread_already=loop.spread_already,
         differentiates_twice=differentiates_twice(loop),
         torchscript=isinstance(loop.model, torch.jit.ScriptModule),

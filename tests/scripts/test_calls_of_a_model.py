@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from facts import gpu_facts
+from proposals import reason
 
 from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
@@ -91,7 +93,11 @@ def test_a_loss_that_the_model_computes_and_returns_is_found_in_its_output(call,
 
 def test_a_loss_that_is_changed_before_its_backward_pass_leaves_the_body_whole(script):
     text = OWN_LOSS.replace("RETURNED", "loss").replace("CALL", "x, y").replace("TAKEN", "output / 2")
-    assert script(text)[0].step is not None
+    loop = script(text)[0]
+    assert loop.step is not None
+    problem = inspect_loop(loop, torch.device("cpu"), [next(iter(loop.data))]).capture_problem
+    assert "body of your script's loop" in problem
+    assert reason("step_graph", gpu_facts(own_step=True, capture_problem=problem)) == problem
 
 
 class Scaled(torch.nn.Linear):

@@ -155,6 +155,10 @@ class Body:
     """
 
     casts = "none"  # the type that the script's own autocast casts to within the step
+    capture_problem = (
+        "the step is the body of your script's loop, whose counting and reading a replay would leave out; "
+        "`perf-advisor init` writes the script's parts as a build() to complete"
+    )
 
     def __init__(self, loop: FoundLoop, readings: Readings, turns: Counter | Rounds | None = None) -> None:
         self.loop = loop
