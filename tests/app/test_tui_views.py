@@ -37,6 +37,7 @@ from advisor.tui.views.trial_text import selection_text
 from advisor.tui.widgets.operator_table import OperatorTable
 from advisor.tui.widgets.phase_bar import legend
 from advisor.tui.widgets.picture_panel import legend_of
+from advisor.tui.widgets.text_pane import TextPane
 
 
 def with_profile(told: list[events.Event], profile: Profile) -> list[events.Event]:
@@ -345,7 +346,7 @@ async def test_the_advice_on_the_batch_size_has_the_sweep_and_the_finding(size) 
         assert "34.6 GiB  ██████" in lines[1]
         assert "4,096  out of memory" in lines[2]
         await press(pilot, "down")
-        assert not app.query_one("#sweep").display
+        assert "Batch sizes" not in app.query_one("#detail", TextPane).text.plain
 
 
 def test_in_inference_the_sweep_is_latency_against_throughput(state) -> None:

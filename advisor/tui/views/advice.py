@@ -8,7 +8,7 @@ from typing import ClassVar
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, VerticalScroll
+from textual.containers import Horizontal
 from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import OptionList, Static
@@ -16,7 +16,6 @@ from textual.widgets.option_list import Option
 
 from advisor.experiment.control import Decision
 from advisor.figures.sweep import RECIPE as BATCH_SIZE
-from advisor.figures.sweep import SweepPoint
 from advisor.recipe import card
 from advisor.records import Candidate, Recommendation
 from advisor.report.conclusions import sweep_of
@@ -41,9 +40,10 @@ from advisor.tui.views.advice_text import (
 )
 from advisor.tui.views.base import PLOT, DecidingView, highlighted
 from advisor.tui.widgets.changes import look_same, show_text, show_titles
-from advisor.tui.widgets.fact_list import FactList
+from advisor.tui.widgets.fact_list import fact_lines
 from advisor.tui.widgets.lists import ChoiceList, Placeholder
 from advisor.tui.widgets.picture_panel import Picture, PicturePanel
+from advisor.tui.widgets.text_pane import TextPane
 
 _EMPTY = "Settings that help appear here, ranked, as soon as trials have shown it."
 _WIDE = 100
@@ -71,21 +71,12 @@ class AdviceView(DecidingView):
         super().__init__(context, id="advice")
         self._ids: list[str] = []
         self._drawn: object = None
-        self._known_width = 0
 
     def compose(self) -> ComposeResult:
         yield Placeholder(Content.styled(_EMPTY, DIM), id="advice-empty")
         with Horizontal(id="advice-columns", classes="frame"):
             yield ChoiceList(id="advice-list", classes="panel", markup=False)
-            with VerticalScroll(id="detail", classes="panel"):
-                yield Static(id="advice-title")
-                yield FactList(id="advice-facts")
-                yield Static("Batch sizes", classes="section", id="sweep-title")
-                yield Static(id="sweep", markup=False)
-                yield Static("The code", classes="section")
-                yield Static(id="advice-code", markup=False)
-                yield Static("About this setting", classes="section")
-                yield Static(id="advice-card", markup=False)
+            yield TextPane(id="detail", classes="panel")
             yield PicturePanel()
 
     def on_mount(self) -> None:
@@ -177,33 +168,28 @@ class AdviceView(DecidingView):
             return
         decision = self.context.state.decisions.get(item.recipe)
         recipe = self.context.recipe(item.recipe)
-        state, width = self.context.state, self._detail_width
+        state = self.context.state
         points = sweep_of(state) if item.recipe == BATCH_SIZE else ()
         caveats = tuple(sweep_caveats(state)) if points else ()
-        drawn = (item, decision, recipe, state.baseline, state.findings, points, caveats, width)
+        drawn = (item, decision, recipe, state.baseline, state.findings, points, caveats)
         if drawn == self._drawn:
             return
+        detail = self.query_one("#detail", TextPane)
         if not isinstance(self._drawn, tuple) or self._drawn[0] != item:
-            self.query_one("#detail").scroll_home(animate=False)
+            detail.scroll_home(animate=False)
         self._drawn = drawn
-        value = state.accepted_values.get(item.recipe)
-        self.query_one("#advice-title", Static).update(title_text(item, decision, value))
-        self.query_one("#advice-facts", FactList).show(effect_facts(item, self.context))
-        self._show_sweep(points, caveats, width)
-        self.query_one("#advice-code", Static).update(self._code(item.record.candidate))
-        self.query_one("#advice-card", Static).update(card_text(card(recipe)) if recipe else Content(""))
+        title = title_text(item, decision, state.accepted_values.get(item.recipe))
+        facts, code = effect_facts(item, self.context), self._code(item.record.candidate)
+        about = card_text(card(recipe)) if recipe else Content("")
 
-    @property
-    def _detail_width(self) -> int:
-        """Cells for the detail; where it is not laid out just now, those that it had."""
-        self._known_width = self.query_one("#detail").scrollable_content_region.width or self._known_width
-        return self._known_width
+        def build(width: int) -> Content:
+            sweep = [*_section("Batch sizes"), sweep_text(points, state.mode, width, caveats)] if points else []
+            coloured = [Content(" ") + line.pad_right(width) for line in code.wrap(width - 2)]
+            block = Content("\n").join(line.truncate(width).stylize_before("on $surface") for line in coloured)
+            parts = [title, Content(""), *fact_lines(facts, width), *sweep, *_section("The code"), block]
+            return Content("\n").join([*parts, *_section("About this setting"), about])
 
-    def _show_sweep(self, points: Sequence[SweepPoint], caveats: Sequence[str], width: int) -> None:
-        mode = self.context.state.mode
-        for widget in ("#sweep-title", "#sweep"):
-            self.query_one(widget).display = bool(points)
-        self.query_one("#sweep", Static).update(sweep_text(points, mode, width, caveats))
+        detail.show(build)
 
     def _code(self, candidate: Candidate) -> Content:
         code = self._code_of(candidate)
@@ -301,3 +287,7 @@ class AdviceView(DecidingView):
 
     def first_focus(self) -> Widget:
         return self._list if self._ids else self.query_one(Placeholder)
+
+
+def _section(title: str) -> list[Content]:
+    return [Content(""), Content.styled(title, "bold $accent")]

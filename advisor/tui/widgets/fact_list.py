@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from textual.content import Content
 from textual.geometry import Size
@@ -57,14 +57,19 @@ class FactList(Widget):
     def _lines(self, width: int) -> list[Content]:
         if not self._facts:
             return Content.styled(self._empty, DIM).wrap(max(1, width))
-        room = max(8, width - self._label_width)
-        lines: list[Content] = []
-        for label, value in self._facts:
-            head = Content.styled(label.ljust(self._label_width), self._label_style)
-            for part in _wrapped(value, room) or [Content("")]:
-                lines.append(head + part)
-                head = Content(" " * self._label_width)
-        return lines
+        return fact_lines(self._facts, width, self._label_width, self._label_style)
+
+
+def fact_lines(facts: Iterable[Fact], width: int, label_width: int = 10, label_style: str = LABEL) -> list[Content]:
+    """Facts as lines of this width."""
+    room = max(8, width - label_width)
+    lines: list[Content] = []
+    for label, value in facts:
+        head = Content.styled(label.ljust(label_width), label_style)
+        for part in _wrapped(value, room) or [Content("")]:
+            lines.append(head + part)
+            head = Content(" " * label_width)
+    return lines
 
 
 def _wrapped(value: Content | str, width: int) -> list[Content]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from textual import events
 from textual.content import Content
 from textual.geometry import Size
@@ -13,7 +15,7 @@ from advisor.tui.widgets.changes import look_same
 
 
 class TextPane(ScrollView):
-    """Shows ``text``, wrapped to its width."""
+    """Shows a text, wrapped to its width: ``build`` makes it for a number of cells, ``text`` is what it made."""
 
     ALLOW_SELECT = False
     DEFAULT_CSS = """
@@ -23,19 +25,23 @@ class TextPane(ScrollView):
     def __init__(self, *, id: str, classes: str = "") -> None:  # noqa: A002 - as every widget calls it
         super().__init__(id=id, classes=classes)
         self.text = Content("")
+        self._build: Callable[[int], Content] = lambda _: self.text
         self._lines: list[Content] = []
 
-    def show(self, text: Content) -> None:
+    def show(self, build: Callable[[int], Content] | Content) -> None:
         """Show this text from now on."""
-        if not look_same(text, self.text):
-            self.text = text
-            self._wrap()
+        self._build = (lambda _: build) if isinstance(build, Content) else build
+        self._wrap()
 
     def _wrap(self) -> None:
         width = self.scrollable_content_region.width
-        self._lines = self.text.wrap(width) if width else []
-        self.virtual_size = Size(width, len(self._lines))
-        self.refresh()
+        if not width:  # not on screen yet
+            return
+        text = self._build(width)
+        if not look_same(text, self.text) or width != self.virtual_size.width:
+            self.text, self._lines = text, text.wrap(width)
+            self.virtual_size = Size(width, len(self._lines))
+            self.refresh()
 
     def on_resize(self, event: events.Resize) -> None:
         self._wrap()
