@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from importlib import import_module
 from typing import ClassVar
 
 from textual import events
@@ -90,7 +92,8 @@ class MainScreen(Screen[object]):
         self.call_after_refresh(self.post_message, self.Shown())
 
     async def mount_hidden_views(self) -> None:
-        """Add the views that nobody sees yet: the first paint does not wait for them."""
+        """Add the views that nobody sees yet. The first paint does not wait for them, nor a key for their modules."""
+        await asyncio.to_thread(_import_what_opens_later)
         hidden = [view_class(view.id)(self.context) for view in VIEWS[1:]]
         for view in hidden:
             view.display = False
@@ -144,6 +147,14 @@ class MainScreen(Screen[object]):
     def focus_view(self) -> None:
         """Let the view take the keys."""
         self.set_focus(self.view.first_focus(), scroll_visible=False)
+
+
+def _import_what_opens_later() -> None:
+    """Import the modules of the views and the dialogs: half a second on a machine that trials keep busy."""
+    for view in VIEWS:
+        view_class(view.id)
+    for module in ("screens", "sessions", "palette"):
+        import_module(f"advisor.tui.{module}")
 
 
 class Navigation(Widget):

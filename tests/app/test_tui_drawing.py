@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections import Counter
 
@@ -137,6 +138,14 @@ async def test_nothing_is_drawn_of_what_only_holds_others() -> None:
             await press(pilot, view.key)
             painted = app.screen._compositor.visible_widgets
             assert not [widget for widget in painted if widget.id == "views" or widget.has_class("frame")]
+
+
+async def test_no_key_waits_for_a_module(monkeypatch) -> None:
+    late = ("advisor.tui.palette", "advisor.tui.sessions")
+    for module in late:
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    async with driven(histories.start(), hold=True):
+        assert sys.modules.keys() >= set(late)
 
 
 async def test_a_key_draws_what_waits_at_once() -> None:
