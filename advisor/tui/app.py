@@ -323,7 +323,7 @@ class AdvisorApp(ToastingApp):
         from advisor.report.comparison import Measured
         from advisor.tui.sessions import ComparisonScreen
 
-        now = Measured(self._session_id, self.context.request, self.context.state)
+        now = Measured(self._session_id, self.context.request, self.context.state.snapshot())
         title, target = "Compare with an earlier session", self.context.request.target.target
         self._pick_session(title, lambda picked: self.push_screen(ComparisonScreen(picked, now)), target)
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical, VerticalScroll
+from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, Static
@@ -23,6 +23,7 @@ from advisor.tui.text import DIM, shortened
 from advisor.tui.theme import ThemedApp
 from advisor.tui.widgets.changes import show_text
 from advisor.tui.widgets.row_table import Heading, RowTable
+from advisor.tui.widgets.text_pane import TextPane
 
 _NONE = "There is no recorded session yet: `perf-advisor demo` makes one."
 _NO_OTHER = "There is no other recorded session."
@@ -151,27 +152,29 @@ class ComparisonScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog", id="comparison-dialog") as dialog:
             dialog.border_title = f"From {self._before} to {self._now.session_id}"
-            with VerticalScroll(id="comparison-text"):
-                yield Static(id="comparison", markup=False)
+            yield TextPane(id="comparison-text")
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
         self.query_one("#comparison-text").focus()
+        self._read()
 
-    def on_resize(self) -> None:
-        self.call_after_refresh(self._show)
-
-    def _show(self) -> None:
-        widget = self.query_one("#comparison", Static)
+    @work(thread=True, exit_on_error=False, group="sessions", description="comparison")
+    def _read(self) -> None:
         try:
             past = open_session(self._before)
         except AdvisorError as error:
-            widget.update(Content(f"{error.message}\n{error.hint}"))
+            self.app.call_from_thread(self._show, f"{error.message}\n{error.hint}", ())
             return
         before = Measured(past.session_id, past.request, SessionState.of(past.events))
-        blocks = [_kind(kind, widget.size.width) for kind in compare(before, self._now)]
-        answer = Content.styled(summary(before, self._now), "bold")
-        widget.update(Content("\n\n").join([answer, *blocks]))
+        self.app.call_from_thread(self._show, summary(before, self._now), tuple(compare(before, self._now)))
+
+    def _show(self, answer: str, kinds: Sequence[Changes]) -> None:
+        def build(width: int) -> Content:
+            return Content("\n\n").join([Content.styled(answer, "bold"), *(_kind(kind, width) for kind in kinds)])
+
+        if self.is_attached:  # not closed meanwhile
+            self.query_one("#comparison-text", TextPane).show(build)
 
 
 def _kind(kind: Changes, width: int) -> Content:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+import threading
 from dataclasses import replace
 
 import pytest
@@ -21,7 +22,7 @@ from advisor.records import Outcome, TrialResult
 from advisor.records.outputs import Outputs
 from advisor.report.comparison import Change, Changes
 from advisor.report.verdict import result_line
-from advisor.tui import exporting, launch
+from advisor.tui import exporting, launch, sessions
 from advisor.tui.app import AdvisorApp
 from advisor.tui.context import Recorded
 from advisor.tui.result import Then
@@ -222,7 +223,12 @@ async def test_nothing_to_pick_is_a_sentence():
     assert picker.return_value is None
 
 
-async def test_two_sessions_are_compared_in_the_app():
+async def test_two_sessions_are_compared_in_the_app(monkeypatch):
+    def read(session_id):
+        assert threading.current_thread() is not threading.main_thread(), "keys would wait for a large journal"
+        return open_session(session_id)
+
+    monkeypatch.setattr(sessions, "open_session", read)
     first = journaled(sample_history())
     other = journaled(
         cancelled_history(), replace(sample_request(), target=replace(sample_request().target, target="demo"))
