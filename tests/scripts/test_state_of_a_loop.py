@@ -433,8 +433,8 @@ for batch in DataLoader([dict(x=n, y=2 * n, mask=n) for n in numbers], batch_siz
 """)
         assert (loop.step is None) is plain
 
-    @pytest.mark.parametrize(("inputs", "plain"), [("numbers", True), ("torch.randn(64, 1)", False)])
-    def test_a_loop_without_a_loader_is_plain_on_the_batch_that_it_always_uses(self, script, inputs, plain):
+    @pytest.mark.parametrize(("inputs", "made"), [("numbers", False), ("torch.randn(64, 1)", True)])
+    def test_a_loop_without_a_loader_is_plain_on_the_batch_that_it_always_uses_or_makes(self, script, inputs, made):
         loop, _ = script(f"""
             criterion = nn.MSELoss()
             for epoch in range(100):
@@ -444,7 +444,8 @@ for batch in DataLoader([dict(x=n, y=2 * n, mask=n) for n in numbers], batch_siz
                 loss.backward()
                 optimizer.step()
         """)
-        assert (loop.step is None) is plain
+        assert loop.step is None
+        assert ("as the loop makes them" in " ".join(loop.notes)) is made
         assert "making of batches" not in " ".join(loop.notes)
 
 

@@ -95,9 +95,9 @@ def step_of(loop: FoundLoop, seen: Seen) -> tuple[Body, Any]:
     if position is not None:
         return Body(loop, Readings(seen.iterators), _counter_of(loop, loader) if position == COUNTED else None), loader
     if loader is not None and reads_once(loop.statement, loop.code, seen.reads):
-        return Body(loop, Readings(seen.iterators, fed=loader), Rounds(_items(loop))), loader
+        return Body(loop, Readings(seen.iterators, fed=loader), Rounds(items_of(loop))), loader
     counts = isinstance(loop.statement, ast.While) or is_count(loop.statement.iter)
-    return Body(loop, Readings(seen.iterators), Rounds(_items(loop), alone=True) if counts else None), _items(loop)
+    return Body(loop, Readings(seen.iterators), Rounds(items_of(loop), alone=True) if counts else None), items_of(loop)
 
 
 @dataclass(slots=True)
@@ -274,18 +274,18 @@ def position_in(loop: FoundLoop, seen: Seen) -> str | None:
     return position_of(loop.statement, loop.names, seen.loader, seen.iterators)
 
 
-def _items(loop: FoundLoop) -> Any:
+def items_of(loop: FoundLoop) -> Any:
     """The items that a loop without a loader reads, from the first one in each epoch; a count for a ``while`` loop."""
     if isinstance(loop.statement, ast.While):
-        return _Again(itertools.count)
+        return Again(itertools.count)
     code = compile(ast.Expression(loop.statement.iter), loop.file, "eval")
     named = (value_of(node, loop.names) for node in ast.walk(loop.statement.iter) if isinstance(node, ast.expr))
     ends = any(isinstance(value, Iterator) for value in named)
-    return _Again(lambda: iter(eval(code, loop.names)), ends)  # noqa: S307 - it is the user's own loop
+    return Again(lambda: iter(eval(code, loop.names)), ends)  # noqa: S307 - it is the user's own loop
 
 
 @dataclass(slots=True)
-class _Again:
+class Again:
     """An iterable that begins anew each time. Of one that ``ends`` for good, its first items are kept and repeated."""
 
     begin: Callable[[], Iterable[Any]]
@@ -414,7 +414,7 @@ def _between(loop: FoundLoop) -> tuple[CodeType, CodeType, Rounds] | None:
     except NoBodyError:
         return None
     after = _once(None, outer.body[place + 1 :], loop.file)
-    return after, _once(outer, outer.body[:place], loop.file), Rounds(_items(replace(loop, statement=outer)))
+    return after, _once(outer, outer.body[:place], loop.file), Rounds(items_of(replace(loop, statement=outer)))
 
 
 def _once(loop: Loop | None, statements: list[ast.stmt], file: str) -> CodeType:

@@ -17,6 +17,7 @@ from advisor.target.hubs.contract import Adapted
 from advisor.target.scripts.body import NoBodyError, step_of, training_loop
 from advisor.target.scripts.inference import inference_of
 from advisor.target.scripts.loops import told_of_others
+from advisor.target.scripts.making import made_batches
 from advisor.target.scripts.seen import LossCall, ModelCall, Round, Seen, inputs_by_name, same_values
 
 _MOST_NAMED = 5  # statements after the update, by name
@@ -35,13 +36,18 @@ def workload_of(seen: Seen) -> Any:
 
 def _plain(seen: Seen) -> Adapted | None:
     """The parts of a loop of one update, whose loss is ``loss(model(inputs), target)`` or the model's own, or None."""
-    if not _is_one_update(seen) or _does_more(seen):
+    makes = _makes_batches(seen)
+    if not (makes or _is_one_update(seen)) or _does_more(seen):
         return None
     call = seen.calls[0]
     found = _batch_and_loss(seen, call)
     if found is None:
         return None
     batch, loss = found
+    if makes:
+        batch = made_batches(training_loop(seen), call, loss_of(seen))
+        if batch is None:
+            return None
     return Adapted(
         model=call.module,
         data=batch if seen.loader is None else seen.loader,
@@ -84,13 +90,14 @@ class OwnLoss:
 
 def _with_own_loss(seen: Seen, call: ModelCall) -> tuple[Any, OwnLoss] | None:
     """The batch that a model is called with, and the loss that it returns alone or among other things."""
-    batch = (call.args or call.kwargs) if seen.batch is None else seen.batch
-    given = (*call.args, *call.kwargs.values())
-    if not isinstance(batch, tuple | list | Mapping) or not all(isinstance(value, torch.Tensor) for value in given):
+    given = inputs_by_name(call.module, call.args, call.kwargs)
+    batch = (given if call.kwargs else call.args) if seen.batch is None else seen.batch
+    tensors = all(isinstance(value, torch.Tensor) for value in given.values())
+    if not tensors or not isinstance(batch, tuple | list | Mapping):
         return None
     by_name = isinstance(batch, Mapping)
     args, kwargs = ((), dict(batch)) if by_name else (tuple(batch), {})
-    same = inputs_by_name(call.module, args, kwargs), inputs_by_name(call.module, call.args, call.kwargs)
+    same = inputs_by_name(call.module, args, kwargs), given
     place = _place_in(call.output, seen.backward[0])
     return (batch, OwnLoss(*place, by_name)) if place and same_values(*same) else None
 
@@ -109,6 +116,12 @@ def _place_in(output: Any, loss: torch.Tensor) -> tuple[str, Callable[[Any], Any
 def _is_one_update(seen: Seen) -> bool:
     """Whether one update was seen, after one call of a model and one backward pass, or two equal rounds of these."""
     return len(seen.updates) == 1 and (len(seen.calls) == len(seen.backward) == 1 or _repeats(seen))
+
+
+def _makes_batches(seen: Seen) -> bool:
+    """Whether a loop without a loader was seen for two rounds of one update each, and makes a batch in each."""
+    two = seen.loader is None and len(seen.calls) == len(seen.backward) == 2 and len(seen.optimizers) == 1
+    return two and seen.calls[0].module is seen.calls[1].module and not _repeats(seen)
 
 
 def _does_more(seen: Seen) -> bool:
@@ -134,8 +147,11 @@ def _is_loss_of(batch: Any, call: ModelCall, loss: LossCall | None, backward: An
 
 def _note_of_parts(seen: Seen) -> str:
     """A note on the measured parts, and on those left out."""
-    makes_batches = seen.loader is None and not _repeats(seen)
-    made = "; its batch is measured again and again, without the making of batches" if makes_batches else ""
+    made = ""
+    if _makes_batches(seen):
+        made = ", its batches as the loop makes them"
+    elif seen.loader is None and not _repeats(seen):
+        made = "; its batch is measured again and again, without the making of batches"
     return f"the script's model, loss and optimizer as its first step used them{made}; {_left_out(seen)}"
 
 

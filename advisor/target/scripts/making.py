@@ -1,0 +1,126 @@
+"""The batches of a loop that reads no loader and makes them itself, as by ``X, Y = get_batch()``."""
+
+import ast
+import copy
+import inspect
+from collections.abc import Callable
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from advisor.portable.nested import tensors_of
+from advisor.target.scripts.body import Again, FoundLoop, Rounds, items_of
+from advisor.target.scripts.positions import value_of
+from advisor.target.scripts.seen import LossCall, ModelCall
+
+_BATCH = "__perf_advisor_batch__"
+_LEAVES = (ast.Break, ast.Continue, ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Global, ast.Nonlocal)
+
+
+def made_batches(loop: FoundLoop, call: ModelCall, loss: LossCall | None) -> Again | None:
+    """The batches that a loop makes, one after another: the inputs of its only model, and the target of its loss.
+
+    None where the loop's text does not show how: where the batch is made of what the model, an optimizer or an earlier
+    round left behind.
+    """
+    statements = loop.statement.body
+    called = _only_call(statements, call.module, loop)
+    of_loss = None if loss is None else _only_call(statements, loss.function, loop)
+    batch = _expression(called, of_loss, call, loss)
+    if called is None or batch is None:
+        return None
+    place = next(number for number, statement in enumerate(statements) if called in ast.walk(statement))
+    before, after = statements[:place], statements[place:]
+    own = _stored(loop.statement.target) if isinstance(loop.statement, ast.For) else set()
+    needed, making = _slice(before, _loaded(batch), loop)
+    changed_later = set().union(*map(_stored, after), *(_stored(one) for one in before if one not in making))
+    leaves = any(isinstance(node, _LEAVES) for one in making for node in ast.walk(one))
+    if not making or leaves or _is_trained(making, loop) or changed_later & needed or len(own & needed) > 1:
+        return None
+    make = _made_by(loop, making, batch, next(iter(own & needed), ""))
+    seen = (*call.args, *call.kwargs.values(), *(loss.args[1:] if loss is not None else ()))
+    return Again(lambda: iter(make, None)) if _makes_like(make, seen) else None
+
+
+def _makes_like(make: Callable[[], Any], seen: tuple[Any, ...]) -> bool:
+    """Whether a function makes tensors of the number types and dimensions that the loop was seen to use."""
+    try:
+        made = make()
+    except Exception:  # a name that only the whole round gives a value to
+        return False
+    of_made, of_seen = ([(one.dtype, one.dim()) for one in tensors_of(batch)] for batch in (made, seen))
+    return sorted(of_made, key=str) == sorted(of_seen, key=str)
+
+
+def _expression(
+    called: ast.Call | None, of_loss: ast.Call | None, call: ModelCall, loss: LossCall | None
+) -> ast.expr | None:
+    """The batch as an expression: the arguments of the model's call, and the target; a mapping where some are named."""
+    if called is None or any(isinstance(one, ast.Starred) for one in called.args):
+        return None
+    if loss is not None:
+        complete = of_loss is not None and len(of_loss.args) == 2 and not called.keywords
+        return ast.Tuple([*called.args, of_loss.args[1]], ast.Load()) if of_loss is not None and complete else None
+    if not called.keywords:
+        return ast.Tuple(list(called.args), ast.Load())
+    names = list(inspect.signature(call.module.forward).parameters)[: len(called.args)]
+    named = {**dict(zip(names, called.args, strict=False)), **{one.arg or "": one.value for one in called.keywords}}
+    return None if "" in named else ast.Dict([ast.Constant(name) for name in named], list(named.values()))
+
+
+def _only_call(statements: list[ast.stmt], function: Any, loop: FoundLoop) -> ast.Call | None:
+    """The call of a model or a loss in statements; None where there is none, or more than one."""
+    nodes = (node for statement in statements for node in ast.walk(statement) if isinstance(node, ast.Call))
+    found = [node for node in nodes if value_of(node.func, loop.names) is function]
+    return found[0] if len(found) == 1 else None
+
+
+def _slice(before: list[ast.stmt], needed: set[str], loop: FoundLoop) -> tuple[set[str], list[ast.stmt]]:
+    """The names that a batch is made of, and the statements that make them: all that have to do with one of these."""
+    making: list[ast.stmt] = []
+    for statement in reversed(before):
+        if needed & {*_stored(statement), *_loaded(statement)} - _of_modules(needed, loop):
+            making.insert(0, statement)
+            needed = needed | _loaded(statement) | _stored(statement)
+    return needed - _of_modules(needed, loop), making
+
+
+def _of_modules(names: set[str], loop: FoundLoop) -> set[str]:
+    """Those names that stand for modules, functions and classes, which statements may use that share nothing else."""
+    kinds = ModuleType | FunctionType | BuiltinFunctionType | type
+    return {name for name in names if isinstance(loop.names.get(name, len), kinds)}
+
+
+def _is_trained(making: list[ast.stmt], loop: FoundLoop) -> bool:
+    """Whether statements use a model or an optimizer."""
+    values = (loop.names.get(name) for one in making for name in _loaded(one))
+    return any(isinstance(value, Optimizer | nn.Module) for value in values)
+
+
+def _loaded(node: ast.AST) -> set[str]:
+    """The names that are read in a piece of a program, those that are added to among them."""
+    added = {name for part in ast.walk(node) if isinstance(part, ast.AugAssign) for name in _stored(part.target)}
+    return added | {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)}
+
+
+def _stored(node: ast.AST) -> set[str]:
+    """The names that a piece of a program gives values to."""
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+
+
+def _made_by(loop: FoundLoop, making: list[ast.stmt], batch: ast.expr, variable: str) -> Callable[[], Any]:
+    """The function that runs these statements for the loop's next item, in names of its own."""
+    given: ast.stmt = ast.Assign([ast.Name(_BATCH, ast.Store())], batch)
+    body = [ast.copy_location(copy.deepcopy(one), making[0]) for one in (*making, given)]
+    code = compile(ast.fix_missing_locations(ast.Module(body, [])), loop.file, "exec")
+    names, rounds = copy.copy(loop.names), Rounds(items_of(loop))
+
+    def make() -> Any:
+        if variable:
+            names[variable] = rounds.next()
+        exec(code, names)  # noqa: S102 - it is the user's own loop
+        return names[_BATCH]
+
+    return make

@@ -1,0 +1,90 @@
+"""Loops that read no loader: their parts, fed by the statements that make a batch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+
+from scripts.steps import step_of
+
+GIVEN = """
+from contextlib import nullcontext
+from torch.nn import functional as F
+
+class Guesser(nn.Linear):
+    def forward(self, x, target=None):
+        guess = super().forward(x)
+        return guess, None if target is None else F.mse_loss(guess, target)
+
+rows = torch.randn(64, 1)
+plain, model = model, Guesser(1, 1)
+optimizer = torch.optim.SGD([*model.parameters(), *plain.parameters()], lr=1e-2)
+
+def rate(step):
+    return 1e-2 * min(1.0, (step + 1) / 100)
+
+def get_batch(size=8):
+    at = torch.randint(len(rows), (size,))
+    return rows[at], 2 * rows[at]
+
+"""
+UPDATE = """
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+DRAWN = "\n    x, y = get_batch()\n    _, loss = model(x, y)"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        DRAWN,
+        "\n    for group in optimizer.param_groups: group['lr'] = rate(step)" + DRAWN,
+        "\n    x, y = get_batch()\n    with nullcontext():\n        guess, loss = model(x, target=y)",
+        "\n    x = torch.randn(8, 1)\n    x.add_(1)\n    y = x * 2\n    loss = F.mse_loss(plain(x), y)",
+        "\n    x, y = get_batch()\n    z = torch.randn_like(x)\n    x = x + z\n    loss = F.mse_loss(plain(x), y)",
+    ],
+)
+def test_the_batches_are_made_by_the_statements_of_the_loop(body, script):
+    loop, names = script(GIVEN + "for step in range(400):" + body + UPDATE)
+    assert loop.step is None
+    assert "its batches as the loop makes them" in loop.notes[0]
+    step, given = step_of(loop), zip(range(5), loop.data, strict=False)
+    firsts = set()
+    for _, batch in given:
+        x, y = batch.values() if isinstance(batch, dict) else batch
+        expected = functional.mse_loss(loop.model.weight * x + loop.model.bias, y)
+        assert float(step(batch)) == pytest.approx(float(expected))
+        firsts.add(float(x[0]))
+        assert torch.isin(y, 2 * names["rows"]).all() or "randn(8, 1)" in body
+    assert len(firsts) == 5
+
+
+def test_the_item_of_the_loop_is_part_of_its_batches(script):
+    loop, names = script(
+        GIVEN
+        + "for start in range(0, 64, 8):\n    x = rows[start : start + 8]\n    loss = F.mse_loss(plain(x), 2 * x)"
+        + UPDATE
+    )
+    assert loop.step is None
+    read = [x for (x, _), _ in zip(loop.data, range(9), strict=False)]
+    assert len({float(x[0]) for x in read}) == 8, "and the loop begins anew"
+    assert {float(x[0]) for x in read} == {float(x) for x in names["rows"][::8]}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "\n    _, loss = model(x, y)\n    x, y = get_batch()",  # made at the end of the round before
+        "\n    x = plain(get_batch()[0]).detach()\n    _, loss = model(x, x)",  # a model makes it
+        "\n    x, y = get_batch()\n    x = x * scale\n    _, loss = model(x, y)\n    scale = scale * 0.99",
+        "\n    x, y = get_batch()\n    _, loss = model(*(x, y))",
+        "\n    x, y = get_batch()\n    loss = F.mse_loss(plain(x), y) if step else F.mse_loss(plain(x), y)",
+        "\n    x, y = get_batch()\n    _, loss = model(x, y)\n    loss = loss * 2",
+    ],
+)
+def test_batches_whose_making_cannot_be_taken_out_leave_the_body_whole(body, script):
+    loop, _ = script(GIVEN + "x, y = get_batch()\nscale = 1.0\nfor step in range(400):" + body + UPDATE)
+    assert loop.step is not None
