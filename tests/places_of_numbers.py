@@ -167,6 +167,14 @@ def come(value):
         vars(OPTIONS).pop("later", None)
 
 
+IN_MEMORY = torch.ones(())
+
+
+def give_memory(value):
+    if value != IN_MEMORY:
+        IN_MEMORY.data = torch.tensor(value)
+
+
 def hide(value):
     if value != 1.0:
         HIDING.factor = None
@@ -336,6 +344,7 @@ def put_into_queue(value):
 
 # Each is what reads the number and what sets it, or a function of monkeypatch and a folder that makes them.
 PLACES = {
+    "memory of a tensor": (lambda: IN_MEMORY, give_memory),
     "event": (lambda: 2.0 if LATE.is_set() else 1.0, signal),
     "queue": (lambda: WAITING.queue[0], put_into_queue),
     "member of an enumeration": (lambda: Stage.FIRST.factor, lambda value: setattr(Stage.FIRST, "factor", value)),

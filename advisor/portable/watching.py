@@ -81,12 +81,12 @@ class Watch:
         self.objects_in = Places([place for place in places if not is_plain(value_at(*place))])
         self.written_to = [*walk.arrays, *walk.generators]
         self.unfollowed = walk.problem
-        self.objects = walk.objects
+        self.objects, self.tensors = walk.objects, walk.tensors
         self.functions, self.spaces = list(walk.functions), walk.spaces
         # The changes in words, the state that tells of each, and the comparison of two such states.
         self.checks: tuple[tuple[str, Callable[[], Any], Callable[[Any, Any], bool]], ...] = (
             ("layers, parameters or buffers of the model changed", self.read_objects, same_objects),
-            ("the memory of the parameters changed", self.read_addresses, operator.eq),
+            ("the memory of a tensor changed", self.read_addresses, operator.eq),
             ("other parameters are trained", lambda: list(map(REQUIRES_GRAD, self.parameters)), operator.eq),
             (
                 "the hooks of the layers changed",
@@ -120,7 +120,7 @@ class Watch:
     def remember(self) -> None:
         """Take the present state as the one that later ones are compared with."""
         tensors = [part for part in self.read_objects() if isinstance(part, torch.Tensor)]
-        self.placed = [tensor for tensor in tensors if has_address(tensor)]
+        self.placed = [tensor for tensor in (*tensors, *self.tensors) if has_address(tensor)]
         self.parameters = [tensor for tensor in tensors if isinstance(tensor, torch.nn.Parameter)]
         self.remembered = {words: read() for words, read, _ in self.checks}
 
