@@ -168,6 +168,7 @@ def come(value):
 
 
 IN_MEMORY = torch.ones(())
+LONG = [1.0] * 200
 
 
 def give_memory(value):
@@ -344,6 +345,7 @@ def put_into_queue(value):
 
 # Each is what reads the number and what sets it, or a function of monkeypatch and a folder that makes them.
 PLACES = {
+    "place in a long list": (lambda: LONG[150], lambda value: LONG.__setitem__(150, value)),
     "memory of a tensor": (lambda: IN_MEMORY, give_memory),
     "event": (lambda: 2.0 if LATE.is_set() else 1.0, signal),
     "queue": (lambda: WAITING.queue[0], put_into_queue),

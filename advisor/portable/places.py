@@ -109,10 +109,11 @@ def is_options(value: typing.Any) -> bool:
 def inner_state(value: typing.Any) -> typing.Any:
     """A value that changes when an object is written to; None for an object that is compared by its place alone.
 
-    These are arrays, random generators, sets, and the environment.
+    These are arrays, random generators, sets, lists of numbers, and the environment.
     """
-    if isinstance(value, (set, *ARRAYS)):
-        return frozenset(value) if isinstance(value, set) else bytes(value)
+    if isinstance(value, (set, list, *ARRAYS)):
+        kinds: tuple[tuple[typing.Any, typing.Any], ...] = ((set, frozenset), (list, tuple), (ARRAYS, bytes))
+        return next(form(value) for kind, form in kinds if isinstance(value, kind))
     if hasattr(type(value), "__array_interface__"):
         part = value if value.size <= MOST_SUMMED else value.reshape(-1)[:: value.size // MOST_SUMMED]
         return value.shape, str(value.dtype), zlib.crc32(part.tobytes()) if value.dtype.kind != "O" else id(value)

@@ -94,6 +94,13 @@ def holder_of(value: typing.Any) -> typing.Any:
     return attributes if type(attributes) is dict else None
 
 
+def is_compared_as_whole(value: typing.Any) -> bool:
+    """Whether a set, or a list of numbers that is too long to be looked into, is compared by all that is in it."""
+    if isinstance(value, list):
+        return MOST_LOOKED_INTO < len(value) <= MOST_COPIED and PLAIN_KINDS.issuperset(map(type, value))
+    return isinstance(value, set) and len(value) <= MOST_LOOKED_INTO
+
+
 def contents_copied(holder: typing.Any) -> typing.Any:
     """A copy of a container's contents; the length of a long list; None where it is too much."""
     if len(holder) > MOST_COPIED:

@@ -38,7 +38,7 @@ from advisor.portable.owners import (
     package_of,
 )
 from advisor.portable.places import ARRAYS, CONTENTS, Place, is_options, is_plain, named, value_at, value_of_cell
-from advisor.portable.python_state import CONTAINERS, MOST_LOOKED_INTO, NAMESPACES, OF_TORCH
+from advisor.portable.python_state import CONTAINERS, MOST_LOOKED_INTO, NAMESPACES, OF_TORCH, is_compared_as_whole
 from advisor.portable.read_code import (
     ENVIRONMENT,
     READS_GLOBAL,
@@ -159,8 +159,7 @@ class Walk:
             self._look_at_dict(label, thing)
         elif isinstance(thing, (tuple, frozenset, *SEQUENCES)):
             self.sequences += [thing] if isinstance(thing, SEQUENCES) else []
-            is_compared = self.only_reads and isinstance(thing, set) and len(thing) <= MOST_LOOKED_INTO
-            self.arrays += [thing] if is_compared else []
+            self.arrays += [thing] if self.only_reads and is_compared_as_whole(thing) else []
             for place, value in enumerate(self._some_of(thing)):
                 self._note(f"{label}[{place}]", value, (thing, place))
         elif isinstance(thing, types.ModuleType):
