@@ -179,6 +179,32 @@ def test_the_loop_that_reads_the_batch_is_the_step_and_not_one_within_it(script)
     assert names["seen"][-2:] == [("main", 8), ("main", 16)]
 
 
+@pytest.mark.parametrize("rounds", [3, 100])
+def test_a_few_updates_before_one_of_another_model_are_a_part_of_the_step(rounds, script):
+    """As of a Wasserstein GAN: the critic's updates before each of the generator's. An epoch before one is no step."""
+    loop, names = script(
+        AGAIN,
+        f"""
+        ROUNDS = {rounds}
+        def main():
+            batches, other = again(loader), nn.Linear(1, 1)
+            rarely = torch.optim.SGD(other.parameters(), lr=1e-4)
+            for count in range(100):
+                for _ in range(ROUNDS):
+                    x, y = next(batches)
+                    {OWN_STEP}
+                rarely.zero_grad(); other(x).abs().mean().backward(); rarely.step()
+                seen.append(count)
+        main()
+    """,
+    )
+    assert (loop.data is names["loader"]) is (rounds == 100)
+    assert len(getattr(loop.optimizer, "optimizers", [1])) == (1 if rounds == 100 else 2)
+    names["seen"].clear()
+    batches(loop, 3)
+    assert len(names["seen"]) == (0 if rounds == 100 else 3)
+
+
 def test_the_loops_own_count_goes_round(script):
     loop, names = script(AGAIN, ONCE["a count"].replace("OWN", OWN_STEP))
     names["seen"].clear()

@@ -13,13 +13,14 @@ from types import CodeType
 from typing import Any
 
 import torch
+from torch.optim import Optimizer
 
 from advisor.errors import TargetError
 from advisor.portable.loaders import length_of
 from advisor.process.meanwhile import replaced
 from advisor.target.batches import MOST_KEPT
 from advisor.target.scripts.files import writing_over_nothing
-from advisor.target.scripts.loops import behind, branch_of_the_loss, clears_gradients
+from advisor.target.scripts.loops import behind, branch_of_the_loss, clears_gradients, is_part_of_round
 from advisor.target.scripts.positions import COUNTED, Loop, is_count, is_read_in, position_of, reads_once, value_of
 from advisor.target.scripts.seen import Seen, Where
 from advisor.target.scripts.surroundings import Context, Names, Readings, contexts_of, entered
@@ -73,7 +74,8 @@ class _Left(BaseException):
 def training_loop(seen: Seen) -> FoundLoop:
     """The loop that the first update was made in. Raises NoBodyError where the script's source has none that fits.
 
-    With a loader it is the innermost loop that reads the loader; else the innermost one around the update.
+    With a loader it is the innermost loop that reads the loader; else the innermost one around the update. Where that
+    is a part of a round of the loop around it, as the updates of a critic before one of a generator, it is that one.
     """
     found: list[FoundLoop] = []
     users = [where for where in seen.frames if where.is_users]
@@ -83,7 +85,15 @@ def training_loop(seen: Seen) -> FoundLoop:
     if not found:
         raise NoBodyError("no loop in the script's own code stands around the update of the weights")
     reading = (loop for loop in found if position_in(loop, seen) or is_read_in(loop.statement, loop.code, seen.reads))
-    return next(reading, found[0])
+    loop = next(reading, found[0])
+    around = next((other for other in found if other.statement is loop.outer), None)
+    return around if around is not None and is_part_of_round(loop.statement, around.statement, loop.names) else loop
+
+
+def optimizers_in(loop: FoundLoop) -> list[Optimizer]:
+    """The optimizers that a loop names."""
+    named = (node for node in ast.walk(loop.statement) if isinstance(node, ast.Name | ast.Attribute))
+    return [value for node in named if isinstance(value := value_of(node, loop.names), Optimizer)]
 
 
 def step_of(loop: FoundLoop, seen: Seen) -> tuple[Body, Any]:

@@ -3,8 +3,10 @@
 import ast
 import linecache
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 _BACKWARD = "backward"
+_FEW = 16  # rounds of a loop within a round of another
 # Attributes and functions with the same result for each batch: the form of a tensor, the kind of a value.
 _FORMS = frozenset({"shape", "ndim", "dtype", "device", "is_cuda", "layout", "dim", "size", "is_floating_point"})
 _KINDS = frozenset({"isinstance", "issubclass", "hasattr", "callable", "type", "len", "is_available", "is_initialized"})
@@ -180,6 +182,16 @@ def other_loops(source: str, loop: ast.stmt, lines: Iterable[int]) -> list[int]:
         and not any(node.lineno <= line <= (node.end_lineno or 0) for line in inside)
         and not any(first <= node.lineno <= last for first, last in own)
     )
+
+
+def is_part_of_round(loop: ast.stmt, around: ast.For | ast.While, names: dict[str, Any]) -> bool:
+    """Whether a loop of a few rounds is followed, in the one around it, by statements that go backward too."""
+    if not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Call) or ast.unparse(loop.iter.func) != "range":
+        return False
+    if not any("backward" in _names_called(statement) for statement in around.body if statement is not loop):
+        return False
+    rounds = eval(compile(ast.Expression(loop.iter), "", "eval"), names)  # noqa: S307 - it is the user's own loop
+    return len(rounds) <= _FEW
 
 
 def clears_gradients(file: str, loop: ast.stmt, within: Iterable[ast.AST]) -> bool:

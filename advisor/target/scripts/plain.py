@@ -14,7 +14,7 @@ from advisor.portable.calls import splitter
 from advisor.portable.losses import target_name_of
 from advisor.portable.nested import tensors_of
 from advisor.target.hubs.contract import Adapted
-from advisor.target.scripts.body import NoBodyError, step_of, training_loop
+from advisor.target.scripts.body import NoBodyError, optimizers_in, step_of, training_loop
 from advisor.target.scripts.inference import inference_of
 from advisor.target.scripts.loops import told_of_others
 from advisor.target.scripts.making import made_batches
@@ -223,10 +223,13 @@ def _made_batch(call: ModelCall, loss: LossCall | None) -> Any:
 
 def _own_step(seen: Seen) -> Adapted:
     """The body of the script's loop as a step of its own."""
+    loop = training_loop(seen)
+    trained = {id(p) for one in seen.updates for group in one.param_groups for p in group["params"]}
+    for one in optimizers_in(loop):  # those that the first update does not need are named beside it
+        seen.updates += [one] if trained.isdisjoint(id(p) for g in one.param_groups for p in g["params"]) else []
     models = seen.models or seen.called  # what is trained may be an image, or a copy of the weights
     if not models:
         raise NoBodyError("the parameters that are updated belong to no module that was called")
-    loop = training_loop(seen)
     step, data = step_of(loop, seen)
     step.casts = seen.casts
     others = _others(seen)
