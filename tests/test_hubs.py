@@ -229,6 +229,7 @@ def test_a_yolo_trains_by_its_own_loss(monkeypatch):
     segments = load("ultralytics:yolov8n-seg", input_shape=(1, 3, 64, 64))
     assert segments.data["masks"].shape == (1, 16, 16)
     assert torch.isfinite(one_step(segments))
+    assert torch.isfinite(one_step(load("ultralytics:yolov8n-world", input_shape=(1, 3, 64, 64))))
 
 
 def test_a_detection_transformer_of_ultralytics(monkeypatch):

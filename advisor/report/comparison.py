@@ -103,7 +103,7 @@ def summary(before: Measured, after: Measured) -> str:
 
 def _moved(ratio: float, noise: float) -> str:
     if abs(math.log(ratio)) <= math.log1p(noise):
-        return "takes as long as before, within the noise"
+        return "kept the same speed, within the noise"
     return f"became {ratio:.2f}x faster" if ratio > 1 else f"became {1 / ratio:.2f}x slower"
 
 
