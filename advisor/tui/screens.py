@@ -54,7 +54,7 @@ class HelpScreen(ModalScreen[None]):
         """The keys that have an id, of the view, of the session and of every view; each action once."""
         keys: Keys = {"view": [], "session": [], "all": []}
         seen = set[str]()
-        for node, binding, _, _ in self._active:
+        for node, binding, _, _ in sorted(self._active, key=lambda active: active.binding.priority):
             if binding.id and binding.id not in seen:
                 seen.add(binding.id)
                 steers = binding.id.startswith("session.")
