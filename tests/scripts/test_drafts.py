@@ -141,6 +141,18 @@ class TestADraft:
         assert text.index("model = Linear(") < text.index("model_2 = Sequential(")
         assert text.index("optim.Adam(model_2.parameters()") < text.index("optim.Adam(model.parameters()")
 
+    def test_has_the_models_of_a_rounds_other_updates(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["train.py"])
+        Path("train.py").write_text(
+            f"{HEAD}other = nn.Linear(1, 2)\nrarely = torch.optim.Adam(other.parameters())\nbatches = iter(loader)\n"
+            f"for count in range(2):\n    for _ in range(2):\n        x, y = next(batches); other(x); {STEP}\n"
+            "    rarely.zero_grad(); other(x).mean().backward(); rarely.step()\n"
+        )
+        text, _ = draft_of("train.py", "build_it.py")
+        has = ("model = Linear(", "model_2 = Linear(", "models=[model, model_2], optimizers=[optimizer, optimizer_2]")
+        assert [part for part in has if part not in text] == []
+
     @pytest.mark.parametrize(
         ("loss", "has"),
         [

@@ -52,13 +52,14 @@ def draft_of(script: str, file: str) -> tuple[str, bool]:
     from advisor.target.entrypoint import in_user_code
 
     seen = in_user_code(f"running {script}", lambda: watched(script, str(Path.cwd())))
+    is_measurable = _workload(seen) is not None  # which also finds the optimizers of a round's other updates
     source = _importable(script)
     parts = _fitted_parts(seen) or _made(seen)
     lines = [*_fitted(seen)] if seen.fitted is not None else [*_models(seen), *_rest(seen, source)]
     imports = [*_imports(script, source, parts), *filter(_is_import, lines)]
     head = _HEAD.format(script=script, file=file) + "\n".join(dict.fromkeys(imports))
     body = textwrap.indent("\n".join(line for line in lines if not _is_import(line)), "    ")
-    return f"{head}\n\n\ndef build():\n{body}\n", _workload(seen) is not None
+    return f"{head}\n\n\ndef build():\n{body}\n", is_measurable
 
 
 def _is_import(line: str) -> bool:
