@@ -12,6 +12,7 @@ from advisor.errors import ExitCode
 from advisor.experiment import events
 from advisor.experiment.past.journal import open_session
 from advisor.experiment.state import SessionState
+from advisor.experiment.telling import Outbox
 from advisor.figures.formatting import format_worth
 from advisor.records import Bottleneck, Objective, Verdict
 from advisor.runner.builder import NOT_IMPORTED
@@ -168,6 +169,33 @@ def test_a_memory_limit_that_nothing_meets_is_told_with_what_came_nearest(tmp_pa
     assert "planted.lighter: true" in warning
     assert "--memory-limit" in warning
     assert run.state.trials["lighter=true"].result.measured
+
+
+class NoJournal:
+    session_id = "none"
+
+    def record(self, event):
+        return ""
+
+
+@pytest.mark.parametrize(
+    ("warning", "told"),
+    [("noisy: 16 %", [("noisy: 16 %", "warning")]), ("", [("differ by 3 %", "information")])],
+)
+def test_at_the_end_the_noise_is_what_all_runs_show(warning, told):
+    """The first two processes of a machine may be further apart than all of them together."""
+    state = SessionState()
+    outbox = Outbox(state.apply, NoJournal())
+    outbox.correct("noise", warning, "differ by 3 %")
+    assert not state.messages, "nothing was said that needs a correction"
+    for text in ("noisy: more than 30 %", "noisy: 40 %"):
+        outbox.warn(text, once="noise")
+    assert [said.text for said in state.messages] == ["noisy: more than 30 %"]
+    outbox.warn("something else")
+    outbox.correct("noise", "noisy: more than 30 %", "differ by 3 %")
+    assert len(state.messages) == 2
+    outbox.correct("noise", warning, "differ by 3 %")
+    assert [(said.text, said.severity) for said in state.messages] == [("something else", "warning"), *told]
 
 
 def test_energy_without_a_counter_is_refused_at_once_in_two_lines(tmp_path):

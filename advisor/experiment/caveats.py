@@ -32,6 +32,11 @@ def of_noise(known: Known) -> str:
     )
 
 
+def of_less_noise(known: Known) -> str:
+    """What is true at the end of a session whose first processes were further apart than all of them together."""
+    return f"processes that run the same steps differ by {format_spread(known.judge.noise_floor)}, less than at first"
+
+
 def of_the_load() -> str:
     """A phrase on a load above the number of the machine's cores; empty where the load is lower."""
     load, cores = os.getloadavg()[0], os.cpu_count() or 1

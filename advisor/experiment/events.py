@@ -242,10 +242,14 @@ class ExportVerified(Event):
 
 @dataclass(frozen=True, slots=True)
 class Said(Event):
-    """A plain sentence for the person: a problem, a decision. ``severity``: information, warning, error."""
+    """A plain sentence for the person: a problem, a decision. ``severity``: information, warning, error.
+
+    A later sentence that is ``about`` the same takes its place; one that is about nothing stays.
+    """
 
     text: str
     severity: str = "information"
+    about: str = ""
 
 
 @dataclass(frozen=True, slots=True)

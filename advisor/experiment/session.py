@@ -336,6 +336,7 @@ class Session:
         self._keep_hints(known)
         for warning in closing.warnings(known, self._bench):
             self._outbox.warn(warning)
+        self._outbox.correct("noise", caveats.of_noise(known), caveats.of_less_noise(known))
         self._lab.enter("done")
         self._lab.tell_progress(known)
 

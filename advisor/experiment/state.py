@@ -243,6 +243,7 @@ class SessionState:
 
     @apply.register
     def _(self, event: events.Said) -> None:
+        self.messages = [said for said in self.messages if not event.about or said.about != event.about]
         self.messages.append(event)
 
     @apply.register

@@ -171,7 +171,7 @@ class Outbox:
         self.keeps_complete = False
         self.watch = SourceWatch({})
         self._journal = journal
-        self._warned: set[str] = set()
+        self._warned: dict[str, str] = {}
 
     @property
     def session_id(self) -> str:
@@ -192,8 +192,13 @@ class Outbox:
         """Tell the person something that they should act on, or know when they read the figures."""
         if once and once in self._warned:
             return
-        self._warned.add(once)
-        self.emit(Said(text, "warning"))
+        self._warned[once] = text
+        self.emit(Said(text, "warning", once))
+
+    def correct(self, about: str, warning: str, otherwise: str) -> None:
+        """Tell in the place of an earlier warning what is true now: another one, or that there is none."""
+        if self._warned.get(about, warning) != warning:
+            self.emit(Said(warning or otherwise, "warning" if warning else "information", about))
 
     def fail(self, error: AdvisorError) -> None:
         """Tell that the session failed."""
