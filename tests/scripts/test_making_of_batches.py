@@ -28,6 +28,10 @@ def get_batch(size=8):
     at = torch.randint(len(rows), (size,))
     return rows[at], 2 * rows[at]
 
+def evaluate():
+    with torch.no_grad():
+        return model(*get_batch())
+
 """
 UPDATE = """
     optimizer.zero_grad()
@@ -42,6 +46,7 @@ DRAWN = "\n    x, y = get_batch()\n    _, loss = model(x, y)"
     [
         DRAWN,
         "\n    for group in optimizer.param_groups: group['lr'] = rate(step)" + DRAWN,
+        "\n    if step % 100 == 0: evaluate()" + DRAWN,
         "\n    x, y = get_batch()\n    with nullcontext():\n        guess, loss = model(x, target=y)",
         "\n    x = torch.randn(8, 1)\n    x.add_(1)\n    y = x * 2\n    loss = F.mse_loss(plain(x), y)",
         "\n    x, y = get_batch()\n    z = torch.randn_like(x)\n    x = x + z\n    loss = F.mse_loss(plain(x), y)",
@@ -81,6 +86,8 @@ def test_the_item_of_the_loop_is_part_of_its_batches(script):
         "\n    x = plain(get_batch()[0]).detach()\n    _, loss = model(x, x)",  # a model makes it
         "\n    x, y = get_batch()\n    x = x * scale\n    _, loss = model(x, y)\n    scale = scale * 0.99",
         "\n    x, y = get_batch()\n    _, loss = model(*(x, y))",
+        "\n    evaluate()\n    x, y = get_batch()\n    _, loss = model(x, y)",
+        "\n    x, _ = get_batch()\n    with torch.no_grad():\n        y = plain(x)\n    _, loss = model(x, y)",
         "\n    x, y = get_batch()\n    loss = F.mse_loss(plain(x), y) if step else F.mse_loss(plain(x), y)",
         "\n    x, y = get_batch()\n    _, loss = model(x, y)\n    loss = loss * 2",
     ],

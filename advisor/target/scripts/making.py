@@ -3,7 +3,7 @@
 import ast
 import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
@@ -37,7 +37,7 @@ def made_batches(loop: FoundLoop, call: ModelCall, loss: LossCall | None) -> Aga
     needed, making = _slice(before, _loaded(batch), loop)
     changed_later = set().union(*map(_stored, after), *(_stored(one) for one in before if one not in making))
     leaves = any(isinstance(node, _LEAVES) for one in making for node in ast.walk(one))
-    if not making or leaves or _is_trained(making, loop) or changed_later & needed or len(own & needed) > 1:
+    if not making or leaves or _is_trained([*making, batch], loop) or changed_later & needed or len(own & needed) > 1:
         return None
     make = _made_by(loop, making, batch, next(iter(own & needed), ""))
     seen = (*call.args, *call.kwargs.values(), *(loss.args[1:] if loss is not None else ()))
@@ -93,8 +93,8 @@ def _of_modules(names: set[str], loop: FoundLoop) -> set[str]:
     return {name for name in names if isinstance(loop.names.get(name, len), kinds)}
 
 
-def _is_trained(making: list[ast.stmt], loop: FoundLoop) -> bool:
-    """Whether statements use a model or an optimizer."""
+def _is_trained(making: Sequence[ast.AST], loop: FoundLoop) -> bool:
+    """Whether pieces of a program use a model or an optimizer."""
     values = (loop.names.get(name) for one in making for name in _loaded(one))
     return any(isinstance(value, Optimizer | nn.Module) for value in values)
 

@@ -39,7 +39,7 @@ def _plain(seen: Seen) -> Adapted | None:
     makes = _makes_batches(seen)
     if not (makes or _is_one_update(seen)) or _does_more(seen):
         return None
-    call = seen.calls[0]
+    call = _call_of(seen)
     found = _batch_and_loss(seen, call)
     if found is None:
         return None
@@ -119,14 +119,25 @@ def _is_one_update(seen: Seen) -> bool:
 
 
 def _makes_batches(seen: Seen) -> bool:
-    """Whether a loop without a loader was seen for two rounds of one update each, and makes a batch in each."""
-    two = seen.loader is None and len(seen.calls) == len(seen.backward) == 2 and len(seen.optimizers) == 1
-    return two and seen.calls[0].module is seen.calls[1].module and not _repeats(seen)
+    """Whether a loop without a loader was seen for two rounds of one update each, and makes a batch in each.
+
+    The second round calls its model once: what the first one evaluates before is not part of every step.
+    """
+    if seen.loader is not None or len(seen.backward) != 2 or len(seen.optimizers) != 1 or len(seen.calls) < 2:
+        return False
+    *before, first, second = seen.calls
+    trains = first.gradients == second.gradients == "grad" and first.module is second.module
+    return trains and all(call.gradients != "grad" for call in before) and not _repeats(seen)
+
+
+def _call_of(seen: Seen) -> ModelCall:
+    """The first call of the model that was trained on; before it, a loop may have evaluated, as in its first round."""
+    return next((call for call in seen.calls if call.gradients == "grad"), seen.calls[0])
 
 
 def _does_more(seen: Seen) -> bool:
     """Whether the loop does anything that a plain one would not do."""
-    call = seen.calls[0]
+    call = _call_of(seen)
     changes = seen.changes_gradients or seen.changes_weights or seen.changes_batch
     return changes or call.autocast == "float16" or not call.module.training or _rounds_differ(seen)
 
@@ -196,7 +207,7 @@ def _others(seen: Seen) -> list[str]:
 
 def loss_of(seen: Seen) -> LossCall | None:
     """The call of the loss, on the model's output and a target, whose result ``backward`` was called on."""
-    output = seen.calls[0].output
+    output = _call_of(seen).output
     for loss in seen.losses:
         if loss.result is seen.backward[0] and len(loss.args) == 2 and loss.args[0] is output:
             return loss
