@@ -435,7 +435,7 @@ PLACES = {
 
 
 def place_of(name, monkeypatch, folder):
-    """What reads the number at a place, and what sets it."""
+    """The code that reads a number at a place, and the code that changes it."""
     monkeypatch.setitem(sys.modules, OTHERS.__name__, OTHERS)
     monkeypatch.setenv("FACTOR", "1.0")
     place = PLACES[name]

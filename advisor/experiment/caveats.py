@@ -33,7 +33,7 @@ def of_noise(known: Known) -> str:
 
 
 def of_less_noise(known: Known) -> str:
-    """What is true at the end of a session whose first processes were further apart than all of them together."""
+    """A sentence for the end of a session whose first processes made the machine look noisier than it was."""
     return f"processes that run the same steps differ by {format_spread(known.judge.noise_floor)}, less than at first"
 
 

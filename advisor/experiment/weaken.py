@@ -58,7 +58,7 @@ def _forms(known: Known, settings: Settings) -> Iterator[Settings]:
 
 
 def _fails_otherwise(known: Known, settings: Settings, stronger: Settings) -> bool:
-    """Whether two sets of settings that cannot be used have reasons of their own; what ran, changes too much."""
+    """Whether two unusable sets of settings fail differently. Those that ran fail alike: they change the results."""
     results = known.judge.result(settings), known.judge.result(stronger)
     return len({"" if result.measured else result.reason for result in results if result is not None}) == len(results)
 

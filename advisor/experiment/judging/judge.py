@@ -70,10 +70,10 @@ class AlternatedBlocks:
 
     @property
     def speeds(self) -> tuple[tuple[float, float], tuple[float, float]]:
-        """The new one's milliseconds per step and samples per second, and the old one's: those behind their ratio.
+        """Milliseconds per step and samples per second of the new settings, and the same of the old ones.
 
-        They are of the pair of blocks with the median ratio: where the machine drifts, the medians of either side come
-        from different times, and their quotient is not the speed-up that stands beside them.
+        Both are taken from the pair of blocks with the median ratio, so that they agree with the speed-up. Medians of
+        each side alone would not: where the machine drifts, they come from different times.
         """
         pairs = sorted(
             zip(self.new, self.old, strict=True), key=lambda pair: pair[0].samples_per_s / pair[1].samples_per_s
