@@ -4,28 +4,10 @@ from dataclasses import dataclass
 
 import msgspec
 
+from advisor import records
 from advisor.experiment.control import Decision
 from advisor.experiment.objective import Goal
 from advisor.figures.formatting import printable_in
-from advisor.records import (
-    AllReduceSweep,
-    BaselineRecord,
-    Block,
-    Candidate,
-    Facts,
-    Finding,
-    Hardware,
-    Outcome,
-    ParetoPoint,
-    Recommendation,
-    ScalingRecord,
-    StackRecord,
-    TimeSpent,
-    TrialRecord,
-    TrialResult,
-    Value,
-    Verification,
-)
 
 
 class Event:
@@ -46,14 +28,14 @@ class GoalSet(Event):
 class HardwareFound(Event):
     """The machine has been inspected."""
 
-    hardware: Hardware
+    hardware: records.Hardware
 
 
 @dataclass(frozen=True, slots=True)
 class AllReduceMeasured(Event):
     """All-reduce has been measured between the ranks of a session over several GPUs."""
 
-    sweep: AllReduceSweep
+    sweep: records.AllReduceSweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +43,7 @@ class SourceRead(Event):
     """The user's source has been read for habits. ``problems`` says which files could not be read, and why."""
 
     files: tuple[str, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[records.Finding, ...]
     problems: tuple[str, ...] = ()
 
 
@@ -79,14 +61,14 @@ class StageStarted(Event):
 class FactsFound(Event):
     """The workload has been loaded and inspected; again, with the profile, once the baseline has been profiled."""
 
-    facts: Facts
+    facts: records.Facts
 
 
 @dataclass(frozen=True, slots=True)
 class BaselineMeasured(Event):
     """The baseline, again whenever a repeat changed the noise floor."""
 
-    baseline: BaselineRecord
+    baseline: records.BaselineRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +78,7 @@ class TrialsPlanned(Event):
     ``consent`` names the candidates that change what is computed: without the person's consent they are tried last.
     """
 
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[records.Candidate, ...]
     skipped: dict[str, str]
     consent: tuple[str, ...] = ()
 
@@ -139,7 +121,7 @@ class TrialEnded(Event):
     """The trial process has ended: its outcome, and the time of one step in it. Its verdict comes with the records."""
 
     name: str
-    outcome: Outcome
+    outcome: records.Outcome
     reason: str = ""
     step_ms: float | None = None
     peak_reserved_bytes: int | None = None
@@ -150,53 +132,53 @@ class TrialEnded(Event):
 class RunMeasured(Event):
     """A trial has ended that counts as a run of these settings, also when it failed. A resumed session reads these."""
 
-    settings: dict[str, Value]
-    result: TrialResult
+    settings: dict[str, records.Value]
+    result: records.TrialResult
 
 
 @dataclass(frozen=True, slots=True)
 class TurnsMeasured(Event):
     """Blocks of these settings, ``new``, and of the baseline, ``old``, have been timed in turn on the CPU."""
 
-    settings: dict[str, Value]
-    new: tuple[Block, ...]
-    old: tuple[Block, ...]
-    result: TrialResult
+    settings: dict[str, records.Value]
+    new: tuple[records.Block, ...]
+    old: tuple[records.Block, ...]
+    result: records.TrialResult
 
 
 @dataclass(frozen=True, slots=True)
 class TrialMeasured(Event):
     """A candidate was measured, failed or was skipped. Posted again when a new noise floor changes its verdict."""
 
-    record: TrialRecord
+    record: records.TrialRecord
 
 
 @dataclass(frozen=True, slots=True)
 class CombinationMeasured(Event):
     """Several settings were measured together on the way to the stack, and could be it by memory and numerics."""
 
-    point: ParetoPoint
+    point: records.ParetoPoint
 
 
 @dataclass(frozen=True, slots=True)
 class StackMeasured(Event):
     """The stack so far; ``record.confirmed`` marks the final one."""
 
-    record: StackRecord
+    record: records.StackRecord
 
 
 @dataclass(frozen=True, slots=True)
 class ScalingMeasured(Event):
     """The settings on several GPUs so far; the whole record, again after each trial."""
 
-    record: ScalingRecord
+    record: records.ScalingRecord
 
 
 @dataclass(frozen=True, slots=True)
 class Ranked(Event):
     """The recommendations, best first."""
 
-    recommendations: tuple[Recommendation, ...]
+    recommendations: tuple[records.Recommendation, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +190,7 @@ class Decided(Event):
 
     recipe: str
     decision: Decision | None
-    value: Value | None = None
+    value: records.Value | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +219,7 @@ class ProgressMade(Event):
 class ExportVerified(Event):
     """An exported file was applied to the target in a fresh process and timed in a plain loop."""
 
-    verification: Verification
+    verification: records.Verification
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +250,7 @@ class SessionFinished(Event):
 
     cancelled: bool
     session_s: float
-    spent: TimeSpent | None = None
+    spent: records.TimeSpent | None = None
 
 
 # The kinds of events by their names, as a journal has them.

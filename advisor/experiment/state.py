@@ -7,29 +7,11 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import singledispatchmethod
 
+from advisor import records
 from advisor.experiment import events
 from advisor.experiment.control import REJECTED, Decision
 from advisor.experiment.objective import Goal, Yardstick
 from advisor.recipe.settings import Settings
-from advisor.records import (
-    AllReduceSweep,
-    BaselineRecord,
-    Candidate,
-    Facts,
-    Finding,
-    Hardware,
-    Mode,
-    Outcome,
-    ParetoPoint,
-    Profile,
-    Recommendation,
-    ScalingRecord,
-    StackRecord,
-    TrialRecord,
-    TrialResult,
-    Value,
-    Verification,
-)
 from advisor.source.reading import relevant
 
 # The activities of a session before its first step.
@@ -48,25 +30,25 @@ class SessionState:
 
     goal: Goal = field(default_factory=Goal)
     session_id: str = ""
-    hardware: Hardware | None = None
-    all_reduce: AllReduceSweep | None = None
-    facts: Facts | None = None
+    hardware: records.Hardware | None = None
+    all_reduce: records.AllReduceSweep | None = None
+    facts: records.Facts | None = None
     source_files: tuple[str, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[records.Finding, ...] = ()
     source_problems: tuple[str, ...] = ()
     stage: str = "starting"
-    baseline: BaselineRecord | None = None
-    planned: tuple[Candidate, ...] = ()
+    baseline: records.BaselineRecord | None = None
+    planned: tuple[records.Candidate, ...] = ()
     skipped: dict[str, str] = field(default_factory=dict)
     consent: tuple[str, ...] = ()
-    trials: dict[str, TrialRecord] = field(default_factory=dict)
-    combinations: dict[Settings, ParetoPoint] = field(default_factory=dict)
-    stack: StackRecord | None = None
-    scaling: ScalingRecord | None = None
+    trials: dict[str, records.TrialRecord] = field(default_factory=dict)
+    combinations: dict[Settings, records.ParetoPoint] = field(default_factory=dict)
+    stack: records.StackRecord | None = None
+    scaling: records.ScalingRecord | None = None
     chosen_gpus: int | None = None
-    recommendations: tuple[Recommendation, ...] = ()
+    recommendations: tuple[records.Recommendation, ...] = ()
     decisions: dict[str, Decision] = field(default_factory=dict)
-    accepted_values: dict[str, Value] = field(default_factory=dict)
+    accepted_values: dict[str, records.Value] = field(default_factory=dict)
     running: str = ""
     expected_s: float | None = None
     held: bool = False
@@ -78,11 +60,11 @@ class SessionState:
     progress: float = 0.0
     left_s: float | None = None
     messages: list[events.Said] = field(default_factory=list)
-    verification: Verification | None = None
+    verification: records.Verification | None = None
     failure: events.SessionFailed | None = None
     finished: events.SessionFinished | None = None
-    _measured_stack: StackRecord | None = None
-    _ranked: tuple[Recommendation, ...] = ()
+    _measured_stack: records.StackRecord | None = None
+    _ranked: tuple[records.Recommendation, ...] = ()
 
     @classmethod
     def of(cls, history: Iterable[events.Event]) -> SessionState:
@@ -107,12 +89,12 @@ class SessionState:
         return Yardstick(self.goal, self.baseline) if self.baseline else None
 
     @property
-    def mode(self) -> Mode:
+    def mode(self) -> records.Mode:
         """The mode of the workload; training until that is known."""
-        return self.facts.workload.mode if self.facts else Mode.TRAIN
+        return self.facts.workload.mode if self.facts else records.Mode.TRAIN
 
     @property
-    def profile(self) -> Profile | None:
+    def profile(self) -> records.Profile | None:
         """The baseline's profile; None until it was taken."""
         return self.facts.profile if self.facts else None
 
@@ -122,7 +104,7 @@ class SessionState:
         return self.baseline.result.peak_reserved_bytes if self.baseline else None
 
     @property
-    def stack_settings(self) -> dict[str, Value]:
+    def stack_settings(self) -> dict[str, records.Value]:
         """The settings of the stack, empty before there is one."""
         return dict(self.stack.settings) if self.stack else {}
 
@@ -268,7 +250,7 @@ class SessionState:
         """The recipes that the person rejected, in the order of the decisions."""
         return tuple(recipe for recipe, decision in self.decisions.items() if decision is Decision.REJECTED)
 
-    def candidate(self, name: str) -> Candidate | None:
+    def candidate(self, name: str) -> records.Candidate | None:
         """A candidate by its name, tried or still to be tried; None when there is none of that name."""
         record = self.trials.get(name)
         return record.candidate if record else next((c for c in self.planned if c.name == name), None)
@@ -276,7 +258,7 @@ class SessionState:
     def has_run(self, name: str) -> bool:
         """Whether a candidate was tried, alone or with others, so that trying it is trying it again."""
         record = self.trials.get(name)
-        return record is not None and record.result.outcome is not Outcome.SKIPPED
+        return record is not None and record.result.outcome is not records.Outcome.SKIPPED
 
     def can_decide(self, recipe: str) -> bool:
         """Whether accepting or rejecting a recipe changes anything: it is recommended, in the stack, or to be tried."""
@@ -287,7 +269,7 @@ class SessionState:
         return waiting or recommended or any(self._owners.get(key) == recipe for key in stack)
 
     @property
-    def candidates(self) -> dict[str, Candidate]:
+    def candidates(self) -> dict[str, records.Candidate]:
         """All candidates by their names: those of the plan in its order, then others that were tried."""
         return {c.name: c for c in (*self.planned, *(record.candidate for record in self.trials.values()))}
 
@@ -303,7 +285,7 @@ class SessionState:
             replace(item, in_stack=False) if item.recipe in self.rejected else item for item in self._ranked
         )
 
-    def _without_rejected(self, stack: StackRecord) -> StackRecord:
+    def _without_rejected(self, stack: records.StackRecord) -> records.StackRecord:
         """The stack without settings that were rejected since; it has no figures, for it was not measured."""
         owners = self._owners
         gone = {key: owners[key] for key in stack.settings if owners.get(key) in self.rejected}
@@ -311,8 +293,8 @@ class SessionState:
             return stack
         rest = {key: value for key, value in stack.settings.items() if key not in gone}
         why = f"not measured since you rejected {' and '.join(dict.fromkeys(gone.values()))}"
-        return StackRecord(
+        return records.StackRecord(
             settings=rest,
-            result=TrialResult(Outcome.SKIPPED, why if rest else "you rejected all that was in it"),
+            result=records.TrialResult(records.Outcome.SKIPPED, why if rest else "you rejected all that was in it"),
             dropped={**stack.dropped, **dict.fromkeys(gone, REJECTED)},
         )

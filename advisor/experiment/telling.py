@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
+from advisor import records
 from advisor.errors import AdvisorError, ExitCode
 from advisor.experiment import events
 from advisor.experiment.events import Event, Said, SessionFailed, SessionFinished, TrialEnded, printable_event
@@ -10,17 +11,6 @@ from advisor.experiment.known import Kind, Known
 from advisor.experiment.past.journal import Journal
 from advisor.experiment.ranking import CONTROL, recommend
 from advisor.recipe.settings import Settings
-from advisor.records import (
-    BaselineRecord,
-    Candidate,
-    Outcome,
-    ParetoPoint,
-    Recommendation,
-    StackRecord,
-    TrialRecord,
-    TrialResult,
-    Value,
-)
 from advisor.source.prints import SourceWatch
 
 
@@ -31,12 +21,12 @@ class Teller:
         self._emit = emit
         self._runs: dict[Settings, int] = {}
         self._alternated: set[Settings] = set()
-        self._baseline: BaselineRecord | None = None
+        self._baseline: records.BaselineRecord | None = None
         self._planned: events.TrialsPlanned | None = None
         self._combinations: set[Settings] = set()
-        self.records: dict[str, TrialRecord] = {}
-        self.stack: StackRecord | None = None
-        self._ranked: tuple[Recommendation, ...] = ()
+        self.records: dict[str, records.TrialRecord] = {}
+        self.stack: records.StackRecord | None = None
+        self._ranked: tuple[records.Recommendation, ...] = ()
 
     def mark_as_posted(self, history: Iterable[events.Event]) -> None:
         """Take the runs of these events as told: a resumed session has them in its journal."""
@@ -62,14 +52,16 @@ class Teller:
         self._tell_stack(known)
         self._tell_ranking(known)
 
-    def keep(self, record: TrialRecord) -> None:
+    def keep(self, record: records.TrialRecord) -> None:
         """Tell a candidate's record in place of an earlier one."""
         self.records[record.candidate.name] = record
         self._emit(events.TrialMeasured(record))
 
-    def skip(self, candidate: Candidate, reason: str) -> None:
+    def skip(self, candidate: records.Candidate, reason: str) -> None:
         """Tell that a candidate is left out, and why."""
-        self.keep(TrialRecord(candidate, candidate.settings, TrialResult(Outcome.SKIPPED, reason)))
+        self.keep(
+            records.TrialRecord(candidate, candidate.settings, records.TrialResult(records.Outcome.SKIPPED, reason))
+        )
 
     def _tell_runs(self, known: Known) -> None:
         for settings, runs in known.judge.runs.items():
@@ -89,18 +81,18 @@ class Teller:
             self._planned = planned
             self._emit(planned)
 
-    def _records(self, known: Known) -> list[TrialRecord]:
+    def _records(self, known: Known) -> list[records.TrialRecord]:
         found = [known.record(candidate) for candidate in _candidates(known)]
         measured = [record for record in found if record is not None]
         control = self._control(known)
         return [control, *measured] if control else measured
 
-    def _control(self, known: Known) -> TrialRecord | None:
+    def _control(self, known: Known) -> records.TrialRecord | None:
         judge = known.judge
         if Kind.CONTROL not in known.done or not judge.controls:
             return None
         recipe = known.plan.catalog[CONTROL]
-        candidate = Candidate(CONTROL, recipe.key, True)
+        candidate = records.Candidate(CONTROL, recipe.key, True)
         measured = [run for run in judge.controls if run.measured]  # a repeat that crashed replaces none
         control = measured[-1] if measured else judge.controls[-1]
         return trial_record(judge.with_run(candidate.settings, control), candidate, candidate.settings)
@@ -114,7 +106,7 @@ class Teller:
                 continue
             self._combinations.add(settings)
             comparison = known.judge.compare(settings)
-            point = ParetoPoint(str(settings), dict(settings), comparison, result.peak_reserved_bytes)
+            point = records.ParetoPoint(str(settings), dict(settings), comparison, result.peak_reserved_bytes)
             self._emit(events.CombinationMeasured(point))
 
     def _tell_stack(self, known: Known) -> None:
@@ -143,14 +135,14 @@ class Teller:
             self._ranked = ranked
             self._emit(events.Ranked(ranked))
 
-    def _helping_stack(self, known: Known) -> Mapping[str, Value]:
+    def _helping_stack(self, known: Known) -> Mapping[str, records.Value]:
         """The settings of the stack where it is better than the baseline beyond the noise; else none."""
         stack = self.stack
         helps = stack is not None and known.judge.yardstick.may_recommend(stack.result, stack.comparison)
         return stack.settings if stack is not None and helps else {}
 
 
-def _candidates(known: Known) -> list[Candidate]:
+def _candidates(known: Known) -> list[records.Candidate]:
     planned = {candidate.name: candidate for candidate in known.plan.candidates}
     for candidate in known.plan.partnered(known.stack) if known.stack else ():
         if candidate.name in known.tried:

@@ -6,28 +6,13 @@ from typing import Any
 
 import msgspec
 
+from advisor import records
 from advisor.experiment.objective import Yardstick
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import CONTROLS
 from advisor.figures.sweep import knee_of
 from advisor.recipe.catalog import Catalog, load_catalog
-from advisor.records import (
-    AllReduceSweep,
-    BaselineRecord,
-    Candidate,
-    Facts,
-    NumericsResult,
-    Objective,
-    Outcome,
-    ParetoPoint,
-    Recommendation,
-    ScalingRecord,
-    StackRecord,
-    TrialRecord,
-    TrialResult,
-    Verdict,
-)
 from advisor.records.secrets import arguments_without_secrets
 from advisor.report.conclusions import roof_shares, settings_to_export, sweep_of
 from advisor.report.figures import tokens_per_s
@@ -70,7 +55,7 @@ def report(state: SessionState, request: Request, version: str, catalog: Catalog
         "target": request.target.target,
         "arguments": list(arguments_without_secrets(request.target.arguments)[0]),
         "objective": request.objective.value,
-        "keep_speed": request.keep_speed if request.objective is Objective.MEMORY else None,
+        "keep_speed": request.keep_speed if request.objective is records.Objective.MEMORY else None,
         **_some(request, "memory_limit_bytes", "latency_limit_ms", "budget_s", "seed"),
         "hardware": msgspec.to_builtins(state.hardware),
         "all_reduce": _all_reduce(state.all_reduce),
@@ -112,25 +97,25 @@ def _whole(record: Any, *more: str) -> Json | None:
     return {**msgspec.to_builtins(record), **_some(record, *more)} if record else None
 
 
-def _all_reduce(sweep: AllReduceSweep | None) -> Json | None:
+def _all_reduce(sweep: records.AllReduceSweep | None) -> Json | None:
     if sweep is None:
         return None
     times = [{**msgspec.to_builtins(time), "bus_bytes_per_s": sweep.bus_bytes_per_s(time)} for time in sweep.times]
     return {**msgspec.to_builtins(sweep), "times": times}
 
 
-def _baseline(baseline: BaselineRecord | None, phases: dict[str, float]) -> Json | None:
+def _baseline(baseline: records.BaselineRecord | None, phases: dict[str, float]) -> Json | None:
     if baseline is None:
         return None
     speed = _some(baseline, "step_ms", "samples_per_s", "noise_floor", "cpu_step_ms")
     return {**speed, "phases": dict(phases), **_some(baseline.result, *_OF_RESULT.split())}
 
 
-def _with_tokens(record: Json | None, facts: Facts | None) -> Json | None:
+def _with_tokens(record: Json | None, facts: records.Facts | None) -> Json | None:
     return {**record, "tokens_per_s": tokens_per_s(facts, record["samples_per_s"])} if record else None
 
 
-def _parallel(scaling: ScalingRecord | None) -> Json | None:
+def _parallel(scaling: records.ScalingRecord | None) -> Json | None:
     """Several GPUs: ``efficiency`` is the speed-up over one GPU as a share of their number."""
     if scaling is None:
         return None
@@ -152,7 +137,7 @@ def _sweep(state: SessionState) -> list[Json]:
     return [{**msgspec.to_builtins(point), "knee": point.size == recommended} for point in points]
 
 
-def _trial(record: TrialRecord, facts: Facts | None, catalog: Catalog) -> Json:
+def _trial(record: records.TrialRecord, facts: records.Facts | None, catalog: Catalog) -> Json:
     return {
         "recipe": record.candidate.recipe,
         "candidate": record.candidate.settings,
@@ -167,9 +152,14 @@ def _trial(record: TrialRecord, facts: Facts | None, catalog: Catalog) -> Json:
 
 
 def _skipped(state: SessionState, catalog: Catalog) -> list[Json]:
-    nothing = TrialRecord(Candidate("", "", False), {}, TrialResult(Outcome.SKIPPED))
+    nothing = records.TrialRecord(records.Candidate("", "", False), {}, records.TrialResult(records.Outcome.SKIPPED))
     unknown = dict.fromkeys(_trial(nothing, None, catalog))
-    known = {"candidate": {}, "settings": {}, "outcome": Outcome.SKIPPED.value, "verdict": Verdict.SKIPPED.value}
+    known = {
+        "candidate": {},
+        "settings": {},
+        "outcome": records.Outcome.SKIPPED.value,
+        "verdict": records.Verdict.SKIPPED.value,
+    }
     return [{**unknown, **known, "recipe": recipe, "reason": reason} for recipe, reason in state.skipped.items()]
 
 
@@ -188,7 +178,7 @@ def _stack(state: SessionState) -> Json | None:
     }
 
 
-def _recommendation(item: Recommendation, by: Yardstick | None) -> Json:
+def _recommendation(item: records.Recommendation, by: Yardstick | None) -> Json:
     return {
         **_some(item, "rank", "recipe"),
         "settings": dict(item.record.settings),
@@ -200,7 +190,7 @@ def _recommendation(item: Recommendation, by: Yardstick | None) -> Json:
     }
 
 
-def _pareto_point(point: ParetoPoint) -> Json:
+def _pareto_point(point: records.ParetoPoint) -> Json:
     return {
         "name": point.name,
         "settings": dict(point.settings),
@@ -211,12 +201,12 @@ def _pareto_point(point: ParetoPoint) -> Json:
     }
 
 
-def _gain(record: TrialRecord | StackRecord, by: Yardstick | None) -> Json | None:
+def _gain(record: records.TrialRecord | records.StackRecord, by: Yardstick | None) -> Json | None:
     gain: Json | None = msgspec.to_builtins(by.gain(record.result, record.comparison) if by else None)
     return gain
 
 
-def _effect(record: TrialRecord | StackRecord) -> Json:
+def _effect(record: records.TrialRecord | records.StackRecord) -> Json:
     return {
         **_some(record, "step_ms", "samples_per_s"),
         **_some(record.comparison, *_OF_COMPARISON),
@@ -226,11 +216,11 @@ def _effect(record: TrialRecord | StackRecord) -> Json:
     }
 
 
-def _contribution(record: TrialRecord) -> Json | None:
+def _contribution(record: records.TrialRecord) -> Json | None:
     return _some(record.contribution, "speedup", "ci_low", "ci_high") if record.contribution else None
 
 
-def _numerics(numerics: NumericsResult | None) -> Json | None:
+def _numerics(numerics: records.NumericsResult | None) -> Json | None:
     if numerics is None:
         return None
     return {

@@ -36,16 +36,7 @@ from advisor.records import (
     TrialResult,
     Verdict,
 )
-from advisor.report.figures import (
-    IN_TURN,
-    STAGES,
-    effect_words,
-    gpu_names,
-    how_confirmed,
-    noise_words,
-    verdict_shown,
-    verified_words,
-)
+from advisor.report import figures
 from advisor.report.several_gpus import row_words
 from advisor.report.verdict import why_no_stack
 
@@ -136,7 +127,7 @@ class HeadlessReporter:
 
     @_lines.register
     def _(self, event: events.StageStarted) -> Iterable[str]:
-        return () if event.stage == "done" else (STAGES.get(event.stage, event.stage),)
+        return () if event.stage == "done" else (figures.STAGES.get(event.stage, event.stage),)
 
     @_lines.register
     def _(self, event: events.FactsFound) -> Iterable[str]:
@@ -163,7 +154,7 @@ class HeadlessReporter:
     @_lines.register
     def _(self, event: events.TrialMeasured) -> Iterable[str]:
         record = event.record
-        told, now = self._told.get(record.label), (verdict_shown(record), record.confirmed and record.alone)
+        told, now = self._told.get(record.label), (figures.verdict_shown(record), record.confirmed and record.alone)
         if told == now:  # told again for a new noise floor that changed nothing
             return ()
         self._told[record.label] = now
@@ -199,7 +190,7 @@ class HeadlessReporter:
 
     @_lines.register
     def _(self, event: events.ExportVerified) -> Iterable[str]:
-        yield verified_words(event.verification)
+        yield figures.verified_words(event.verification)
 
     @_lines.register
     def _(self, event: events.SessionFinished) -> Iterable[str]:
@@ -211,7 +202,9 @@ def _hardware_line(hardware: Hardware) -> str:
     """The machine in one line: its GPUs, its processor."""
     host = hardware.host
     memory = format_bytes(host.memory_total_bytes)
-    return ", ".join((*gpu_names(hardware), f"{host.cpu} with {host.usable_cores} usable cores", f"{memory} of memory"))
+    return ", ".join(
+        (*figures.gpu_names(hardware), f"{host.cpu} with {host.usable_cores} usable cores", f"{memory} of memory")
+    )
 
 
 def _workload_line(facts: Facts) -> str:
@@ -232,15 +225,15 @@ def trial_effect(record: TrialRecord, by: Yardstick | None = None) -> str:
     unreliable = f" (unreliable: {record.result.disturbed})" if record.result.disturbed else ""
     if not record.alone:
         return f"{_effect_on_the_stack(record)}{unreliable}"
-    in_turn = f", {IN_TURN}" if record.confirmed else ""
+    in_turn = f", {figures.IN_TURN}" if record.confirmed else ""
     return f"{_effect(record.result, record.comparison, by)}{in_turn}{unreliable}"
 
 
 def _effect_on_the_stack(record: TrialRecord) -> str:
-    shown = verdict_shown(record)
+    shown = figures.verdict_shown(record)
     if shown in (None, Verdict.NO_DIFFERENCE):
-        return effect_words(record)
-    return f"{effect_words(record, format_interval)}, {shown}"
+        return figures.effect_words(record)
+    return f"{figures.effect_words(record, format_interval)}, {shown}"
 
 
 def _name_shown(record: TrialRecord) -> str:
@@ -264,11 +257,13 @@ def _stack_effect(stack: StackRecord, by: Yardstick | None) -> str:
         return stack.result.reason
     if not stack.result.measured:
         return format_outcome(stack.result)
-    return f"{_effect(stack.result, stack.comparison, by)}{f', {how_confirmed(stack)}' if stack.settings else ''}"
+    return (
+        f"{_effect(stack.result, stack.comparison, by)}{f', {figures.how_confirmed(stack)}' if stack.settings else ''}"
+    )
 
 
 def _baseline_line(baseline: BaselineRecord) -> str:
     """The baseline's step, samples per second, memory and noise."""
     step, rate = format_ms(baseline.step_ms), format_rate(baseline.samples_per_s)
-    memory, noise = format_bytes(baseline.result.peak_reserved_bytes), noise_words(baseline)
+    memory, noise = format_bytes(baseline.result.peak_reserved_bytes), figures.noise_words(baseline)
     return f"{step} per step, {rate}, {memory} reserved, {noise}"

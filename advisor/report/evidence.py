@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from advisor.experiment.state import SessionState
+from advisor.figures import sweep
 from advisor.figures.formatting import (
     format_bytes,
     format_count,
@@ -15,15 +16,6 @@ from advisor.figures.formatting import (
     format_percent,
     format_rate,
     format_seconds,
-)
-from advisor.figures.sweep import (
-    BEYOND_LATENCY,
-    KNEE_TOLERANCE,
-    SweepPoint,
-    headings_of,
-    knee_of,
-    sweep_chart,
-    sweep_rows,
 )
 from advisor.figures.sweep import RECIPE as BATCH_SIZE
 from advisor.records import (
@@ -303,16 +295,16 @@ def sweep_section(state: SessionState, advice: str) -> Iterator[Section]:
     if not points:
         return
     blocks: list[Block] = [Paragraph(sweep_sentence(points, state.mode))]
-    headings = tuple(heading.capitalize() or "Remark" for heading in headings_of(points))
-    blocks.append(Table(headings, tuple(sweep_rows(points)), frozenset(headings[:-1])))
-    chart = sweep_chart(points, state.mode)
+    headings = tuple(heading.capitalize() or "Remark" for heading in sweep.headings_of(points))
+    blocks.append(Table(headings, tuple(sweep.sweep_rows(points)), frozenset(headings[:-1])))
+    chart = sweep.sweep_chart(points, state.mode)
     if chart:
         blocks.append(Listing(chart))
     blocks += [Paragraph(text) for text in (_calls_sentence(points), *sweep_caveats(state), advice) if text]
     yield Section("Batch sizes", tuple(blocks))
 
 
-def _calls_sentence(points: Sequence[SweepPoint]) -> str:
+def _calls_sentence(points: Sequence[sweep.SweepPoint]) -> str:
     """The meaning of the percentiles in the table; empty where no calls were timed."""
     calls = [point.latency.calls for point in points if point.latency]
     if not calls:
@@ -329,17 +321,17 @@ def sweep_caveats(state: SessionState) -> Iterator[str]:
             yield f"{record.candidate.name} is unreliable: {record.result.disturbed}."
 
 
-def sweep_sentence(points: Sequence[SweepPoint], mode: Mode) -> str:
+def sweep_sentence(points: Sequence[sweep.SweepPoint], mode: Mode) -> str:
     """A sentence that recommends a batch size, and says why not a larger one."""
-    knee = knee_of(points)
-    bounded = any(point.problem.startswith(BEYOND_LATENCY) for point in points)
+    knee = sweep.knee_of(points)
+    bounded = any(point.problem.startswith(sweep.BEYOND_LATENCY) for point in points)
     if knee is None and bounded:
         return "No size that was measured keeps the latency limit: start lower, with --batch-size 1."
     if knee is None:
         return "No size leaves the device enough free memory to be recommended."
     if all(point.own or point.undecided for point in points if point.usable):
         return "No size is measurably faster than the one you have."
-    best = f"the smallest size within {format_percent(KNEE_TOLERANCE)} of the best throughput"
+    best = f"the smallest size within {format_percent(sweep.KNEE_TOLERANCE)} of the best throughput"
     if bounded:
         return f"{knee:,} samples is the size to take: of those that keep the latency limit, {best}."
     if knee == max(point.size for point in points if point.usable) > min(point.size for point in points):

@@ -8,18 +8,9 @@ from advisor.figures.formatting import format_bytes, link_rows
 from advisor.figures.sweep import RECIPE as BATCH_SIZE
 from advisor.recipe.catalog import Catalog
 from advisor.records import Facts, Hardware, TrialRecord
+from advisor.report import evidence
 from advisor.report.conclusions import sweep_of, tried, untried
 from advisor.report.document import Bullets, Document, Inline, Picture, Section, Table
-from advisor.report.evidence import (
-    baseline_blocks,
-    caveats,
-    clock_section,
-    pairs,
-    roof_section,
-    sweep_section,
-    time_section,
-    waits_blocks,
-)
 from advisor.report.pareto import pareto_section
 from advisor.report.pictures import pictures
 from advisor.report.reproduce import code_section, method, reproduce_section
@@ -50,7 +41,7 @@ def document_of(state: SessionState, request: Request, catalog: Catalog) -> Docu
 
 def sections(state: SessionState, catalog: Catalog) -> Iterator[Section]:
     """The sections of the report, the decision first. A summary shows what is brief of them."""
-    if warnings := tuple(caveats(state)):
+    if warnings := tuple(evidence.caveats(state)):
         yield Section("Read this first", (Bullets(warnings),), warns=True)
     if state.stack and (state.stack.settings or state.stack.dropped):
         yield Section("The settings together", tuple(stack_blocks(state, state.stack)))
@@ -62,7 +53,7 @@ def sections(state: SessionState, catalog: Catalog) -> Iterator[Section]:
     if drawn := tuple(map(Picture, pictures(state))):
         yield Section("Pictures", drawn, brief=())
     yield from pareto_section(state)
-    yield from sweep_section(state, batch_advice(state, catalog))
+    yield from evidence.sweep_section(state, batch_advice(state, catalog))
     if state.source_files:
         yield Section("Found in your source", tuple(source(state)))
     yield from _evidence(state, catalog)
@@ -71,17 +62,17 @@ def sections(state: SessionState, catalog: Catalog) -> Iterator[Section]:
 def _evidence(state: SessionState, catalog: Catalog) -> Iterator[Section]:
     profile = state.profile
     if state.baseline:
-        yield Section("Baseline", tuple(baseline_blocks(state.baseline, state.facts)))
+        yield Section("Baseline", tuple(evidence.baseline_blocks(state.baseline, state.facts)))
     if profile:
-        yield from time_section(profile)
-        yield from roof_section(state)
-    yield from clock_section(state)
+        yield from evidence.time_section(profile)
+        yield from evidence.roof_section(state)
+    yield from evidence.clock_section(state)
     if records := tried(state):
         others = [record for record in records if not _is_in_another_table(record, state)]
         brief = tuple(trials(others, state, catalog)) if others else ()
         yield Section("Trials", tuple(trials(records, state, catalog)), brief)
     rows = habit_rows(state)
-    habits = [*([habits_table(rows, catalog)] if rows else ()), *(waits_blocks(profile) if profile else ())]
+    habits = [*([habits_table(rows, catalog)] if rows else ()), *(evidence.waits_blocks(profile) if profile else ())]
     if habits:
         yield Section("Habits, way by way", tuple(habits))
     if groups := untried(state):
@@ -115,4 +106,4 @@ def _hardware(hardware: Hardware, facts: Facts | None) -> Table:
     rows.append(("CPU", f"{host.cpu}, {host.usable_cores} of {host.logical_cores} logical cores usable"))
     rows += [("Memory", format_bytes(host.memory_total_bytes)), ("System", host.system)]
     rows += list(facts.versions.items()) if facts else []
-    return pairs(rows)
+    return evidence.pairs(rows)

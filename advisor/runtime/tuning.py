@@ -20,14 +20,7 @@ from torch.utils.data import DataLoader
 
 from advisor.errors import RefusedError
 from advisor.figures.formatting import format_setting
-from advisor.portable.launched import (
-    join_ranks,
-    over_ranks,
-    share_of_loader,
-    spread_over_ranks,
-    uses_accelerate,
-    why_not_spread,
-)
+from advisor.portable import launched
 from advisor.portable.parallel import unwrapped
 from advisor.portable.plan import StepPlan
 from advisor.portable.steps import start_training
@@ -189,7 +182,9 @@ class Tuning:
                 "tuning.prepare(model, optimizer)`, and train with the one that comes back"
             )
         start_training(model)
-        step = make_step(Components(over_ranks(model), optimizer, None, replace(plan, clip_norm=clip_grad)), loss)
+        step = make_step(
+            Components(launched.over_ranks(model), optimizer, None, replace(plan, clip_norm=clip_grad)), loss
+        )
         assert not isinstance(step, InferStep)
         return step
 
@@ -233,11 +228,11 @@ class Tuning:
 
     def _apply(self, model: nn.Module, optimizer: Any, loader: Any, mode: Mode) -> Components:
         strategy = str(self.settings.get(_STRATEGY, "single")) if mode is Mode.TRAIN else "single"
-        alone = why_not_spread(strategy)
+        alone = launched.why_not_spread(strategy)
         if alone:
             warnings.warn(alone, stacklevel=_users_level())
         elif strategy in _OVER_RANKS:
-            join_ranks(model)
+            launched.join_ranks(model)
         plan = StepPlan(mode=mode, device=str(_device_of(model)), grad_mode="caller")
         own = compiled_as(model)
         written = as_written(model) if own else model
@@ -250,15 +245,15 @@ class Tuning:
         apply_settings(self._catalog, components, settings, refused=_warn_of_refusal)
         self._prepared[components.model] = components.plan
         if strategy != "single" and not alone:
-            spread_over_ranks(components.model, components.optimizer, components.plan)
+            launched.spread_over_ranks(components.model, components.optimizer, components.plan)
         return components
 
     def _divided(self, loader: Any, plan: StepPlan) -> Any:
         """This process's part of the first loader, where the work is divided among several."""
-        if self._has_loader or loader is None or uses_accelerate() or not torch.distributed.is_initialized():
+        if self._has_loader or loader is None or launched.uses_accelerate() or not torch.distributed.is_initialized():
             return loader
         self._has_loader = True
-        return share_of_loader(loader, plan)
+        return launched.share_of_loader(loader, plan)
 
     def _settings_for(self, components: Components, mode: Mode) -> Settings:
         """The settings that concern the objects at hand: none of a loader without one, none of a GPU on the CPU."""

@@ -13,15 +13,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset
 
 from advisor.errors import TargetError
-from advisor.portable.losses import (
-    MODEL_NAMES,
-    describe_loss,
-    is_callable_with,
-    may_call_model,
-    parameters_of_loss,
-    takes_output_only,
-    takes_parts,
-)
+from advisor.portable import losses
 from advisor.portable.nested import tensors_of
 from advisor.portable.steps import needs_closure
 from advisor.recipe.rebuild import batch_size_of, loader_with, resize_batch
@@ -100,7 +92,7 @@ def _with_batches(workload: Workload, spec: TargetSpec, notes: list[str]) -> Wor
     own_step = workload.step is not None
     if not own_step:
         workload.data = loader_to_train_with(workload.data, notes)
-    own_call = callable(workload.loss) and may_call_model(workload.loss)
+    own_call = callable(workload.loss) and losses.may_call_model(workload.loss)
     workload.data = batches_in_data(workload.data, notes, workload.model, own_step=own_step, own_call=own_call)
     return workload
 
@@ -149,10 +141,10 @@ def _with_loss_around(workload: Workload, notes: list[str]) -> Workload:
 def _with_loss_of_batch(workload: Workload, notes: list[str]) -> Workload:
     """A loss of a batch alone, which knows its model from around it, as ``loss(model, batch)``; others as given."""
     loss: Any = workload.loss
-    given = parameters_of_loss(loss) if callable(loss) and not isinstance(loss, nn.Module | type) else []
+    given = losses.parameters_of_loss(loss) if callable(loss) and not isinstance(loss, nn.Module | type) else []
     if [parameter.name for parameter in given if parameter.default is parameter.empty] not in _OF_A_BATCH:
         return workload
-    notes.append(f"{describe_loss(loss)} gets the batch, and calls the model itself")
+    notes.append(f"{losses.describe_loss(loss)} gets the batch, and calls the model itself")
 
     def loss_of_batch(model: Any, batch: Any) -> Any:
         return loss(batch)
@@ -269,7 +261,7 @@ def _check_can_be_called(loss: Any) -> None:
         signature = inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss)
     except (TypeError, ValueError):  # none given, or without a signature
         return
-    if not (is_callable_with(signature, 2) or takes_output_only(loss) or takes_parts(loss)):
+    if not (losses.is_callable_with(signature, 2) or losses.takes_output_only(loss) or losses.takes_parts(loss)):
         raise TargetError(
             f"the target's loss takes ({', '.join(signature.parameters)}), which is not how it is called.",
             "Give loss(model, batch) or loss(model, *batch), which may call the model as they like, loss(output, "
@@ -405,9 +397,9 @@ def _made_by(make: Callable[..., Any], parameters: list[nn.Parameter], model: nn
         signature = inspect.signature(make)
     except (TypeError, ValueError):
         return make(parameters)
-    if not is_callable_with(signature, 1):
+    if not losses.is_callable_with(signature, 1):
         return make()
-    return make(model if next(iter(signature.parameters)) in MODEL_NAMES else parameters)
+    return make(model if next(iter(signature.parameters)) in losses.MODEL_NAMES else parameters)
 
 
 def _check_steps_alone(optimizer: torch.optim.Optimizer) -> None:
@@ -423,7 +415,7 @@ def _loss_text(loop: Loop) -> str:
     if loop.step is not None:
         return "inside your own step"
     if loop.loss is not None:
-        return describe_loss(loop.loss)
+        return losses.describe_loss(loop.loss)
     if loop.mode is Mode.INFER:
         return "none"
     return "chosen by the outputs and targets"

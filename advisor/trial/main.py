@@ -48,6 +48,7 @@ from advisor.runtime.step import GraphedStep, InferStep, TrainStep, make_step, r
 from advisor.source.prints import imported_sources
 from advisor.target.entrypoint import hint_for, load_target, one_line, user_frames
 from advisor.trial.inspection import inspect_loop, versions
+from advisor.trial.measurement import draws
 from advisor.trial.measurement.clock import (
     BlockTeller,
     StepClock,
@@ -56,14 +57,6 @@ from advisor.trial.measurement.clock import (
     latency_of_calls,
     measure,
     warm_up,
-)
-from advisor.trial.measurement.draws import (
-    check_batch_size,
-    check_batches,
-    fingerprint_of_data,
-    notes_on_data,
-    seed_all,
-    side_effects_undone,
 )
 from advisor.trial.measurement.epochs import check_epochs
 from advisor.trial.measurement.feed import Feed, form_notes
@@ -190,7 +183,7 @@ class Trial:
     def _load(self) -> tuple[Loop, torch.device]:
         self._say("loading the model")
         if self.loop is None:
-            seed_all(self.spec.seed)
+            draws.seed_all(self.spec.seed)
         loop = self.loop or load_target(self.spec.target)
         device = named(self.spec.target.device)
         backend_of(device).synchronize()  # to start CUDA takes no memory that another trial could miss
@@ -234,19 +227,19 @@ class Trial:
     def _inspect_data(self, loop: Loop, components: Components, batches: list[Any]) -> DataPrint | None:
         """Describe the first batches, for the comparison with other trials; in the baseline, collect all the facts."""
         if self.spec.kind.inspects:
-            check_batches(batches, of_loader=components.has_loader)
+            draws.check_batches(batches, of_loader=components.has_loader)
             loop.notes.extend(form_notes(batches))
             self._inspect(loop, torch.device(components.plan.device), batches)
         if components.batch_size != loop.batch_size:
-            check_batch_size(components.data)
+            draws.check_batch_size(components.data)
         else:
             check_epochs(loop.data, components.data, self.spec.seed)
-        return fingerprint_of_data(
+        return draws.fingerprint_of_data(
             components.data, batches, self.spec.seed, components.plan, twice=self.spec.kind.inspects
         )
 
     def _inspect(self, loop: Loop, device: torch.device, batches: list[Any]) -> None:
-        with side_effects_undone(loop.data):
+        with draws.side_effects_undone(loop.data):
             facts = inspect_loop(loop, device, batches)
         self.channel.send(Inspected(facts, versions(), imported_sources()))
 
@@ -284,7 +277,7 @@ class Trial:
         latency = self._latency(clock, warm, parts.loop.mode)
         notes = (
             *_notes(warm, parts.loop, clock),
-            *notes_on_data(first.data),
+            *draws.notes_on_data(first.data),
             *diverged,
             *probe.scaler_notes(scale_of(step)),
             *compilation_notes(warm_mark),

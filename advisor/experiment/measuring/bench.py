@@ -9,19 +9,9 @@ from functools import partial
 from statistics import median
 
 from advisor.errors import TargetError
+from advisor.experiment import events
 from advisor.experiment.caveats import with_the_load
 from advisor.experiment.control import ENDED, SKIPPED, Steering
-from advisor.experiment.events import (
-    BUILDING,
-    AllReduceMeasured,
-    BlockTimed,
-    Event,
-    Held,
-    Said,
-    TrialActivity,
-    TrialEnded,
-    TrialStarted,
-)
 from advisor.experiment.measuring.budget import Budget
 from advisor.experiment.past.journal import Journal
 from advisor.experiment.request import Request
@@ -88,7 +78,7 @@ class Bench:
         budget: Budget,
         journal: Journal,
         *,
-        emit: Callable[[Event], None],
+        emit: Callable[[events.Event], None],
         catalog: Catalog,
         steering: Steering | None = None,
     ) -> None:
@@ -155,7 +145,7 @@ class Bench:
         building took so long that the budget has no time for another attempt, and SessionCancelledError.
         """
         request, started = self.request, self.budget.spent_s
-        self._emit(TrialActivity("baseline", BUILDING))
+        self._emit(events.TrialActivity("baseline", events.BUILDING))
         log_path = self._journal.log_path(f"{next(self._numbers):03d}-build")
         patience_s = max(_LEAST_BUILD_PATIENCE_S, _BUILD_SHARE * self.budget.total_s)
         within_s = self.budget.build_within_s
@@ -165,7 +155,7 @@ class Bench:
             log_path,
             patience_s,
             within_s,
-            imports_slowly=lambda: self._emit(Said(_IMPORTS_SLOWLY)),
+            imports_slowly=lambda: self._emit(events.Said(_IMPORTS_SLOWLY)),
         )
         self.budget.build_s = self.budget.spent_s - started
         if self.runner.cancelled:
@@ -193,7 +183,7 @@ class Bench:
     def tell_how_it_builds(self) -> None:
         """Say why every trial builds the model anew, where that is so."""
         if self.builds_anew:
-            self._emit(Said(f"every trial builds the model anew: {self.builds_anew}"))
+            self._emit(events.Said(f"every trial builds the model anew: {self.builds_anew}"))
 
     def start_interpreter(self, settings: Mapping[str, Value]) -> None:
         """Start the interpreter that a later trial with these settings needs, if it needs one of its own."""
@@ -214,7 +204,7 @@ class Bench:
         expected_s = max(self.expected_s(spec.settings), result.wall_s or 0.0)
         if not (result.disturbed and self._repeats_help and self.budget.allows_repeat(expected_s)):
             return result
-        self._emit(Said(f"{spec.trial_id} is measured again: {result.disturbed}"))
+        self._emit(events.Said(f"{spec.trial_id} is measured again: {result.disturbed}"))
         again = self._run_once(replace(spec, timeout_s=min(spec.timeout_s, self.budget.repeat_timeout_s(expected_s))))
         self.budget.repeated_s += again.wall_s or 0.0
         self._repeats_help = again.measured and not again.disturbed
@@ -246,7 +236,7 @@ class Bench:
         self.tell_end(spec, result, wall_s)
         if result.ranks is not None and result.ranks.all_reduce is not None:
             self._links_known = True
-            self._emit(AllReduceMeasured(result.ranks.all_reduce))
+            self._emit(events.AllReduceMeasured(result.ranks.all_reduce))
         if not result.device:
             self._account(spec, result, wall_s, self.catalog.cost(spec.settings))
         return replace(result, wall_s=wall_s, warmup_s=self._warmup_without_help(spec, result))
@@ -338,7 +328,7 @@ class Bench:
         """Wait while the person has paused the session; that time does not count."""
         if self.steering.paused:
             with self.budget.standing_still():
-                self.steering.wait_while_paused(lambda waiting: self._emit(Held(waiting)))
+                self.steering.wait_while_paused(lambda waiting: self._emit(events.Held(waiting)))
 
     def checked(self, result: TrialResult) -> TrialResult:
         """A trial's result; of one that was ended from outside, that the person skipped it.
@@ -353,29 +343,29 @@ class Bench:
 
     def announce(self, spec: TrialSpec, expected_s: float | None) -> None:
         """Tell the outside that a trial was asked for, and how long it is expected to take."""
-        self._emit(TrialStarted(spec.trial_id, spec.log_path, expected_s))
+        self._emit(events.TrialStarted(spec.trial_id, spec.log_path, expected_s))
 
     def tell_end(self, spec: TrialSpec, result: TrialResult, wall_s: float) -> None:
         """Tell the outside how a trial ended."""
         step_ms = median(block.step_ms for block in result.blocks) if result.measured else None
         peak = result.peak_reserved_bytes
-        self._emit(TrialEnded(spec.trial_id, result.outcome, result.reason, step_ms, peak, wall_s))
+        self._emit(events.TrialEnded(spec.trial_id, result.outcome, result.reason, step_ms, peak, wall_s))
 
     def listener(self, spec: TrialSpec) -> Callable[[TrialMessage], None]:
         """Return a function that handles a trial's messages: activities and blocks are passed on, the rest is kept."""
 
         def listen(message: TrialMessage) -> None:
             if isinstance(message, Activity):
-                self._emit(TrialActivity(spec.trial_id, message.text))
+                self._emit(events.TrialActivity(spec.trial_id, message.text))
             elif isinstance(message, BlockDone):
                 block = message.block
-                self._emit(BlockTimed(spec.trial_id, block.step_ms, block.samples / block.steps))
+                self._emit(events.BlockTimed(spec.trial_id, block.step_ms, block.samples / block.steps))
             elif isinstance(message, Inspected):
                 self.inspected = message
             elif isinstance(message, Profiled):
                 self.profiled = message
             elif isinstance(message, TargetFailure):
-                self._emit(TrialActivity(spec.trial_id, "the target failed"))
+                self._emit(events.TrialActivity(spec.trial_id, "the target failed"))
 
         return listen
 

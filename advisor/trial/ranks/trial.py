@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from advisor import records
 from advisor.errors import TargetError
 from advisor.machine.device import backend_of
 from advisor.portable.host_draws import seed_host
@@ -20,18 +21,6 @@ from advisor.portable.plan import StepPlan
 from advisor.process.channel import Channel
 from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
-from advisor.records import (
-    Activity,
-    AllReduceSweep,
-    Block,
-    Mode,
-    Outcome,
-    RankFound,
-    RanksFound,
-    TrialResult,
-    TrialSpec,
-    World,
-)
 from advisor.runtime.loop import Loop
 from advisor.runtime.step import GraphedStep, InferStep, TrainStep, make_step
 from advisor.target.entrypoint import load_target
@@ -60,14 +49,14 @@ _DIVIDED = "Choose a batch size that the number of GPUs divides, with --batch-si
 class RankTrial:
     """One rank's part. ``channel`` leads to the launcher, and from rank 0 to the session."""
 
-    def __init__(self, spec: TrialSpec, channel: Channel) -> None:
+    def __init__(self, spec: records.TrialSpec, channel: Channel) -> None:
         assert spec.world is not None
         self.spec = spec
-        self.world: World = spec.world
+        self.world: records.World = spec.world
         self.channel = channel
         self.catalog = load_catalog(spec.recipe_folders)
 
-    def run(self) -> TrialResult:
+    def run(self) -> records.TrialResult:
         """Load, divide, wrap, compare the first steps, warm up, measure. Raises what the user's code raises."""
         self._say("loading the model")
         started = time.perf_counter()
@@ -96,8 +85,8 @@ class RankTrial:
         memory = self._memory(device)
         communication = self._communication(step, clock, blocks, components.plan)
         ranks = self._ranks(communication, memory, blocks, device)
-        return TrialResult(
-            outcome=Outcome.MEASURED if all(map(math.isfinite, losses)) else Outcome.NON_FINITE,
+        return records.TrialResult(
+            outcome=records.Outcome.MEASURED if all(map(math.isfinite, losses)) else records.Outcome.NON_FINITE,
             reason="" if all(map(math.isfinite, losses)) else "the losses of the first steps are not finite",
             batch_size=ranks.global_batch,
             blocks=tuple(blocks),
@@ -114,7 +103,7 @@ class RankTrial:
         )
 
     def _say(self, text: str) -> None:
-        self.channel.send(Activity(text))
+        self.channel.send(records.Activity(text))
 
     def _device(self) -> torch.device:
         """This rank's device: the GPU of its local number, among those that CUDA_VISIBLE_DEVICES shows."""
@@ -174,7 +163,7 @@ class RankTrial:
     def _wrapped(self, components: Components, loop: Loop) -> tuple[Any, Components]:
         """The step of the wrapped model. A loss whose form is open is tried on the plain model before."""
         loss = loop.loss
-        if components.plan.mode is Mode.TRAIN:
+        if components.plan.mode is records.Mode.TRAIN:
             made = make_step(components, loss)
             plain = made.step if isinstance(made, GraphedStep) else made
             if isinstance(plain, TrainStep) and plain.loss_is_open:
@@ -223,11 +212,11 @@ class RankTrial:
 
     # --- timed blocks ---------------------------------------------------------------------------------------------
 
-    def _blocks(self, clock: StepClock, step_s: float) -> list[Block]:
+    def _blocks(self, clock: StepClock, step_s: float) -> list[records.Block]:
         """Blocks that all ranks begin together; each takes as long as the slowest rank."""
         self._say("measuring")
         steps = steps_in(self.spec.measure_s / _BLOCKS, step_s)
-        blocks: list[Block] = []
+        blocks: list[records.Block] = []
         elapsed_s = 0.0
         while len(blocks) < _FEWEST_BLOCKS or elapsed_s < self.spec.measure_s:
             block = clock.run(steps)
@@ -235,7 +224,7 @@ class RankTrial:
             everywhere = self.peers.gathered([block.seconds, float(block.samples)])
             self._tell_waiting(began=False)
             seconds = max(values[0] for values in everywhere)
-            blocks.append(Block(steps, int(sum(values[1] for values in everywhere)), seconds))
+            blocks.append(records.Block(steps, int(sum(values[1] for values in everywhere)), seconds))
             elapsed_s += seconds
             if elapsed_s > 2 * max(self.spec.measure_s, 1.0):
                 break
@@ -255,18 +244,22 @@ class RankTrial:
         return [(int(one), int(other)) for one, other in self.peers.gathered(own)]
 
     def _ranks(
-        self, communication: Communication, memory: list[tuple[int, int]], blocks: list[Block], device: torch.device
-    ) -> RanksFound:
+        self,
+        communication: Communication,
+        memory: list[tuple[int, int]],
+        blocks: list[records.Block],
+        device: torch.device,
+    ) -> records.RanksFound:
         step_ms = median(block.step_ms for block in blocks)
         own = communication.alone_ms or (None,) * len(memory)
         ranks = tuple(
-            RankFound(
+            records.RankFound(
                 number, device.type if device.index is None else f"{device.type}:{number}", step_ms, alone, *peaks
             )
             for number, (alone, peaks) in enumerate(zip(own, memory, strict=True))
         )
         samples = round(median(block.samples / block.steps for block in blocks))
-        return RanksFound(
+        return records.RanksFound(
             world=self.world,
             strategy=str(self.spec.settings.get("parallel.strategy", "single")),
             global_batch=samples,
@@ -278,14 +271,14 @@ class RankTrial:
             all_reduce=self._all_reduce(),
         )
 
-    def _communication(self, step: Any, clock: StepClock, blocks: list[Block], plan: StepPlan) -> Communication:
+    def _communication(self, step: Any, clock: StepClock, blocks: list[records.Block], plan: StepPlan) -> Communication:
         """Measure exposed communication and the straggler, where asked for. Called after the speed has been timed."""
         if not self.world.looks_closer or self.peers.size == 1 or isinstance(step, InferStep):
             return Communication()
         self._say("looking at the communication")
         return communication_of(step, clock, blocks, plan, self.peers)
 
-    def _all_reduce(self) -> AllReduceSweep | None:
+    def _all_reduce(self) -> records.AllReduceSweep | None:
         """All-reduce by message size, where that is asked for."""
         if not self.world.times_all_reduce or self.peers.size == 1:
             return None
