@@ -53,7 +53,7 @@ PARTS = {
     "search": Part(
         ("experiment/search.py", "experiment/moves.py", "experiment/known.py", "experiment/plan.py"),
         (
-            *("plan", "session_ends", "decisions", "search", "search_goals", "leaps", "ladder", "lab"),
+            *("plan", "bounds", "session_ends", "decisions", "search", "search_goals", "leaps", "ladder", "lab"),
             *("bad_input_search", "steering", "landscapes"),
         ),
     ),
@@ -66,7 +66,7 @@ PARTS = {
     ),
     "budget": Part(
         ("experiment/measuring/budget.py",),
-        ("budget", "lab", *SESSIONS, "guards", "landscapes", "compile_time", "repeats", "steering", "disturbed_trials"),
+        ("budget", "lab", "hints", *SESSIONS, "guards", "landscapes", "compile_time", "repeats", "disturbed_trials"),
     ),
     "stats": Part(("figures/stats.py",), ("stats", "comparison", "judge", "measurement", "process_spread")),
     "settings": Part(("recipe/settings.py",), ("settings", "catalog", "options", "tuning", "export_settings_file")),

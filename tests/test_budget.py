@@ -155,6 +155,8 @@ def test_a_first_compilation_takes_the_guess_and_an_ordinary_trial_until_one_is_
     budget.learn(2.0, PLAIN)
     budget.guessed_compile_s = 20.0
     assert budget.expected_s(DEFAULT, cost=1.0) == pytest.approx(22.0)
+    budget.hinted_compile_s = 30.0
+    assert budget.expected_s(DEFAULT, cost=1.0) == pytest.approx(32.0), "an earlier session knows better"
     budget.learn(12.0, DEFAULT, cost=1.0)
     assert budget.expected_s(TUNED, cost=1.0) == pytest.approx(12.0)
 

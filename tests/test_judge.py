@@ -353,7 +353,8 @@ def test_a_gain_is_that_of_one_combination_over_another(judge):
 def test_for_latency_a_larger_batch_is_no_gain():
     """Twice the samples in 1.5 times the time: a better throughput, and a longer step."""
     larger = {"data.batch_size": 16}
-    by_samples = Judge(CATALOG, Mode.TRAIN, result(10.0)).with_run(larger, result(15.0, samples=16))
+    run = replace(result(15.0, samples=16), blocks=(Block(5, 80, 0.075),) * 15)
+    by_samples = Judge(CATALOG, Mode.TRAIN, result(10.0)).with_run(larger, run)
     by_steps = replace(by_samples, goal=Goal(Objective.LATENCY))
     assert by_samples.gain(larger, {}).is_better
     assert by_steps.gain(larger, {}).is_worse

@@ -74,7 +74,8 @@ _FAMILIES: tuple[Mapping[str, Scalar], ...] = (
 )
 # Values of `precision` that are no metric: Lightning's and Composer's.
 _PRECISIONS = frozenset({*_FAMILIES[0].values(), "amp_fp16", "amp_bf16"})
-_OF_LIGHTNING = {"32": "none", "16": "float16"}
+# Other words of Lightning, whose family is the first.
+_OF_LIGHTNING = frozenset({"32", "16", "bf16-true", "16-true"})
 _DTYPES = ("precision.autocast", "precision.weights")
 
 
@@ -203,14 +204,11 @@ def _means(present: str, now: Value | None) -> bool:
 def _in_family(present: object, value: Value) -> Scalar | None:
     """A type of numbers in the words among which a config's present word is; None where it is none of any."""
     dtype = "none" if value in ("none", "float32") else value
-    lightning = _OF_LIGHTNING.get(str(present)) if not isinstance(present, bool) else None
-    if lightning is not None:
-        return _FAMILIES[0].get(str(dtype))
-    said = {"bf16-true": "bfloat16", "16-true": "float16"}.get(str(present))
-    families = [family for family in _FAMILIES if present in family.values() or (said and family is _FAMILIES[0])]
-    if isinstance(present, bool) or not families:
+    if isinstance(present, bool):
         return None
-    return families[0].get(str(dtype))
+    of_lightning = str(present) in _OF_LIGHTNING
+    family = next((family for family in _FAMILIES if of_lightning or present in family.values()), None)
+    return family.get(str(dtype)) if family else None
 
 
 def _pair(found: list[Path], key: str) -> Path | None:
