@@ -103,7 +103,7 @@ def test_the_exit_code(settings, tuned, code, monkeypatch, capsys):
     runner = FakeRunner(100.0, tuned)
     runner.prepare = lambda: None
     monkeypatch.setattr("advisor.runner.trials.Runner", type("R", (), {"prepare": int, "__new__": lambda _: runner}))
-    assert parse(["check", settings, "t:build", "--min-speedup", "0.95", "--json"]).run() == code
+    assert parse(["check", settings, "t:build", "--min-speedup", "0.95", "--json"])() == code
     assert json.loads(capsys.readouterr().out)["worth_it"] is (code == ExitCode.OK)
 
 
@@ -129,9 +129,7 @@ def test_a_target_is_measured(tmp_path, monkeypatch, settings, capsys):
     Path("mine.py").write_text(
         "import torch\n\ndef build():\n    torch.set_num_threads(1)\n    return torch.nn.Linear(8, 8), torch.ones(4, 8)"
     )
-    code = parse(
-        ["check", settings, "mine.py:build", "--min-speedup", "0.1", "--budget", "60s", "--device", "cpu"]
-    ).run()
+    code = parse(["check", settings, "mine.py:build", "--min-speedup", "0.1", "--budget", "60s", "--device", "cpu"])()
     assert code == ExitCode.OK
     assert "0.1x is asked for: still worth it" in capsys.readouterr().out
 
@@ -143,12 +141,12 @@ def test_what_is_said(settings, tuned, said, monkeypatch, capsys):
     runner = FakeRunner(100.0, tuned)
     runner.prepare = lambda: None
     monkeypatch.setattr("advisor.runner.trials.Runner", type("R", (), {"prepare": int, "__new__": lambda _: runner}))
-    parse(["check", settings, "t:build"]).run()
+    parse(["check", settings, "t:build"])()
     assert said in capsys.readouterr().out
 
 
 def test_the_target_is_shaped_as_in_a_session(settings):
     words = ["check", settings, "hf:gpt2", "--mode", "infer", "--batch-size", "4", "--input", "4x64", "--", "n_layer=2"]
-    target = parse(words).target
+    target = parse(words).args[1]
     assert (target.mode, target.batch_size, target.input_shape) == (Mode.INFER, 4, (4, 64))
     assert target.arguments == ("n_layer=2",)

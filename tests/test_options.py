@@ -6,12 +6,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from advisor.cli.checks import check_outputs
-from advisor.cli.commands.hardware import ShowHardware
+from advisor.cli.commands import hardware, recipes, sessions
 from advisor.cli.commands.measure import Measure
-from advisor.cli.commands.recipes import ShowRecipes
-from advisor.cli.commands.revisit import Revisit
-from advisor.cli.commands.sessions import ShowSessions
-from advisor.cli.grammar import ShowHelp, parse
+from advisor.cli.commands.revisit import revisit
+from advisor.cli.grammar import parse, show_help
 from advisor.cli.parser import bytes_of, key_map_of, milliseconds_of, shape_of, share_of
 from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED, Goal
@@ -152,7 +150,7 @@ def refused(*arguments):
 
 
 def test_nothing_asks_for_help():
-    assert parse([]) == ShowHelp()
+    assert parse([]) is show_help
 
 
 def test_a_bare_target_takes_every_default(tmp_path, monkeypatch):
@@ -327,14 +325,20 @@ def test_a_target_named_like_a_command_goes_by_its_file():
     assert parse(["./recipes.py:build"]).request.target.target == "./recipes.py:build"
 
 
+def called(*arguments):
+    """The function of a command, and what it is called with."""
+    command = parse(arguments)
+    return command.func, command.args, command.keywords
+
+
 def test_commands():
-    assert parse(["recipes"]) == ShowRecipes(None, ())
-    assert parse(["recipes", "autocast"]) == ShowRecipes("autocast", ())
-    assert parse(["hardware", "--json"]) == ShowHardware(as_json=True)
-    assert parse(["sessions"]) == ShowSessions()
-    assert parse(["report"]) == Revisit("", Outputs(), show=True)
-    assert parse(["report", "a", "--report", "r.html"]) == Revisit("a", Outputs(report_path="r.html"), show=True)
-    assert parse(["export", "a"]) == Revisit("a", Outputs(export_path="tuned.yaml"), show=False)
+    assert called("recipes") == (recipes.show, (None, ()), {})
+    assert called("recipes", "autocast") == (recipes.show, ("autocast", ()), {})
+    assert called("hardware", "--json") == (hardware.show, (), {"as_json": True})
+    assert parse(["sessions"]) is sessions.show
+    assert called("report") == (revisit, ("", Outputs(), ()), {"show": True})
+    assert called("report", "a", "--report", "r.html")[1] == ("a", Outputs(report_path="r.html"), ())
+    assert called("export", "a") == (revisit, ("a", Outputs(export_path="tuned.yaml"), ()), {"show": False})
 
 
 @pytest.mark.parametrize(
@@ -478,7 +482,7 @@ def test_standard_error_as_a_device_is_a_file_like_any_other():
 
 def test_a_trace_is_json_plain_or_gzipped(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert parse(["report", "--trace", "step.json"]) == Revisit("", Outputs(trace_path="step.json"), show=True)
+    assert called("report", "--trace", "step.json")[1] == ("", Outputs(trace_path="step.json"), ())
     for name in ("-", "step.txt", "step.gz"):
         with pytest.raises(UsageError, match="is not a trace") as caught:
             parse(["demo", "--trace", name])

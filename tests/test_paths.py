@@ -70,7 +70,7 @@ def test_a_file_that_is_no_target_is_told_at_once(target, said, typed, tmp_path,
     for name in ("pkg/__init__.py", "pkg/__main__.py", "net.onnx", "net.safetensors", "book.ipynb"):
         (tmp_path / name).touch()
     with pytest.raises(TargetError) as error:
-        grammar.parse([target, "--headless"]).run()  # before anything is started
+        grammar.parse([target, "--headless"])()  # before anything is started
     assert said in error.value.message
     assert typed in error.value.hint
     with pytest.raises(TargetError, match=re.escape(error.value.message)):  # as `advisor.tune` says it

@@ -18,7 +18,7 @@ OPTIONS = {name for action in measure_parser("")._actions for name in action.opt
 
 
 def shown(capsys, *arguments):
-    assert parse(arguments).run() == 0
+    assert parse(arguments)() == 0
     return capsys.readouterr().out
 
 

@@ -4,21 +4,10 @@ Nothing here imports torch, rich or textual, and the catalogue of recipes is rea
 A command's file is loaded when it is asked for: the app is on screen the sooner.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Protocol, cast
 
 from advisor.cli.commands import measure
-
-
-class Invocation(Protocol):
-    """The parsed command line."""
-
-    def run(self) -> int:
-        """Run the command and return the exit code. Raises AdvisorError."""
-        ...
-
 
 # The commands, each with its module in ``commands/``, whose ``parse`` takes the arguments behind the command.
 COMMANDS = {
@@ -60,22 +49,21 @@ and writes the settings that won.
   perf-advisor help [TOPIC]            the options by topic"""
 
 
-@dataclass(frozen=True, slots=True)
-class ShowHelp:
-    """``perf-advisor`` with nothing after it."""
-
-    def run(self) -> int:
-        """Print the short help."""
-        print(f"{ABOUT}\n\n`perf-advisor --help` lists all options.")
-        return 0
+def show_help() -> int:
+    """Print the short help, for ``perf-advisor`` with nothing after it."""
+    print(f"{ABOUT}\n\n`perf-advisor --help` lists all options.")
+    return 0
 
 
-def parse(arguments: Sequence[str]) -> Invocation:
-    """The parsed command line. Raises UsageError for a mistake; ``--help`` and ``--version`` exit."""
+def parse(arguments: Sequence[str]) -> Callable[[], int]:
+    """The command with its options: called, it runs and returns the exit code, or raises AdvisorError.
+
+    Raises UsageError for a mistake; ``--help`` and ``--version`` exit.
+    """
     if not arguments:
-        return ShowHelp()
+        return show_help
     first, *rest = arguments
     if first not in COMMANDS:
         return measure.parse(arguments, COMMANDS, ABOUT)
-    command = import_module(f"advisor.cli.commands.{COMMANDS[first]}")
-    return cast(Invocation, command.parse(rest))
+    command: Callable[[], int] = import_module(f"advisor.cli.commands.{COMMANDS[first]}").parse(rest)
+    return command

@@ -68,10 +68,10 @@ def _run(arguments: Sequence[str]) -> int:
         from advisor.cli.commands.measure import Measure
         from advisor.cli.grammar import parse
 
-        invocation = parse(arguments)
-    if not isinstance(invocation, Measure):  # a session ends in its own way
+        command = parse(arguments)
+    if not isinstance(command, Measure):  # a session ends in its own way
         INTERRUPTS.at_once()
-    code = invocation.run()
+    code = command()
     sys.stdout.flush()  # here, where a reader that has left is no error
     return code
 

@@ -193,7 +193,7 @@ class TestADraft:
         for file in ("train.py", "build_train.py"):
             Path(file).write_text("")
         with pytest.raises(UsageError, match="already"):
-            init.parse(["train.py"]).run()
+            init.parse(["train.py"])()
 
     def test_of_a_notebook_says_how_as_measuring_one_does(self, tmp_path):
         (tmp_path / "train.ipynb").write_text("{}")
@@ -209,7 +209,7 @@ class TestADraft:
     @pytest.mark.process
     def test_the_command_writes_it(self, tmp_path, capsys):
         output = tmp_path / "build_it.py"
-        assert init.parse([str(HERE / "trainer_class.py"), "--output", str(output), "--", "--epochs", "2"]).run() == 0
+        assert init.parse([str(HERE / "trainer_class.py"), "--output", str(output), "--", "--epochs", "2"])() == 0
         assert "RMSprop" in output.read_text()
         said = capsys.readouterr().out
         assert f"type: perf-advisor {output}\n" in said
@@ -218,11 +218,11 @@ class TestADraft:
     @pytest.mark.process
     def test_a_script_that_lacks_arguments_says_which(self, tmp_path):
         with pytest.raises(TargetError, match="required: --data") as error:
-            init.parse([str(HERE / "bad/needs_arguments.py"), "--output", str(tmp_path / "b.py")]).run()
+            init.parse([str(HERE / "bad/needs_arguments.py"), "--output", str(tmp_path / "b.py")])()
         assert "usage: needs_arguments.py" in error.value.details
 
     @pytest.mark.process
     def test_a_script_that_never_gets_there_is_stopped(self, tmp_path):
         (tmp_path / "waits.py").write_text("import time\ntime.sleep(600)\n")
         with pytest.raises(TargetError, match="no update of weights within"):
-            init.parse([str(tmp_path / "waits.py"), "--budget", "8s"]).run()
+            init.parse([str(tmp_path / "waits.py"), "--budget", "8s"])()

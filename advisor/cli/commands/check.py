@@ -2,8 +2,9 @@
 
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from advisor.cli.parser import Parser, add_inputs, factor_of, split_arguments
@@ -16,48 +17,38 @@ from advisor.records import TargetSpec
 _BUDGET_S = 120.0
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """Measure a target with a settings file and without it."""
+def measure(path: str, target: TargetSpec, min_speedup: float, budget_s: float, *, as_json: bool) -> int:
+    """Measure a target with a settings file and without it; the exit code says whether that is worth it."""
+    from advisor.experiment.measuring.check import check
+    from advisor.experiment.request import Request
+    from advisor.recipe.catalog import load_catalog
+    from advisor.runner.trials import Runner
 
-    path: str
-    target: TargetSpec
-    min_speedup: float
-    budget_s: float
-    as_json: bool
+    check_target(target.target, target.directory)
+    started = time.monotonic()
+    Runner.prepare()
+    runner = Runner()
 
-    def run(self) -> int:
-        """Print the result; the exit code says whether the settings are worth it. Raises AdvisorError."""
-        from advisor.experiment.measuring.check import check
-        from advisor.experiment.request import Request
-        from advisor.recipe.catalog import load_catalog
-        from advisor.runner.trials import Runner
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
 
-        check_target(self.target.target, self.target.directory)
-        started = time.monotonic()
-        Runner.prepare()
-        runner = Runner()
+    found = check(runner, Request(target, budget_s), path, load_catalog(), say, started=started)
+    worth = found.reaches(min_speedup)
+    if as_json:
+        import json
 
-        def say(text: str) -> None:
-            print(text, file=sys.stderr, flush=True)
-
-        found = check(runner, Request(self.target, self.budget_s), self.path, load_catalog(), say, started=started)
-        worth = found.reaches(self.min_speedup)
-        if self.as_json:
-            import json
-
-            print(json.dumps({"min_speedup": self.min_speedup, "worth_it": worth, **asdict(found)}, indent=2))
-        else:
-            interval = f"{found.speedup:.2f}x ({found.ci_low:.2f}-{found.ci_high:.2f})"
-            steps = f"{format_ms(found.plain_step_ms)} a step without, {format_ms(found.tuned_step_ms)} with"
-            reached = "still worth it" if found.speedup >= self.min_speedup else "the interval does not rule that out"
-            verdict = reached if worth else "no longer worth it"
-            print(f"{self.path}: {interval}, {steps}; at least {self.min_speedup:g}x is asked for: {verdict}")
-        return ExitCode.OK if worth else ExitCode.NOT_WORTH_IT
+        print(json.dumps({"min_speedup": min_speedup, "worth_it": worth, **asdict(found)}, indent=2))
+    else:
+        interval = f"{found.speedup:.2f}x ({found.ci_low:.2f}-{found.ci_high:.2f})"
+        steps = f"{format_ms(found.plain_step_ms)} a step without, {format_ms(found.tuned_step_ms)} with"
+        reached = "still worth it" if found.speedup >= min_speedup else "the interval does not rule that out"
+        verdict = reached if worth else "no longer worth it"
+        print(f"{path}: {interval}, {steps}; at least {min_speedup:g}x is asked for: {verdict}")
+    return ExitCode.OK if worth else ExitCode.NOT_WORTH_IT
 
 
-def parse(arguments: Sequence[str]) -> Check:
-    """The options of this command. Raises UsageError."""
+def parse(arguments: Sequence[str]) -> Callable[[], int]:
+    """The command with its options, to be called. Raises UsageError."""
     own, targets = split_arguments(arguments)
     parser = Parser(
         "perf-advisor check",
@@ -93,4 +84,4 @@ def parse(arguments: Sequence[str]) -> Check:
         config=config,
         arguments=targets,
     )
-    return Check(options.settings, spec, options.min_speedup, options.budget, options.json)
+    return partial(measure, options.settings, spec, options.min_speedup, options.budget, as_json=options.json)

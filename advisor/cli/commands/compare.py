@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from advisor.cli.parser import Parser
@@ -15,35 +15,28 @@ if TYPE_CHECKING:
     from advisor.report.comparison import Measured
 
 
-@dataclass(frozen=True, slots=True)
-class Compare:
-    """Tell the changes from one recorded session to another."""
+def tell_changes(before_id: str, after_id: str) -> int:
+    """Print the changes from one recorded session to another. Raises UsageError where there is no such session."""
+    from rich.text import Text
 
-    before: str
-    after: str
+    from advisor.headless.terminal import print_text, table
+    from advisor.report.comparison import compare, summary
 
-    def run(self) -> int:
-        """Print the changes and return the exit code. Raises UsageError where there is no such session."""
-        from rich.text import Text
-
-        from advisor.headless.terminal import print_text, table
-        from advisor.report.comparison import compare, summary
-
-        before, after = _measured(self.before), _measured(self.after)
-        print(f"From {_named(before)}\nto   {_named(after)}\n\n{plain(summary(before, after))}")
-        for kind in compare(before, after):
-            made = table("", before.session_id, after.session_id, "")
-            for change in kind.changes:
-                style = "" if change.matters else "dim"
-                cells = (change.what, change.before, change.after, change.told)
-                made.add_row(*(Text(plain(text), style) for text in cells))
-            print(f"\n{kind.title}")
-            print_text(made, sys.stdout)
-        return ExitCode.OK
+    before, after = _measured(before_id), _measured(after_id)
+    print(f"From {_named(before)}\nto   {_named(after)}\n\n{plain(summary(before, after))}")
+    for kind in compare(before, after):
+        made = table("", before.session_id, after.session_id, "")
+        for change in kind.changes:
+            style = "" if change.matters else "dim"
+            cells = (change.what, change.before, change.after, change.told)
+            made.add_row(*(Text(plain(text), style) for text in cells))
+        print(f"\n{kind.title}")
+        print_text(made, sys.stdout)
+    return ExitCode.OK
 
 
-def parse(arguments: Sequence[str]) -> Compare:
-    """The options of this command. Raises UsageError."""
+def parse(arguments: Sequence[str]) -> Callable[[], int]:
+    """The command with its options, to be called. Raises UsageError."""
     parser = Parser(
         "perf-advisor compare",
         "Show the changes between two recorded sessions: baseline, stack, settings, verdicts, machine, versions.",
@@ -51,7 +44,7 @@ def parse(arguments: Sequence[str]) -> Compare:
     parser.add_argument("before", metavar="A", help="the id of the earlier session, or its beginning")
     parser.add_argument("after", metavar="B", help="the id of the later one")
     options = parser.parse(arguments)
-    return Compare(options.before, options.after)
+    return partial(tell_changes, options.before, options.after)
 
 
 def _measured(session_id: str) -> Measured:

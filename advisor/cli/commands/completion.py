@@ -2,8 +2,8 @@
 
 import argparse
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from advisor.cli.parser import Parser
 from advisor.errors import ExitCode
@@ -40,19 +40,12 @@ autoload -U bashcompinit && bashcompinit
 _FISH = "complete -c perf-advisor -n __fish_use_subcommand -a {commands}\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Completion:
+def print_script(shell: Shell, commands: tuple[str, ...]) -> int:
     """Print the script for a shell. ``commands`` are the words that may come first."""
+    from advisor.cli.commands.measure import measure_parser
 
-    shell: Shell
-    commands: tuple[str, ...]
-
-    def run(self) -> int:
-        """Print it and return the exit code."""
-        from advisor.cli.commands.measure import measure_parser
-
-        print(script_for(self.shell, measure_parser(""), self.commands), end="")
-        return ExitCode.OK
+    print(script_for(shell, measure_parser(""), commands), end="")
+    return ExitCode.OK
 
 
 def script_for(shell: Shell, parser: argparse.ArgumentParser, commands: Sequence[str]) -> str:
@@ -75,10 +68,10 @@ def _fish_lines(options: Iterable[str]) -> Iterable[str]:
         yield f"complete -c perf-advisor -l {name.removeprefix('--')}{values}\n"
 
 
-def parse(arguments: Sequence[str]) -> Completion:
-    """The options of this command. Raises UsageError."""
+def parse(arguments: Sequence[str]) -> Callable[[], int]:
+    """The command with its options, to be called. Raises UsageError."""
     from advisor.cli.grammar import COMMANDS
 
     parser = Parser("perf-advisor completion", "Print a script with which a shell completes commands and options.")
     parser.add_argument("shell", metavar="SHELL", help="bash, zsh or fish")
-    return Completion(choice_of(Shell)(parser.parse(arguments).shell), tuple(COMMANDS))
+    return partial(print_script, choice_of(Shell)(parser.parse(arguments).shell), tuple(COMMANDS))

@@ -1,15 +1,16 @@
 """``perf-advisor export``: the settings that a recorded session found."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from advisor.cli.checks import check_recipes, outputs_of
-from advisor.cli.commands.revisit import Revisit
+from advisor.cli.commands.revisit import revisit
 from advisor.cli.parser import Parser, add_config_kind, add_export, add_recipe_folders, key_map_of, merged_map
 
 
-def parse(arguments: Sequence[str]) -> Revisit:
-    """The options of this command. Raises UsageError."""
+def parse(arguments: Sequence[str]) -> Callable[[], int]:
+    """The command with its options, to be called. Raises UsageError."""
     parser = Parser("perf-advisor export", "Write the settings that a recorded session found.")
     parser.add_argument("session", nargs="?", default="", metavar="SESSION", help="its id; the latest if left out")
     add_export(parser, default="tuned.yaml")
@@ -20,4 +21,4 @@ def parse(arguments: Sequence[str]) -> Revisit:
     options = parser.parse(arguments)
     key_map = merged_map(options.map)
     check_recipes((), (), key_map, options.recipes)
-    return Revisit(options.session, outputs_of(options, key_map), show=False, recipe_folders=tuple(options.recipes))
+    return partial(revisit, options.session, outputs_of(options, key_map), tuple(options.recipes), show=False)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from advisor.cli.parser import Parser
@@ -15,32 +15,26 @@ if TYPE_CHECKING:
     from advisor.records import GpuInfo, Hardware, HostInfo
 
 
-@dataclass(frozen=True, slots=True)
-class ShowHardware:
+def show(*, as_json: bool) -> int:
     """Describe the machine."""
+    from advisor.headless.terminal import pairs, print_text
+    from advisor.machine.hardware import inspect_hardware
 
-    as_json: bool
+    hardware = inspect_hardware()
+    if as_json:
+        import msgspec
 
-    def run(self) -> int:
-        """Print it, and return the exit code."""
-        from advisor.headless.terminal import pairs, print_text
-        from advisor.machine.hardware import inspect_hardware
-
-        hardware = inspect_hardware()
-        if self.as_json:
-            import msgspec
-
-            print(msgspec.json.format(msgspec.json.encode(hardware), indent=2).decode())
-        else:
-            print_text(pairs(_hardware_rows(hardware)), sys.stdout)
-        return ExitCode.OK
+        print(msgspec.json.format(msgspec.json.encode(hardware), indent=2).decode())
+    else:
+        print_text(pairs(_hardware_rows(hardware)), sys.stdout)
+    return ExitCode.OK
 
 
-def parse(arguments: Sequence[str]) -> ShowHardware:
-    """The options of this command. Raises UsageError."""
+def parse(arguments: Sequence[str]) -> Callable[[], int]:
+    """The command with its options, to be called. Raises UsageError."""
     parser = Parser("perf-advisor hardware", "Describe this machine: its CPU, memory and GPUs.")
     parser.add_argument("--json", action="store_true", help="as JSON")
-    return ShowHardware(as_json=parser.parse(arguments).json)
+    return partial(show, as_json=parser.parse(arguments).json)
 
 
 def _hardware_rows(hardware: Hardware) -> Iterator[tuple[str, str]]:

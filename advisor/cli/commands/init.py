@@ -4,8 +4,8 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from shlex import join, quote
 
@@ -20,67 +20,52 @@ _BUDGET_S = 120.0
 _LAST_LINES = 12
 
 
-@dataclass(frozen=True, slots=True)
-class Init:
-    """Run a script up to its first whole step in a process of its own, and write the file."""
-
-    script: str
-    file: str
-    arguments: tuple[str, ...]
-    budget_s: float
-
-    def run(self) -> int:
-        """Write the file and return the exit code. Raises TargetError where the script fails."""
-        path = Path(self.file)
-        if path.exists():
-            raise UsageError(f"there is a file {self.file} already.", "Name another one with --output.")
-        text, is_measurable = self._draft()
-        path.write_text(text, encoding="utf-8")
-        todo = len([line for line in text.splitlines() if "# TODO" in line])
-        print(
-            f"{self.file} written. Complete its {counted(todo, 'line')} marked TODO, "
-            f"then type: perf-advisor {quote(self.file)}"
-        )
-        if is_measurable:
-            print(f"{self.script} can be measured as it is, too. For that type: {self._as_it_is}")
-        return ExitCode.OK
-
-    @property
-    def _as_it_is(self) -> str:
-        """The command that measures the script without an edit."""
-        return join(["perf-advisor", self.script, *(["--", *self.arguments] if self.arguments else [])])
-
-    def _draft(self) -> tuple[str, bool]:
-        """The file's text, and whether the script can be measured without it."""
-        with tempfile.TemporaryDirectory() as folder:
-            result, log = Path(folder, "result.json"), Path(folder, "log")
-            command = [sys.executable, "-m", "advisor.target.scripts.draft", self.script, self.file, str(result)]
-            try:
-                with log.open("a+b") as output:  # a file that the process can read, too
-                    ran = subprocess.run(  # noqa: S603 - the user's own script
-                        [*command, *self.arguments],
-                        stdin=subprocess.DEVNULL,
-                        stdout=output,
-                        stderr=output,
-                        timeout=self.budget_s,
-                        check=False,
-                    )
-            except subprocess.TimeoutExpired as error:
-                raise TargetError(
-                    f"{self.script} came to no update of weights within {self.budget_s:.0f} s.",
-                    "Give it more with --budget, or let it come to its loop sooner with arguments after --.",
-                ) from error
-            if not result.is_file():
-                said = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:])
-                raise TargetError(f"{self.script} ended its process ({ran.returncode}).", "See its last words.", said)
-            outcome = json.loads(result.read_text(encoding="utf-8"))
-        if "text" not in outcome:
-            raise TargetError(outcome["message"], outcome["hint"], outcome["details"])
-        return str(outcome["text"]), bool(outcome["measurable"])
+def write_draft(script: str, file: str, arguments: tuple[str, ...], budget_s: float) -> int:
+    """Run a script up to its first whole step in a process of its own, and write the file. Raises TargetError."""
+    path = Path(file)
+    if path.exists():
+        raise UsageError(f"there is a file {file} already.", "Name another one with --output.")
+    text, is_measurable = _draft(script, file, arguments, budget_s)
+    path.write_text(text, encoding="utf-8")
+    todo = len([line for line in text.splitlines() if "# TODO" in line])
+    print(f"{file} written. Complete its {counted(todo, 'line')} marked TODO, then type: perf-advisor {quote(file)}")
+    if is_measurable:
+        as_it_is = join(["perf-advisor", script, *(["--", *arguments] if arguments else [])])
+        print(f"{script} can be measured as it is, too. For that type: {as_it_is}")
+    return ExitCode.OK
 
 
-def parse(arguments: Sequence[str]) -> Init:
-    """The options of this command. Raises UsageError."""
+def _draft(script: str, file: str, arguments: tuple[str, ...], budget_s: float) -> tuple[str, bool]:
+    """The file's text, and whether the script can be measured without it."""
+    with tempfile.TemporaryDirectory() as folder:
+        result, log = Path(folder, "result.json"), Path(folder, "log")
+        command = [sys.executable, "-m", "advisor.target.scripts.draft", script, file, str(result)]
+        try:
+            with log.open("a+b") as output:  # a file that the process can read, too
+                ran = subprocess.run(  # noqa: S603 - the user's own script
+                    [*command, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    timeout=budget_s,
+                    check=False,
+                )
+        except subprocess.TimeoutExpired as error:
+            raise TargetError(
+                f"{script} came to no update of weights within {budget_s:.0f} s.",
+                "Give it more with --budget, or let it come to its loop sooner with arguments after --.",
+            ) from error
+        if not result.is_file():
+            said = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:])
+            raise TargetError(f"{script} ended its process ({ran.returncode}).", "See its last words.", said)
+        outcome = json.loads(result.read_text(encoding="utf-8"))
+    if "text" not in outcome:
+        raise TargetError(outcome["message"], outcome["hint"], outcome["details"])
+    return str(outcome["text"]), bool(outcome["measurable"])
+
+
+def parse(arguments: Sequence[str]) -> Callable[[], int]:
+    """The command with its options, to be called. Raises UsageError."""
     own, scripts = split_arguments(arguments)
     about = "Write a build() to complete, filled in from a script."
     parser = Parser("perf-advisor init", about, usage="perf-advisor init SCRIPT [options] [-- ARGUMENTS of the script]")
@@ -94,4 +79,4 @@ def parse(arguments: Sequence[str]) -> Init:
         raise UsageError(f"there is no script {options.script}.", "Give the path of a Python file, as in train.py.")
     file = options.output or str(script.with_name(f"build_{script.name}"))
     check_writable("--output", Path(file))
-    return Init(options.script, file, scripts, options.budget)
+    return partial(write_draft, options.script, file, scripts, options.budget)

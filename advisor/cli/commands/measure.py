@@ -34,7 +34,7 @@ from advisor.cli.parser import (
 from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED
 from advisor.experiment.request import DEFAULT_BUDGET_S, Request
-from advisor.figures.options import choice_of, device_of, names_of, seconds_of
+from advisor.figures.options import alternatives, choice_of, device_of, names_of, seconds_of
 from advisor.files.paths import check_target
 from advisor.process.interrupts import INTERRUPTS
 from advisor.process.meanwhile import collector_waits
@@ -61,7 +61,7 @@ class Measure:
     budget_s: float | None = None
     anew: bool = False
 
-    def run(self) -> int:
+    def __call__(self) -> int:
         """Measure, in the app where there is a terminal, and return the exit code. Raises AdvisorError."""
         _check_key_map(self.outputs)
         request, past = self.wanted()
@@ -145,7 +145,7 @@ def _add_goal(parser: Parser) -> None:
         metavar="GOAL",
         read=choice_of(Objective),
         default=Objective.THROUGHPUT,
-        help="throughput (the default), memory, latency or energy",
+        help=f"{alternatives([each.value for each in Objective])}; throughput if left out",
     )
     parser.option("--memory-limit", metavar="SIZE", read=bytes_of, help="the largest permitted peak, such as 16GiB")
     parser.option(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from advisor.cli.parser import Parser, add_recipe_folders
@@ -20,34 +20,27 @@ if TYPE_CHECKING:
 _MODES = {mode: mode.value for mode in Mode}
 
 
-@dataclass(frozen=True, slots=True)
-class ShowRecipes:
-    """List the recipes, or show the card of one."""
+def show(recipe_id: str | None, folders: tuple[str, ...]) -> int:
+    """List the recipes, or show the card of one. Raises UsageError for an id that no recipe has."""
+    from advisor.recipe.catalog import load_catalog
 
-    recipe_id: str | None
-    folders: tuple[str, ...]
-
-    def run(self) -> int:
-        """Print them, and return the exit code. Raises UsageError for an id that no recipe has."""
-        from advisor.recipe.catalog import load_catalog
-
-        catalog = load_catalog(self.folders)
-        for problem in catalog.problems:
-            print(f"warning: {plain(problem)}", file=sys.stderr)
-        if self.recipe_id is None:
-            _list_recipes(catalog)
-        else:
-            _show_recipe(catalog[self.recipe_id])
-        return ExitCode.OK
+    catalog = load_catalog(folders)
+    for problem in catalog.problems:
+        print(f"warning: {plain(problem)}", file=sys.stderr)
+    if recipe_id is None:
+        _list_recipes(catalog)
+    else:
+        _show_recipe(catalog[recipe_id])
+    return ExitCode.OK
 
 
-def parse(arguments: Sequence[str]) -> ShowRecipes:
-    """The options of this command. Raises UsageError."""
+def parse(arguments: Sequence[str]) -> Callable[[], int]:
+    """The command with its options, to be called. Raises UsageError."""
     parser = Parser("perf-advisor recipes", "List the recipes, or show what one does, when it helps and its numerics.")
     parser.add_argument("recipe_id", nargs="?", metavar="ID", help="the recipe to show")
     add_recipe_folders(parser)
     options = parser.parse(arguments)
-    return ShowRecipes(options.recipe_id, tuple(options.recipes))
+    return partial(show, options.recipe_id, tuple(options.recipes))
 
 
 def _list_recipes(catalog: Catalog) -> None:

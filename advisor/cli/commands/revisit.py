@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,50 +13,40 @@ from advisor.figures.formatting import plain
 from advisor.records.outputs import Outputs
 
 if TYPE_CHECKING:
-    from advisor.experiment.request import Request
     from advisor.experiment.state import SessionState
     from advisor.recipe.catalog import Catalog
 
 
-@dataclass(frozen=True, slots=True)
-class Revisit:
+def revisit(session_id: str, outputs: Outputs, recipe_folders: tuple[str, ...], *, show: bool) -> int:
     """Write outputs of a recorded session, and show it when ``show`` is set. An empty id is the latest session.
 
-    ``recipe_folders``: recipes of these folders are loaded; of those that the session names, none are.
+    Only recipes of these folders are loaded, none that the session names. Raises AdvisorError.
     """
+    from advisor.experiment.past.journal import open_session
+    from advisor.experiment.state import SessionState
+    from advisor.export.outputs import write_outputs
+    from advisor.headless.summary import print_summary
+    from advisor.recipe.catalog import load_catalog
+    from advisor.report.verdict import result_line
 
-    session_id: str
-    outputs: Outputs
-    show: bool
-    recipe_folders: tuple[str, ...] = ()
-
-    def run(self) -> int:
-        """Show and write the outputs that were asked for, and return the exit code. Raises AdvisorError."""
-        from advisor.experiment.past.journal import open_session
-        from advisor.experiment.state import SessionState
-        from advisor.export.outputs import write_outputs
-        from advisor.headless.summary import print_summary
-        from advisor.recipe.catalog import load_catalog
-        from advisor.report.verdict import result_line
-
-        past = open_session(self.session_id or None)
-        state, catalog = SessionState.of(past.events), load_catalog(self.recipe_folders)
-        if past.damaged:
-            print(f"warning: {past.damaged} lines of the session's journal cannot be read.", file=sys.stderr)
-        if missing := sorted(_not_loaded(state, catalog)):
-            told = f"the session tried recipes that are not loaded: {', '.join(map(plain, missing))}"
-            print(f"warning: {told}; name their folder with --recipes DIR.", file=sys.stderr)
-        if self.show:
-            file = sys.stderr if self.outputs.json_to_stdout else sys.stdout
-            print(f"Session {past.session_id}, {plain(past.request.target.command)}: {result_line(state)}", file=file)
-            print_summary(state, file, catalog)
-        outputs = _with_recorded_map(self.outputs, past.request)
-        written = write_outputs(state, past.request, outputs, catalog)
-        for sentence in written.sentences:
-            print(plain(sentence), file=sys.stderr)
-        if written.errors:
-            raise written.errors[0]
-        return ExitCode.OK if self.show or state.baseline else ExitCode.TARGET
+    past = open_session(session_id or None)
+    state, catalog = SessionState.of(past.events), load_catalog(recipe_folders)
+    if past.damaged:
+        print(f"warning: {past.damaged} lines of the session's journal cannot be read.", file=sys.stderr)
+    if missing := sorted(_not_loaded(state, catalog)):
+        told = f"the session tried recipes that are not loaded: {', '.join(map(plain, missing))}"
+        print(f"warning: {told}; name their folder with --recipes DIR.", file=sys.stderr)
+    if show:
+        file = sys.stderr if outputs.json_to_stdout else sys.stdout
+        print(f"Session {past.session_id}, {plain(past.request.target.command)}: {result_line(state)}", file=file)
+        print_summary(state, file, catalog)
+    outputs = _with_recorded_map(outputs, past.request)
+    written = write_outputs(state, past.request, outputs, catalog)
+    for sentence in written.sentences:
+        print(plain(sentence), file=sys.stderr)
+    if written.errors:
+        raise written.errors[0]
+    return ExitCode.OK if show or state.baseline else ExitCode.TARGET
 
 
 def _with_recorded_map(outputs: Outputs, request: Request) -> Outputs:

@@ -3,8 +3,9 @@
 import argparse
 import difflib
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from advisor.cli.parser import Parser
 from advisor.errors import ExitCode, UsageError
@@ -57,16 +58,10 @@ TOPICS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Help:
+def show(topic: str) -> int:
     """Show a topic, or the list of them where none is named."""
-
-    topic: str
-
-    def run(self) -> int:
-        """Print it and return the exit code."""
-        print(page(self.topic) if self.topic else listing(), end="")
-        return ExitCode.OK
+    print(page(topic) if topic else listing(), end="")
+    return ExitCode.OK
 
 
 def listing() -> str:
@@ -89,8 +84,8 @@ def page(name: str) -> str:
     return f"{topic.title}\n\n{textwrap.fill(topic.words, 80)}\n\n{shown.format_help()}\nexamples:\n{examples}"
 
 
-def parse(arguments: Sequence[str]) -> Help:
-    """The options of this command. Raises UsageError."""
+def parse(arguments: Sequence[str]) -> Callable[[], int]:
+    """The command with its options, to be called. Raises UsageError."""
     parser = Parser("perf-advisor help", "Show the options by topic.")
     parser.add_argument("topic", nargs="?", default="", metavar="TOPIC", help=", ".join(TOPICS))
     topic = parser.parse(arguments).topic
@@ -98,4 +93,4 @@ def parse(arguments: Sequence[str]) -> Help:
         close = difflib.get_close_matches(topic, TOPICS, n=1)
         hint = f"Did you mean {close[0]}?" if close else f"There are: {', '.join(TOPICS)}."
         raise UsageError(f"there is no topic {topic!r}.", hint)
-    return Help(topic)
+    return partial(show, topic)
