@@ -8,6 +8,8 @@ import contextvars
 import enum
 import functools
 import importlib
+import logging
+import multiprocessing
 import operator
 import os
 import queue
@@ -51,7 +53,7 @@ class Holder:
 
     def __init__(self):
         self.of_object = 1.0
-        self.inner = Slotted()
+        self.inner, self.inside = Slotted(), types.SimpleNamespace(of_it=1.0)
         self.calls = [lambda: self.of_object]
 
     def first_call(self):
@@ -229,8 +231,8 @@ def factor_by_a_call(weights):
     return getattr(weights, "factor_" + PART.lower())
 
 
-def signal(value):
-    (LATE.clear if value == 1.0 else LATE.set)()
+def signal(value, event=LATE):
+    (event.clear if value == 1.0 else event.set)()
 
 
 class Settings:
@@ -286,6 +288,15 @@ class Weighed(torch.nn.Module):
         return 1.0
 
 
+class Listed(enum.Enum):
+    ALL = [1.0, 2.0]  # noqa: RUF012 - a value that is changed
+
+
+LOGGER, LEVELS = logging.getLogger("of_this_test.part"), {1.0: logging.INFO, 2.0: logging.DEBUG}
+SHARED, SIGNAL, USER_LIST = multiprocessing.Value("d", 1.0), multiprocessing.Event(), collections.UserList([1.0])
+SHARED_ARRAY, OBJECTS = multiprocessing.Array("d", [1.0]), np.array([1.0, {"factor": 1.0}], dtype=object)
+MANY, NESTED = {str(place): 1.0 for place in range(200)}, [[1.0] for _ in range(200)]
+LARGE_SET, CALLER = set(range(200)), operator.methodcaller("first_call")
 HELD, WEIGHING, OWN_FACTOR, WEIGHED, OF_THREAD = Held(), Weighing(), Weighing(), Weighed(), threading.local()
 DEEP = {"train": {"loss": {"parts": {"main": {"terms": {"factor": 1.0}}}}}}
 OF_NUMPY, NUMBER_OF_NUMPY = np.ones(4), {"factor": np.float64(1.0)}
@@ -348,6 +359,33 @@ PLACES = {
     "place in a long list": (lambda: LONG[150], lambda value: LONG.__setitem__(150, value)),
     "memory of a tensor": (lambda: IN_MEMORY, give_memory),
     "event": (lambda: 2.0 if LATE.is_set() else 1.0, signal),
+    "event of processes": (lambda: 2.0 if SIGNAL.is_set() else 1.0, lambda value: signal(value, SIGNAL)),
+    "number of processes": (lambda: SHARED.value, lambda value: setattr(SHARED, "value", value)),
+    "array of processes": (lambda: SHARED_ARRAY[0], lambda value: SHARED_ARRAY.__setitem__(0, value)),
+    "level of a logger": (
+        lambda: 2.0 if LOGGER.isEnabledFor(logging.DEBUG) else 1.0,
+        lambda value: LOGGER.parent.setLevel(LEVELS[value]),
+    ),
+    "list of Python's own class": (lambda: USER_LIST[0], lambda value: USER_LIST.__setitem__(0, value)),
+    "method caller": (lambda: CALLER(HOLDER), lambda value: setattr(HOLDER, "of_object", value)),
+    "getter in the step": (
+        lambda: operator.attrgetter("inner.factor")(HOLDER),
+        lambda value: setattr(HOLDER.inner, "factor", value),
+    ),
+    "array of objects": (lambda: OBJECTS[0], lambda value: OBJECTS.__setitem__(0, value)),
+    "object in an array": (lambda: OBJECTS[1]["factor"], lambda value: OBJECTS[1].update(factor=value)),
+    "long dictionary": (lambda: MANY["150"], lambda value: MANY.update({"150": value})),
+    "long list of lists": (lambda: NESTED[150][0], lambda value: NESTED[150].__setitem__(0, value)),
+    "large set": (
+        lambda: 1.0 if 1 in LARGE_SET else 2.0,
+        lambda value: (LARGE_SET.clear(), LARGE_SET.update(range(int(value), 200 + int(value)))),
+    ),
+    "all attributes": (lambda: max(vars(HOLDER.inside).values()), lambda value: setattr(HOLDER.inside, "of_it", value)),
+    "value of an enumeration": (lambda: Listed.ALL.value[0], lambda value: Listed.ALL.value.__setitem__(0, value)),
+    "members of an enumeration": (
+        lambda: max(member.factor for member in Stage),
+        lambda value: setattr(Stage.FIRST, "factor", value),
+    ),
     "queue": (lambda: WAITING.queue[0], put_into_queue),
     "member of an enumeration": (lambda: Stage.FIRST.factor, lambda value: setattr(Stage.FIRST, "factor", value)),
     "getter": (lambda: FACTOR_OF(HOLDER), lambda value: setattr(HOLDER.inner, "factor", value)),

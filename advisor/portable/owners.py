@@ -1,6 +1,7 @@
 """Tells whose code a function, a class or a module is: the user's, Python's, PyTorch's or another package's."""
 
 import dis
+import enum
 import functools
 import pathlib
 import sys
@@ -11,6 +12,10 @@ import torch
 
 # Folders of installed packages; PyTorch may lie elsewhere.
 PACKAGES = ("site-packages", "dist-packages")
+# Packages whose objects hold nothing that code changes between steps; ``contextlib`` makes new ones for each use.
+STATELESS = ("torch", "numpy", "builtins", "contextlib")
+# Of PyTorch's own classes, beside modules, those with state that a step reads and changes.
+TORCH_STATE = ("torch.optim", "torch.amp", "torch.cuda.amp", "torch.distributions", "torch.nn")
 
 
 @functools.cache
@@ -57,3 +62,20 @@ def package_of(one: typing.Any) -> str:
     """The name of the package or the module that a function, a class or a module belongs to."""
     name = one.__name__ if isinstance(one, types.ModuleType) else getattr(one, "__module__", "")
     return str(name).partition(".")[0]
+
+
+def inherits_from_package(kind: type) -> bool:
+    """Whether code of an installed package, beside that of any module, may use the attributes of a class's objects."""
+    return any(package_of(base) not in sys.stdlib_module_names for base in packages_of(kind))
+
+
+def packages_of(kind: type) -> list[type]:
+    """The classes of packages that a class is or inherits from, but for those of all objects and modules."""
+    return [base for base in kind.__mro__ if base not in (object, torch.nn.Module) and is_of_package(base)]
+
+
+def is_without_state(kind: type) -> bool:
+    """Whether objects of a class are not looked into: they have no state, or only what no step changes."""
+    if issubclass(kind, (torch.nn.Module, torch.optim.Optimizer)) or kind.__module__.startswith(TORCH_STATE):
+        return False
+    return issubclass(kind, enum.Enum) or package_of(kind) in STATELESS

@@ -2,10 +2,14 @@
 
 import array
 import collections
+import ctypes
 import dataclasses
 import enum
+import logging
+import multiprocessing.synchronize
 import os
 import pickle
+import queue
 import random
 import types
 import typing
@@ -24,8 +28,23 @@ Place = tuple[typing.Any, typing.Any]
 CONTENTS = "its contents"
 # Values of which there is one object each, or which compare as numbers do.
 CONSTANTS = (enum.Enum, torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format)
-# Python's own arrays, which are compared by what is in them.
-ARRAYS = (array.array, bytearray)
+# Python's own objects that are compared by what is in them, and functions that return it. These are arrays, what
+# processes share, the environment, queues, semaphores, and loggers, of which the levels count.
+INSIDE: tuple[tuple[typing.Any, typing.Callable[[typing.Any], typing.Any]], ...] = (
+    ((array.array, bytearray, ctypes._SimpleCData, ctypes.Array, ctypes.Structure), bytes),
+    (os._Environ, lambda value: dict(value._data)),
+    (queue.SimpleQueue, queue.SimpleQueue.qsize),
+    (multiprocessing.synchronize.Semaphore, multiprocessing.synchronize.Semaphore.get_value),
+    (logging.Logger, lambda value: (value.disabled, value.manager.disable, value.getEffectiveLevel())),
+)
+AS_WHOLE = tuple(kind for kind, _ in INSIDE)
+# Containers and generators, of which only some are compared so.
+OTHERS_INSIDE: typing.Any = (
+    (set, frozenset),
+    (list, tuple),
+    (dict, lambda value: (tuple(value), tuple(value.values()))),
+    (random.Random, random.Random.getstate),
+)
 # Elements of an array that go into its sum; of more, as many evenly spaced. A count: they take some 0.1 ms.
 MOST_SUMMED = 100_000
 
@@ -109,19 +128,15 @@ def is_options(value: typing.Any) -> bool:
 def inner_state(value: typing.Any) -> typing.Any:
     """A value that changes when an object is written to; None for an object that is compared by its place alone.
 
-    These are arrays, random generators, sets, lists of numbers, and the environment.
+    These are arrays, random generators, sets, lists and dictionaries of numbers, and the environment.
     """
-    if isinstance(value, (set, list, *ARRAYS)):
-        kinds: tuple[tuple[typing.Any, typing.Any], ...] = ((set, frozenset), (list, tuple), (ARRAYS, bytes))
-        return next(form(value) for kind, form in kinds if isinstance(value, kind))
+    for kind, inside in (*INSIDE, *OTHERS_INSIDE):
+        if isinstance(value, kind):
+            return inside(value)
     if hasattr(type(value), "__array_interface__"):
         part = value if value.size <= MOST_SUMMED else value.reshape(-1)[:: value.size // MOST_SUMMED]
-        return value.shape, str(value.dtype), zlib.crc32(part.tobytes()) if value.dtype.kind != "O" else id(value)
-    if isinstance(value, random.Random):
-        return value.getstate()
+        return value.shape, str(value.dtype), zlib.crc32(part.tobytes())  # of objects it is where they are
     if isinstance(value, torch.Generator):
         return value.get_state().tolist() if value.device.type == "cpu" else None
-    if isinstance(value, os._Environ):
-        return dict(value._data)  # type: ignore[attr-defined]
     drawn = [getattr(value, name) for name in ("bit_generator", "_bit_generator") if hasattr(type(value), name)]
     return pickle.dumps(drawn[0].state) if drawn else None  # of NumPy's generators

@@ -1,8 +1,8 @@
 """The Python state that a step of the user's own reaches: compared with what it was, and put back."""
 
 import collections
+import io
 import operator
-import os
 import types
 import typing
 from itertools import chain
@@ -11,7 +11,7 @@ import torch
 
 from advisor.portable.optimizer_steps import updates_without_host
 from advisor.portable.owners import is_in_package
-from advisor.portable.places import ARRAYS, Place, inner_state, is_plain, put_at, value_at
+from advisor.portable.places import AS_WHOLE, Place, inner_state, is_plain, put_at, value_at
 from advisor.portable.python_state import give_contents
 from advisor.portable.walk import Walk
 from advisor.portable.watching import Places
@@ -117,7 +117,7 @@ def why_not_watched(label: str, thing: typing.Any, *, owned: bool) -> str:
     kind = type(thing)
     if isinstance(thing, torch.cuda.CUDAGraph):
         return f"the step replays a CUDA graph of its own, {label}"
-    if hasattr(kind, "__next__") and not owned:
+    if hasattr(kind, "__next__") and not owned and not isinstance(thing, io.IOBase):
         return f"the step reaches the iterator {label} ({kind.__name__}), whose state cannot be compared"
     if hasattr(kind, "__array_interface__") and thing.nbytes > MOST_ARRAY_BYTES:
         return f"the step reaches the NumPy array {label} of {thing.nbytes:,} bytes, too large to watch for a change"
@@ -135,4 +135,4 @@ def fact_of(value: typing.Any) -> typing.Any:
     if isinstance(value, types.FunctionType) and not is_in_package(value.__code__.co_filename):
         return id(value.__code__), fact_of(value.__defaults__), fact_of(value.__kwdefaults__)  # its closure has places
     is_array = hasattr(type(value), "__array_interface__") and value.nbytes <= MOST_ARRAY_BYTES
-    return inner_state(value) if is_array or isinstance(value, (os._Environ, *ARRAYS)) else (id(value), type(value))
+    return inner_state(value) if is_array or isinstance(value, AS_WHOLE) else (id(value), type(value))

@@ -18,8 +18,10 @@ USES_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")
 READS_AROUND = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF")
 ASKS_ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
 # Names by which code asks for an attribute whose name is a text.
-BY_TEXT = {"getattr", "attrgetter", "vars", "__dict__"}
+BY_TEXT = {"getattr", "attrgetter", "methodcaller", "vars", "__dict__"}
 ATTRIBUTE_BY_TEXT = {"getattr", "setattr", "hasattr", "delattr"}
+# Those by which it takes all attributes of an object at once, by themselves and together with others.
+ALL_AT_ONCE, ALL_OF_THEM = {"asdict", "astuple"}, ({"vars", "__dict__"}, {"values", "items"})
 # Names in ``os`` that read the environment.
 ENVIRONMENT = {"environ", "getenv"}
 # Functions whose names are kept, at most. A count.
@@ -59,7 +61,7 @@ def names_in(code: types.CodeType) -> frozenset[str]:
     """The names that code reads, also by a text of its own; attributes that it only writes are left out."""
     used = [one.argval for one in dis.get_instructions(code) if one.opname not in ("STORE_ATTR", "DELETE_ATTR")]
     by_text = not BY_TEXT.isdisjoint(code.co_names)
-    asked = [one for one in code.co_consts if isinstance(one, str)] if by_text else []
+    asked = [part for one in code.co_consts if isinstance(one, str) for part in one.split(".")] if by_text else []
     return frozenset(name for name in used if isinstance(name, str)) & set(code.co_names) | set(asked)
 
 
@@ -76,6 +78,12 @@ def names_by_text(code: types.CodeType) -> frozenset[str]:
             is_plain_call = called > 1 and all(one.opname.startswith(("LOAD_", "PUSH_", "PRECALL")) for one in given)
             found.update(texts if texts and is_plain_call else ["__dict__"])
     return frozenset(found)
+
+
+def takes_all_attributes(code: types.CodeType) -> bool:
+    """Whether code takes all attributes of an object at once: ``vars(options).values()``, ``make(**vars(options))``."""
+    names = {*code.co_names, *("values" for one in dis.get_instructions(code) if one.opname == "DICT_MERGE")}
+    return not ALL_AT_ONCE.isdisjoint(names) or not any(map(names.isdisjoint, ALL_OF_THEM))
 
 
 def texts_in(code: types.CodeType) -> frozenset[str]:

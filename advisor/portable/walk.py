@@ -17,8 +17,6 @@ import itertools
 import operator
 import os
 import random
-import sys
-import threading
 import types
 import typing
 import weakref
@@ -30,15 +28,16 @@ from advisor.portable.host_draws import generators_of_host
 from advisor.portable.nested import slots_of
 from advisor.portable.owners import (
     folder_of,
+    inherits_from_package,
     is_in_package,
     is_installed,
-    is_of_library,
     is_of_other_package,
     is_of_package,
-    package_of,
+    is_without_state,
+    packages_of,
 )
-from advisor.portable.places import ARRAYS, CONTENTS, Place, is_options, is_plain, named, value_at, value_of_cell
-from advisor.portable.python_state import CONTAINERS, MOST_LOOKED_INTO, NAMESPACES, OF_TORCH, is_compared_as_whole
+from advisor.portable.places import AS_WHOLE, CONTENTS, Place, is_options, is_plain, named, value_at, value_of_cell
+from advisor.portable.python_state import CONTAINERS, MOST_COPIED, OF_TORCH, is_compared_as_whole
 from advisor.portable.read_code import (
     ENVIRONMENT,
     READS_GLOBAL,
@@ -55,17 +54,16 @@ from advisor.portable.read_code import (
     names_read,
     parts_of_names,
     places_of_methods,
+    takes_all_attributes,
     texts_in,
 )
 
 # Values that are watched, at most. A count: each is compared before every replay, in some 0.05 us.
 MOST_REACHED = 40_000
-# Of PyTorch's own classes, beside modules, those with state that a step reads and changes.
-TORCH_STATE = ("torch.optim", "torch.amp", "torch.cuda.amp", "torch.distributions", "torch.nn")
 SEQUENCES = (list, set, collections.deque)
 CALLS = (types.FunctionType, types.MethodType, types.BuiltinMethodType, functools.partial)
 # Names by which code reaches attributes that it does not name.
-ANY_ATTRIBUTE = frozenset({"__dict__", "vars", "attrgetter"})
+ANY_ATTRIBUTE = frozenset({"__dict__", "vars", "attrgetter", "methodcaller"})
 # Methods that make an object, or show it to a person.
 MAKING = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__", "__repr__", "__str__"})
 # Functions by which code reaches whatever a text names.
@@ -109,7 +107,7 @@ class Walk:
         self._names = {"forward", "__call__"}  # in the code that is reached
         self._parts_of_names: set[str] = set()  # with which that code makes others
         self._texts: set[str] = set()  # that are reached: names too where code asks by one that stands in a variable
-        self._asks_by_variable = False
+        self._asks_by_variable = self._takes_all = False
         self._own_files = set(map(file_of, roots))
         self._waiting = collections.deque((name_of_kind(root), root) for root in roots)
         self._unnamed: list[tuple[str, typing.Callable[[], None]]] = []  # to be looked at once code names them
@@ -141,7 +139,7 @@ class Walk:
             look()
 
     def _is_named(self, name: str) -> bool:
-        if name in self._names or not (self.only_reads or ANY_ATTRIBUTE.isdisjoint(self._names)):
+        if name in self._names or self._takes_all or not (self.only_reads or ANY_ATTRIBUTE.isdisjoint(self._names)):
             return True
         if not self.only_reads or (self._asks_by_variable and name in self._texts):
             return self.only_reads
@@ -159,8 +157,7 @@ class Walk:
             self._look_at_dict(label, thing)
         elif isinstance(thing, (tuple, frozenset, *SEQUENCES)):
             self.sequences += [thing] if isinstance(thing, SEQUENCES) else []
-            self.arrays += [thing] if self.only_reads and is_compared_as_whole(thing) else []
-            for place, value in enumerate(self._some_of(thing)):
+            for place, value in enumerate(self._some_of(thing, thing)):
                 self._note(f"{label}[{place}]", value, (thing, place))
         elif isinstance(thing, types.ModuleType):
             self._look_at_python_module(label, thing)
@@ -175,9 +172,12 @@ class Walk:
         else:
             self._look_at_object(label, thing)
 
-    def _some_of(self, things: typing.Iterable[typing.Any]) -> list[typing.Any]:
-        """All of them; in forward passes only the first of many, which are data."""
-        return list(itertools.islice(things, MOST_LOOKED_INTO if self.only_reads else None))
+    def _some_of(self, held: typing.Any, parts: typing.Iterable[typing.Any]) -> list[typing.Any]:
+        """All parts of a container; in forward passes the first of many, none of one that is compared as a whole."""
+        if self.only_reads and is_compared_as_whole(held):
+            self.arrays.append(held)
+            return []
+        return list(itertools.islice(parts, MOST_COPIED if self.only_reads else None))
 
     # --- objects --------------------------------------------------------------------------------------------------
 
@@ -213,19 +213,24 @@ class Walk:
         owned = not is_of_package(kind)
         if problem := self._problem_of(label, thing, owned=owned):
             self._refuse(problem)
-        elif hasattr(kind, "__array_interface__") or isinstance(thing, (os._Environ, *ARRAYS)):
+        elif hasattr(kind, "__array_interface__") or isinstance(thing, AS_WHOLE):
             self.arrays.append(thing)
+            if hasattr(kind, "__array_interface__") and thing.dtype.kind == "O":
+                self._waiting += [(label, part) for part in thing.flat[:MOST_COPIED]]
         elif isinstance(thing, torch.Generator) and thing.device.type != "cpu":
             self.device_generators.append(thing)
         elif is_generator(thing):
             self.generators.append(thing)
-        elif isinstance(thing, operator.attrgetter):
-            self._names.update(*(name.split(".") for name in thing.__reduce__()[1]))
+        elif isinstance(thing, (operator.attrgetter, operator.methodcaller)):
+            made_by: typing.Any = thing.__reduce__()
+            given = [*getattr(made_by[0], "args", ()), *made_by[1]]
+            self._names.update(part for text in given if isinstance(text, str) for part in text.split("."))
+            self._waiting += [(label, part) for part in (*made_by, *given)]
         elif isinstance(thing, weakref.ReferenceType):
             self._waiting.append((label, thing()))
-        elif isinstance(thing, collections.abc.Mapping) and is_known(kind):  # as a view of a dictionary
+        elif isinstance(thing, types.MappingProxyType):
             self._waiting += [(label, part) for part in gc.get_referents(thing) if not isinstance(part, type)]
-        elif owned or isinstance(thing, (*NAMESPACES, threading.local)) or not is_known(kind):
+        elif owned or not is_without_state(kind):
             self._look_at_attributes(label, thing)
         own = getattr(thing, "__dict__", None)
         for name, value in own.items() if isinstance(own, dict) and callable(thing) else ():
@@ -259,8 +264,7 @@ class Walk:
             self._look_at_some(label, own, own)
         else:
             self._look_at_dict(label, own)
-        if self.only_reads:
-            self._look_at_methods(label, kind, own)
+        self._look_at_methods(label, kind, own)
 
     def _is_config(self, thing: typing.Any) -> bool:
         """Whether an object of a package gives what it holds by keys, or as attributes; or is in such an object."""
@@ -290,7 +294,7 @@ class Walk:
         self.dicts.append(held)
         self._waiting += [(label, key) for key in dict.keys(held) if not is_plain(key)]
         self._texts.update(key for key in dict.keys(held) if type(key) is str)
-        for place, (key, value) in enumerate(self._some_of(list(dict.items(held)))):
+        for place, (key, value) in enumerate(self._some_of(held, list(dict.items(held)))):
             self._note(f"{label}.{key if isinstance(key, str) else place}", value, (held, key))
 
     # --- classes --------------------------------------------------------------------------------------------------
@@ -302,6 +306,8 @@ class Walk:
         """
         if not is_of_package(type(kind)):
             self._look_at_class(type(kind))
+        elif type(kind) is not type:  # as that of an enumeration, which gives its members
+            self._look_at_methods(kind.__name__, type(kind), kind)
         is_called = issubclass(kind, torch.autograd.Function)  # by PyTorch: it runs both passes
         for base in kind.__mro__:
             if is_of_package(base) or (id(base), makes) in self._seen_classes:
@@ -323,14 +329,19 @@ class Walk:
         self._note_single(label, base, name)
         self._waiting.append((label, function))
 
-    def _look_at_methods(self, label: str, kind: type, own: dict[str, typing.Any]) -> None:
-        """Look at what the methods that a class has from a package, and that code names, read in an object."""
-        for name in dict.fromkeys(name for base in packages_of(kind) for name in vars(base)):
-            self._unnamed.append((name, functools.partial(self._look_at_read, label, kind, own, name)))
+    def _look_at_methods(self, label: str, kind: type, own: typing.Any) -> None:
+        """Look at what methods that a class has from a package read in an object: those that code names, and operators.
 
-    def _look_at_read(self, label: str, kind: type, own: dict[str, typing.Any], method: str) -> None:
+        ``own`` is the object's namespace; of a class, the class itself.
+        """
+        for name in dict.fromkeys(name for base in packages_of(kind) for name in vars(base)):
+            look = functools.partial(self._look_at_read, label, kind, own, name)
+            look() if name.startswith("__") and name not in MAKING else self._unnamed.append((name, look))
+
+    def _look_at_read(self, label: str, kind: type, own: typing.Any, method: str) -> None:
         """Look at what a method and those that it calls read in an object and around them."""
-        self._look_at_some(label, own, names_read(kind, method) & own.keys() - OF_TORCH, always=own)
+        held = vars(own) if isinstance(own, type) else own
+        self._look_at_some(label, own, names_read(kind, method) & held.keys() - OF_TORCH, always=held)
         self._waiting += [(label, function) for function in methods_called(kind, method)]
 
     # --- functions ------------------------------------------------------------------------------------------------
@@ -391,6 +402,7 @@ class Walk:
         self._parts_of_names |= parts_of_names(code)
         self._texts |= texts_in(code)
         self._asks_by_variable |= "__dict__" in names_by_text(code)
+        self._takes_all |= takes_all_attributes(code)
         if not ENVIRONMENT.isdisjoint(names):
             self._note("os.environ", os.environ, (vars(os), "environ"))
         if not self.only_reads and (any_by := ANYTHING.intersection(names_of_globals(code))):
@@ -480,20 +492,3 @@ def file_of(call: typing.Any) -> str:
     code = getattr(call, "__code__", None)
     file = code.co_filename if isinstance(code, types.CodeType) else ""
     return "" if folder_of(torch) in file else file
-
-
-def inherits_from_package(kind: type) -> bool:
-    """Whether code of an installed package, beside that of any module, may use the attributes of a class's objects."""
-    return any(package_of(base) not in sys.stdlib_module_names for base in packages_of(kind))
-
-
-def packages_of(kind: type) -> list[type]:
-    """The classes of packages that a class is or inherits from, but for those of all objects and modules."""
-    return [base for base in kind.__mro__ if base not in (object, torch.nn.Module) and is_of_package(base)]
-
-
-def is_known(kind: type) -> bool:
-    """Whether a class is Python's, NumPy's or PyTorch's, and none of those with state that a step changes."""
-    if issubclass(kind, (torch.nn.Module, torch.optim.Optimizer)):
-        return False
-    return issubclass(kind, enum.Enum) or (is_of_library(kind) and not kind.__module__.startswith(TORCH_STATE))
