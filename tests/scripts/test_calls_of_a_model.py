@@ -100,6 +100,38 @@ def test_a_loss_that_is_changed_before_its_backward_pass_leaves_the_body_whole(s
     assert reason("step_graph", gpu_facts(own_step=True, capture_problem=problem)) == problem
 
 
+EVALUATES = """
+held_out = DataLoader(TensorDataset(numbers, -numbers), batch_size=16)
+
+class Run:
+    step = 0
+
+@torch.no_grad()
+def evaluate():
+    model.eval()
+    return [nn.functional.mse_loss(model(x), y) for x, y in held_out]
+
+for x, y in loader:
+    BEFORE
+    model.train()
+    STEP
+    AFTER
+    Run.step += 1
+"""
+PREDICTS = "with torch.no_grad(): model(x)"
+SOMETIMES = "if Run.step % 100 == 0: evaluate()"
+
+
+@pytest.mark.parametrize("before", ["pass", SOMETIMES, PREDICTS])
+@pytest.mark.parametrize("after", ["pass", SOMETIMES, PREDICTS])
+def test_an_evaluation_in_some_rounds_is_no_part_of_the_step(before, after, script):
+    step = "loss = nn.functional.mse_loss(model(x), y); optimizer.zero_grad(); loss.backward(); optimizer.step()"
+    text = EVALUATES.replace("BEFORE", before).replace("AFTER", after).replace("STEP", step)
+    loop, names = script(text)
+    assert (loop.step is None) is (PREDICTS not in (before, after)), "one of each round is part of it"
+    assert loop.loader is names["loader"]
+
+
 class Scaled(torch.nn.Linear):
     def forward(self, x, scale=None, *, shift=0):
         return super().forward(x if scale is None else x * scale) + shift

@@ -38,6 +38,7 @@ UPDATE = """
     loss.backward()
     optimizer.step()
 """
+START = "x, y = get_batch()\nscale = 1.0\n"
 DRAWN = "\n    x, y = get_batch()\n    _, loss = model(x, y)"
 
 
@@ -48,12 +49,16 @@ DRAWN = "\n    x, y = get_batch()\n    _, loss = model(x, y)"
         "\n    for group in optimizer.param_groups: group['lr'] = rate(step)" + DRAWN,
         "\n    if step % 100 == 0: evaluate()" + DRAWN,
         "\n    x, y = get_batch()\n    with nullcontext():\n        guess, loss = model(x, target=y)",
+        "\n    if step % 100 == 0:\n        with torch.no_grad(): model(x, y)" + DRAWN,
+        "\n    _, loss = model(x, y)\n    x, y = get_batch()",  # the next one, as nanoGPT makes it
+        "\n    for _ in range(1):\n        _, loss = model(x, y)\n        loss = loss / 1\n        x, y = get_batch()",
+        "\n    x, y = get_batch()\n    x = x * scale\n    _, loss = model(x, y)\n    scale = scale * 0.99",
         "\n    x = torch.randn(8, 1)\n    x.add_(1)\n    y = x * 2\n    loss = F.mse_loss(plain(x), y)",
         "\n    x, y = get_batch()\n    z = torch.randn_like(x)\n    x = x + z\n    loss = F.mse_loss(plain(x), y)",
     ],
 )
 def test_the_batches_are_made_by_the_statements_of_the_loop(body, script):
-    loop, names = script(GIVEN + "for step in range(400):" + body + UPDATE)
+    loop, names = script(GIVEN + START + "for step in range(400):" + body + UPDATE)
     assert loop.step is None
     assert "its batches as the loop makes them" in loop.notes[0]
     step, given = step_of(loop), zip(range(5), loop.data, strict=False)
@@ -82,10 +87,11 @@ def test_the_item_of_the_loop_is_part_of_its_batches(script):
 @pytest.mark.parametrize(
     "body",
     [
-        "\n    _, loss = model(x, y)\n    x, y = get_batch()",  # made at the end of the round before
         "\n    x = plain(get_batch()[0]).detach()\n    _, loss = model(x, x)",  # a model makes it
-        "\n    x, y = get_batch()\n    x = x * scale\n    _, loss = model(x, y)\n    scale = scale * 0.99",
         "\n    x, y = get_batch()\n    _, loss = model(*(x, y))",
+        "\n    guess, loss = model(x, y)\n    x, y = guess.detach(), y",  # of what the model said
+        "\n    for _ in range(2):\n        _, loss = model(x, y)\n        x, y = get_batch()",
+        "\n    x, y = get_batch()\n    guess = plain(x)\n    y = 2 * x\n    loss = F.mse_loss(guess, y)",
         "\n    evaluate()\n    x, y = get_batch()\n    _, loss = model(x, y)",
         "\n    x, _ = get_batch()\n    with torch.no_grad():\n        y = plain(x)\n    _, loss = model(x, y)",
         "\n    x, y = get_batch()\n    loss = F.mse_loss(plain(x), y) if step else F.mse_loss(plain(x), y)",
@@ -93,5 +99,5 @@ def test_the_item_of_the_loop_is_part_of_its_batches(script):
     ],
 )
 def test_batches_whose_making_cannot_be_taken_out_leave_the_body_whole(body, script):
-    loop, _ = script(GIVEN + "x, y = get_batch()\nscale = 1.0\nfor step in range(400):" + body + UPDATE)
+    loop, _ = script(GIVEN + START + "for step in range(400):" + body + UPDATE)
     assert loop.step is not None

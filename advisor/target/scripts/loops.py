@@ -32,6 +32,16 @@ def branch_of_the_loss(block: Sequence[ast.stmt], line: int, around: Sequence[as
     return None
 
 
+def is_in_some_rounds(loop: ast.For | ast.While, line: int) -> bool:
+    """Whether a line of a loop stands under a condition that is true in one round and false in another."""
+    changing = _bound_in(loop)
+    return any(
+        isinstance(node, ast.If) and node.lineno <= line <= (node.end_lineno or line) and _changes(node.test, changing)
+        for statement in loop.body
+        for node in ast.walk(statement)
+    )
+
+
 def _binds_before(branch: ast.If, needed: set[str], line: int) -> bool:
     """Whether a branch that ends before ``line`` binds one of the needed names."""
     holds_line = branch.lineno <= line <= (branch.end_lineno or branch.lineno)
@@ -100,7 +110,12 @@ def _read_in(node: ast.AST) -> set[str]:
 
 
 def _changes(test: ast.expr, changing: set[str]) -> bool:
-    """Whether a condition may be true in one round and false in another: it calls something or reads such a name."""
+    """Whether a condition may be true in one round and false in another: it calls something or reads such a name.
+
+    A remainder, as in ``self.step % 100 == 0``, is one of a count.
+    """
+    if isinstance(test, ast.BinOp) and isinstance(test.op, ast.Mod):
+        return True
     if isinstance(test, ast.Name):
         return test.id in changing
     if isinstance(test, ast.Attribute) and test.attr in _FORMS:

@@ -3,7 +3,7 @@
 import ast
 import copy
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from advisor.portable.nested import tensors_of
 from advisor.target.scripts.body import Again, FoundLoop, Rounds, items_of
+from advisor.target.scripts.loops import is_in_some_rounds
 from advisor.target.scripts.positions import value_of
 from advisor.target.scripts.seen import LossCall, ModelCall
 
@@ -22,8 +23,8 @@ _LEAVES = (ast.Break, ast.Continue, ast.Return, ast.Yield, ast.YieldFrom, ast.Aw
 def made_batches(loop: FoundLoop, call: ModelCall, loss: LossCall | None) -> Again | None:
     """The batches that a loop makes, one after another: the inputs of its only model, and the target of its loss.
 
-    None where the loop's text does not show how: where the batch is made of what the model, an optimizer or an earlier
-    round left behind.
+    Statements after the last use of a batch make the next one. None where the loop's text does not show how: where the
+    batch is made of what the model or an optimizer left behind.
     """
     statements = loop.statement.body
     called = _only_call(statements, call.module, loop)
@@ -31,11 +32,16 @@ def made_batches(loop: FoundLoop, call: ModelCall, loss: LossCall | None) -> Aga
     batch = _expression(called, of_loss, call, loss)
     if called is None or batch is None:
         return None
-    place = next(number for number, statement in enumerate(statements) if called in ast.walk(statement))
-    before, after = statements[:place], statements[place:]
+    statements = list(_around(called, statements))
+    first, last = (_place(node, statements) for node in (called, of_loss or called))
+    before, using, after = statements[:first], statements[first : last + 1], statements[last + 1 :]
     own = _stored(loop.statement.target) if isinstance(loop.statement, ast.For) else set()
-    needed, making = _slice(before, _loaded(batch), loop)
-    changed_later = set().union(*map(_stored, after), *(_stored(one) for one in before if one not in making))
+    needed, kept, making = _slice(before, _loaded(batch), loop)
+    more, kept, for_next = _slice(after, kept, loop, by=_stored)
+    if for_next:
+        needed, _, making = _slice(before, needed | more | kept, loop)
+    changed_later = set().union(*map(_stored, using), *(_stored(one) for one in before if one not in making))
+    making = [*for_next, *making]
     leaves = any(isinstance(node, _LEAVES) for one in making for node in ast.walk(one))
     if not making or leaves or _is_trained([*making, batch], loop) or changed_later & needed or len(own & needed) > 1:
         return None
@@ -71,20 +77,43 @@ def _expression(
 
 
 def _only_call(statements: list[ast.stmt], function: Any, loop: FoundLoop) -> ast.Call | None:
-    """The call of a model or a loss in statements; None where there is none, or more than one."""
+    """The call of a model or a loss in statements in each round; None where there is none, or more than one."""
     nodes = (node for statement in statements for node in ast.walk(statement) if isinstance(node, ast.Call))
-    found = [node for node in nodes if value_of(node.func, loop.names) is function]
+    called = (node for node in nodes if value_of(node.func, loop.names) is function)
+    found = [node for node in called if not is_in_some_rounds(loop.statement, node.lineno)]
     return found[0] if len(found) == 1 else None
 
 
-def _slice(before: list[ast.stmt], needed: set[str], loop: FoundLoop) -> tuple[set[str], list[ast.stmt]]:
-    """The names that a batch is made of, and the statements that make them: all that have to do with one of these."""
+def _around(called: ast.Call, statements: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements of a round, with those of a loop of one round within it that makes the call."""
+    for statement in statements:
+        if isinstance(statement, ast.For) and called in ast.walk(statement):
+            yield from _around(called, statement.body)
+        else:
+            yield statement
+
+
+def _place(node: ast.AST, statements: list[ast.stmt]) -> int:
+    return next((number for number, statement in enumerate(statements) if node in ast.walk(statement)), len(statements))
+
+
+def _slice(
+    statements: list[ast.stmt], needed: set[str], loop: FoundLoop, by: Callable[[ast.AST], set[str]] | None = None
+) -> tuple[set[str], set[str], list[ast.stmt]]:
+    """The names that a batch is made of, those whose values are from before, and the statements that make them.
+
+    These are all statements that have to do with one of the names; with ``by``, those whose names by it are among them.
+    """
     making: list[ast.stmt] = []
-    for statement in reversed(before):
-        if needed & {*_stored(statement), *_loaded(statement)} - _of_modules(needed, loop):
+    kept = needed
+    for statement in reversed(statements):
+        if kept & (by(statement) if by else {*_stored(statement), *_loaded(statement)}) - _of_modules(needed, loop):
             making.insert(0, statement)
-            needed = needed | _loaded(statement) | _stored(statement)
-    return needed - _of_modules(needed, loop), making
+            kept = kept - _stored(statement) if isinstance(statement, ast.Assign) else kept | _stored(statement)
+            kept = kept | _loaded(statement)
+            needed = needed | kept | _stored(statement)
+    modules = _of_modules(needed, loop)
+    return needed - modules, kept - modules, making
 
 
 def _of_modules(names: set[str], loop: FoundLoop) -> set[str]:

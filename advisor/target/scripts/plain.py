@@ -3,7 +3,7 @@
 import contextlib
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,9 +14,9 @@ from advisor.portable.calls import splitter
 from advisor.portable.losses import target_name_of
 from advisor.portable.nested import tensors_of
 from advisor.target.hubs.contract import Adapted
-from advisor.target.scripts.body import NoBodyError, optimizers_in, step_of, training_loop
+from advisor.target.scripts.body import FoundLoop, NoBodyError, optimizers_in, step_of, training_loop
 from advisor.target.scripts.inference import inference_of
-from advisor.target.scripts.loops import told_of_others
+from advisor.target.scripts.loops import is_in_some_rounds, told_of_others
 from advisor.target.scripts.making import made_batches
 from advisor.target.scripts.seen import LossCall, ModelCall, Round, Seen, inputs_by_name, same_values
 
@@ -36,10 +36,11 @@ def workload_of(seen: Seen) -> Any:
 
 def _plain(seen: Seen) -> Adapted | None:
     """The parts of a loop of one update, whose loss is ``loss(model(inputs), target)`` or the model's own, or None."""
+    seen = _without_evaluation(seen)
     makes = _makes_batches(seen)
     if not (makes or _is_one_update(seen)) or _does_more(seen):
         return None
-    call = _call_of(seen)
+    call = seen.calls[0]
     found = _batch_and_loss(seen, call)
     if found is None:
         return None
@@ -104,13 +105,27 @@ def _with_own_loss(seen: Seen, call: ModelCall) -> tuple[Any, OwnLoss] | None:
 
 def _place_in(output: Any, loss: torch.Tensor) -> tuple[str, Callable[[Any], Any]] | None:
     """The place of the loss in a model's output, and the function that takes it from there; None where it is not."""
-    if output is loss:
-        return "", lambda whole: whole
+    parts: list[tuple[str, Callable[[Any], Any], Any]] = [("", lambda whole: whole, output)]
     if isinstance(output, Mapping | tuple | list):
         items = output.items() if isinstance(output, Mapping) else enumerate(output)
-        return next(((f"[{key!r}]", operator.itemgetter(key)) for key, value in items if value is loss), None)
-    named = getattr(output, "__dict__", {})
-    return next(((f".{name}", operator.attrgetter(name)) for name, value in named.items() if value is loss), None)
+        parts += [(f"[{key!r}]", operator.itemgetter(key), value) for key, value in items]
+    else:
+        named = getattr(output, "__dict__", {})
+        parts += [(f".{name}", operator.attrgetter(name), value) for name, value in named.items()]
+    return next(((text, take) for text, take, value in parts if _is_passed_on(value, loss)), None)
+
+
+def _is_passed_on(value: Any, loss: torch.Tensor) -> bool:
+    """Whether a loss is this value, also after operations on it alone that change nothing, as ``loss / 1``."""
+    if value is loss:
+        return True
+    if not isinstance(value, torch.Tensor) or value.grad_fn is None or not torch.equal(value, loss):
+        return False
+    function = loss.grad_fn
+    while function is not None and function is not value.grad_fn:
+        given = [one for one, _ in function.next_functions if one is not None]
+        function = given[0] if len(given) == 1 else None
+    return function is not None
 
 
 def _is_one_update(seen: Seen) -> bool:
@@ -119,27 +134,31 @@ def _is_one_update(seen: Seen) -> bool:
 
 
 def _makes_batches(seen: Seen) -> bool:
-    """Whether a loop without a loader was seen for two rounds of one update each, and makes a batch in each.
-
-    The second round calls its model once: what the first one evaluates before is not part of every step.
-    """
-    if seen.loader is not None or len(seen.backward) != 2 or len(seen.optimizers) != 1 or len(seen.calls) < 2:
-        return False
-    *before, first, second = seen.calls
-    trains = first.gradients == second.gradients == "grad" and first.module is second.module
-    return trains and all(call.gradients != "grad" for call in before) and not _repeats(seen)
+    """Whether a loop without a loader was seen for two rounds of one update each, and makes a batch in each."""
+    two = seen.loader is None and len(seen.calls) == len(seen.backward) == 2 and len(seen.optimizers) == 1
+    return two and seen.calls[0].module is seen.calls[1].module and not _repeats(seen)
 
 
-def _call_of(seen: Seen) -> ModelCall:
-    """The first call of the model that was trained on; before it, a loop may have evaluated, as in its first round."""
-    return next((call for call in seen.calls if call.gradients == "grad"), seen.calls[0])
+def _without_evaluation(seen: Seen) -> Seen:
+    """The records of a step without the predictions that the loop makes in some rounds only."""
+    with contextlib.suppress(NoBodyError):
+        loop = training_loop(seen)
+        calls = [call for call in seen.calls if call.gradients == "grad" or not _is_in_some_rounds(call, loop)]
+        losses = [loss for loss in seen.losses if getattr(loss.result, "requires_grad", True)]
+        return replace(seen, calls=calls, losses=losses)
+    return seen
+
+
+def _is_in_some_rounds(call: ModelCall, loop: FoundLoop) -> bool:
+    lines = (line for code, line in call.places if code is loop.code)
+    return any(is_in_some_rounds(loop.statement, line) for line in lines)
 
 
 def _does_more(seen: Seen) -> bool:
     """Whether the loop does anything that a plain one would not do."""
-    call = _call_of(seen)
+    call = seen.calls[0]
     changes = seen.changes_gradients or seen.changes_weights or seen.changes_batch
-    return changes or call.autocast == "float16" or not call.module.training or _rounds_differ(seen)
+    return changes or call.autocast == "float16" or not call.trains or _rounds_differ(seen)
 
 
 def _is_loss_of(batch: Any, call: ModelCall, loss: LossCall | None, backward: Any) -> bool:
@@ -149,7 +168,8 @@ def _is_loss_of(batch: Any, call: ModelCall, loss: LossCall | None, backward: An
     """
     if loss is None:
         kwargs = splitter(call.module, with_target=False)(batch).kwargs
-        return getattr(call.output, "loss", None) is backward and not call.args and same_values(kwargs, call.kwargs)
+        whole = not call.args and same_values(kwargs, call.kwargs)
+        return _is_passed_on(getattr(call.output, "loss", None), backward) and whole
     split = splitter(call.module, with_target=True, target_name=target_name_of(_bound(loss)))(batch)
     given = inputs_by_name(call.module, call.args, call.kwargs)
     same_inputs = same_values(inputs_by_name(call.module, split.args, split.kwargs), given)
@@ -207,9 +227,10 @@ def _others(seen: Seen) -> list[str]:
 
 def loss_of(seen: Seen) -> LossCall | None:
     """The call of the loss, on the model's output and a target, whose result ``backward`` was called on."""
-    output = _call_of(seen).output
+    outputs = [call.output for call in seen.calls]
     for loss in seen.losses:
-        if loss.result is seen.backward[0] and len(loss.args) == 2 and loss.args[0] is output:
+        of_output = len(loss.args) == 2 and any(loss.args[0] is output for output in outputs)
+        if of_output and _is_passed_on(loss.result, seen.backward[0]):
             return loss
     return None
 

@@ -18,7 +18,10 @@ from advisor.target.scripts.positions import Iterators
 
 @dataclass(slots=True)
 class ModelCall:
-    """A call of a module with parameters, outside any other such call, and the state of autograd and autocast."""
+    """A call of a module with parameters, outside any other such call, and the state of autograd and autocast.
+
+    ``trains`` is whether the module was in training mode, and ``places`` are the lines of the call, up the stack.
+    """
 
     module: nn.Module
     args: tuple[Any, ...]
@@ -26,6 +29,8 @@ class ModelCall:
     output: Any
     autocast: str
     gradients: str = "grad"
+    trains: bool = True
+    places: frozenset[tuple[CodeType, int]] = frozenset()
 
     @property
     def current(self) -> dict[str, Any]:

@@ -168,7 +168,9 @@ class Watch:
         if output is None or (self._owners if owns else self._depth):
             return
         if owns:  # also inside a loss that calls the model
-            self.seen.calls.append(ModelCall(module, args, kwargs, output, autocast(), gradients()))
+            at = frozenset((frame.f_code, frame.f_lineno) for frame in _stack(self._outside))
+            how = autocast(), gradients(), module.training, at
+            self.seen.calls.append(ModelCall(module, args, kwargs, output, *how))
             del self.seen.calls[:-MOST_CALLS]
             if hasattr(module, "generate"):
                 self.seen.generates = generate_call(_stack(self._outside))
@@ -232,7 +234,7 @@ class Watch:
             else:
                 self._end_step()
         batch = function(iterator)
-        if self._is_ours() and loader is not None and not self.seen.updates:
+        if self._is_ours() and loader is not None and not self.seen.updates and not self._evaluates_on(loader):
             self._begin_step()
             if loader is not self.seen.loader:
                 self.seen.reads.clear()
@@ -241,6 +243,10 @@ class Watch:
             tensors = (tensor for tensor in tensors_of(batch) if not tensor.is_inference())
             self.seen.handed_out = [(tensor, tensor._version) for tensor in tensors]
         return batch
+
+    def _evaluates_on(self, loader: Any) -> bool:
+        """Whether a script that trains reads another loader where it computes no gradients, as within a round."""
+        return self._makes_optimizers and gradients() != "grad" and self.seen.loader not in (None, loader)
 
     def _end_step(self) -> None:
         """Raise LoopSeen, or forget an update that stood before the loop."""
