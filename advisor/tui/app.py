@@ -151,19 +151,18 @@ class AdvisorApp(ToastingApp):
 
     @on(EventsWaiting)
     def _on_events_waiting(self) -> None:
-        if self._take_events():
+        before = self.context.news
+        self._take_events()
+        if self.context.news != before:
             self.pace.request_draw()
 
-    def _take_events(self) -> bool:
-        """Take the waiting events. Return whether there were any."""
+    def _take_events(self) -> None:
+        """Take the waiting events."""
         toasts: list[Toast] = []
-        took = False
         while not self._inbox.empty():  # nobody else takes from it
-            took = True
             toasts += self._take_event(self._inbox.get_nowait())
         for toast in toasts[-MOST_TOASTS:]:  # a resumed session replays hundreds of events at once
             self.notify(toast.text, title=toast.title, severity=toast.severity, timeout=toast.timeout_s, markup=False)
-        return took
 
     def _take_event(self, event: Event) -> list[Toast]:
         toast = toast_for(event, self.context.state)

@@ -176,6 +176,11 @@ class Context:
             case events.SessionFinished() | events.SessionFailed():
                 self.paused = False
 
+    @property
+    def news(self) -> tuple[object, ...]:
+        """It changes with all that is drawn at once; blocks and progress wait for the next second."""
+        return self.version, self.state.activity
+
     def recipe(self, recipe_id: str) -> Recipe | None:
         """A recipe, once the catalogue is loaded and if it has it."""
         return self.catalog.recipes.get(recipe_id) if self.catalog else None

@@ -22,7 +22,9 @@ from advisor.tui.views import VIEWS, ViewInfo, view_class, view_info
 from advisor.tui.views.base import View
 from advisor.tui.widgets.gauges import GaugeReader, GaugeStrip
 from advisor.tui.widgets.key_footer import KeyFooter
-from advisor.tui.widgets.status import StatusBar
+from advisor.tui.widgets.status import StatusBar, is_working
+
+TICK_S = 1.0
 
 
 class MainScreen(Screen[object]):
@@ -87,6 +89,8 @@ class MainScreen(Screen[object]):
 
     def on_mount(self) -> None:
         self.show_view(VIEWS[0].id)
+        if self.context.recorded is None:
+            self.set_interval(TICK_S, self.tick)
         self.draw()
         self.focus_view()
         self.call_after_refresh(self.post_message, self.Shown())
@@ -143,6 +147,13 @@ class MainScreen(Screen[object]):
             self.query_one(GaugeStrip).device_uuid = self.context.device_uuid
             self.refresh_bindings()
         self.query_one(StatusBar).show()
+
+    def tick(self) -> None:
+        """Draw together, once a second, what always changes: each painting takes time from the trial."""
+        self.query_one(GaugeStrip).tick()
+        if is_working(self.context):
+            self.query_one(StatusBar).turns += self.app.animation_level != "none"
+            self.draw()
 
     def focus_view(self) -> None:
         """Let the view take the keys."""

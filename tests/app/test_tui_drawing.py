@@ -10,16 +10,17 @@ from collections import Counter
 import pytest
 import tui_histories as histories
 from textual.content import Content
+from textual.widget import Widget
 from textual.widgets import Static
 from tui_fakes import make_app
 from tui_pilot import driven, press, screen_text, settle, until
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
+from advisor.tui import main_screen
 from advisor.tui.context import Countdown
 from advisor.tui.jobs import Pace
 from advisor.tui.views import VIEWS, view_class
-from advisor.tui.widgets import status
 from advisor.tui.widgets.changes import look_same, show_text
 from advisor.tui.widgets.fact_list import FactList
 from advisor.tui.widgets.key_footer import KeyFooter
@@ -222,22 +223,38 @@ async def test_the_status_says_as_much_as_fits_after_a_resize() -> None:
         control.cancel()
 
 
-async def test_the_spinner_turns_without_a_layout_of_the_screen(monkeypatch) -> None:
-    app, control = make_app(histories.to_trials(), hold=True)
+async def test_while_a_block_is_measured_the_screen_is_painted_once_a_second_and_never_laid_out(monkeypatch) -> None:
+    """A trial shares the machine with the app: what pours in, the clock, the spinner and the gauges go together."""
+    now = 0.0
+    app, control = make_app(histories.measuring(), hold=True, gauges=True, clock=lambda: now)
     app.animation_level = "full"
-    monkeypatch.setattr(status, "SPIN_INTERVAL_S", 0.1)
+    monkeypatch.setattr(main_screen, "TICK_S", 3600.0)  # here the seconds pass by themselves
     async with app.run_test(size=(120, 36)) as pilot:
         await settle(pilot)
-        line = app.query_one("#status-now", Static)
-        refresh, layouts, signs = line.refresh, [], set()
+        shown, seen = list[bool](), list[str]()
+        refresh = Widget.refresh
 
-        def refreshing(*regions, layout=False, **how):
-            layouts.append(layout)
-            return refresh(*regions, layout=layout, **how)
+        def refreshing(self, *regions, layout=False, **how):
+            shown.append(layout)
+            return refresh(self, *regions, layout=layout, **how)
 
-        monkeypatch.setattr(line, "refresh", refreshing)
-        await until(pilot, lambda: signs.add(str(line.content)[0]) or min(len(signs), len(layouts)) >= 3)
-        assert not any(layouts)
+        monkeypatch.setattr(Widget, "refresh", refreshing)
+        for view in "13":
+            await press(pilot, view)
+            for second in range(4):
+                shown.clear()
+                for _ in range(10):
+                    app.post_event(events.BlockTimed(app.context.state.running, 15.0 + second, 256))
+                    app.post_event(events.ProgressMade(0.7, 60.0))
+                await settle(pilot)
+                assert not shown, "nothing is painted before the second is over"
+                now += 1.0
+                app.base_screen.tick()
+                await settle(pilot)
+                assert shown
+                assert not any(shown), "the screen is laid out again"
+                seen.append(screen_text(app).splitlines()[-2])
+        assert len({line.strip()[0] for line in seen}) == len({line[2:] for line in seen}) == len(seen)
         control.cancel()
 
 

@@ -138,4 +138,4 @@ async def test_what_an_event_does_not_change_is_not_touched(view, live, monkeypa
             app.post_event(events.TrialActivity(app.context.state.running, f"block {block}"))
             await settle(pilot)
         assert "block 2" in screen_text(app)
-        assert touched - {"status-now", "status-far", "_default"} == live
+        assert touched - {"status", "_default"} == live

@@ -115,13 +115,14 @@ class TrialsView(DecidingView):
         self._show_selection()
 
     def show_live(self) -> None:
-        """Draw the running trial's row, and its details where it is selected."""
+        """Draw the running trial's row, its details where it is selected, and the log."""
         running = self.context.state.running
         if running in self._rows:
             row = running_row(self.context.state)
             self._table.show_row(running, [row.cells[heading.key] for heading in self._table.headings])
             if self.selected_key == running:
                 self._show_details(running)
+        self.query_one(LogTail).poll()
 
     def _tally(self, every: Sequence[Row], shown: Sequence[Row]) -> Content:
         """The number of candidates tried, and of rows not shown, with the key that shows them."""

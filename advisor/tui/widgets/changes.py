@@ -18,8 +18,16 @@ def look_same(one: object, other: object) -> bool:
 
 def show_text(widget: Static, text: Content | str, *, layout: bool = True) -> None:
     """Have a widget show a text. Without ``layout`` its size stays: where that does not depend on the text."""
-    if not look_same(widget.content, text):
-        widget.update(text, layout=layout)
+    before = widget.content
+    if not look_same(before, text):
+        width = widget.content_size.width
+        widget.update(text, layout=layout and not (width and _lines(before, width) == _lines(text, width)))
+
+
+def _lines(text: object, width: int) -> tuple[int, int]:
+    """The lines of a text, as it is and wrapped to a width."""
+    content = text if isinstance(text, Content) else Content(str(text))
+    return content.plain.count("\n"), len(content.wrap(width))
 
 
 def show_titles(panel: Widget, title: Content | str, subtitle: Content | str = "") -> None:

@@ -19,7 +19,6 @@ from advisor.records import GpuSample, HostSample
 from advisor.tui.context import Recorded
 from advisor.tui.text import DIM, meter, sparkline
 
-INTERVAL_S = 1.0
 _HISTORY = 40
 _METER = 8
 _LEAST_LINE = 6
@@ -51,16 +50,18 @@ class GaugeStrip(Static):
         super().__init__(id="gauges", markup=False)
         self._read = read
         self._recorded = recorded
+        self._taken: Reading | None = None
         self._history: deque[float] = deque(maxlen=_HISTORY)
 
     def on_mount(self) -> None:
-        if self._read is not None:
-            self.set_interval(INTERVAL_S, self._poll)
-            self._poll()
+        self.tick()
         self._draw()
 
-    def _poll(self) -> None:
-        if self._read is not None and not self.sentence:
+    def tick(self) -> None:
+        """Show the last reading or, every other time, take the next: what is shown is painted with the clock."""
+        if self._taken is not None:
+            self.reading, self._taken = self._taken, None
+        elif self._read is not None and not self.sentence:
             self._take(self._read)
 
     @work(thread=True, exclusive=True, exit_on_error=False, group="gauges")
@@ -73,7 +74,10 @@ class GaugeStrip(Static):
         self.app.call_from_thread(self._show, reading)
 
     def _show(self, reading: Reading) -> None:
-        self.reading = reading
+        if self.reading is None:
+            self.reading = reading
+        else:
+            self._taken = reading
 
     def _give_up(self, problem: str) -> None:
         self._read = None

@@ -53,15 +53,12 @@ def folded(text: str) -> str:
 
 
 class LogTail(Log):
-    """Shows the tail of one file at a time and follows it while it grows."""
+    """Shows the tail of one file at a time; :meth:`poll` follows it while it grows."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id, classes="panel", max_lines=_MOST_LINES, auto_scroll=True)
         self._path = ""
         self._stamp: tuple[str, int, int] | None = None
-
-    def on_mount(self) -> None:
-        self.set_interval(0.5, self.poll)
 
     def on_show(self) -> None:
         self.poll()  # a log that was hidden is not read, so it shows what was written in between at once

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from textual.app import ComposeResult
-from textual.containers import Horizontal
 from textual.content import Content
 from textual.reactive import var
 from textual.widgets import Static
@@ -16,9 +14,6 @@ from advisor.tui.text import DIM, by_objective, meter, shortened, trial_label, t
 from advisor.tui.widgets.changes import show_text
 
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
-COUNT_INTERVAL_S = 1.0
-# Time between two turns of the spinner; painting each takes time from the trial. Seconds.
-SPIN_INTERVAL_S = 0.5
 _WIDE = 100
 # Fewer cells for the trial's name say nothing; the stack's figure makes room for it.
 _LEAST_NAME = 16
@@ -29,58 +24,36 @@ _LATE = 1.5
 _MINUTES = 100
 
 
-class StatusBar(Horizontal):
-    """Left: the running trial, its state and its seconds. Right: the time left, and the stack's speed-up.
+class StatusBar(Static):
+    """One line of text, which is painted without laying out the screen.
 
-    ``turns`` counts those of the spinner.
+    Left: the running trial, its state and its seconds. Right: the time left, and the stack's speed-up. ``turns`` counts
+    those of the spinner.
     """
 
     turns: var[int] = var(0, init=False)
 
     def __init__(self, context: Context) -> None:
-        super().__init__(id="status")
+        super().__init__(id="status", markup=False)
         self.context = context
-        self._now = Content("")
-
-    def compose(self) -> ComposeResult:
-        yield Static(id="status-now")
-        yield Static(id="status-far")
-
-    def on_mount(self) -> None:
-        if self.app.animation_level != "none":
-            self.set_interval(SPIN_INTERVAL_S, self._turn)
-        self.set_interval(COUNT_INTERVAL_S, self._count)
-
-    @property
-    def _spins(self) -> bool:
-        return is_working(self.context) and not self.context.state.held
 
     def show(self) -> None:
         """Draw the present state."""
-        working, width = is_working(self.context), self.size.width
-        far = far_text(self.context, working=working, wide=width >= _WIDE)
-        room = width - len(far) - 6
-        if len(now_text(self.context, room)) > room:  # the trial's state comes before the stack's figure
-            far = left_text(self.context, working=working, wide=False)
-            room = width - len(far) - 6
-        self._now = now_text(self.context, room)
-        show_text(self.query_one("#status-far", Static), far)
-        self.watch_turns()
+        context, width = self.context, self.content_size.width
+        working = is_working(context)
+        far = far_text(context, working=working, wide=width >= _WIDE)
+        room = width - len(far) - 4
+        if len(now_text(context, room)) > room:  # the trial's state comes before the stack's figure
+            far = left_text(context, working=working, wide=False)
+            room = width - len(far) - 4
+        spinning = (_SPINNER[self.turns % len(_SPINNER)], "$accent")
+        sign = spinning if working and not context.state.held else sign_of(context)
+        now = Content.assemble(sign, " ", now_text(context, room)).truncate(max(1, room + 2), ellipsis=True)
+        line = now.pad_right(max(0, width - now.cell_length - far.cell_length)) + far
+        show_text(self, line, layout=False)
 
     def on_resize(self) -> None:
         self.show()
-
-    def _count(self) -> None:
-        if is_working(self.context):
-            self.show()
-
-    def _turn(self) -> None:
-        self.turns += self._spins
-
-    def watch_turns(self) -> None:
-        spinning = (_SPINNER[self.turns % len(_SPINNER)], "$accent")
-        now = Content.assemble(spinning if self._spins else sign_of(self.context), " ", self._now)
-        show_text(self.query_one("#status-now", Static), now, layout=False)  # as wide as the rest of the line
 
 
 def is_working(context: Context) -> bool:
