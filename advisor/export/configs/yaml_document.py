@@ -4,6 +4,7 @@ The text is never dumped again: values are found by the marks of the parsed node
 quoting, indentation, line endings, anchors and document markers stay as they were, byte for byte.
 """
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,13 +23,12 @@ from advisor.export.configs.yaml_nodes import (
     entries_of,
     line_of,
     loaded,
-    outline,
     plain,
     shared,
     spelled,
     spelled_key,
 )
-from advisor.files.config_file import ConfigLoader, blank_comments, dumped
+from advisor.files.config_file import ConfigLoader, blank_comments
 from advisor.recipe.settings import SECTION
 
 LINE = re.compile(rf"[^{BREAKS}]*(?:\r\n|[{BREAKS}])|[^{BREAKS}]+")
@@ -57,13 +57,14 @@ class _Addition:
 
 
 class YamlDocument:
-    """A parsed config. The node tree is changed along with the edits: it is what the patched text must parse to."""
+    """A parsed config, and the edits to its text. ``_wanted`` is what the patched text must parse to."""
 
     def __init__(self, text: str) -> None:
         self.source = text
         self.root, self.as_json = composed(text)
-        tree = plain(self.root)
-        self.tree: dict[str, Any] = tree if isinstance(tree, dict) else {}
+        found = plain(self.root)
+        self.tree: dict[str, Any] = found if isinstance(found, dict) else {}
+        self._wanted = plain(self.root) or {}
         self._newline = next((match[0] for match in re.finditer(r"\r\n|\r|\n", text)), "\n")
         self._shared = shared(self.root)
         self._edits: list[_Edit] = []
@@ -93,23 +94,23 @@ class YamlDocument:
             found = self._below(node, part)
             if not found:
                 addition = self._additions.setdefault(id(node), _Addition(node, key, parent))
-                self._add(addition.tree, path[place:], value)
+                _put(addition.tree, path[place:], value)
+                _put(self._wanted, path, value)
                 return
             parent, (key, node) = node, found[0]
         assert isinstance(node, ScalarNode), f"{path} is no value"
-        self._replace(node, value)
+        if not same_value(loaded(node), value):
+            self._replace(node, value)
+            _put(self._wanted, path, value)
 
     def text(self) -> str:
         """The text with all changes. Raises UsageError where its layout does not allow them."""
-        additions = self._additions.values()
-        text = _spliced(self.source, [*self._edits, *map(self._added, additions)])
-        for addition in additions:
-            self._grow(addition)
+        text = _spliced(self.source, [*self._edits, *map(self._added, self._additions.values())])
         try:
-            found = composed(text)[0]
-        except UsageError:
-            found = None
-        if outline(found) != outline(self.root):
+            fits = _told(plain(composed(text)[0]) or {}) == _told(self._wanted)
+        except (UsageError, ValueError):  # the latter of a mapping that holds itself
+            fits = False
+        if not fits:
             raise UsageError(
                 "the config's layout leaves no room for the settings.",
                 "Export without --config, and load that file beside your config.",
@@ -160,29 +161,9 @@ class YamlDocument:
     # --- changing ---------------------------------------------------------------------------------------------
 
     def _replace(self, node: ScalarNode, value: Scalar) -> None:
-        if same_value(loaded(node), value):
-            return
         text = spelled(value, like=node, as_json=self.as_json)
         start, end = node.start_mark.index, node.end_mark.index
-        new: Any = yaml.compose(text, Loader=ConfigLoader)
-        node.tag, node.value = new.tag, new.value
         self._edits.append(_Edit(start, end, text if end > start else f" {text}"))
-
-    def _add(self, tree: _Tree, path: Path, value: Scalar) -> None:
-        for part in path[:-1]:
-            tree = tree.setdefault(part, {})
-        tree[path[-1]] = value
-
-    def _grow(self, addition: _Addition) -> None:
-        """Give the node tree the entries that the text gets."""
-        node = addition.node
-        new: Any = yaml.compose(dumped(addition.tree), Loader=ConfigLoader)
-        if isinstance(node, MappingNode):
-            node.value += new.value
-        elif addition.parent is None:
-            self.root = new
-        else:
-            addition.parent.value = [(name, new if one is node else one) for name, one in addition.parent.value]
 
     def _added(self, addition: _Addition) -> _Edit:
         """The edit that adds entries."""
@@ -287,6 +268,21 @@ class YamlDocument:
         if self.source[:index].strip("\ufeff") and self.source[index - 1] not in BREAKS:
             return _Edit(index, index, self._newline + joined)
         return _Edit(index, index, joined + self._newline)
+
+
+def _put(tree: Any, path: Path, value: Scalar) -> None:
+    """Put a value at a path; mappings on the way are made."""
+    for part in path[:-1]:
+        if isinstance(tree, list):
+            tree = tree[int(part)]
+        else:
+            tree[part] = {} if tree.get(part) is None else tree[part]
+            tree = tree[part]
+    tree[int(path[-1]) if isinstance(tree, list) else path[-1]] = value
+
+
+def _told(tree: object) -> str:
+    return json.dumps(tree, sort_keys=True, default=repr)
 
 
 # --- text -------------------------------------------------------------------------------------------------------

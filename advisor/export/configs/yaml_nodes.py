@@ -147,29 +147,6 @@ def loaded(node: ScalarNode) -> object:
         return Opaque()
 
 
-def outline(root: Node | None) -> list[tuple[str, object]]:
-    """Every node with its tag and value, in the order of keys; a node met again is told by where it was met first."""
-    places: dict[int, int] = {}
-    nodes: list[tuple[str, object]] = []
-    stack = [root] if root is not None else []
-    while stack:
-        node = stack.pop()
-        if id(node) in places:
-            nodes.append(("again", places[id(node)]))
-            continue
-        places[id(node)] = len(nodes)
-        nodes.append((node.tag, repr(loaded(node)) if isinstance(node, ScalarNode) else len(node.value)))
-        if isinstance(node, MappingNode):
-            stack += [part for pair in sorted(node.value, key=_name_of) for part in pair]
-        else:
-            stack += children(node)
-    return nodes
-
-
-def _name_of(entry: tuple[Node, Node]) -> str:
-    return entry[0].value if isinstance(entry[0], ScalarNode) else ""
-
-
 # --- spelling values --------------------------------------------------------------------------------------------
 
 
