@@ -194,7 +194,10 @@ def test_at_the_end_the_noise_is_what_all_runs_show(warning, told):
     outbox.warn("something else")
     outbox.correct("noise", "noisy: more than 30 %", "differ by 3 %")
     assert len(state.messages) == 2
-    outbox.correct("noise", warning, "differ by 3 %")
+    resumed = Outbox(state.apply, NoJournal())
+    resumed.recall(state.messages)
+    resumed.warn("noisy: 40 %", once="noise")
+    resumed.correct("noise", warning, "differ by 3 %")
     assert [(said.text, said.severity) for said in state.messages] == [("something else", "warning"), *told]
 
 

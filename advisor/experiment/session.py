@@ -308,6 +308,7 @@ class Session:
         if self._past is not None:
             known = take_over(known, self._past, self._past_events)
             self._teller.mark_as_posted(self._past_events)
+            self._outbox.recall(self._past_events)
         self._known = known
         self._outbox.emit(events.FactsFound(known.plan.facts))
         self._bench.tell_how_it_builds()

@@ -187,6 +187,11 @@ class Outbox:
         self._warned[once] = text
         self.emit(Said(text, "warning", once))
 
+    def recall(self, history: Iterable[Event]) -> None:
+        """Take what an earlier part of the session told for told."""
+        told = (event for event in history if isinstance(event, Said) and event.about)
+        self._warned |= {event.about: event.text if event.severity == "warning" else "" for event in told}
+
     def correct(self, about: str, warning: str, otherwise: str) -> None:
         """Tell in the place of an earlier warning what is true now: another one, or that there is none."""
         if self._warned.get(about, warning) != warning:
