@@ -33,6 +33,7 @@ from made_up import (
 from advisor.experiment.judging.judge import BASELINE
 from advisor.experiment.known import Kind
 from advisor.experiment.moves import moves, why_not
+from advisor.experiment.policy import POLICY
 from advisor.experiment.search import search
 from advisor.portable.observed_step import COPIES_ACROSS
 from advisor.records import Bottleneck, Numerics, Outcome
@@ -393,6 +394,8 @@ def test_a_step_that_still_waits_for_its_data_with_workers_is_not_compiled_befor
     kinds = [move.kind for move in lab.asked]
     compiled = next(place for place, move in enumerate(lab.asked) if CATALOG.compiles(move.settings))
     assert (compiled < kinds.index(Kind.PROFILE)) == is_first
+    gain, computing = lab.asked[compiled].gain, 40.0 / (40.0 + wait_ms)
+    assert POLICY.drop_gain < gain < 1 / (1 - computing), "compiling shortens what is not waiting"
 
 
 WAITS = {"data wait": 5.0, "forward": 95.0}

@@ -147,20 +147,21 @@ def _without_half(known: Known, plain: Settings) -> Moves:
 def _gain_of_compiling(known: Known, settings: Settings) -> float:
     """The expected gain of compiling as these settings say; any of several that compile would do it by itself."""
     plain = settings.filtered(lambda key: key not in NOT_COMPILED)
-    if _waits_for_data(known, plain):
-        return POLICY.drop_gain
     gain = 1.0
     for candidate in known.plan.candidates:
         if settings.get(candidate.key) == candidate.value and known.plan.recipe(candidate).expensive:
             gain = max(gain, known.plan.expected_gain(candidate, plain.without(candidate.key), known.step_ms))
+    waiting = _share_of_waiting(known, plain)
+    if waiting > INPUT_BOUND_SHARE:
+        gain = 1 / (waiting + (1 - waiting) / gain)
     return max(gain, POLICY.drop_gain)
 
 
-def _waits_for_data(known: Known, settings: Settings) -> bool:
-    """Whether the step of measured settings waits for its data, however fast it computes."""
+def _share_of_waiting(known: Known, settings: Settings) -> float:
+    """The share of the step of measured settings in which it waits for its data; 0 where that was not timed."""
     result = known.judge.result(settings)
     phases = result.phases if result is not None else {}
-    return phases.get(Phase.DATA_WAIT, 0.0) > INPUT_BOUND_SHARE * sum(phases.values())
+    return phases.get(Phase.DATA_WAIT, 0.0) / max(sum(phases.values()), 1e-9)
 
 
 def _gains_nothing(known: Known, plain: Settings) -> bool:
