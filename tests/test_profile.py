@@ -227,10 +227,19 @@ def test_the_trace_is_readable_and_holds_the_phases(tmp_path):
     assert counts == dict.fromkeys(PHASES, STEPS)
 
 
-def test_a_long_step_is_recorded_once():
+@pytest.mark.parametrize("warm", [True, False])
+def test_a_long_step_is_recorded_once_and_one_of_many_operations_after_another(warm):
     step = train_step()
-    recording = record_steps(step, quick_feed(), 1)
+    recording = record_steps(step, quick_feed(), 1, warm=warm)
     assert {row.name: row.calls for row in recording.operators}["aten::addmm"] == 2
+
+
+@pytest.mark.parametrize(("operations", "recorded"), [(401, 1), (400, 3)])
+def test_of_many_operations_one_step_is_recorded(operations, recorded, tmp_path):
+    path = str(tmp_path / "000-baseline.trace.json.gz")
+    profile_step(train_step(), quick_feed(), 1.0, limit_s=0.01, trace_path=path, deadline=0.0, operations=operations)
+    with gzip.open(path) as file:
+        assert sum(event.get("name") == "optimizer" for event in json.load(file)["traceEvents"]) == recorded
 
 
 def test_a_trace_that_cannot_be_written_costs_nothing_else(tmp_path):

@@ -282,7 +282,9 @@ class Trial:
             *probe.scaler_notes(scale_of(step)),
             *compilation_notes(warm_mark),
         )
-        phases = self._after_the_blocks(parts, feed, clock, blocks)
+        if self.spec.kind is TrialKind.PROFILE:
+            self._profile(step, feed, clock, blocks, probe.operations)
+        phases = self._phases_of(parts, feed, blocks)
         return TrialResult(
             Outcome.MEASURED,
             losses=probe.losses,
@@ -365,11 +367,9 @@ class Trial:
             return None
         return latency_of_calls(clock, warm.step_s, self.spec.measure_s)
 
-    def _after_the_blocks(self, parts: _Parts, feed: Feed, clock: StepClock, blocks: list[Block]) -> dict[str, float]:
-        """Run the instrumented pass of this kind of trial; the phases that belong to its result, in ms."""
-        if self.spec.kind is TrialKind.PROFILE:
-            self._profile(parts.step, feed, clock, blocks)
-        elif self.spec.kind is TrialKind.BASELINE and parts.components.has_loader:
+    def _phases_of(self, parts: _Parts, feed: Feed, blocks: list[Block]) -> dict[str, float]:
+        """The phases that belong to a trial's result, in ms; the first baseline sends those of its loader."""
+        if self.spec.kind is TrialKind.BASELINE and parts.components.has_loader:
             step_s = median(block.step_ms for block in blocks) / 1e3
             if time.monotonic() + _PHASES_PATIENCE * (_PHASES_LIMIT_S + step_s) < self.deadline:  # or all would be lost
                 self._time_phases(parts.step, feed, blocks)
@@ -383,14 +383,20 @@ class Trial:
         step_ms = median(block.step_ms for block in blocks)
         self.channel.send(Profiled(phases_alone(_eager(step), feed, step_ms, limit_s=_PHASES_LIMIT_S)))
 
-    def _profile(self, step: Any, feed: Feed, clock: StepClock, blocks: list[Block]) -> None:
+    def _profile(self, step: Any, feed: Feed, clock: StepClock, blocks: list[Block], operations: int) -> None:
         self._say("profiling")
         eager = _eager(step)
         step_ms = median(block.step_ms for block in blocks)
         stop_debugging()
         trace_path = str(Path(self.spec.log_path).with_suffix(".trace.json.gz"))
         measured = profile_step(
-            eager, feed, step_ms, limit_s=_PHASES_LIMIT_S, trace_path=trace_path, deadline=self.deadline
+            eager,
+            feed,
+            step_ms,
+            limit_s=_PHASES_LIMIT_S,
+            trace_path=trace_path,
+            deadline=self.deadline,
+            operations=operations,
         )
         measured = replace(measured, clock=check_clocks(clock, step_ms, measured.kernels_per_step))
         self.channel.send(Profiled(with_habits(measured, eager, feed)))

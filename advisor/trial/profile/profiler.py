@@ -24,6 +24,9 @@ from advisor.trial.profile.traffic import TrafficCounter, host_made_tensors
 
 _RECORDED_STEPS = 3
 _LONG_STEP_MS = 1000.0
+# Of a model with more operations than this one step is recorded: reading the records takes longer than the steps, up to
+# a second for each on an H200's host. A count; of eleven models in tests/gpu/RESULTS.md three have more.
+_MANY_OPERATIONS = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +49,18 @@ def profile_step(
     limit_s: float,
     trace_path: str = "",
     deadline: float = math.inf,
+    operations: int = 0,
 ) -> Profile:
     """The instrumented pass over an eager step. ``step_ms`` is the step's time as the timed loop measured it.
 
     ``limit_s`` is for the phases. A Chrome trace of some steps goes to ``trace_path``, when there is one. The machine's
-    ceilings are not measured shortly before ``deadline``, of ``time.monotonic()``.
+    ceilings are not measured shortly before ``deadline``, of ``time.monotonic()``. ``operations`` are those of the
+    forward pass, as far as they were counted.
     """
     phases = _phases(step, feed, step_ms, limit_s)
-    steps = _RECORDED_STEPS if step_ms < _LONG_STEP_MS else 1
-    recording = record_steps(step, feed, steps, trace_path=trace_path)
+    is_long = step_ms >= _LONG_STEP_MS
+    steps = 1 if is_long or operations > _MANY_OPERATIONS else _RECORDED_STEPS
+    recording = record_steps(step, feed, steps, trace_path=trace_path, warm=not is_long)
     work = count_work(step, feed)
     device = recording.device
     measured = Profile(

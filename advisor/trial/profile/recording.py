@@ -80,14 +80,16 @@ class Recording:
     called: tuple[str, ...]
 
 
-def record_steps(step: TrainStep | InferStep, feed: Feed, steps: int, *, trace_path: str = "") -> Recording:
+def record_steps(
+    step: TrainStep | InferStep, feed: Feed, steps: int, *, trace_path: str = "", warm: bool = True
+) -> Recording:
     """Run ``steps`` steps under the profiler, each phase in a range of its name.
 
-    Of several a further one before them is not counted: the profiler's own start is in it.
+    With ``warm`` a further one before them is not counted: the profiler's own start is in it.
     """
     backend = backend_of(step.device)
     on_device = len(backend.activities) > 1
-    warm_steps = 1 if steps > 1 else 0
+    warm_steps = 1 if warm else 0
     rounds = schedule(wait=0, warmup=warm_steps, active=steps, repeat=1) if warm_steps else None
     with profile(activities=backend.activities, schedule=rounds, record_shapes=True, acc_events=True) as recorded:
         for number in range(warm_steps + steps):
