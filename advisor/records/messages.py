@@ -13,6 +13,10 @@ class Started:
     startup_s: float
 
 
+# Activities that begin the warm-up of a trial.
+FIRST_STEPS, COMPILING = "first steps", "compiling"
+
+
 @dataclass(frozen=True, slots=True)
 class Activity:
     """The present activity of a trial: loading, preparing, compiling, warming up, measuring, profiling."""

@@ -184,7 +184,7 @@ class TrialResult:
     ``event_step_ms`` holds the 5th, 50th and 95th percentile of single steps by the device's events.
     ``latency`` is that of single calls; None in training, and where a call takes too long to make enough of them.
     ``prepare_s`` is applying the settings; ``warmup_s`` is everything from the first step to the steady state;
-    ``measuring_s`` is timing and looking at what the first steps computed, and for the baseline profiling.
+    ``measuring_s`` is timing, looking at the data and at what the first steps computed, and for the baseline profiling.
     ``losses`` are the first training losses. ``outputs`` are the sum and a fixed sample of the model's outputs, in
     training those of the first step. ``weights`` are the squared norm of the parameters before the first of these
     steps and after each; norms of another number of ``parameters`` are not compared.

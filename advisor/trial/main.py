@@ -25,6 +25,8 @@ from advisor.process.streams import flush_streams, redirect_output
 from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
 from advisor.records import (
+    COMPILING,
+    FIRST_STEPS,
     Activity,
     Block,
     BlockDone,
@@ -134,11 +136,16 @@ class _Parts:
 
 @dataclass(frozen=True, slots=True)
 class _FirstSteps:
-    """The first steps, the data that they saw, and the seconds spent beside the steps to compare them."""
+    """The first steps, the data that they saw, and the seconds spent beside the steps.
+
+    ``settling_s`` tried the loss: the first forward pass loads the kernels of all later ones. ``looking_s`` read the
+    first batches, described them and the workload, and looked at what the steps computed.
+    """
 
     probe: Probe
     data: DataPrint | None
-    comparing_s: float
+    settling_s: float
+    looking_s: float
     loss_known: bool
 
 
@@ -195,7 +202,7 @@ class Trial:
     def _of_another_loop(self, loop: Loop, device: torch.device) -> TrialResult:
         """The result of a trial that does not run the timed loop: its own steps, or those of a plain loop."""
         if self.spec.kind is TrialKind.REFERENCE:
-            self._say("first steps in a higher precision")
+            self._say(f"{FIRST_STEPS} in a higher precision")
             return reference_result(loop, device, self.catalog, self.spec)
         if self.spec.kind is TrialKind.PACKAGE:
             self._say("compiling the model to a file")
@@ -213,16 +220,18 @@ class Trial:
 
     def _first_steps(self, parts: _Parts) -> _FirstSteps:
         """Look at the first batches, and run the steps whose losses and outputs are compared."""
+        began = time.perf_counter()
         batches = probe_batches(parts.components.data, self.spec.seed, parts.components.plan)
+        settling = time.perf_counter()
         settled = settle_loss(parts.step, batches)
+        settling_s = time.perf_counter() - settling
         parts.loop.notes.extend(settled)
         data = self._inspect_data(parts.loop, parts.components, batches)
         if self.spec.kind is TrialKind.AHEAD:
             keep_no_kernel_timings()
-        started = time.perf_counter()
         probe = self._probe(parts, batches)
-        comparing_s = time.perf_counter() - started - probe.seconds
-        return _FirstSteps(probe, data, comparing_s, loss_known=bool(batches) and not settled)
+        looking_s = time.perf_counter() - began - settling_s - probe.seconds
+        return _FirstSteps(probe, data, settling_s, looking_s, loss_known=bool(batches) and not settled)
 
     def _inspect_data(self, loop: Loop, components: Components, batches: list[Any]) -> DataPrint | None:
         """Describe the first batches, for the comparison with other trials; in the baseline, collect all the facts."""
@@ -246,7 +255,7 @@ class Trial:
     def _probe(self, parts: _Parts, batches: list[Any]) -> Probe:
         """The first steps. They also compile, so they count as warm-up."""
         plan, loop = parts.components.plan, parts.loop
-        self._say("first steps" if plan.compiles_with == "none" else "compiling")
+        self._say(FIRST_STEPS if plan.compiles_with == "none" else COMPILING)
         probe = probe_training if plan.mode is Mode.TRAIN else probe_inference
         try:
             return probe(parts.step, batches, self.spec.stream_seed)
@@ -301,9 +310,9 @@ class Trial:
             peak_reserved_bytes=memory.peak_reserved_bytes,
             device_used_bytes=memory.device_used_bytes,
             prepare_s=parts.prepare_s,
-            warmup_s=probe.seconds + warm.seconds,
+            warmup_s=first.settling_s + probe.seconds + warm.seconds,
             warmup_steps=probe.steps + warm.steps,
-            measuring_s=first.comparing_s + time.perf_counter() - started,
+            measuring_s=first.looking_s + time.perf_counter() - started,
             parameters=sum(parameter.numel() for parameter in parts.components.model.parameters()),
             data=replace(first.data, fed=feed.prints) if first.data is not None else None,
             notes=notes,

@@ -196,3 +196,28 @@ def test_what_was_compiled_ahead_is_part_of_the_warm_up_that_is_told(bench, tmp_
     assert second.warmup_s > 1.4, "as long as it takes to compile"
     assert bench.warming_up_s - spent_s < 1.0, "which it took no more"
     assert bench.run(bench.spec("third", COMPILING)).warmup_s < 1.0
+
+
+SLEEPS_IN_ITS_FIRST_LOSS = """
+import time
+calls = []
+
+def loss_of(output, target):
+    calls.append(1)
+    time.sleep(0.4 if len(calls) == 1 else 0.0)
+    if len(calls) > FEWEST:
+        raise RuntimeError("no more")
+    return nn.functional.cross_entropy(output, target)
+"""
+
+
+@pytest.mark.parametrize(
+    ("fewest", "settings", "measured"), [(10**9, {"precision.autocast": "bfloat16"}, True), (2, {}, False)]
+)
+def test_all_since_the_first_forward_pass_counts_as_warming_up(bench, tmp_path, fewest, settings, measured):
+    text = TINY_TARGET.replace("def build():", f"FEWEST = {fewest}\n{SLEEPS_IN_ITS_FIRST_LOSS}\ndef build():")
+    (tmp_path / "target.py").write_text(text.replace("nn.CrossEntropyLoss()", "loss_of"), encoding="utf-8")
+    result = bench.run(bench.spec("one", settings))
+    assert result.measured is measured, result
+    assert bench.warming_up_s > 0.35, "the try of a loss under autocast, and first steps that failed"
+    assert bench.time_spent().outside_s >= 0

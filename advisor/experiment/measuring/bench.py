@@ -20,6 +20,8 @@ from advisor.process.stacks import last_stack
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
 from advisor.records import (
+    COMPILING,
+    FIRST_STEPS,
     Activity,
     BlockDone,
     Inspected,
@@ -96,6 +98,7 @@ class Bench:
         self._repeats_help = True
         self._links_known = False
         self._ahead: dict[Settings, _Ahead] = {}
+        self._stepping_since: dict[str, float] = {}
         self.inspected: Inspected | None = None
         self.profiled: Profiled | None = None
 
@@ -280,10 +283,21 @@ class Bench:
     def _account(self, spec: TrialSpec, result: TrialResult, wall_s: float, cost: float) -> None:
         """Add up the time by use, and let the budget learn from the trial."""
         self.measuring_s += result.measuring_s
-        self.warming_up_s += _warming_up_s(result, wall_s, compiles=cost > 0)
+        self.warming_up_s += self._warming_up_s(spec, result, compiles=cost > 0)
         # A trial on torchrun takes longer: no measure of trials of one process.
         if result.measured and spec.world is None:
             self._learn(spec, result, wall_s, cost)
+
+    def _warming_up_s(self, spec: TrialSpec, result: TrialResult, *, compiles: bool) -> float:
+        """The seconds of a trial that count as warming up: of one that failed, all since its first step.
+
+        Of one that compiled, what was prepared before the first step was loading the compiler.
+        """
+        now = self.budget.spent_s
+        since = self._stepping_since.pop(spec.log_path, now)
+        if not result.measured:
+            return now - since
+        return (result.warmup_s or 0.0) + ((result.prepare_s or 0.0) if compiles else 0.0)
 
     def _learn(self, spec: TrialSpec, result: TrialResult, wall_s: float, cost: float) -> None:
         """Let the budget learn the duration of a trial of this kind.
@@ -357,6 +371,8 @@ class Bench:
         def listen(message: TrialMessage) -> None:
             if isinstance(message, Activity):
                 self._emit(events.TrialActivity(spec.trial_id, message.text))
+                if message.text.startswith((FIRST_STEPS, COMPILING)):
+                    self._stepping_since[spec.log_path] = self.budget.spent_s
             elif isinstance(message, BlockDone):
                 block = message.block
                 self._emit(events.BlockTimed(spec.trial_id, block.step_ms, block.samples / block.steps))
@@ -377,17 +393,6 @@ def _minutes(seconds: float) -> int:
 
 def _until(ended: Sized, next_spec: Callable[[], TrialSpec | None]) -> TrialSpec | None:
     return None if ended else next_spec()
-
-
-def _warming_up_s(result: TrialResult, wall_s: float, *, compiles: bool) -> float:
-    """The seconds of a trial that count as warming up.
-
-    All of a failed compilation counts. Of one that ends, what was prepared before the first step was loading the
-    compiler.
-    """
-    if compiles and not result.measured:
-        return wall_s
-    return (result.warmup_s or 0.0) + ((result.prepare_s or 0.0) if compiles else 0.0)
 
 
 def _ordinary_s(result: TrialResult) -> float:

@@ -182,7 +182,7 @@ class RankTrial:
 
     def _first_losses(self, step: Any, feed: Feed, plan: StepPlan) -> list[float]:
         """The losses of the first steps, averaged over the ranks: those of one GPU with the same global batch."""
-        self._say("first steps" if plan.compiles_with == "none" else "compiling")
+        self._say(records.FIRST_STEPS if plan.compiles_with == "none" else records.COMPILING)
         seed_host(self.spec.stream_seed)
         losses: list[float] = []
         began = time.perf_counter()
