@@ -33,7 +33,7 @@ def check_recipes(only: Sequence[str], skip: Sequence[str], key_map: Mapping[str
 
 
 def check_accepted(accept: Sequence[tuple[str, Value | None]], skip: Sequence[str], folders: Sequence[str]) -> None:
-    """Raise UsageError for a recipe or a value that there is not, and for a recipe both accepted and left out."""
+    """Raise UsageError for an unknown recipe or value, and for a recipe both accepted and left out."""
     if not accept:
         return
     from advisor.recipe.catalog import load_catalog

@@ -61,7 +61,7 @@ def _threads_asked_for() -> int:
 
 
 def of_the_budget(known: Known, spent_s: float, total_s: float) -> str:
-    """A warning that the budget left no time to try anything, with a budget to give; empty when something was tried."""
+    """Warn that the budget left no time to try anything, and name one that would do; empty when something was tried."""
     of_candidates = (run for settings, runs in known.judge.runs.items() if settings for run in runs)
     tried = any(run.outcome not in _CUT_SHORT for run in of_candidates)
     if tried or not known.plan.candidates:

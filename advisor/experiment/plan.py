@@ -151,7 +151,7 @@ class Plan:
         return not self.catalog.conflict(with_it) and self.applies(candidate, settings)
 
     def without(self, settings: Settings, key: str) -> Settings:
-        """Settings without one, and without those that do nothing without it, as prefetching without workers."""
+        """The settings without one, and without those that do nothing without it, as prefetching without workers."""
         rest = settings.without(key)
         for recipe, value in self.catalog.in_order(rest):
             member = Candidate(recipe.id, recipe.key, value)
@@ -169,7 +169,7 @@ class Plan:
         return self._company(sorted(left, key=lambda c: not self._is_hinted(c)))
 
     def fed(self, settings: Settings, step_ms: float) -> Settings:
-        """Settings with which a step takes ``step_ms``, and enough workers if much of that is waiting for its data."""
+        """These settings with enough workers for a step of ``step_ms``, where much of that is waiting for data."""
         profile = self.facts.profile
         wait_ms = profile.phases.get(Phase.DATA_WAIT, 0.0) if profile else 0.0
         if wait_ms <= INPUT_BOUND_SHARE * step_ms or self.feeds(settings):

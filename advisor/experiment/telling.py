@@ -193,7 +193,7 @@ class Outbox:
         self._warned |= {event.about: event.text if event.severity == "warning" else "" for event in told}
 
     def correct(self, about: str, warning: str, otherwise: str) -> None:
-        """Tell in the place of an earlier warning what is true now: another one, or that there is none."""
+        """Replace an earlier warning by what is true now: another warning, or the sentence that there is none."""
         if self._warned.get(about, warning) != warning:
             self.emit(Said(warning or otherwise, "warning" if warning else "information", about))
 

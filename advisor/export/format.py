@@ -114,7 +114,7 @@ class Format(ABC):
 
     @abstractmethod
     def files(self, found: Found, path: str) -> Iterable[File]:
-        """The files to write, the one of this path first. Their content is made at their turn."""
+        """The files to write, the one at ``path`` first. The content of each is made just before it is written."""
 
     def preview(self, found: Found) -> str:
         """The text that the app shows before it is written."""

@@ -33,12 +33,12 @@ EXPORTED = (".pt2", ".pt", ".pth", ".ts", ".torchscript", ".jit")
 
 
 def is_file(path: str | Path) -> bool:
-    """Whether there is such a file; a name that no file can have is none."""
+    """Whether there is such a file; False, too, for a name that no file can have."""
     return _answers(Path(path).is_file)
 
 
 def is_folder(path: str | Path) -> bool:
-    """Whether there is such a folder; a name that no folder can have is none."""
+    """Whether there is such a folder; False, too, for a name that no folder can have."""
     return _answers(Path(path).is_dir)
 
 

@@ -150,7 +150,7 @@ _MOST_NODES = 64
 
 
 def gpu_links(nvml: Nvml, indexes: Collection[int]) -> tuple[GpuLink, ...]:
-    """The link of each pair of GPUs with these indexes, without pairs of which a GPU does not answer."""
+    """The link between each pair of these GPUs; pairs with a GPU that does not answer are left out."""
     found = []
     for first, second in combinations([device for device in nvml.devices if device.index in indexes], 2):
         with suppress(nvml.error):

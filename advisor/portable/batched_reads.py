@@ -134,12 +134,12 @@ def why_one_by_one(loader: typing.Any) -> str:
 
 
 def within_subsets(dataset: typing.Any) -> typing.Any:
-    """The dataset of which a ``Subset`` is a part; any other one itself."""
+    """The dataset inside any number of ``Subset``."""
     return within_subsets(dataset.dataset) if type(dataset) is torch.utils.data.Subset else dataset
 
 
 def some_samples(dataset: typing.Any) -> list[int]:
-    """The numbers of the first sample, the last, and one between. Raises ValueError where there is none."""
+    """The indices of the first sample, the last, and one between. Raises ValueError for an empty dataset."""
     try:
         count = len(dataset)
     except (TypeError, NotImplementedError) as error:

@@ -141,7 +141,7 @@ def split_object(batch: Any, required: frozenset[str], *, with_target: bool) -> 
 
 
 def labelled_fields(batch: Any) -> dict[str, Any]:
-    """The fields of a named tuple or a dataclass with one tensor beside a target; empty for anything else."""
+    """The fields of a batch that is a named tuple or a dataclass of one tensor and a target; empty for any other."""
     fields: dict[str, Any] = (
         batch._asdict() if hasattr(batch, "_asdict") else vars(batch) if is_dataclass(batch) else {}
     )

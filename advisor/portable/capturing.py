@@ -199,7 +199,7 @@ class HostConstants:
 
 
 def places_on_host(places: Iterable[Place], device: torch.device) -> list[Place]:
-    """Those of some places that hold a tensor of the host, where the device is another."""
+    """The places that hold a tensor in the host's memory, where ``device`` is another one."""
     return [place for place in places if device.type != "cpu" and is_on_host(value_at(*place))]
 
 

@@ -170,7 +170,7 @@ def checkpoint_blocks(model: torch.nn.Module) -> None:
 
 
 def keep_activations(model: torch.nn.Module) -> None:
-    """Take the checkpoints off again, also those of models that have a switch for their own."""
+    """Switch checkpointing off again, including a model's own."""
     for module in model.modules():
         if isinstance(vars(module).get("forward"), Recomputed):
             del vars(module)["forward"]

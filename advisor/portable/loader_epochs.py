@@ -75,7 +75,7 @@ class UnreadKept:
 
 
 def samplers_of(loader: typing.Any) -> list[typing.Any]:
-    """A loader's samplers, also the one within its batch sampler."""
+    """A loader's samplers, and the one within its batch sampler."""
     samplers = (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
     return [sampler for sampler in samplers if sampler is not None]
 

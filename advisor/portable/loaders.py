@@ -234,7 +234,7 @@ def refuse_other_samples(loader: typing.Any, num_workers: int) -> None:
 
 
 def changed_by_reading(loader: typing.Any) -> str:
-    """A name that stands for something else once samples have been read in this process; empty for none."""
+    """A name whose value changes when samples are read in this process; empty for none."""
     watched = watched_of(one for one, _ in seen_by_workers(loader))
     first_samples(loader, 0)
     return changed_in(watched)

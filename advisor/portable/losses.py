@@ -168,7 +168,7 @@ def loss_in(value: Any) -> torch.Tensor:
 
 
 def own_loss_in(output: Any) -> torch.Tensor:
-    """The loss in what a model returns that got its target: one number, or the sum of several named ones.
+    """The loss in what a model returned that was given its target: one number, or the sum of several named ones.
 
     Detectors of torchvision return a mapping of losses. Its numbers without a gradient are metrics. Raises LossError
     where there is none.

@@ -101,7 +101,7 @@ class ObservedStep(TorchDispatchMode):
         return self._gradients.get(id(leaf)) in self.read
 
     def carries_gradient(self, leaf: torch.Tensor) -> bool:
-        """Whether the gradient that a leaf had was read, and is another tensor since."""
+        """Whether a leaf's gradient was read, and another tensor has replaced it since."""
         kept = leaf.grad is not None and address_of(leaf.grad) == self._gradients.get(id(leaf))
         return self.has_read_gradient(leaf) and not kept
 

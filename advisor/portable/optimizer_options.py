@@ -214,7 +214,7 @@ class PlainState:
                 self.groups[place].setdefault(name, group[name])
 
     def plain(self, place: int) -> dict[str, typing.Any]:
-        """The owner's options of a group. One that was added later has those of the constructor."""
+        """The owner's options of a group; of a group that was added later, those of the constructor."""
         return {**self.defaults, **(self.groups[place] if place < len(self.groups) else {})}
 
     def save(self, optimizer: torch.optim.Optimizer, saved: dict[str, typing.Any]) -> dict[str, typing.Any]:

@@ -73,7 +73,7 @@ class Patience:
         self.replays = 0
 
     def ran_eagerly(self) -> None:
-        """Count an eager step; warn, once, of many without a replay."""
+        """Count an eager step; warn once when many have run without a replay."""
         self.eager += 1
         self.changes += self.changed
         self.changed = False

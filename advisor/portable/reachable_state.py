@@ -108,7 +108,7 @@ class ReachableState(Walk):
 
 
 def is_empty(holder: typing.Any, name: typing.Any) -> bool:
-    """Whether a place in a namespace holds nothing, which is not the same as None: there a class's value counts."""
+    """Whether a namespace lacks this name, so that the class's value counts; one that holds None does not lack it."""
     return isinstance(holder, dict) and not dict.__contains__(holder, name)
 
 

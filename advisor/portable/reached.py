@@ -60,7 +60,7 @@ def reached_from(
     parts_of: typing.Callable[[typing.Any], list[typing.Any]],
     most_in_one: int = MOST_IN_ONE,
 ) -> typing.Iterator[tuple[typing.Any, list[typing.Any]]]:
-    """These objects, their parts and the parts of those, each object once; of one at most ``most_in_one`` parts."""
+    """These objects and all that is reached from them, each once; of one at most ``most_in_one`` parts are followed."""
     waiting: collections.deque[typing.Any] = collections.deque(roots)
     seen: dict[int, typing.Any] = {}
     while waiting and len(seen) < MOST_LOOKED_AT:
@@ -139,7 +139,7 @@ def watched_of(things: typing.Iterable[typing.Any]) -> list[tuple[typing.Any, di
 
 
 def changed_in(watched: typing.Iterable[tuple[typing.Any, dict[str, typing.Any]]]) -> str:
-    """A name that stands for something else by now, as ``Images.size``; empty for none.
+    """A name whose value has changed since, as ``Images.size``; empty for none.
 
     An object where there was None or nothing is no change: it was made when it was first asked for.
     """

@@ -53,7 +53,7 @@ def keep() -> None:
 
 
 def keep_compiled_code() -> None:
-    """Have the compiler's cache stay where the user's own runs have it, when temporary files do not."""
+    """Keep the compiler's cache where the user's own runs have it, although temporary files go elsewhere."""
     if _USERS_FOLDER in os.environ and _COMPILED_CODE not in os.environ:
         with contextlib.suppress(Exception):  # an older PyTorch has it elsewhere, and asks for the folder as early
             from torch._inductor.runtime.cache_dir_utils import default_cache_dir

@@ -130,7 +130,7 @@ class Catalog:
         return self.cost(settings) > 0
 
     def compiled_code(self, settings: Mapping[str, Value]) -> Settings:
-        """Those of these settings that decide which code is compiled; empty when nothing is compiled.
+        """The settings that decide which code is compiled; empty when nothing is.
 
         A trial whose compiled code another has compiled before finds it in the compiler's cache.
         """

@@ -74,7 +74,7 @@ class Settings(Mapping[str, Value]):
         return self._of({name: value for name, value in self._values.items() if name != key})
 
     def filtered(self, wanted: Callable[[str], bool]) -> Settings:
-        """Those of these settings whose key is wanted."""
+        """The settings whose key is wanted."""
         return self._of({key: value for key, value in self._values.items() if wanted(key)})
 
     def merged(self, other: Mapping[str, Value]) -> Settings:

@@ -30,7 +30,7 @@ from advisor.version import __version__
 
 
 def document_of(state: SessionState, request: Request, catalog: Catalog) -> Document:
-    """The report of a session, also of one that has not ended."""
+    """The report of a session. The session may still run."""
     return Document(
         f"perf-advisor: {request.target.command}",
         verdict(state),

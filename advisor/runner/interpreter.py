@@ -79,13 +79,13 @@ class Interpreter:
 
 
 class Interpreters:
-    """Those that wait for their trials, by environment: importing while they are told to, else standing still."""
+    """Interpreters that wait for their trials, by environment. They stand still unless they are told to import."""
 
     def __init__(self) -> None:
         self._waiting: dict[frozenset[tuple[str, str]], Interpreter] = {}
 
     def start(self, environment: Mapping[str, str], log_path: str) -> None:
-        """Start one for a later trial, which stands still at first; nothing happens when one waits already."""
+        """Start an interpreter for a later trial; it stands still at first. Where one waits already, do nothing."""
         if self.has(environment):
             return
         interpreter = Interpreter(environment, log_path)

@@ -36,7 +36,7 @@ def apply_settings(
 def apply_recipe(
     recipe: Recipe, components: Components, value: Value, refused: Callable[[Recipe, Value, RefusedError], None] | None
 ) -> None:
-    """Apply one setting; one about the optimizer to each of several that has not had it yet."""
+    """Apply one setting. With several optimizers, a setting about them is applied to each that lacks it."""
     parts = [components]
     if recipe.stage is Stage.OPTIMIZER and isinstance(components.optimizer, Together):
         parts = [replace(components, optimizer=optimizer) for optimizer in components.optimizer.fresh]

@@ -201,7 +201,7 @@ class Program:
         return self._branches.between(node, root)
 
     def conditional(self, node: ast.AST) -> bool:
-        """Whether a node runs under a condition in its function or module; being the main program is none."""
+        """Whether a node runs under a condition in its function or module, other than a guard of the main program."""
         return any(not is_main_guard(decider) for decider, _ in self.branches(node, self.scope(node)))
 
     def in_test(self, node: ast.AST) -> bool:

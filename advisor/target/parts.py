@@ -149,7 +149,7 @@ def parts_within(model: nn.Module) -> dict[str, Any]:
 
 
 def loader_to_train_with(data: Any, notes: list[str]) -> Any:
-    """The training loader of several: in a dict, in a pair, or in an object with their names; other data as it is."""
+    """The training loader out of several in a dict, a pair, or an object with their names; other data as it is."""
     if isinstance(data, DataLoader | torch.Tensor | nn.Module) or data is None:
         return data
     if isinstance(data, tuple | list):

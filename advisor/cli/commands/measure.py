@@ -77,7 +77,7 @@ class Measure:
         return run_headless(request, self.outputs, past)
 
     def wanted(self) -> tuple[Request, PastSession | None]:
-        """The request to measure, and the session that it takes up. Raises UsageError where there is none such.
+        """The request to measure, and the session that it takes up. Raises UsageError where there is no such session.
 
         Options that are not given now are those of that session.
         """

@@ -188,7 +188,7 @@ class Judge:
 
     @cached_property
     def spread(self) -> Spread:
-        """The largest differences in numerics between two runs of the baseline, of which the control is one."""
+        """The largest differences in numerics between two runs of the baseline; the control counts as one."""
         spread = Spread()
         known: list[TrialResult] = []
         for run in (*self.baseline_runs, *self.controls):

@@ -88,7 +88,7 @@ class _Deviation:
 
     @property
     def difference(self) -> float:
-        """The largest of the differences that tell something; of the others where there is none."""
+        """The largest of the differences that tell something; where none does, the largest of all."""
         return max(self.steps[: len(self.tolerances)]) or max(self.steps)
 
     @property

@@ -345,7 +345,7 @@ class Bench:
                 self.steering.wait_while_paused(lambda waiting: self._emit(events.Held(waiting)))
 
     def checked(self, result: TrialResult) -> TrialResult:
-        """A trial's result; of one that was ended from outside, that the person skipped it.
+        """A trial's result; where it was ended from outside, the result says that the person skipped it.
 
         Raises SessionCancelledError when it was the session that was ended.
         """

@@ -81,7 +81,7 @@ class Budget:
 
     @contextmanager
     def standing_still(self) -> Iterator[None]:
-        """A time that does not count."""
+        """Stop the budget's clock inside this context."""
         began = self._clock()
         try:
             yield

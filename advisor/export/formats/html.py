@@ -37,7 +37,7 @@ _LONGEST_LISTING = 30  # lines
 
 
 def html_report(state: SessionState, request: Request, catalog: Catalog) -> str:
-    """The report of a session, also of one that has not ended, as a page; light or dark as the reader's system is."""
+    """The report of a session as a page, light or dark as the reader's system is. The session may still run."""
     from advisor.report.whole import document_of
 
     return printable(_page(document_of(state, request, catalog)))

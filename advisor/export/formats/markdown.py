@@ -34,7 +34,7 @@ FORMAT = MarkdownReport()
 
 
 def markdown_report(state: SessionState, request: Request, catalog: Catalog) -> str:
-    """The report of a session, also of one that has not ended, as Markdown."""
+    """The report of a session as Markdown. The session may still run."""
     from advisor.report.whole import document_of
 
     return printable(_markdown_document(document_of(state, request, catalog)))

@@ -115,7 +115,7 @@ BESIDE: dict[str, Callable[[str, dict[str, Any]], dict[str, Any]]] = {
 
 
 def with_a_channel(make: Make) -> Make:
-    """The inputs, of which a sound gets a dimension for its only channel."""
+    """The inputs; a sound among them gets a dimension for its only channel."""
     return lambda size: {n: value[:, None] if n == "input_values" else value for n, value in make(size).items()}
 
 

@@ -146,7 +146,7 @@ def token_counts(model: Any) -> Iterator[int]:
 
 
 def special_ids(config: Any) -> Iterator[int]:
-    """The ids of tokens that stand for something else than text, such as an image."""
+    """The ids of tokens that stand for something other than text, such as an image."""
     named = ((name, value) for name, value in vars(config).items() if name.endswith(("_token_id", "_token_index")))
     return (value for _, value in named if isinstance(value, int))
 

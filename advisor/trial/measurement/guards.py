@@ -113,7 +113,7 @@ class Ourselves:
         return len(pids - self.certain) - bool(pids & self.candidates)
 
     def busy_others(self, sm_percent: dict[int, int]) -> dict[int, int]:
-        """The processes that computed, without this trial; of several candidates the busiest counts as the trial."""
+        """The processes that computed, without this trial: where it is not known which is the trial, the busiest is."""
         busy = {pid: percent for pid, percent in sm_percent.items() if percent >= _COMPUTING_PERCENT}
         candidates = sorted(self.candidates & busy.keys(), key=busy.__getitem__)
         return {pid: percent for pid, percent in busy.items() if pid not in self.certain | set(candidates[-1:])}

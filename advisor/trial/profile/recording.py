@@ -85,7 +85,7 @@ def record_steps(
 ) -> Recording:
     """Run ``steps`` steps under the profiler, each phase in a range of its name.
 
-    With ``warm`` a further one before them is not counted: the profiler's own start is in it.
+    ``warm``: one more step runs before them and is not counted, since the profiler's own start is in it.
     """
     backend = backend_of(step.device)
     on_device = len(backend.activities) > 1
@@ -134,7 +134,7 @@ def outermost_calls(events: Iterable[Any]) -> int:
 
 
 def called_families(events: Iterable[Any]) -> tuple[str, ...]:
-    """The families of modules whose operations the operators are; convolutions by their weights' rank."""
+    """The families of modules that operators belong to; a convolution's follows from its weights' dimensions."""
     found = set()
     for event in events:
         name, shapes = event.name.removeprefix("aten::"), event.input_shapes or []
