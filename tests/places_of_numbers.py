@@ -128,6 +128,9 @@ ARRAY, BYTES, SET = array.array("d", [1.0]), bytearray(b"\x01"), {1.0}
 VIEW, CHAIN, WEAKLY = types.MappingProxyType(TABLE), collections.ChainMap({}, {"factor": 1.0}), weakref.ref(HOLDER)
 
 
+PROXY, LIST_OF = weakref.proxy(HOLDER), list[float]
+
+
 def with_default(values={"factor": 1.0}):  # noqa: B006 - a default that is changed
     return values["factor"]
 
@@ -424,6 +427,8 @@ PLACES = {
     "view of a dictionary": (lambda: VIEW["factor"][0], lambda value: TABLE["factor"].__setitem__(0, value)),
     "chained dictionaries": (lambda: CHAIN["factor"], lambda value: CHAIN.__setitem__("factor", value)),
     "weak reference": (lambda: WEAKLY().of_object, lambda value: setattr(HOLDER, "of_object", value)),
+    "weak proxy": (lambda: PROXY.of_object, lambda value: setattr(HOLDER, "of_object", value)),
+    "class with a type": (lambda: LIST_OF([HOLDER.of_object])[0], lambda value: setattr(HOLDER, "of_object", value)),
     "array": (lambda: ARRAY[0], lambda value: ARRAY.__setitem__(0, value)),
     "bytes": (lambda: float(BYTES[0]), lambda value: BYTES.__setitem__(0, int(value))),
     "another class": (lambda: SWAPPED.factor(), lambda value: setattr(SWAPPED, "__class__", KINDS[value])),  # noqa: PLW0108

@@ -146,6 +146,7 @@ class Walk:
         return any(name.startswith(part) or name.endswith(part) for part in self._parts_of_names)
 
     def _look_at(self, label: str, thing: typing.Any) -> None:
+        thing = thing.__reduce_ex__.__self__ if type(thing) in weakref.ProxyTypes else thing
         if (is_plain(thing) and not isinstance(thing, enum.Enum)) or id(thing) in self.seen:
             return
         self.seen[id(thing)] = thing  # kept, or another object could get its number
@@ -252,7 +253,8 @@ class Walk:
     def _look_at_attributes(self, label: str, thing: typing.Any) -> None:
         self.modules += [thing] if isinstance(thing, torch.nn.Module) else []
         self.objects.append(thing)
-        kind, own = type(thing), getattr(thing, "__dict__", {})
+        kind, own = type(thing), getattr(thing, "__dict__", None)
+        own = own if isinstance(own, dict) else {}  # that of ``list[int]`` is the one of the class
         for name in [name for base in kind.__mro__ for name in slots_of(base) if hasattr(thing, name)]:
             self._note_single(f"{label}.{name}", thing, name)
         if not is_of_package(kind):
