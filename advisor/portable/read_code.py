@@ -21,7 +21,8 @@ ASKS_ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
 BY_TEXT = {"getattr", "attrgetter", "methodcaller", "vars", "__dict__"}
 ATTRIBUTE_BY_TEXT = {"getattr", "setattr", "hasattr", "delattr"}
 # Those by which it takes all attributes of an object at once, by themselves and together with others.
-ALL_AT_ONCE, ALL_OF_THEM = {"asdict", "astuple"}, ({"vars", "__dict__"}, {"values", "items"})
+ALL_AT_ONCE = {"asdict", "astuple"}
+ALL_OF_THEM = ({"vars", "__dict__"}, {"values", "items"})
 # Names in ``os`` that read the environment.
 ENVIRONMENT = {"environ", "getenv"}
 # Functions whose names are kept, at most. A count.
