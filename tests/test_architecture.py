@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -52,3 +54,18 @@ def test_the_app_opens_without_torch_and_without_what_its_first_picture_does_not
         "print(*(name for name in late if name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split() == []
+
+
+def test_the_app_uses_nothing_private_of_textual():
+    """A private name that no module of the app defines is another package's, as is a module with a private name."""
+    files = Path(importlib.util.find_spec("advisor.tui").origin).parent.rglob("*.py")
+    nodes = [node for file in files for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))]
+    defined = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
+    attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
+    defined |= {node.attr for node in attributes if isinstance(node.ctx, ast.Store)}
+    used = {node.attr for node in attributes if node.attr.startswith("_") and not node.attr.startswith("__")}
+    imported = {
+        f"{node.module}.{name.name}" for node in nodes if isinstance(node, ast.ImportFrom) for name in node.names
+    }
+    assert used - defined == set()
+    assert [name for name in imported if name.startswith("textual") and "._" in name] == []

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from textual import on
-from textual.notifications import Notify, SeverityLevel
+from textual.notifications import Notification, Notify, SeverityLevel
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
@@ -102,10 +102,17 @@ def _said_toast(said: events.Said, before: SessionState) -> Toast | None:
 
 
 class ToastingApp(ThemedApp[AppResult]):
-    """An app that removes its oldest toasts where a newer one needs the room."""
+    """An app that clears its toasts where a newer one needs the room."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told: list[Notification] = []
 
     @on(Notify)
-    def _make_room(self) -> None:
-        """Take the oldest away just before Textual adds the newest, however many came at once."""
-        for notice in list(self._notifications)[: 1 - MOST_TOASTS]:
-            self._unnotify(notice, refresh=False)
+    def _make_room(self, message: Notify) -> None:
+        """Take the older ones away just before Textual adds one for which there is no room."""
+        self._told = [told for told in self._told if not told.has_expired]
+        if len(self._told) >= MOST_TOASTS:
+            self.clear_notifications()
+            self._told = []
+        self._told.append(message.notification)
