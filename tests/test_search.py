@@ -232,6 +232,21 @@ def test_a_repeat_that_fails_is_not_made_for_as_long_as_time_is_left():
     assert known.stack
 
 
+def test_a_repeat_that_fails_does_not_leave_a_setting_out():
+    """Without gradients an inference seemed as fast as with them once; the second run failed, and they came back."""
+    runs, rest = [], WHOLE.without(FUSED.key)
+
+    def speed(settings):
+        runs.append(settings)
+        if settings == rest and runs.count(settings) > 1:
+            return failed("no result after 4 s (measuring)", Outcome.TIMED_OUT)
+        return product(autocast=1.5, step_graph=1.5, compile_scope=1.2, channels_last=1.2)(settings)
+
+    known, lab = found_by(speed)
+    assert lab.settings_of(Kind.AGAIN).count(rest) == 1
+    assert FUSED.key in known.stack
+
+
 def test_turns_that_leave_it_open_are_taken_again_and_are_no_proof():
     scattered = iter([1.3, 1.02, 1.25, 1.25, 1.28, 1.27])
 

@@ -425,8 +425,9 @@ class Known:
             known = self._after_drop(replace(move, settings=rest, base=self.stack))
             if known is not self:
                 return known
-        best = self.best_usable(among=(self.stack, move.settings))
-        return self._with_stack(best) if best and best != self.stack else self
+        ran = bool(move.settings) and bool(self.judge.measured_runs(move.settings)) and self.usable(move.settings)
+        better = ran and self.judge.gain(move.settings, self.stack).is_better
+        return self._with_stack(move.settings) if better else self
 
     def _after_turns(self, move: Move) -> Known:
         """A stack whose turns with the baseline show that it is no better is given up."""
@@ -459,10 +460,10 @@ class Known:
         rests = [self.plan.without(self.stack, key) for key in self.stack]
         return [rest for rest in rests if rest and self.judge.measured_runs(rest)]
 
-    def best_usable(self, among: Iterable[Settings] | None = None) -> Settings:
+    def best_usable(self) -> Settings:
         """The best measured combination that may be used; the baseline where none is better."""
         best = BASELINE
-        for settings in sorted(self.judge.runs if among is None else among, key=len):
+        for settings in sorted(self.judge.runs, key=len):
             ran = bool(settings) and bool(self.judge.measured_runs(settings))
             if ran and self.usable(settings) and self.judge.gain(settings, best).is_better:
                 best = settings
