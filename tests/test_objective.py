@@ -107,6 +107,7 @@ def test_a_gain_on_a_noisy_machine_has_to_clear_what_a_verdict_has_to():
     assert noisy.verdict is Verdict.FASTER
     assert by.helps(result(), noisy)
     assert not by.helps(result(), Comparison(1.92, 1.09, 3.21, 0.3))
+    assert by.helps(result(), Comparison(1.92, 1.09, 3.21, 0.3, paired=True))
 
 
 @given(speeds, st.integers(1, 64))
