@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 import random
 
 import numpy as np
@@ -91,12 +92,13 @@ def test_a_step_that_decides_by_random_numbers_of_the_host_is_not_captured(draw)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1])
-def test_layers_that_are_dropped_with_a_share_of_none_are_captured(share):
-    """As most models of Hugging Face that can drop layers have it: they draw, and nothing comes of it."""
+@pytest.mark.parametrize("keeps", [operator.ge, operator.gt], ids=["Hugging Face", "torchaudio"])
+def test_layers_that_are_dropped_with_a_share_of_none_are_captured(keeps, share):
+    """As most models that can drop layers have it: they draw, and nothing comes of it."""
 
     class Dropping(Net):
         def forward(self, x):
-            kept = [torch.rand([]) >= share for _ in range(4)]
+            kept = [keeps(torch.rand([]), share) for _ in range(4)]
             return sum(kept) / 4 * super().forward(x)
 
     def trained(is_captured):
@@ -117,6 +119,31 @@ def test_random_numbers_that_the_loop_draws_between_steps_cost_no_capture():
 
 
 # --- gradients and state --------------------------------------------------------------------------------------
+
+
+def accumulator_of(leaf):
+    return leaf.view_as(leaf).grad_fn.next_functions[0][0]
+
+
+@pytest.mark.parametrize("keeps", ["the loss of an earlier step", "a node with a hook"])
+def test_gradients_are_added_up_on_the_stream_of_the_capture(keeps):
+    """Nodes that an earlier graph keeps have the stream that it was made on, which no capture may wait for."""
+    model = net()
+    weight, calls = model.last.weight, []
+    weight.register_post_accumulate_grad_hook(calls.append)
+    kept = of_model(model, batches()[0])
+    kept.backward()
+    accumulator_of(weight).metadata["of the earlier graph"] = True
+    if keeps == "a node with a hook":
+        kept = accumulator_of(weight)
+    address = weight.data_ptr()
+    step = graphed(model, sgd(model.parameters()))
+    run(step, batches())
+    assert step.graph.captures == 1
+    assert bool(accumulator_of(weight).metadata) == (keeps == "a node with a hook")
+    assert weight.data_ptr() == address
+    assert kept is not None
+    assert calls
 
 
 @pytest.mark.parametrize("cleared", [True, False], ids=["to none", "to zero"])

@@ -3,6 +3,7 @@
 import collections
 import functools
 import itertools
+import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -69,6 +70,31 @@ def as_if_captured() -> Iterator[None]:
             yield
     finally:
         torch.cuda.is_current_stream_capturing = asked
+
+
+def renew_accumulators(leaves: Iterable[torch.Tensor]) -> None:
+    """Let the gradients of leaves be added up on the stream that a backward pass runs on.
+
+    Whoever keeps a graph of an earlier step, as by its ``loss``, keeps the nodes that add up the gradients, with the
+    stream that they were made on, which a capture must not wait for. A leaf whose data have another type for a moment
+    gets another node (``VariableHooks::set_data`` of PyTorch). Nodes with hooks that would be lost keep their place:
+    those that something in Python holds, and all of a program of several ranks, which may add up gradients by them.
+    """
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return
+    not_held = _references_to_accumulator(torch.zeros((), requires_grad=True))
+    for leaf in leaves:
+        plain = leaf.requires_grad and type(leaf) in (torch.Tensor, torch.nn.Parameter)
+        if plain and _references_to_accumulator(leaf) == not_held:
+            data = leaf.data
+            leaf.data = data.new_empty(0, dtype=torch.float32 if data.dtype is torch.float64 else torch.float64)
+            leaf.data = data
+
+
+def _references_to_accumulator(leaf: torch.Tensor) -> int:
+    with torch.enable_grad():
+        function: Any = leaf.view_as(leaf).grad_fn
+    return sys.getrefcount(function.next_functions[0][0])
 
 
 class CudaGraph:

@@ -19,6 +19,7 @@ from advisor.portable.undone import undone
 # The operators whose numbers lie between 0 and 1.
 UNIFORM = ("rand", "uniform_")
 LARGEST_BELOW_1 = 1 - 2**-8  # also in half precision
+SMALLEST_ABOVE_0 = 2**-24  # also in half precision; torch.rand draws 0 itself once in 16 million numbers
 DRAWS = "the step draws random numbers on the host, and a graph would repeat what they decided"
 
 
@@ -44,12 +45,12 @@ class FixedDraws(TorchDispatchMode):
 def depends_on_draws(model: torch.nn.Module, loss: Any, call: Callable[[], Any]) -> bool:
     """Whether the result of a call of a model, and of its loss if any, depends on uniform draws on the host.
 
-    Many models draw one for each layer, and drop the layer where it is below a share, which is mostly 0. So the call
-    runs twice, once with the least and once with the largest of such numbers, and is undone. True where it cannot run
-    so, and where it draws others.
+    Many models draw one for each layer, and drop the layer where it is not above a share, which is mostly 0. So the
+    call runs twice, once with the least and once with the largest of such numbers, and is undone. True where it cannot
+    run so, and where it draws others.
     """
     results = []
-    for value in (0.0, LARGEST_BELOW_1):
+    for value in (SMALLEST_ABOVE_0, LARGEST_BELOW_1):
         draws = FixedDraws(value)
         try:
             with undone(model, loss):

@@ -17,6 +17,7 @@ from advisor.portable.capturing import (
     masks_as_given,
     own_copy,
     places_on_host,
+    renew_accumulators,
 )
 from advisor.portable.dependence import DRAWS, depends_on_draws, depends_on_values
 from advisor.portable.host_draws import AllHostDraws
@@ -198,9 +199,7 @@ class GraphedStep:
 
     def _changed_since_last(self, key: Any) -> str:
         """Changes since the last eager step, in words. The present state is kept for the next comparison."""
-        changed = (
-            "" if key == self._last_key else "the structure, the shapes or the Python values of the batches changed"
-        )
+        changed = "" if key == self._last_key else "the structure, shapes or Python values of the batches changed"
         self._last_key = key
         if not self.captured:
             if of_model := self._changed():
@@ -413,6 +412,7 @@ class GraphedStep:
         own = dict.fromkeys(step.parameters)
         others = [parameter for parameter in dict.fromkeys(self._watch.parameters) if parameter not in own]
         added_up = list(map(GRADIENT, others))
+        renew_accumulators((*own, *others))
         step.optimizer.zero_grad(set_to_none=True)
         for parameter in others:
             parameter.grad = None

@@ -6,7 +6,7 @@ import warnings
 
 import torch
 
-from advisor.portable.capturing import as_if_captured, masks_as_given, own_copy
+from advisor.portable.capturing import as_if_captured, masks_as_given, own_copy, renew_accumulators
 from advisor.portable.dependence import DRAWS
 from advisor.portable.graphed import WRITES_INTO_BATCH, GraphedStep
 from advisor.portable.host_draws import AllHostDraws
@@ -219,6 +219,7 @@ class GraphedOwnStep(GraphedStep):
         assert state is not None, "looked at before each step"
         self._static_batch = copy_of_batch(batch)
         gradients = [(leaf, leaf.grad) for leaf in state.leaves]
+        renew_accumulators(state.leaves)
         try:
             with self._rates_in_tensors(), self._made.serving():
                 self.graph.capture(lambda: self.own.forward(self._static_batch), state.reached.device_generators)
