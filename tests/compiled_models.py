@@ -1,7 +1,5 @@
 """Models to compile or to trace, and the two ways in which a recipe changes one."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

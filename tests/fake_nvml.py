@@ -1,7 +1,5 @@
 """A stand-in for the module ``pynvml``: one H200 whose answers a test can change, refuse or take away."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 from advisor.machine.nvml import Nvml

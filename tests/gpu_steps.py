@@ -1,7 +1,5 @@
 """A small model on the GPU, its batches and optimizers, and its step as the public API makes it."""
 
-from __future__ import annotations
-
 import torch
 from graphed_steps import STEPS, Net
 

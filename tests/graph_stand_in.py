@@ -1,7 +1,5 @@
 """A stand-in for a CUDA graph on the CPU: it records the operators of a call and repeats them on the same memory."""
 
-from __future__ import annotations
-
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves

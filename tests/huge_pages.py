@@ -4,8 +4,6 @@ A fork copies an entry for each page of memory, and the end of the fork looks at
 what PyTorch's import leaves, 10 ms once that is in pages of 2 MB. Hundreds of tests start a worker or a trial.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Iterator
 from pathlib import Path

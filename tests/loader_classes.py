@@ -1,7 +1,5 @@
 """Loaders and datasets with classes of their own, of which settings have to keep everything."""
 
-from __future__ import annotations
-
 import torch
 from torch.utils.data import (
     DataLoader,

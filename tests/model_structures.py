@@ -1,7 +1,5 @@
 """Models whose structure a recipe may change, the three ways in which it does, and what an inspection sees in them."""
 
-from __future__ import annotations
-
 import operator
 
 import pytest

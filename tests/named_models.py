@@ -1,7 +1,5 @@
 """Named models built without a network, and the errors that names end in."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

@@ -1,7 +1,5 @@
 """A program on a pseudo-terminal, for tests: what it shows, the signals that it gets, and its end."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pty

@@ -1,7 +1,5 @@
 """Loops with a step of the user's own, run plain and captured, on a graph that records operators."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Recipe files to plant in a folder, and targets to measure: text that tests write to disk."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path

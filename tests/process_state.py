@@ -1,7 +1,5 @@
 """The switches of a process that recipes may set: read, and put back. Planted targets import it too."""
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

@@ -1,7 +1,5 @@
 """The profile of a workload as a real trial takes it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -4,8 +4,6 @@
 before you commit it.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

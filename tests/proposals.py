@@ -1,7 +1,5 @@
 """What the catalogue proposes for facts: the values of a recipe, or the reason why there are none."""
 
-from __future__ import annotations
-
 from advisor.recipe.catalog import load_catalog
 
 CATALOG = load_catalog()

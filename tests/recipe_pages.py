@@ -1,7 +1,5 @@
 """The table of recipes and a page for each. ``python tests/recipe_pages.py docs/recipes.md docs/recipes``."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A small workload that any recipe may change, and its code run on it."""
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 
 import torch

@@ -1,7 +1,5 @@
 """Parts of a report in Markdown."""
 
-from __future__ import annotations
-
 import re
 
 

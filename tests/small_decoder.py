@@ -1,7 +1,5 @@
 """A small transformer block, and its steps under settings: applied, exported, by a recipe's code."""
 
-from __future__ import annotations
-
 from types import ModuleType
 
 import pytest

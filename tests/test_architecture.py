@@ -1,7 +1,5 @@
 """The process of the user's interface holds neither torch nor, outside the app, textual: each in a new interpreter."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import subprocess

@@ -1,7 +1,5 @@
 """Sessions on what goes wrong, on fake trials: each ends in time, says what is wrong, and keeps the best so far."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A baseline for which the budget has no time: it is not run again, and the reason is told."""
 
-from __future__ import annotations
-
 import re
 import time
 from types import SimpleNamespace

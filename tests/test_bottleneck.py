@@ -1,7 +1,5 @@
 """The verdict on a step: the part of the machine that it is bound by."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The machine's measured peak rates, and the precision of float32 products that they depend on."""
 
-from __future__ import annotations
-
 import os
 import threading
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The channel between a trial and the session: what the target may write to it ends the trial, and nothing else."""
 
-from __future__ import annotations
-
 import math
 import os
 import random

@@ -1,7 +1,5 @@
 """``perf-advisor check``: settings measured again, and the exit code that a continuous integration looks at."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

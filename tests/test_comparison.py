@@ -1,7 +1,5 @@
 """What changed between two sessions."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The guess at a first compilation, against what compilations took on an H200's host."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Models compiled in place: where CUDA graphs are replayed, and what compiled code notices."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import itertools

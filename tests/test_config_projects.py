@@ -1,7 +1,5 @@
 """Configs in the styles of public projects: only the meant lines change, and nothing is lost."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The one rule of consent, case by case: what may be used without asking, and what waits for the person."""
 
-from __future__ import annotations
-
 import pytest
 
 from advisor.experiment.consent import Consent, exceeds, may_use

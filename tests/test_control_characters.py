@@ -1,7 +1,5 @@
 """What a target says cannot steer a terminal: its control characters are shown wherever its words are."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

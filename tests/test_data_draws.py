@@ -1,7 +1,5 @@
 """Drawing a trial's first batches: nothing is left changed, and data that no trial can run on is refused."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import time

@@ -1,7 +1,5 @@
 """What the person accepts and rejects steers a session, on fake trials of a model whose slow parts recipes take out."""
 
-from __future__ import annotations
-
 import pytest
 from fake_trials import FakeRun
 from planted import pauses_removed, plant, plant_removers

@@ -1,7 +1,5 @@
 """The seam between trials and a device: what a trial asks of a backend, shown with one that is made up."""
 
-from __future__ import annotations
-
 import time
 from statistics import median
 

@@ -1,7 +1,5 @@
 """Trials that something outside disturbed: measured again once, and marked in the report and the tables."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

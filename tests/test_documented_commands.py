@@ -1,7 +1,5 @@
 """Every command of the README and of docs/ is run, through the command line and to its end, with trials made up."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The registry of export formats: the command line and the app read it, so a format is one file."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 # ruff: noqa: RUF001 - the en dash stands between the ends of an interval
 
-from __future__ import annotations
-
 import datetime
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The report's section on batch sizes: the knee, and what to do about the learning rate."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

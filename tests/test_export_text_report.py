@@ -1,6 +1,4 @@
 # ruff: noqa: RUF001 - the en dash stands between the ends of an interval
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from html.parser import HTMLParser

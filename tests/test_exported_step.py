@@ -1,7 +1,5 @@
 """The step of an exported Python file: captured, as data, with only the code that it needs."""
 
-from __future__ import annotations
-
 import ast
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files that are open at a fork: what a child reads leaves its parent's position, and the next child's, alone."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Exported settings in the frameworks' own loops: the same training, and one warning about what is left to the user."""
 
-from __future__ import annotations
-
 import copy
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Random command lines, targets and journals: every failure is an error of two lines. 20,000 of each: `-m fuzz`."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import io

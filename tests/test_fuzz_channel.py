@@ -1,7 +1,5 @@
 """Random bytes in a trial's channel, and random values in a config's record: refused in words, never a traceback."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

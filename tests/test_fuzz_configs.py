@@ -3,8 +3,6 @@
 200 inputs each by default, 20,000 each with ``pytest -m fuzz``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from pathlib import Path

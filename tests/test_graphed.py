@@ -1,7 +1,5 @@
 """Captured steps against plain loops, with a graph that records operators on the CPU in place of a CUDA graph."""
 
-from __future__ import annotations
-
 import sys
 import time
 import warnings

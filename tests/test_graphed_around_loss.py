@@ -1,7 +1,5 @@
 """Steps whose loss stays outside the CUDA graphs, against plain loops, with recorded operators in place of graphs."""
 
-from __future__ import annotations
-
 import collections
 import copy
 

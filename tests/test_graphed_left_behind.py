@@ -1,7 +1,5 @@
 """A captured step gives the loop copies of the tensors that it keeps, which no later replay overwrites."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from graphed_steps import Net, batches, graphed, net, of_model, plain, sgd

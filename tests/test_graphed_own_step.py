@@ -1,7 +1,5 @@
 """Steps of the user's own, captured, beside plain loops; on a graph that records operators in place of a CUDA graph."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 

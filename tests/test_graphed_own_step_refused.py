@@ -1,7 +1,5 @@
 """Steps of the user's own that a graph cannot repeat: refused in a sentence, and the step goes on."""
 
-from __future__ import annotations
-
 import collections
 import copy
 import functools

@@ -1,7 +1,5 @@
 """Where a captured step finds the numbers and objects that the loss and the model read, however they are written."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

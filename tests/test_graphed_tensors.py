@@ -1,7 +1,5 @@
 """What a captured step has to follow beside numbers: tensors of all kinds, gradients and random numbers."""
 
-from __future__ import annotations
-
 import copy
 import operator
 import random

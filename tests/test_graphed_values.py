@@ -1,7 +1,5 @@
 """Python values, losses and hooks that a captured step compares before each replay."""
 
-from __future__ import annotations
-
 import collections
 import functools
 import types

@@ -1,7 +1,5 @@
 """What disturbs a measurement: real threads and processes; NVML is a small stand-in."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

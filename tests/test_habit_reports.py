@@ -1,7 +1,5 @@
 """Habits in the reports, and in a whole session that reads the user's source."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 

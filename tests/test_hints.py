@@ -1,7 +1,5 @@
 """What a session leaves for the next one of the same workload."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

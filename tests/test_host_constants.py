@@ -1,7 +1,5 @@
 """Tensors of the host that a step copies to its device, with the device "meta" in the place of a GPU."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """Models by the names that their libraries give them, and objects of those libraries. Nothing is downloaded."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

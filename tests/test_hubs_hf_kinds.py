@@ -1,7 +1,5 @@
 """Inputs of Hugging Face models beside text, images and sound: series, patches, boxes, masks, codebooks."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

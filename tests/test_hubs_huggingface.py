@@ -1,7 +1,5 @@
 """Hugging Face models by name, from a folder or a configuration. Nothing is downloaded."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 

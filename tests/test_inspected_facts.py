@@ -1,7 +1,5 @@
 """The facts that a loaded workload is described by."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """The code of docs/integrations.md runs with the real frameworks, and trains as without the settings."""
 
-from __future__ import annotations
-
 import copy
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Signals that end perf-advisor, in bursts, at any moment: what was asked for is written, and there is no traceback."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """What the lab says of costs, of what fits into the budget, and of what is reserved."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

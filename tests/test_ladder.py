@@ -1,7 +1,5 @@
 """Ladders: when the next value is tried, and why the larger ones are not."""
 
-from __future__ import annotations
-
 import pytest
 
 from advisor.experiment.judging.judge import Judge

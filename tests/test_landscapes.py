@@ -1,7 +1,5 @@
 """Landscapes: stored ones can be replayed faithfully, and the search finds what they hold."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

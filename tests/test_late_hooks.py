@@ -1,7 +1,5 @@
 """Hooks that a loop adds to layers of a compiled model, or takes from them, run as in a plain loop."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Settings for several GPUs: exported, applied outside torchrun, and the batches that all ranks draw alike."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Tensors of every layout, compared and printed by their values."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

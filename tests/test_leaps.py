@@ -1,7 +1,5 @@
 """The leaps of the search on made-up workloads, and what is left out of those that fail."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import replace
 

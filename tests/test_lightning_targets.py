@@ -1,7 +1,5 @@
 """Lightning's modules as targets: with a Trainer, with hooks, with schedules that ask for the number of steps."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

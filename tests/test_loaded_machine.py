@@ -1,7 +1,5 @@
 """Sessions on a machine whose cores others want for seconds at a time: the load falls on whatever runs then."""
 
-from __future__ import annotations
-
 import random
 from contextlib import contextmanager
 from dataclasses import replace

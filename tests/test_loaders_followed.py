@@ -1,7 +1,5 @@
 """Workers that were added follow a loop that changes its data while it reads them, and have files of their own."""
 
-from __future__ import annotations
-
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """A loader that a setting changes stays what its owner made: its class, its samples, its order; or it is left alone."""
 
-from __future__ import annotations
-
 import pickle
 import warnings
 import weakref

@@ -1,7 +1,5 @@
 """Workers that a setting adds hear of the values that a dataset reads, wherever these stand."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import random

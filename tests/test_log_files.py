@@ -1,7 +1,5 @@
 """Logs keep their beginning and their end, whatever a target prints."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

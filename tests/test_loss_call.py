@@ -1,7 +1,5 @@
 """What a loss and a model are called with: told by the loss's parameters, by the batch, or by tries."""
 
-from __future__ import annotations
-
 import functools
 from types import SimpleNamespace
 

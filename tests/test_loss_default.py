@@ -1,7 +1,5 @@
 """Losses that nobody gave or of an unusual form: a number that the model returns, and a loss with a length."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

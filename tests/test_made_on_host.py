@@ -1,7 +1,5 @@
 """Tensors that a step makes on the host for its device, with the device "meta" in the place of a GPU."""
 
-from __future__ import annotations
-
 import random
 import time
 import warnings

@@ -1,7 +1,5 @@
 """Why a session found no faster settings: one cause and one sentence, whoever tells it."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Watching the operators of a step. The device "meta" stands in for a GPU."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Options of an optimizer changed in place, and what it saves and loads then."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 

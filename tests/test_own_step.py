@@ -1,7 +1,5 @@
 """A step of the user's own, and batches that no DataLoader makes."""
 
-from __future__ import annotations
-
 import importlib.util
 from dataclasses import replace
 from types import ModuleType

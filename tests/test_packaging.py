@@ -1,7 +1,5 @@
 """The installed project: its metadata, entry point, modules and data files. No network, no build."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import re

@@ -1,7 +1,5 @@
 """Speed against memory: the front on any points, and what a session's points are."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

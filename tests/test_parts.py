@@ -1,7 +1,5 @@
 """The parts of a workload in the order and under the names that people return them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """What an export into a config writes: the config, the rest beside it, and what a person is told."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

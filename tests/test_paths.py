@@ -1,7 +1,5 @@
 """Paths that no file has, or that one may not look at."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

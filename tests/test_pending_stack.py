@@ -1,7 +1,5 @@
 """A stack that a decision changed, in all that is written of a session: no figure for what was not measured."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import json

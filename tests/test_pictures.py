@@ -1,7 +1,5 @@
 """The charts of a session: their figures, where their labels stand, and how they look as SVG."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from itertools import combinations

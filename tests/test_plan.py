@@ -1,7 +1,5 @@
 """The plan of a search and the knowledge in it, asked directly: bounded gains, usual settings, settings to blame."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

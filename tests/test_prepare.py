@@ -1,7 +1,5 @@
 """What ``prepare`` gives back: the same objects, in any number and order, which a plain loop's checkpoints fit."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 

@@ -1,7 +1,5 @@
 """What is kept and shown of a person's secrets and files: nothing that looks secret, no file but the session's own."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import stat

@@ -1,7 +1,5 @@
 """Statistics of processes that run the same program: their spread, the noise floor, and intervals that hold both."""
 
-from __future__ import annotations
-
 import math
 import random
 from statistics import fmean

@@ -1,7 +1,5 @@
 """What is told of a process that was given up: the calls that it is in, or that it waits for another machine."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The instrumented pass: phases, what the profiler recorded, and clocks."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import time

@@ -1,7 +1,5 @@
 """What modules keep in Python, put back after a call that is to leave nothing behind."""
 
-from __future__ import annotations
-
 import collections
 import random
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """What a person is told when the first step of the workload fails."""
 
-from __future__ import annotations
-
 from torch import nn, randn
 
 from advisor.portable.calls import splitter

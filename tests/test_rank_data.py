@@ -1,7 +1,5 @@
 """What one rank of a trial refuses of its data: a stand-in for the others tells what they have, nothing is sent."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """The documents keep their word: tables, options, commands, code, fields and links are checked against the code."""
 
-from __future__ import annotations
-
 import ast
 import re
 import shlex

@@ -1,7 +1,5 @@
 """What holds for every recipe: its card, its values and reasons, its code, what it leaves whole."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The recipe for the attention kernel."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from facts import cpu_facts, gpu_facts, profile_facts

@@ -1,7 +1,5 @@
 """Recipes of the batch and of the optimizer that goes with it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from importlib.util import find_spec

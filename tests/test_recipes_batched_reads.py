@@ -1,7 +1,5 @@
 """Batches that are read at once: the same samples, in every loop, wherever that can be proved."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import sys

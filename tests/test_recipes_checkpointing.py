@@ -1,7 +1,5 @@
 """Activation checkpointing, and the batch that the memory it saves makes room for."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import pickle

@@ -1,7 +1,5 @@
 """Gradients clipped in one of several ways: who clips, when, and to what."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from compiled_models import applied, losses_of, own_blocks, parts, twin

@@ -1,7 +1,5 @@
 """The code that a recipe shows, run: it does what the setting does, to the objects, the process and the step."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from process_state import process_state, state_put_back

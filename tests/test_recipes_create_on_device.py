@@ -1,7 +1,5 @@
 """Tensors that a step makes on the host: counted, and created on its device instead."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 

@@ -1,7 +1,5 @@
 """Batches on their way to the device: copied ahead, without blocking, from pinned memory."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """What a recipe does to the plan, the workload and the process: by `apply`, and by its code."""
 
-from __future__ import annotations
-
 import sys
 
 import forked

@@ -1,7 +1,5 @@
 """Recipes that decide where and with which libraries a process runs: real trials in fresh interpreters."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The speed-up that a recipe expects of a value, before it is measured: the order of the search's moves."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Batch norms folded into the convolutions before them, for inference."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 

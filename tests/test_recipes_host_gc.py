@@ -1,7 +1,5 @@
 """The garbage collector: as the user's program has it in a trial, and frozen or scheduled where the setting says so."""
 
-from __future__ import annotations
-
 import gc
 import json
 from types import ModuleType

@@ -1,7 +1,5 @@
 """Activations that write over their input, where nothing reads it again."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest

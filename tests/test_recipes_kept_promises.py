@@ -1,7 +1,5 @@
 """What recipes promise of the numbers, kept: every value beside the same steps without it, on the CPU."""
 
-from __future__ import annotations
-
 import functools
 import shutil
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """How convolutions before norms are found: what tracing has to see through, and where it gives up."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import logging

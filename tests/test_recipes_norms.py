@@ -1,7 +1,5 @@
 """Norms behind convolutions: the bias that they cancel is removed, or they are folded into the weights."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 

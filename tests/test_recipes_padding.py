@@ -1,7 +1,5 @@
 """Outputs padded to a multiple: the model trains as before and shows the sizes it had."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Chains of pointwise operations: found, compiled, and nothing else."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import types

@@ -1,7 +1,5 @@
 """When a recipe is proposed, with which values, and in which order."""
 
-from __future__ import annotations
-
 import importlib
 
 import pytest

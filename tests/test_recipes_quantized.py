@@ -1,7 +1,5 @@
 """Recipes of an optional package: float8 training and integer weights."""
 
-from __future__ import annotations
-
 from importlib.metadata import PackageNotFoundError
 
 import pytest

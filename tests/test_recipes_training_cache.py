@@ -1,7 +1,5 @@
 """The recipe that has Hugging Face decoders keep no keys and values while they train, on small real ones."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from compiled_models import both_ways, by_apply

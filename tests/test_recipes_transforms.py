@@ -1,7 +1,5 @@
 """Transforms of samples that are done on whole batches, on the device."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Recipes for the workers of a DataLoader: how they start, how many threads they have, how far ahead they are."""
 
-from __future__ import annotations
-
 import importlib
 import multiprocessing
 import subprocess

@@ -1,7 +1,5 @@
 """When a session affords itself a run in a higher precision."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

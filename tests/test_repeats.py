@@ -1,7 +1,5 @@
 """When the bench measures a disturbed trial again."""
 
-from __future__ import annotations
-
 import pytest
 from made_up import CATALOG, result_at
 

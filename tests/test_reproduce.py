@@ -1,7 +1,5 @@
 """What a report says about running its session again, and the code of all settings that won."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A request that continues an earlier session's."""
 
-from __future__ import annotations
-
 import pytest
 
 from advisor.experiment.request import Request

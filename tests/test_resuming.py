@@ -1,7 +1,5 @@
 """What a session that continues an interrupted one takes over from the events that the other has told."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from facts import profile_facts
 from hypothesis import given

@@ -1,7 +1,5 @@
 """A session that is taken up measures what it measured, or says what changed and refuses."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace

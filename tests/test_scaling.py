@@ -1,7 +1,5 @@
 """The search over several GPUs, on trials whose speed a function of their settings says."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The process's own temporary folder: short, private, and gone in the end, also where its process was killed."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

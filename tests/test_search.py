@@ -1,7 +1,5 @@
 """The search on made-up workloads: which moves it makes, and which stack it ends with."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

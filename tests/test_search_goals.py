@@ -1,7 +1,5 @@
 """The search under decisions, limits and other goals than speed, on made-up workloads."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Workloads that differentiate a gradient again: known beforehand, and not compiled."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

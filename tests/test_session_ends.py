@@ -1,7 +1,5 @@
 """Sessions that end early, are resumed or have another goal, on fake trials."""
 
-from __future__ import annotations
-
 import pytest
 from facts import cpu_facts, loader_facts, profile_facts
 from fake_trials import THREE, FakeRun, FakeTrials, three_removers

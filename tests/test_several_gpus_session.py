@@ -1,7 +1,5 @@
 """Sessions that go on to several GPUs, on fake trials: GPUs that a person chooses meanwhile, and the time for them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Sharding a compiled model: its code runs inside the hooks that gather the parameters."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """Trials on several GPUs at a time: which GPUs and which moves, what is told, and that verdicts stay the same."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The files that are read for habits, and the findings that matter to the measured loop."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What the person asks of a running session: skip, pause, more time, an early end, and more of it afterwards."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,7 +1,5 @@
 """The sweep over batch sizes says no more than its trials have shown."""
 
-from __future__ import annotations
-
 from advisor.figures.sweep import SweepPoint, knee_of
 from advisor.records import Mode
 from advisor.report.evidence import sweep_sentence

@@ -1,7 +1,5 @@
 """Help by topic, and the scripts with which shells complete."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 

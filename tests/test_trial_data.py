@@ -1,7 +1,5 @@
 """What a trial sees of its data, without disturbing it, and whether that is what the baseline saw."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections import namedtuple

@@ -2,8 +2,6 @@
 
 # ruff: noqa: RUF001 - the en dash of an interval
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """One picture of each view; tests/app has the others."""
 
-from __future__ import annotations
-
 import pytest
 from tui_pictures import is_unchanged
 from tui_pilot import LARGE

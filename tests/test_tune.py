@@ -1,7 +1,5 @@
 """``advisor.tune``: from a notebook or a program, and what comes back."""
 
-from __future__ import annotations
-
 import io
 import json
 import multiprocessing.spawn

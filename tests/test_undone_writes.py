@@ -1,7 +1,5 @@
 """Tries and traces leave every tensor as it was, such as a teacher that follows the weights in each forward pass."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

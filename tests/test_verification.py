@@ -1,7 +1,5 @@
 """Exported files verified: loaded in a fresh process, applied to the target's own loop, and timed in a plain loop."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Phrases that app, summary and reports share: none claims what was not measured."""
 
-from __future__ import annotations
-
 import pytest
 from made_up import result_at
 

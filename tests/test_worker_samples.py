@@ -1,7 +1,5 @@
 """Loaders get workers only where these read the samples that a loader without workers reads."""
 
-from __future__ import annotations
-
 import collections
 import itertools
 import random

@@ -1,7 +1,5 @@
 """Datasets and loaders for tests of what a trial sees of its data, and what it reports of them."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The keys of the whole app: they steer the session, show others, help and leave. Each view declares its own."""
 
-from __future__ import annotations
-
 from textual.binding import Binding
 
 

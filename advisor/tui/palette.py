@@ -1,7 +1,5 @@
 """The command palette: every action that makes sense now and every file; recommendations and trials by their names."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path

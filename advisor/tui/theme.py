@@ -1,7 +1,5 @@
 """The app's own themes: dark, light, and one of sixteen colours; the palette offers all of Textual's others."""
 
-from __future__ import annotations
-
 import os
 
 from textual.app import App, ReturnType

@@ -1,7 +1,5 @@
 """The export view: formats, names, files that exist, failures."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

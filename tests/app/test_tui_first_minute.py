@@ -1,7 +1,5 @@
 """The plan with its marks, copying, and what to do with an exported file."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 import pytest

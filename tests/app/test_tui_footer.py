@@ -1,7 +1,5 @@
 """The line of keys at the bottom: clicks, tooltips, narrow screens; and a key that comes before the views do."""
 
-from __future__ import annotations
-
 import pytest
 import tui_histories as histories
 from tui_fakes import make_app

@@ -1,7 +1,5 @@
 """The gauges and the toasts of the app."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

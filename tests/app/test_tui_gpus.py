@@ -1,7 +1,5 @@
 """The question on how many GPUs to train: when it is asked, what a person sees, and what each key does."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

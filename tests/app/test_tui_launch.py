@@ -1,7 +1,5 @@
 """The app's exporter: the files that the command line writes, from the app."""
 
-from __future__ import annotations
-
 import pytest
 import yaml
 from sample_session import sample_history, sample_request

@@ -2,8 +2,6 @@
 
 # ruff: noqa: RUF001 - the en dash of an interval
 
-from __future__ import annotations
-
 import pytest
 import tui_histories as histories
 from tui_fakes import FakeExporter

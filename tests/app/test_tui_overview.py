@@ -1,7 +1,5 @@
 """The overview: the headline, the machine, the workload, the baseline, readings and energy."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

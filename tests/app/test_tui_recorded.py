@@ -1,7 +1,5 @@
 """Recorded sessions: opened, decided about, continued, picked from the list, compared."""
 
-from __future__ import annotations
-
 import io
 import sys
 import threading

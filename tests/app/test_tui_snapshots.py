@@ -3,8 +3,6 @@
 `pytest tests/app tests/test_tui_pictures.py --snapshot-update` takes them again; look at each before committing.
 """
 
-from __future__ import annotations
-
 import pytest
 from test_tui_pictures import OF_VIEWS
 from tui_pictures import PICTURES, is_unchanged

@@ -1,7 +1,5 @@
 """The tables of trials and operators: keys and mouse move the cursor, and a row is drawn only when it changes."""
 
-from __future__ import annotations
-
 import pytest
 import tui_histories as histories
 from textual.content import Content

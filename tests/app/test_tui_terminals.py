@@ -1,7 +1,5 @@
 """Small, poor and busy terminals: no colour, sixteen colours, 40x10, floods of log lines, keys held down."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

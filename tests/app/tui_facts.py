@@ -1,7 +1,5 @@
 """The facts of the app's made-up sessions: a machine, a workload, its profile and the habits in its source."""
 
-from __future__ import annotations
-
 from facts import GIB, IDLE, h200, host, resnet50
 
 from advisor.experiment import events

@@ -1,7 +1,5 @@
 """Scripted sessions, made of real events: a ResNet-50 on an H200, and the demo on a CPU."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The app's keys that a person is told of, each with the view that owns it."""
 
-from __future__ import annotations
-
 from typing import NamedTuple, cast
 
 from textual.binding import Binding, BindingsMap

@@ -1,7 +1,5 @@
 """Pictures of the app: the history that is played, the keys that are pressed, and how a picture is taken."""
 
-from __future__ import annotations
-
 import tui_histories as histories
 from textual.widgets import Input
 from tui_facts import READING

@@ -11,8 +11,6 @@ exit status is 1 when a bound is not kept.
 The session's own trials sleep in their steps, so that what is seen is the app and not its trials.
 """
 
-from __future__ import annotations
-
 import argparse
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """The catalogue of workloads: what each is called, its family, and the target that perf-advisor is given."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What experts write for each workload: the one stack, and a better one by hand where such a one is known."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

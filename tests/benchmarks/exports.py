@@ -1,7 +1,5 @@
 """Exported files against their session: the step in a plain loop over the step that the session reported."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -5,8 +5,6 @@ block only: a block is some steps on one batch, or some epochs of a loader. Sync
 keep the loader's workers waiting, which a loop that trains for hours does not do.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """The workloads at sizes for a machine without a GPU: to try the benchmark out, not to measure anything."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path

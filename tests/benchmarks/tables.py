@@ -1,7 +1,5 @@
 """Results as Markdown: the times, perf-advisor's share of the expert against time, and the stacks."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence

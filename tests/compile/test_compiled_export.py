@@ -1,7 +1,5 @@
 """A tuned model compiled to one file: its outputs in a plain loop are those of the model under the same settings."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Options of the compiler, given by the runtime and the exported file."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 

@@ -1,7 +1,5 @@
 """The recipes that compile: the model, its blocks, the loss, the optimizer, constants."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """A static cache for generation: the same tokens, greedily, from an eager and from a compiled forward pass."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from facts import cpu_facts

@@ -1,7 +1,5 @@
 """Faults of what a person gives: command lines, configs, settings files, and the targets themselves."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from planted import TINY_TARGET

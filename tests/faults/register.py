@@ -1,7 +1,5 @@
 """The register of faults: each is provoked for real, and says what the person sees and what was lost."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

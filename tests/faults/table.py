@@ -1,7 +1,5 @@
 """The table of faults: ``python -m tests.faults`` provokes each and writes README.md beside this file."""
 
-from __future__ import annotations
-
 import sys
 import tempfile
 import time

@@ -1,7 +1,5 @@
 """Every fault of the table is met; sessions killed at random moments lose nothing; a soak leaks nothing."""
 
-from __future__ import annotations
-
 import os
 import random
 import re

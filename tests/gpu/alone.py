@@ -10,8 +10,6 @@ one baseline is from the next is the noise floor. What ``--on`` sets is part of 
 has each candidate and the baseline take turns block by block instead, for machines that drift from trial to trial.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

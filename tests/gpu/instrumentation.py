@@ -5,8 +5,6 @@
 Each workload is run eagerly and, where it can be, as one CUDA graph, which is the shortest step there is.
 """
 
-from __future__ import annotations
-
 import runpy
 import statistics
 import sys

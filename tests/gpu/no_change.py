@@ -6,8 +6,6 @@ A recipe whose values all do nothing is loaded from a folder, as a third party's
 candidate: measured in a process of its own, judged against the noise floor, and confirmed when it is a close call.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -5,8 +5,6 @@
 Prints the milliseconds per step of both and their ratio: what the user's own loop gains.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import statistics
 import subprocess

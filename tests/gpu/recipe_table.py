@@ -3,8 +3,6 @@
 python tests/gpu/recipe_table.py reports/*.json
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -8,8 +8,6 @@ that was measured elsewhere, with its folder of logs beside it, and the folder. 
 120x36 and at 80x24; recording.svg plays the session from its first event to its advice.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

@@ -10,8 +10,6 @@ and a batch size. After a session that trains on one batch, the plain loop and t
 settings are timed by ``plain_loop.py``, which shares no code with the trials.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -7,8 +7,6 @@ What matters most runs first, for all models; then options; then one GPU, ``ddp`
 the intervals rest on.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

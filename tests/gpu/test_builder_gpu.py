@@ -1,7 +1,5 @@
 """Trials that are forked from a process which has built the target once, with CUDA in each of them."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

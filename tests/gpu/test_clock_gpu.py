@@ -1,7 +1,5 @@
 """The clock on a GPU whose work the host queues in bursts, as workers that finish together let it."""
 
-from __future__ import annotations
-
 import time
 from statistics import median
 

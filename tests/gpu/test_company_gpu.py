@@ -1,7 +1,5 @@
 """What is compiled beside a trial that compiles is found in the compiler's cache when its own turn comes."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Faults of a GPU: each ends the trial in hand with its reason, and the next one measures as if nothing was."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import textwrap

@@ -1,7 +1,5 @@
 """Modes of torch.compile with CUDA graphs on a real GPU: in a loop of one's own, and with layers unfrozen later."""
 
-from __future__ import annotations
-
 import warnings
 
 import pytest

@@ -1,7 +1,5 @@
 """What NVML says of real trials: alone on the GPU, beside another process, and what they take of energy."""
 
-from __future__ import annotations
-
 import contextlib
 import statistics
 import subprocess

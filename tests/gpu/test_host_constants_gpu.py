@@ -1,7 +1,5 @@
 """Captured steps that copy tensors of the host to the GPU, against plain loops."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """Captured steps that make tensors of Python's numbers on the host and send them to the GPU, against plain loops."""
 
-from __future__ import annotations
-
 import random
 import time
 import warnings

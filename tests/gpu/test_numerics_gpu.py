@@ -1,7 +1,5 @@
 """Numerics of real trial processes on a CUDA device: overflow, random streams, planted faults, usual settings."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

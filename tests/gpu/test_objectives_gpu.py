@@ -1,7 +1,5 @@
 """Sessions by memory, energy and latency, and under a memory limit, on the encoder and on a GPU."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

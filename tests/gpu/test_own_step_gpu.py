@@ -1,7 +1,5 @@
 """Steps of the user's own in a real CUDA graph, against plain loops over 20 steps."""
 
-from __future__ import annotations
-
 import copy
 import importlib.util
 import sys

@@ -1,7 +1,5 @@
 """What prepare gives back on a real GPU: optimizers that are fused or captured, and checkpoints that go both ways."""
 
-from __future__ import annotations
-
 import warnings
 
 import pytest

@@ -1,7 +1,5 @@
 """The instrumented pass on a GPU: what bounds a step, ceilings, device time, tensor cores and clocks."""
 
-from __future__ import annotations
-
 import collections
 import gzip
 import json

@@ -1,7 +1,5 @@
 """The compile family and the small optimizer recipes on a real GPU, with generated code."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

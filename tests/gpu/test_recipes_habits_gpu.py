@@ -1,7 +1,5 @@
 """Habits on a CUDA device: what a step does for them, and the lines that make the host wait."""
 
-from __future__ import annotations
-
 import linecache
 from pathlib import Path
 

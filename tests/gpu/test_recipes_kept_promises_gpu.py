@@ -1,7 +1,5 @@
 """What recipes promise of the numbers, kept on a GPU: every value beside the same steps without it."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest

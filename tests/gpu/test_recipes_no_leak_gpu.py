@@ -1,7 +1,5 @@
 """A trial on a GPU leaves nothing to the next one: a baseline after a trial of every recipe is the one before them."""
 
-from __future__ import annotations
-
 import pytest
 import test_recipes_no_leak as on_cpu
 import torch

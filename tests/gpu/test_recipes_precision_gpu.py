@@ -1,7 +1,5 @@
 """Recipes of precision on a GPU: a transformer of two blocks, by ``apply`` and by the executed ``code``."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 

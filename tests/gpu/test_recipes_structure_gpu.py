@@ -1,7 +1,5 @@
 """The recipes that change a model's structure, on a real GPU: outputs, random numbers, kernels and memory."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import subprocess

@@ -1,7 +1,5 @@
 """Two GPUs: the links between them, sessions with trials side by side, and exported settings under torchrun (NCCL)."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Steps captured in a real CUDA graph against plain loops, through the public API and the exported file."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """Captured steps that make tensors on the host, or whose loss asks the host, against plain loops."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """An export verified on a GPU: a captured step in a plain loop beside the same loop without it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

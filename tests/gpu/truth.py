@@ -5,8 +5,6 @@
 Alternating matters: on a shared machine a host-bound loop can be a quarter slower for a minute.
 """
 
-from __future__ import annotations
-
 import statistics
 import subprocess
 import sys

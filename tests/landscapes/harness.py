@@ -7,8 +7,6 @@
 Only the public constructor of :class:`Session` and its events are used.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import inspect

@@ -1,7 +1,5 @@
 """What a combination of settings takes: as recorded, or predicted from those that were."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """Training loops that average weights, or swap them."""
 
-from __future__ import annotations
-
 import copy
 
 import torch

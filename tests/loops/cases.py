@@ -1,7 +1,5 @@
 """The settings that loops are run under: every recipe's, one by one, and stacks of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Training loops that stop and go on: from plain to tuned, from tuned to plain, and tuned to tuned."""
 
-from __future__ import annotations
-
 import io
 
 import torch

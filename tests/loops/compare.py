@@ -1,7 +1,5 @@
 """Two records of one loop compared: what must be equal, and what may differ by rounding."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

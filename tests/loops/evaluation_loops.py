@@ -1,7 +1,5 @@
 """Training loops that evaluate, or generate, between the steps."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

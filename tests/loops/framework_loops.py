@@ -1,7 +1,5 @@
 """Loops that a framework runs: what a person hands to it was prepared."""
 
-from __future__ import annotations
-
 import logging
 import tempfile
 import warnings

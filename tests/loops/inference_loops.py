@@ -1,7 +1,5 @@
 """Inference loops."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -1,7 +1,5 @@
 """Training loops by what they minimise, and by who steps."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.nn import functional

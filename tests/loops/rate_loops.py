@@ -1,7 +1,5 @@
 """Training loops with schedules of the learning rate."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

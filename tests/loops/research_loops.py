@@ -1,7 +1,5 @@
 """Training loops of research code: several models, draws inside the step, two backward passes, averaged encoders."""
 
-from __future__ import annotations
-
 import copy
 
 import torch

@@ -1,7 +1,5 @@
 """Training loops that change, freeze or extend the model."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """Loops in lanes: rows as they come, lanes that hang or die, what is left out, and what a GPU may differ by."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -3,8 +3,6 @@
 python -m tests.models [--write docs/models.md] [FAMILY ...]
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import multiprocessing

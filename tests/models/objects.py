@@ -1,7 +1,5 @@
 """Objects of other libraries as a person would have them in a file, and files of exported models."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 The launcher and the ranks are the real ones. Torchrun starts an interpreter for each rank, which imports for seconds.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import traceback

@@ -1,7 +1,5 @@
 """Real sessions on what goes wrong, and the command as a process of its own; tests/test_bad_input_search.py decides."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The benchmark's journals, lanes, command and tables."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

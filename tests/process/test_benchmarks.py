@@ -1,7 +1,5 @@
 """The benchmark's loop, variants, sessions, lanes and tables, at sizes for a machine without a GPU."""
 
-from __future__ import annotations
-
 import functools
 import os
 import time

@@ -1,7 +1,5 @@
 """Workloads that are bound by one thing each, as real trials on the CPU find them; on a GPU: tests/gpu."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import time

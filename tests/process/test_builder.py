@@ -1,7 +1,5 @@
 """Trials that are forked from a process which has built the target once: real processes throughout."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os

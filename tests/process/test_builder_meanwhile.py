@@ -1,7 +1,5 @@
 """The builder's own process, driven from a program: what it does while trials run and end."""
 
-from __future__ import annotations
-
 import forked
 import pytest
 from planted import TINY_TARGET

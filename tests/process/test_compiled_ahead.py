@@ -1,7 +1,5 @@
 """What is compiled beside a trial that compiles: real processes throughout."""
 
-from __future__ import annotations
-
 import dataclasses
 import threading
 import time

@@ -1,7 +1,5 @@
 """Real trials of a loader whose class does work of its own: what they say of the data that the model saw."""
 
-from __future__ import annotations
-
 import pytest
 from trial_processes import spec_of
 

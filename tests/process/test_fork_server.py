@@ -1,7 +1,5 @@
 """The fork server, the trials' parent: killed, stopped, and with what trials leave behind."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A build that hangs, or stops its own process, does not outlast the budget by more than a grace."""
 
-from __future__ import annotations
-
 import textwrap
 import time
 

@@ -1,7 +1,5 @@
 """Interpreters that start before their trials are known: real processes throughout."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Trials in lanes: each lane one after the other, the lanes at the same time; real processes throughout."""
 
-from __future__ import annotations
-
 import dataclasses
 import time
 

@@ -1,7 +1,5 @@
 """Exported settings under torchrun: two processes on the CPU train what one does, and what plain PyTorch would."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import textwrap

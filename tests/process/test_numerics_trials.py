@@ -1,7 +1,5 @@
 """Numerics of real trial processes on the CPU: planted faults, overflow, random streams, a run in float64."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

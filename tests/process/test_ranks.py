@@ -1,7 +1,5 @@
 """Trials over two ranks on the CPU (gloo), started by torchrun: what they compute, and what becomes of their errors."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

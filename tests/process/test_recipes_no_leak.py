@@ -1,7 +1,5 @@
 """A trial leaves nothing to the next one: a baseline after a trial of every recipe is the baseline before them."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Trials that fail, hang or are cancelled: each ends in a result, and with it its whole group."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import threading

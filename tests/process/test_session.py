@@ -1,7 +1,5 @@
 """Whole sessions on tiny targets, with real trial processes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

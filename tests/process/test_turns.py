@@ -1,7 +1,5 @@
 """How long baseline and settings are measured in turns: real trials, and a clock that what they time moves on."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

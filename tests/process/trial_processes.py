@@ -1,7 +1,5 @@
 """What tests of trial processes share: specs, targets whose building does something, and the end of a process."""
 
-from __future__ import annotations
-
 import textwrap
 import time
 

@@ -1,7 +1,5 @@
 """Loops whose rounds differ: what one round shows is not taken for all of them."""
 
-from __future__ import annotations
-
 import ast
 
 import pytest

@@ -1,7 +1,5 @@
 """Scripts that only call their model: several times for a batch, or in a thread."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Drafts of a ``build()``: what was seen of a script, as a file to complete."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Loops that hand the parts of a mapping to the model: plain ones, others, and those that generate text."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

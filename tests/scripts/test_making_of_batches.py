@@ -1,7 +1,5 @@
 """Loops that read no loader: their parts, fed by the statements that make a batch."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.nn import functional

@@ -1,7 +1,5 @@
 """Scripts with several loops that train: which one is measured, and where the others are."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Loops that read their batches with ``next``: once a round they are fed, else they read by themselves."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

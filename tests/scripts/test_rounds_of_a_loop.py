@@ -1,7 +1,5 @@
 """Loops without a loader whose rounds are not all alike: rounds without an update, and loops within episodes."""
 
-from __future__ import annotations
-
 import pytest
 
 from advisor.errors import TargetError

@@ -1,7 +1,5 @@
 """The samples that a step of a loop is counted with, where what the loop goes through does not show them."""
 
-from __future__ import annotations
-
 import pytest
 
 from advisor.trial.measurement.feed import Feed

@@ -1,7 +1,5 @@
 """Scripts as they are: each is run up to its loop, observed, and made into a loop that steps."""
 
-from __future__ import annotations
-
 import io
 import math
 import multiprocessing

@@ -1,7 +1,5 @@
 """The surroundings of a loop whose body runs by itself: names, contexts, files; and updates that are no step of it."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

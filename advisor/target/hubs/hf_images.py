@@ -1,7 +1,5 @@
 """Made-up images and videos for Hugging Face models: whole, in patches, and as the patches of a grid."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, Protocol
 

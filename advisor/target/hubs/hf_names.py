@@ -1,7 +1,5 @@
 """Which of transformers' architectures a model's name on the hub means, when its configuration is not on disk."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from collections.abc import Iterable, Mapping

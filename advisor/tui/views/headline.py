@@ -3,8 +3,6 @@
 Pure functions of the state.
 """
 
-from __future__ import annotations
-
 from textual.content import Content
 
 from advisor.experiment.ranking import best_per_recipe

@@ -3,8 +3,6 @@
 Imported only when it is first shown, since plotext is not free.
 """
 
-from __future__ import annotations
-
 import math
 
 from textual.color import Color

@@ -1,7 +1,5 @@
 """The lines under a list that tell all about its selected row."""
 
-from __future__ import annotations
-
 from textual.content import Content
 from textual.widgets import Static
 

@@ -1,7 +1,5 @@
 """The end of a growing log file, as plain text."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -6,8 +6,6 @@
 The last line prints the milliseconds of a step in a plain loop and with the settings, and how far their losses differ.
 """
 
-from __future__ import annotations
-
 import itertools
 import statistics
 import sys
