@@ -25,7 +25,7 @@ PyTorch Performance Tuning Guide, Utilize Non-Uniform Memory Access (NUMA) Contr
 """
 
 from advisor.recipe import CPU, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value
+from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
 
 class Affinity(Recipe):
@@ -34,7 +34,6 @@ class Affinity(Recipe):
     values = ("all", "physical", "node")
     devices = CPU
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
-    numerics = Numerics.CLOSE
     stage = Stage.GLOBAL
     # Expected speed-up: No machine of RESULTS.md had a choice; PyTorch's guide reports a few per cent.
     gain = 1.03

@@ -30,7 +30,7 @@ from collections.abc import Mapping
 
 from advisor.figures.formatting import format_bytes
 from advisor.recipe import CUDA, Recipe, Stage
-from advisor.records import Facts, Numerics, Proposal, Skip, Value
+from advisor.records import Facts, Proposal, Skip, Value
 
 _VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
 _CONFIGURATIONS: dict[Value, str] = {
@@ -49,7 +49,6 @@ class Allocator(Recipe):
     default = "default"
     values = tuple(_CONFIGURATIONS)
     devices = CUDA
-    numerics = Numerics.EXACT
     stage = Stage.ENVIRONMENT
     saves_memory = True
     # Expected speed-up: none. It moves memory; speed stayed within 1 % on most workloads (tests/gpu/RESULTS.md).

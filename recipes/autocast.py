@@ -25,7 +25,7 @@ precision and AMP. NVIDIA, Train With Mixed Precision.
 """
 
 from advisor.recipe import Recipe, Stage, is_host_bound, lacks_units
-from advisor.records import Bottleneck, Facts, Mode, Numerics, Proposal, Skip, Value
+from advisor.records import Bottleneck, Facts, Mode, Proposal, Skip, Value
 
 
 class Autocast(Recipe):
@@ -38,7 +38,6 @@ class Autocast(Recipe):
     usual = frozenset({"bfloat16"})
     # float16 brings a GradScaler, which waits for the host at each step and so rules out capturing the step.
     replacement_margin = 1.25
-    numerics = Numerics.CLOSE
     stage = Stage.STEP
     saves_memory = True
 

@@ -26,7 +26,7 @@ Zeng et al., Boosting Distributed Training Performance of the Unpadded BERT Mode
 """
 
 from advisor.recipe.parallel_recipe import ParallelRecipe, why_no_uneven_lengths
-from advisor.records import Facts, Numerics, Proposal, Skip, Value, Values
+from advisor.records import Facts, Proposal, Skip, Value, Values
 
 _CODE = """\
 # with lengths[i], the length of sample i: this rank's part of a batch, a list of indices
@@ -39,9 +39,7 @@ part = [dealt[rank if place % 2 == 0 else ranks - 1 - rank] for place, dealt in 
 class BalancedShares(ParallelRecipe):
     title = "Samples dealt by length"
     key = "parallel.balanced_shares"
-    default = False
     strategies = frozenset({"ddp", "fully_shard"})
-    numerics = Numerics.CLOSE
     gain = 1.05
     codes = {True: _CODE, False: "# each rank gets a part of the batch in the order in which it was drawn\n"}
 

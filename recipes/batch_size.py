@@ -62,7 +62,6 @@ class BatchSize(Recipe):
     default = 0
     values = WholeNumbers(0, such_as=(0, 8))
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.COMPUTE, Bottleneck.MEMORY})
-    numerics = Numerics.CHANGED
     stage = Stage.DATA
     ladder = True
 

@@ -26,7 +26,7 @@ PyTorch documentation, torch.nn.parallel.DistributedDataParallel; https://github
 
 from advisor.recipe.contract import torch_is_older
 from advisor.recipe.parallel_recipe import ParallelRecipe
-from advisor.records import Facts, Numerics, Proposal, Skip
+from advisor.records import Facts, Proposal, Skip
 
 # The first version of PyTorch that is known to have it.
 _SINCE = (2, 14)
@@ -34,8 +34,6 @@ _SINCE = (2, 14)
 
 class BatchedGradCopy(ParallelRecipe):
     key = "parallel.batched_grad_copy"
-    default = False
-    numerics = Numerics.CLOSE
     # Expected speed-up: not measured yet, so that of a small gain.
     gain = 1.01
 

@@ -30,7 +30,7 @@ documentation, torch.utils.data.TensorDataset.
 
 from advisor.recipe import Components, gain_from
 from advisor.recipe.loader_recipe import LoaderRecipe, little_time_in
-from advisor.records import Facts, LoaderFacts, Numerics, Phase, Proposal, Skip, Value
+from advisor.records import Facts, LoaderFacts, Phase, Proposal, Skip, Value
 
 # The share of the time of reading samples that reading them at once saves: at least half, for large samples, which
 # are bound by copying.
@@ -39,10 +39,8 @@ _SAVED = 0.7
 
 class BatchedReads(LoaderRecipe):
     key = "data.batched_reads"
-    default = False
     usual = frozenset({True})
     spares = frozenset({"num_workers"})
-    numerics = Numerics.EXACT
     order = -1  # it looks at the dataset as its owner made it
 
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:

@@ -24,13 +24,12 @@ PyTorch documentation, torch.nn.parallel.DistributedDataParallel.
 """
 
 from advisor.recipe.parallel_recipe import ParallelRecipe
-from advisor.records import Facts, Numerics, Proposal, Skip
+from advisor.records import Facts, Proposal, Skip
 
 
 class BroadcastBuffers(ParallelRecipe):
     key = "parallel.broadcast_buffers"
     default = True
-    numerics = Numerics.EXACT
     gain = 1.01
 
     def values_for(self, facts: Facts) -> Proposal:

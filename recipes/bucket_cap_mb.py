@@ -25,14 +25,13 @@ Distributed, VLDB 2020, section 5.4 on bucket sizes.
 """
 
 from advisor.recipe.parallel_recipe import ParallelRecipe
-from advisor.records import Facts, Numerics, Proposal, Skip
+from advisor.records import Facts, Proposal, Skip
 
 
 class BucketCapMb(ParallelRecipe):
     key = "parallel.bucket_cap_mb"
     default = 25
     values = (25, 50, 100, 200)
-    numerics = Numerics.EXACT
     gain = 1.01
 
     def values_for(self, facts: Facts) -> Proposal:

@@ -29,7 +29,7 @@ memory format. NVIDIA Deep Learning Performance, Convolutional Layers: Tensor La
 from dataclasses import replace
 
 from advisor.recipe import Components, Recipe, Stage, is_host_bound, runs_in_half, unless_computed
-from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value
+from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
 
 class ChannelsLast(Recipe):
@@ -40,7 +40,6 @@ class ChannelsLast(Recipe):
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
     partners = frozenset({"autocast", "compile", "cudnn_benchmark"})
     usual = frozenset({"channels_last", "channels_last_3d"})
-    numerics = Numerics.CLOSE
     stage = Stage.MODEL
     codes = {"contiguous": "model = model.to(memory_format=torch.contiguous_format)\n"}
     shown = (

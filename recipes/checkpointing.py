@@ -47,7 +47,6 @@ class Checkpointing(Recipe):
     default = "none"
     values = ("none", "blocks", "budget-0.5")
     modes = TRAINING
-    numerics = Numerics.EXACT
     stage = Stage.MODEL
     saves_memory = True
     order = 10  # around blocks that have everything else done to them

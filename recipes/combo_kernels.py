@@ -27,7 +27,7 @@ PyTorch source, torch/_inductor/config.py (`combo_kernels`), and torch/_inductor
 from advisor.portable import compile_source
 from advisor.portable.plan import COMBO_KERNELS
 from advisor.recipe import CUDA, Recipe, Stage, torch_is_older
-from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value
+from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
 # First version of PyTorch whose option is tried here; before it combined kernels lacked most kinds of operations.
 _SINCE = (2, 9)
@@ -35,12 +35,10 @@ _SINCE = (2, 9)
 
 class ComboKernels(Recipe):
     key = "compile.combo_kernels"
-    default = False
     plan_field = "combo_kernels"
     compiles = True
     devices = CUDA
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
-    numerics = Numerics.CLOSE
     stage = Stage.COMPILE
     partners = frozenset({"compile", "compile_scope"})
     # Expected speed-up: not measured yet, so that of a small gain.

@@ -50,7 +50,6 @@ class CommHook(ParallelRecipe):
     key = "parallel.comm_hook"
     default = "none"
     values = ("none", "bf16", "fp16", "powersgd")
-    numerics = Numerics.CLOSE
     gain = 1.02
     codes = _CODE
 

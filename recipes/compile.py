@@ -33,7 +33,7 @@ Compilation, ASPLOS 2024.
 """
 
 from advisor.recipe import MODES_WITH_GRAPHS, NOT_COMPILED, Recipe, Stage, is_host_bound
-from advisor.records import Bottleneck, Facts, Numerics, Proposal, Value, Values
+from advisor.records import Bottleneck, Facts, Proposal, Value, Values
 
 _CPU_MODES = ("default", "max-autotune-no-cudagraphs")
 _CUDA_MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
@@ -46,7 +46,6 @@ class Compile(Recipe):
     plan_field = "compile_mode"
     compiles = True
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
-    numerics = Numerics.CLOSE
     stage = Stage.COMPILE
     partners = frozenset({"autocast", "channels_last", "compile_scope", "step_graph"})
     codes = {"none": 'model = getattr(model, "_orig_mod", model)  # as it is without torch.compile\n'}

@@ -27,7 +27,7 @@ PyTorch documentation, torch.compile (`dynamic`), and Dynamic shapes.
 
 from advisor.portable import compile_source
 from advisor.recipe import Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value
+from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
 
 class CompileDynamic(Recipe):
@@ -37,7 +37,6 @@ class CompileDynamic(Recipe):
     plan_field = "compile_dynamic"
     compiles = True
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
-    numerics = Numerics.CLOSE
     stage = Stage.COMPILE
     partners = frozenset({"compile", "compile_scope"})
     # Expected speed-up: true 1.09x on lengths that vary; false compiles for each length (tests/gpu/RESULTS.md).

@@ -30,7 +30,7 @@ from dataclasses import replace
 
 from advisor.machine.toolchain import missing_compiler
 from advisor.recipe import CUDA, TRAINING, Components, Recipe, Stage, is_compiled
-from advisor.records import Bottleneck, Facts, Numerics, Phase, Proposal, Skip, Value, Values
+from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip, Value, Values
 
 _FEWEST_TENSORS = 50
 _NOT_COMPILED = frozenset({"LBFGS", "SparseAdam"})
@@ -60,12 +60,10 @@ optimizer_step()
 
 class CompileOptimizer(Recipe):
     key = "compile.optimizer"
-    default = False
     plan_field = "compile_optimizer"
     modes = TRAINING
     devices = CUDA
     attacks = frozenset({Bottleneck.LAUNCH})
-    numerics = Numerics.CLOSE
     stage = Stage.STEP
     inside_step = True
     expensive = True

@@ -35,7 +35,7 @@ from advisor.errors import RefusedError
 from advisor.figures.formatting import format_percent
 from advisor.portable import compile_source
 from advisor.recipe import Components, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Mode, Numerics, Phase, Proposal, Skip, Value
+from advisor.records import Bottleneck, Facts, Mode, Phase, Proposal, Skip, Value
 
 # The share is measured: of a small encoder on an H200 it was less than 0.5 % in one session and 0.9 % in another, and a
 # candidate should not come and go with that.
@@ -54,7 +54,6 @@ class CompileScope(Recipe):
     plan_field = "compile_scope"
     compiles = True
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
-    numerics = Numerics.CLOSE
     stage = Stage.COMPILE
     partners = frozenset({"autocast", "compile"})
     usual = frozenset({"with_loss"})

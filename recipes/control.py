@@ -27,14 +27,12 @@ Statistically Rigorous Java Performance Evaluation, OOPSLA 2007.
 """
 
 from advisor.recipe import Recipe, Stage
-from advisor.records import Facts, Numerics, Proposal, Value
+from advisor.records import Facts, Proposal, Value
 
 
 class Control(Recipe):
     title = "The control: no change"
     key = "control.noop"
-    default = False
-    numerics = Numerics.EXACT
     stage = Stage.GLOBAL
     keeps_code = True  # it changes nothing
     # Expected speed-up: It changes nothing (tests/gpu/RESULTS.md).

@@ -34,7 +34,7 @@ Shift, ICML 2015, section 3.2.
 
 from advisor.portable import source
 from advisor.recipe import Components, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Mode, Numerics, Proposal, Skip, Value
+from advisor.records import Bottleneck, Facts, Mode, Proposal, Skip, Value
 
 
 class ConvBias(Recipe):
@@ -43,7 +43,6 @@ class ConvBias(Recipe):
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
     partners = frozenset({"autocast", "channels_last"})
     usual = frozenset({False})
-    numerics = Numerics.CLOSE
     stage = Stage.MODEL
     order = -20  # before layers change their type, and before folding puts a bias back
     # Expected speed-up: 1.08x on an autoencoder, 1.01x and less elsewhere (tests/gpu/RESULTS.md).

@@ -28,7 +28,7 @@ backend, weight prepacking and constant folding.
 
 from advisor.portable import FREEZING, compile_source
 from advisor.recipe import CPU, INFERENCE, Recipe, Stage, unless_computed
-from advisor.records import Bottleneck, Facts, Numerics, Proposal, Value, Values
+from advisor.records import Bottleneck, Facts, Proposal, Value, Values
 
 _NOTHING_TO_PACK = "the step computes no convolution or linear layer whose weights could be packed"
 
@@ -36,13 +36,11 @@ _NOTHING_TO_PACK = "the step computes no convolution or linear layer whose weigh
 class CpuFreeze(Recipe):
     title = "Frozen parameters"
     key = "compile.freezing"
-    default = False
     plan_field = "freezing"
     compiles = True
     modes = INFERENCE
     devices = CPU
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY, Bottleneck.LAUNCH})
-    numerics = Numerics.CLOSE
     stage = Stage.COMPILE
     partners = frozenset({"compile", "inference_mode", "autocast"})
     # Expected speed-up: 1.63x on a served network, of which compiling alone gives a part (tests/gpu/RESULTS.md).

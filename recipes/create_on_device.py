@@ -29,18 +29,16 @@ Guide, Create tensors directly on the target device.
 """
 
 from advisor.recipe import CUDA, NEEDS_PROFILE, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Phase, Proposal, Skip, Value
+from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip, Value
 
 
 class CreateOnDevice(Recipe):
     key = "step.create_on_device"
-    default = False
     plan_field = "create_on_device"
     devices = CUDA
     attacks = frozenset({Bottleneck.COPY, Bottleneck.LAUNCH})
     partners = frozenset({"step_graph"})
     phases = frozenset({Phase.FORWARD, Phase.LOSS})
-    numerics = Numerics.EXACT
     stage = Stage.STEP
     # Expected speed-up: 5.88x where noise was made on the host, 0.94x elsewhere; proposed only where the profile saw
     # some (tests/gpu/RESULTS.md).

@@ -26,16 +26,14 @@ auto-tuner. NVIDIA ECCV 2020 tuning guide.
 """
 
 from advisor.recipe import CUDA, Recipe, Stage, unless_computed
-from advisor.records import Bottleneck, Facts, Numerics, Proposal
+from advisor.records import Bottleneck, Facts, Proposal
 
 
 class CudnnBenchmark(Recipe):
     key = "backends.cudnn_benchmark"
-    default = False
     devices = CUDA
     attacks = frozenset({Bottleneck.COMPUTE})
     usual = frozenset({True})
-    numerics = Numerics.CLOSE
     stage = Stage.GLOBAL
     keeps_code = True  # it chooses among cuDNN's kernels, which the compiler calls as they are
     times_kernels = True

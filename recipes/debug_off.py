@@ -31,7 +31,7 @@ torch.profiler.profile, torch.autograd.profiler.emit_nvtx, torch.autograd.gradch
 from typing import Any
 
 from advisor.recipe import Components, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Mode, Numerics, Proposal, Value, Values
+from advisor.records import Bottleneck, Facts, Mode, Proposal, Value, Values
 
 _CODE: dict[Value, str] = {
     "none": (
@@ -52,7 +52,6 @@ class DebugOff(Recipe):
     default = "none"
     values = tuple(_CODE)
     attacks = frozenset({Bottleneck.LAUNCH})
-    numerics = Numerics.EXACT
     stage = Stage.GLOBAL
     keeps_code = True  # autograd looks while the step runs
     habit = True

@@ -27,16 +27,14 @@ PyTorch documentation, Reproducibility; torch.use_deterministic_algorithms; torc
 """
 
 from advisor.recipe import Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value
+from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
 
 class DeterministicOff(Recipe):
     title = "Deterministic algorithms off"
     key = "backends.deterministic"
-    default = False
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
     usual = frozenset({False})
-    numerics = Numerics.CLOSE
     stage = Stage.GLOBAL
     # Expected speed-up: Switching it off gave 4.78x once and 0.98x on a CPU; most convolutions lie between
     # (tests/gpu/RESULTS.md).

@@ -28,7 +28,7 @@ PyTorch documentation, CUDA semantics, Memory management; torch.cuda.empty_cache
 """
 
 from advisor.recipe import CUDA, TRAINING, Recipe, Stage
-from advisor.records import Facts, Numerics, Proposal, Value
+from advisor.records import Facts, Proposal, Value
 
 _STEP = """\
 inputs, targets = inputs.to(device), targets.to(device)
@@ -51,7 +51,6 @@ class EmptyCache(Recipe):
     plan_field = "empty_cache"
     modes = TRAINING
     devices = CUDA
-    numerics = Numerics.EXACT
     stage = Stage.STEP
     inside_step = True
     habit = True

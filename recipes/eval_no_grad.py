@@ -34,7 +34,7 @@ from dataclasses import replace
 
 from advisor.figures.formatting import format_bytes, format_ms, format_way
 from advisor.recipe import NEEDS_PROFILE, Components, Recipe, Stage
-from advisor.records import Bottleneck, Facts, HabitRow, Mode, Numerics, Proposal, Skip, Value
+from advisor.records import Bottleneck, Facts, HabitRow, Mode, Proposal, Skip, Value
 
 _MODES = ("grad", "no_grad", "inference_mode")
 
@@ -45,7 +45,6 @@ class EvalNoGrad(Recipe):
     default = "no_grad"
     values = _MODES
     attacks = frozenset({Bottleneck.MEMORY, Bottleneck.LAUNCH})
-    numerics = Numerics.EXACT
     stage = Stage.STEP
     inside_step = True
     habit = True

@@ -23,13 +23,11 @@ PyTorch documentation, torch.nn.parallel.DistributedDataParallel.
 """
 
 from advisor.recipe.parallel_recipe import ParallelRecipe
-from advisor.records import Facts, Numerics, Proposal, Skip
+from advisor.records import Facts, Proposal, Skip
 
 
 class FindUnusedParameters(ParallelRecipe):
     key = "parallel.find_unused_parameters"
-    default = False
-    numerics = Numerics.EXACT
 
     def values_for(self, facts: Facts) -> Proposal:
         return Skip("it is off already, and only a model with unused parameters needs it")

@@ -33,7 +33,7 @@ al., FP8 Formats for Deep Learning, 2022.
 from typing import Any
 
 from advisor.recipe import CUDA, Components, Recipe, Stage, is_compiled, lacks_units, without_package
-from advisor.records import Bottleneck, Facts, Mode, Numerics, Phase, Proposal, Skip, Value
+from advisor.records import Bottleneck, Facts, Mode, Phase, Proposal, Skip, Value
 
 # The hardware's products take sizes in multiples of 16; smaller layers lose more to the casts than they gain.
 _MULTIPLE = 16
@@ -73,7 +73,6 @@ class Float8(Recipe):
     devices = CUDA
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
     partners = frozenset({"autocast", "compile", "half_weights"})
-    numerics = Numerics.CLOSE
     stage = Stage.MODEL
     order = 1
     package = "torchao"

@@ -29,7 +29,7 @@ denormals-are-zeros. OpenMP API Specification, omp_pause_resource_all.
 """
 
 from advisor.recipe import CPU, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Proposal
+from advisor.records import Bottleneck, Facts, Proposal
 
 _SET = """\
 if not torch.set_flush_denormal(True):
@@ -50,10 +50,8 @@ if end_threads is not None:
 class FlushDenormal(Recipe):
     title = "Denormals flushed to zero"
     key = "cpu.flush_denormal"
-    default = False
     devices = CPU
     attacks = frozenset({Bottleneck.COMPUTE})
-    numerics = Numerics.CLOSE
     stage = Stage.GLOBAL
     keeps_code = True  # a mode of the processor's
     # Expected speed-up: Never shown to help (tests/gpu/RESULTS.md).

@@ -35,17 +35,15 @@ section 3.2.
 """
 
 from advisor.recipe import INFERENCE, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value, Values
+from advisor.records import Bottleneck, Facts, Proposal, Skip, Value, Values
 
 
 class FoldNorm(Recipe):
     key = "model.fold_batch_norm"
-    default = False
     modes = INFERENCE
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
     partners = frozenset({"autocast", "channels_last", "half_weights"})
     usual = frozenset({True})
-    numerics = Numerics.CLOSE
     stage = Stage.MODEL
     calls = "fold_norm.fold_batch_norms(model, loader)"
     codes = {False: "# batch norms stay as they are\n"}

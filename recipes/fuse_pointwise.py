@@ -29,14 +29,12 @@ PyTorch JIT.
 
 from advisor.machine.toolchain import cannot_compile
 from advisor.recipe import NOT_COMPILED, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value, Values
+from advisor.records import Bottleneck, Facts, Proposal, Skip, Value, Values
 
 
 class FusePointwise(Recipe):
     key = "compile.pointwise_only"
-    default = False
     attacks = frozenset({Bottleneck.MEMORY, Bottleneck.LAUNCH})
-    numerics = Numerics.CLOSE
     stage = Stage.COMPILE
     calls = "pointwise.fuse_pointwise_chains(model)"
     codes = {False: "# pointwise operations run one by one\n"}

@@ -29,7 +29,7 @@ building blocks from apex. Hugging Face, Efficient training on a single GPU, opt
 """
 
 from advisor.recipe import TRAINING, Recipe, Stage, gain_from
-from advisor.records import Bottleneck, Facts, Numerics, Phase, Proposal, Skip, Value
+from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip, Value
 
 # Parameter tensors from which updating them one kernel after another shows in a step. A count; ResNet-18 has 62.
 _MANY_TENSORS = 50
@@ -44,7 +44,6 @@ class FusedOptimizer(Recipe):
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
     partners = frozenset({"autocast", "compile", "step_graph"})
     usual = frozenset({"fused"})
-    numerics = Numerics.CLOSE
     stage = Stage.OPTIMIZER
     calls = "optimizer_options.use_implementation(optimizer, value)"
     saves_memory = True

@@ -28,7 +28,7 @@ Generative AI with PyTorch II: GPT, Fast, 2023.
 """
 
 from advisor.recipe import INFERENCE, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip
+from advisor.records import Bottleneck, Facts, Proposal, Skip
 
 
 class GenerationCache(Recipe):
@@ -37,7 +37,6 @@ class GenerationCache(Recipe):
     values = ("dynamic", "static", "static_compiled")
     modes = INFERENCE
     attacks = frozenset({Bottleneck.LAUNCH})
-    numerics = Numerics.CLOSE
     stage = Stage.MODEL
     calls = "generation.choose_cache(model, value)"
     expensive = True

@@ -31,7 +31,7 @@ from dataclasses import replace
 
 from advisor.recipe import CUDA, Components, Recipe, Stage, gain_from
 from advisor.recipe.loader_recipe import little_time_in
-from advisor.records import Bottleneck, Facts, Numerics, Phase, Proposal, Skip, Value
+from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip, Value
 
 _CODE = """\
 def copied_ahead(loader):
@@ -56,13 +56,11 @@ def copied_ahead(loader):
 class GpuPrefetch(Recipe):
     title = "Next batch copied ahead"
     key = "data.device_prefetch"
-    default = False
     plan_field = "device_prefetch"
     devices = CUDA
     attacks = frozenset({Bottleneck.INPUT, Bottleneck.COPY})
     partners = frozenset({"pin_memory", "non_blocking", "num_workers"})
     phases = frozenset({Phase.DATA_WAIT, Phase.HOST_TO_DEVICE})
-    numerics = Numerics.EXACT
     stage = Stage.STEP
     codes = {True: _CODE, False: "# each batch is copied when its step begins\n"}
 

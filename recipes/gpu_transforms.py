@@ -30,18 +30,16 @@ from dataclasses import replace
 
 from advisor.recipe import CUDA, Components, gain_from
 from advisor.recipe.loader_recipe import LoaderRecipe, little_time_in
-from advisor.records import Bottleneck, Facts, LoaderFacts, Numerics, Phase, Proposal, Skip, Value
+from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Proposal, Skip, Value
 
 
 class GpuTransforms(LoaderRecipe):
     key = "data.transforms_on_device"
-    default = False
     devices = CUDA
     attacks = frozenset({Bottleneck.INPUT, Bottleneck.COPY})
     partners = frozenset({"num_workers", "pin_memory", "gpu_prefetch"})
     usual = frozenset({True})
     phases = frozenset({Phase.DATA_WAIT, Phase.HOST_TO_DEVICE})
-    numerics = Numerics.CLOSE
 
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
         if not loader.movable_transforms:

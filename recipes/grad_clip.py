@@ -25,7 +25,7 @@ PyTorch documentation, torch.nn.utils.clip_grad_norm_ (`foreach`).
 """
 
 from advisor.recipe import TRAINING, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Phase, Proposal, Skip, Value
+from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip, Value
 
 _FOREACH: dict[Value, str] = {"default": "", "foreach": ", foreach=True", "for-loop": ", foreach=False"}
 
@@ -37,7 +37,6 @@ class GradClip(Recipe):
     plan_field = "clip_grad"
     modes = TRAINING
     attacks = frozenset({Bottleneck.LAUNCH})
-    numerics = Numerics.CLOSE
     stage = Stage.STEP
     inside_step = True
     phases = frozenset({Phase.OPTIMIZER})

@@ -23,11 +23,8 @@ PyTorch documentation, torch.nn.parallel.DistributedDataParallel.
 """
 
 from advisor.recipe.parallel_recipe import ParallelRecipe
-from advisor.records import Numerics
 
 
 class GradientAsBucketView(ParallelRecipe):
     key = "parallel.gradient_as_bucket_view"
-    default = False
-    numerics = Numerics.EXACT
     gain = 1.01

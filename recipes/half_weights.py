@@ -47,7 +47,6 @@ class HalfWeights(Recipe):
     attacks = frozenset({Bottleneck.MEMORY, Bottleneck.COMPUTE})
     partners = frozenset({"channels_last", "compile", "step_graph", "sdpa", "fused_optimizer"})
     usual = frozenset({"bfloat16"})
-    numerics = Numerics.CLOSE
     stage = Stage.MODEL
     saves_memory = True
     shown = (

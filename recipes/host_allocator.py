@@ -30,7 +30,7 @@ from collections.abc import Mapping
 
 from advisor.machine.toolchain import shared_library
 from advisor.recipe import CPU, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value
+from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
 _LIBRARIES: dict[Value, tuple[str, ...]] = {"tcmalloc": ("tcmalloc", "tcmalloc_minimal"), "jemalloc": ("jemalloc",)}
 # As the tuning guide sets it: pages are kept instead of given back, and a thread of its own tidies up.
@@ -44,7 +44,6 @@ class HostAllocator(Recipe):
     values = ("malloc", *_LIBRARIES)
     devices = CPU
     attacks = frozenset({Bottleneck.MEMORY})
-    numerics = Numerics.EXACT
     stage = Stage.ENVIRONMENT
     # Expected speed-up: 1.29x and 1.23x on a convolutional network, 1.06x and 1.02x on a decoder
     # (tests/gpu/RESULTS.md).

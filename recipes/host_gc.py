@@ -32,7 +32,7 @@ Python documentation, gc. nanochat, pull request 477. torchtitan, GarbageCollect
 from advisor.figures.formatting import format_percent
 from advisor.portable import source
 from advisor.recipe import Recipe, Stage, is_host_bound
-from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value
+from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
 # Share of the time for which the device computes, from which the host always runs ahead of it. Unitless.
 _ALWAYS_BUSY = 0.97
@@ -46,7 +46,6 @@ class HostGc(Recipe):
     values = ("default", "freeze", "scheduled")
     plan_field = "collector"
     attacks = frozenset({Bottleneck.LAUNCH})
-    numerics = Numerics.EXACT
     stage = Stage.STEP
     over_ranks = True
 

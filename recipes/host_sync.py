@@ -36,7 +36,7 @@ from collections.abc import Sequence
 
 from advisor.figures.formatting import format_ms
 from advisor.recipe import CUDA, NEEDS_PROFILE, Components, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, SyncPlace, Value
+from advisor.records import Bottleneck, Facts, Proposal, Skip, SyncPlace, Value
 
 _SHOWN = 5
 
@@ -47,7 +47,6 @@ class HostSync(Recipe):
     values = ("as_written",)
     devices = CUDA
     attacks = frozenset({Bottleneck.LAUNCH})
-    numerics = Numerics.EXACT
     stage = Stage.STEP
     inside_step = True
     habit = True

@@ -29,7 +29,7 @@ MultiheadAttention and TransformerEncoderLayer, on their fast path.
 """
 
 from advisor.recipe import INFERENCE, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Proposal
+from advisor.records import Bottleneck, Facts, Proposal
 
 
 class InferenceMode(Recipe):
@@ -40,7 +40,6 @@ class InferenceMode(Recipe):
     plan_field = "grad_mode"
     modes = INFERENCE
     attacks = frozenset({Bottleneck.MEMORY, Bottleneck.LAUNCH})
-    numerics = Numerics.CLOSE
     stage = Stage.STEP
     usual = frozenset({"no_grad"})  # its outputs may still take part in training elsewhere
     saves_memory = True

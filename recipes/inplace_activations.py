@@ -28,14 +28,12 @@ PyTorch documentation, torch.nn.ReLU (`inplace`), and Autograd mechanics, In-pla
 
 from advisor.portable import source
 from advisor.recipe import Components, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value
+from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
 
 class InplaceActivations(Recipe):
     key = "model.inplace_activations"
-    default = False
     attacks = frozenset({Bottleneck.MEMORY})
-    numerics = Numerics.EXACT
     stage = Stage.MODEL
     saves_memory = True
     # Expected speed-up: Never shown to help speed: it saves memory (tests/gpu/RESULTS.md).

@@ -31,7 +31,7 @@ Int4WeightOnlyConfig. Dettmers et al., LLM.int8(), NeurIPS 2022.
 from typing import Any
 
 from advisor.recipe import INFERENCE, Components, Recipe, Stage, is_compiled, without_package
-from advisor.records import Bottleneck, Facts, Numerics, Phase, Proposal, Skip, Value, Values
+from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip, Value, Values
 
 _CONFIGS = {
     "int8wo": "Int8WeightOnlyConfig",
@@ -54,7 +54,6 @@ class Int8Weights(Recipe):
     modes = INFERENCE
     attacks = frozenset({Bottleneck.MEMORY, Bottleneck.COMPUTE})
     partners = frozenset({"compile", "half_weights"})
-    numerics = Numerics.CHANGED
     stage = Stage.MODEL
     saves_memory = True
     order = 1

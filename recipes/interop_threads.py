@@ -27,7 +27,7 @@ PyTorch documentation, CPU threading and TorchScript inference; torch.set_num_in
 
 from advisor.errors import RefusedError
 from advisor.recipe import CPU, Components, Recipe, Stage, WholeNumbers
-from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value
+from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
 
 class InteropThreads(Recipe):
@@ -38,7 +38,6 @@ class InteropThreads(Recipe):
     devices = CPU
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.LAUNCH})
     partners = frozenset({"threads"})
-    numerics = Numerics.EXACT
     stage = Stage.GLOBAL
     keeps_code = True  # a pool of the runtime's
     # Expected speed-up: No workload of RESULTS.md forks; PyTorch's documentation gives no figure.

@@ -31,7 +31,7 @@ ImageNet in 1 Hour, 2017. NVIDIA ECCV 2020 tuning guide. timm documentation, Opt
 from importlib.util import find_spec
 
 from advisor.recipe import TRAINING, Recipe, Stage
-from advisor.records import Facts, Numerics, OptimizerFacts, Proposal, Skip, Value, Values
+from advisor.records import Facts, OptimizerFacts, Proposal, Skip, Value, Values
 
 # Goyal et al. train ImageNet with plain SGD up to 8,192 samples a batch.
 _LARGE_BATCH = 4096
@@ -44,7 +44,6 @@ class LargeBatchOptimizer(Recipe):
     values = ("default", "lars", "lamb")
     modes = TRAINING
     partners = frozenset({"batch_size"})
-    numerics = Numerics.CHANGED
     stage = Stage.OPTIMIZER
     calls = "optimizers.use_layer_rates(optimizer, value)"
     codes = {"default": "# the optimizer stays as it is\n"}

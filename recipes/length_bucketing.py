@@ -25,7 +25,7 @@ Model, 2022, on load balance.
 """
 
 from advisor.recipe.parallel_recipe import ParallelRecipe, why_no_uneven_lengths
-from advisor.records import Facts, Numerics, Proposal, Skip
+from advisor.records import Facts, Proposal, Skip
 
 _CODE = """\
 # with lengths[i], the length of sample i
@@ -37,9 +37,7 @@ batches = [batches[place] for place in torch.randperm(len(batches)).tolist()]
 
 class LengthBucketing(ParallelRecipe):
     key = "parallel.length_bucketing"
-    default = False
     strategies = frozenset({"ddp", "fully_shard"})
-    numerics = Numerics.CHANGED
     gain = 1.1
     codes = {True: _CODE, False: "# batches are drawn as the loader draws them\n"}
 

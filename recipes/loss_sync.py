@@ -30,7 +30,7 @@ semantics, Asynchronous execution.
 """
 
 from advisor.recipe import CUDA, TRAINING, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Proposal, Value
+from advisor.records import Bottleneck, Facts, Proposal, Value
 
 _STEP = """\
 optimizer.zero_grad(set_to_none=True)
@@ -56,7 +56,6 @@ class LossSync(Recipe):
     modes = TRAINING
     devices = CUDA
     attacks = frozenset({Bottleneck.LAUNCH})
-    numerics = Numerics.EXACT
     stage = Stage.STEP
     inside_step = True
     habit = True

@@ -23,7 +23,7 @@ PyTorch documentation, DistributedDataParallel.no_sync and FSDPModule.set_requir
 """
 
 from advisor.recipe.parallel_recipe import ParallelRecipe
-from advisor.records import Facts, Numerics, Proposal, Skip
+from advisor.records import Facts, Proposal, Skip
 
 _CODE = """\
 with model.no_sync():  # for all batches of an update but the last
@@ -33,9 +33,7 @@ with model.no_sync():  # for all batches of an update but the last
 
 class NoSync(ParallelRecipe):
     key = "parallel.no_sync"
-    default = False
     strategies = frozenset({"ddp", "fully_shard"})
-    numerics = Numerics.EXACT
     gain = 1.05
     codes = {True: _CODE, False: "# every batch exchanges its gradients\n"}
 

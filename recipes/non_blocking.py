@@ -25,16 +25,14 @@ usage of non_blocking and pin_memory().
 """
 
 from advisor.recipe import CUDA, Recipe, Stage, gain_from
-from advisor.records import Bottleneck, Facts, Numerics, Phase, Proposal, Skip, Value
+from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip, Value
 
 
 class NonBlocking(Recipe):
     key = "data.non_blocking"
-    default = False
     plan_field = "non_blocking"
     devices = CUDA
     attacks = frozenset({Bottleneck.INPUT, Bottleneck.COPY})
-    numerics = Numerics.EXACT
     stage = Stage.STEP
 
     def candidates(self, facts: Facts) -> Proposal:

@@ -42,7 +42,7 @@ import math
 
 from advisor.recipe import Components, WholeNumbers, gain_from
 from advisor.recipe.loader_recipe import LoaderRecipe, little_time_in
-from advisor.records import Facts, LoaderFacts, Numerics, Phase, Proposal, Skip, Value, Values
+from advisor.records import Facts, LoaderFacts, Phase, Proposal, Skip, Value, Values
 
 # Largest factor by which the rest of a step may become faster in a session: on an H200 stacks made it 3 to 30 times,
 # where many small layers waited for the host.
@@ -58,7 +58,6 @@ class NumWorkers(LoaderRecipe):
     key = "data.num_workers"
     default = 0
     values = WholeNumbers(0, such_as=(0, 1))
-    numerics = Numerics.EXACT
     ladder = True
 
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:

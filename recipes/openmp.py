@@ -31,7 +31,7 @@ from collections.abc import Mapping
 
 from advisor.machine.toolchain import shared_library
 from advisor.recipe import CPU, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value, Values
+from advisor.records import Bottleneck, Facts, Proposal, Skip, Value, Values
 
 _BIND = {"OMP_PROC_BIND": "close", "OMP_PLACES": "cores", "OMP_SCHEDULE": "static"}
 _INTELS = "iomp5"  # the library, as the package intel-openmp installs it, too
@@ -44,7 +44,6 @@ class OpenMp(Recipe):
     values = ("default", "bind", "iomp")
     devices = CPU
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
-    numerics = Numerics.EXACT
     stage = Stage.ENVIRONMENT
     # Expected speed-up: 1.02x (tests/gpu/RESULTS.md).
     gain = 1.02

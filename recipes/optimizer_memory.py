@@ -32,7 +32,7 @@ from importlib.util import find_spec
 
 from advisor.figures.formatting import format_percent
 from advisor.recipe import TRAINING, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value, Values
+from advisor.records import Bottleneck, Facts, Proposal, Skip, Value, Values
 
 _ADAM = ("Adam", "AdamW")
 _PACKAGES = ("bitsandbytes", "torchao")
@@ -45,7 +45,6 @@ class OptimizerMemory(Recipe):
     values = ("full", "adafactor", "8-bit")
     modes = TRAINING
     attacks = frozenset({Bottleneck.MEMORY})
-    numerics = Numerics.CHANGED
     stage = Stage.OPTIMIZER
     calls = "optimizers.make_state_small(optimizer, value)"
     codes = {"full": "# the optimizer keeps its whole state\n"}

@@ -34,7 +34,7 @@ mixed precision and AMP. Hugging Face, Efficient training on a single GPU, batch
 """
 
 from advisor.recipe import CUDA, Recipe, Stage, WholeNumbers, lacks_units, runs_in_half
-from advisor.records import Bottleneck, Facts, Numerics, OptimizerFacts, Proposal, Skip, Value, Values
+from advisor.records import Bottleneck, Facts, OptimizerFacts, Proposal, Skip, Value, Values
 
 # Optimizers of torch.optim whose update depends on a tensor's shape or mean, which rows of zeros change.
 _READ_SHAPES = frozenset({"Adafactor", "Muon"})
@@ -51,7 +51,6 @@ class PadDims(Recipe):
     devices = CUDA
     attacks = frozenset({Bottleneck.COMPUTE})
     partners = frozenset({"autocast", "tf32", "half_weights"})
-    numerics = Numerics.CLOSE
     stage = Stage.MODEL
     calls = "padding.pad_outputs(model, value, optimizer)"
     codes = {1: "# linear layers keep their sizes\n"}

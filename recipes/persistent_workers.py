@@ -31,7 +31,7 @@ asynchronous data loading and augmentation.
 from advisor.figures.formatting import format_seconds
 from advisor.recipe import gain_from
 from advisor.recipe.loader_recipe import WorkerRecipe, epoch_seconds
-from advisor.records import Facts, LoaderFacts, Numerics, Proposal, Skip, Value
+from advisor.records import Facts, LoaderFacts, Proposal, Skip, Value
 
 # A trial measures for a few seconds; of longer epochs it sees no end.
 _LONGEST_EPOCH_S = 10.0
@@ -42,8 +42,6 @@ _START_S = 0.1
 class PersistentWorkers(WorkerRecipe):
     title = "Workers that live on between epochs"
     key = "data.persistent_workers"
-    default = False
-    numerics = Numerics.EXACT
     without_workers = "the loader has no workers; the ones that num_workers tries are persistent"
 
     def values_for_workers(self, loader: LoaderFacts, facts: Facts) -> Proposal:

@@ -31,18 +31,16 @@ from dataclasses import replace
 
 from advisor.recipe import CUDA, Components, gain_from
 from advisor.recipe.loader_recipe import LoaderRecipe
-from advisor.records import Bottleneck, Facts, LoaderFacts, Numerics, Phase, Proposal, Skip, Value, Values
+from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Proposal, Skip, Value, Values
 
 
 class PinMemory(LoaderRecipe):
     key = "data.pin_memory"
-    default = False
     plan_field = "non_blocking"
     devices = CUDA
     attacks = frozenset({Bottleneck.INPUT, Bottleneck.COPY})
     partners = frozenset({"gpu_prefetch", "num_workers"})
     usual = frozenset({True})
-    numerics = Numerics.EXACT
     phases = frozenset({Phase.DATA_WAIT, Phase.HOST_TO_DEVICE})
 
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:

@@ -27,7 +27,7 @@ asynchronous data loading and augmentation.
 
 from advisor.recipe import WholeNumbers
 from advisor.recipe.loader_recipe import WorkerRecipe
-from advisor.records import Facts, LoaderFacts, Numerics, Proposal
+from advisor.records import Facts, LoaderFacts, Proposal
 
 _DEFAULT = 2
 
@@ -38,7 +38,6 @@ class Prefetch(WorkerRecipe):
     default = _DEFAULT
     values = WholeNumbers(1, such_as=(2, 4))
     partners = frozenset({"num_workers"})
-    numerics = Numerics.EXACT
     ladder = True
     without_workers = (
         "the loader has no workers, and only workers prepare batches ahead: set data.num_workers first "

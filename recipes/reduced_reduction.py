@@ -29,7 +29,7 @@ NVIDIA cuBLAS documentation, cublasMath_t.
 """
 
 from advisor.recipe import CUDA, Recipe, Stage, unless_computed
-from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value
+from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
 _HALF = frozenset({"bfloat16", "float16"})
 _NO_PRODUCT = "the step computes no linear, attention or recurrent layer, whose products this concerns"
@@ -42,7 +42,6 @@ class ReducedReduction(Recipe):
     devices = CUDA
     attacks = frozenset({Bottleneck.COMPUTE})
     partners = frozenset({"autocast", "half_weights"})
-    numerics = Numerics.CLOSE
     stage = Stage.GLOBAL
     # Expected speed-up: Never shown to help (tests/gpu/RESULTS.md).
     gain = 1.0

@@ -24,13 +24,11 @@ PyTorch documentation, torch.distributed.fsdp.fully_shard. Rajbhandari et al., Z
 """
 
 from advisor.recipe.parallel_recipe import ParallelRecipe
-from advisor.records import Numerics
 
 
 class ReshardAfterForward(ParallelRecipe):
     key = "parallel.reshard_after_forward"
     default = True
     strategies = frozenset({"fully_shard"})
-    numerics = Numerics.EXACT
     gain = 1.05
     shown = "fully_shard(model, reshard_after_forward={value})  # and so for each block\n"

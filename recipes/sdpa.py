@@ -32,7 +32,7 @@ Efficient training on a single GPU, attention.
 from dataclasses import replace
 
 from advisor.recipe import Components, Recipe, Stage, unless_computed
-from advisor.records import Bottleneck, Facts, Numerics, Phase, Proposal, Value
+from advisor.records import Bottleneck, Facts, Phase, Proposal, Value
 
 _BACKENDS = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "math": "MATH"}
 _HALF = frozenset({"bfloat16", "float16"})
@@ -47,7 +47,6 @@ class Sdpa(Recipe):
     plan_field = "attention_backend"
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
     partners = frozenset({"autocast", "half_weights", "compile"})
-    numerics = Numerics.CLOSE
     stage = Stage.STEP
     saves_memory = True
     phases = frozenset({Phase.FORWARD, Phase.BACKWARD})

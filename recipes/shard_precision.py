@@ -24,7 +24,7 @@ PyTorch documentation, torch.distributed.fsdp.MixedPrecisionPolicy. Zhao et al.,
 """
 
 from advisor.recipe.parallel_recipe import ParallelRecipe
-from advisor.records import Numerics, Value
+from advisor.records import Value
 
 
 class ShardPrecision(ParallelRecipe):
@@ -32,7 +32,6 @@ class ShardPrecision(ParallelRecipe):
     default = "none"
     values = ("none", "bfloat16")
     strategies = frozenset({"fully_shard"})
-    numerics = Numerics.CLOSE
     # Estimated: it orders the trials only.
     gain = 1.1
     codes = {"none": "# parameters are gathered in their own type\n"}

@@ -23,7 +23,7 @@ PyTorch documentation, FSDPModule.set_modules_to_forward_prefetch and set_module
 """
 
 from advisor.recipe.parallel_recipe import ParallelRecipe
-from advisor.records import Numerics, Value, Values
+from advisor.records import Value, Values
 
 _CODE = """\
 blocks = list(model.children())
@@ -38,7 +38,6 @@ class ShardPrefetch(ParallelRecipe):
     default = 0
     values = (0, 1, 2)
     strategies = frozenset({"fully_shard"})
-    numerics = Numerics.EXACT
     # Estimated: it orders the trials only.
     gain = 1.02
     codes = {0: "# PyTorch decides when the next block is gathered\n"}

@@ -23,7 +23,6 @@ PyTorch documentation, torch.distributed.fsdp.fully_shard: communication groups.
 """
 
 from advisor.recipe.parallel_recipe import ParallelRecipe
-from advisor.records import Numerics
 
 
 class ShardUnit(ParallelRecipe):
@@ -31,7 +30,6 @@ class ShardUnit(ParallelRecipe):
     default = "blocks"
     values = ("blocks", "model")
     strategies = frozenset({"fully_shard"})
-    numerics = Numerics.EXACT
     # Estimated: it orders the trials only.
     gain = 1.01
     codes = {

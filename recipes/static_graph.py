@@ -24,11 +24,8 @@ PyTorch documentation, torch.nn.parallel.DistributedDataParallel.
 """
 
 from advisor.recipe.parallel_recipe import ParallelRecipe
-from advisor.records import Numerics
 
 
 class StaticGraph(ParallelRecipe):
     key = "parallel.static_graph"
-    default = False
-    numerics = Numerics.EXACT
     gain = 1.01

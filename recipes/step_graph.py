@@ -119,7 +119,6 @@ model = torch.cuda.make_graphed_callables(model, (inputs.to(device),))
 class StepGraph(Recipe):
     title = "Whole step in a CUDA graph"
     key = "step.cuda_graph"
-    default = False
     values = (False, True, _AROUND_LOSS)
     plan_field = "cuda_graph"
     devices = CUDA

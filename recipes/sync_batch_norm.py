@@ -26,15 +26,13 @@ PyTorch documentation, torch.nn.SyncBatchNorm.
 
 from advisor.recipe import CUDA
 from advisor.recipe.parallel_recipe import ParallelRecipe
-from advisor.records import Facts, Numerics, Proposal, Skip
+from advisor.records import Facts, Proposal, Skip
 
 
 class SyncBatchNorm(ParallelRecipe):
     key = "parallel.sync_batch_norm"
-    default = False
     devices = CUDA
     strategies = frozenset({"ddp", "fully_shard"})
-    numerics = Numerics.CHANGED
     gain = 0.9
     codes = {
         True: "model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)\n",

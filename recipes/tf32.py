@@ -40,7 +40,7 @@ from advisor.recipe import (
     runs_in_half,
     unless_computed,
 )
-from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value
+from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
 _PRODUCTS = ("linear", "attention", "recurrent", "batched_product", "conv1d", "conv2d", "conv3d")
 # oneDNN 3.13 multiplied float32 in full precision on a CPU with AVX-512 BF16 alone, though bfloat16 was permitted.
@@ -63,7 +63,6 @@ class Tf32(Recipe):
     attacks = frozenset({Bottleneck.COMPUTE})
     partners = frozenset({"channels_last", "compile", "step_graph"})
     usual = frozenset({"high"})
-    numerics = Numerics.CLOSE
     stage = Stage.GLOBAL
 
     def candidates(self, facts: Facts) -> Proposal:

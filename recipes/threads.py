@@ -28,7 +28,7 @@ first principles.
 """
 
 from advisor.recipe import CPU, Recipe, Stage, WholeNumbers
-from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value
+from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
 # Expected speed-up where other programs want all cores: threads that are not running keep the others waiting. Unitless;
 # a cautious figure: one thread in place of two took 0.1 to 0.25 of the time of small convolutions beside 6 programs.
@@ -41,7 +41,6 @@ class Threads(Recipe):
     values = WholeNumbers(0, such_as=(0, 1, 2))
     devices = CPU
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
-    numerics = Numerics.CLOSE
     stage = Stage.GLOBAL
     # Expected speed-up: All cores are in use already; one of two gave 0.52x (tests/gpu/RESULTS.md).
     gain = 1.02

@@ -28,7 +28,7 @@ Hugging Face documentation, Caching; TrainingArguments, use_cache.
 """
 
 from advisor.recipe import TRAINING, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip
+from advisor.records import Bottleneck, Facts, Proposal, Skip
 
 
 class TrainingCache(Recipe):
@@ -36,7 +36,6 @@ class TrainingCache(Recipe):
     default = True
     modes = TRAINING
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
-    numerics = Numerics.EXACT
     stage = Stage.MODEL
     calls = "training_cache.keep_no_cache(model)"
     codes = {True: "# the model's configuration says whether it keeps keys and values\n"}

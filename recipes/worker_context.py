@@ -35,7 +35,7 @@ from typing import Any
 
 from advisor.figures.formatting import format_seconds
 from advisor.recipe.loader_recipe import WorkerRecipe, epoch_seconds, little_time_in
-from advisor.records import Facts, LoaderFacts, Numerics, Proposal, Skip, Value
+from advisor.records import Facts, LoaderFacts, Proposal, Skip, Value
 
 _METHODS = ("fork", "forkserver", "spawn")
 # A worker that is not forked imports PyTorch first, and that takes longer than this.
@@ -46,7 +46,6 @@ class WorkerContext(WorkerRecipe):
     key = "data.multiprocessing_context"
     default = "default"
     values = ("default", *_METHODS)
-    numerics = Numerics.EXACT
     without_workers = "the loader has no workers that could be started in another way"
     # Expected speed-up: forkserver 1.10x and 1.16x within the noise, 0.08x with short epochs (tests/gpu/RESULTS.md).
     gain = 1.0

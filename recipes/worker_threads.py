@@ -36,7 +36,7 @@ Python documentation, multiprocessing, Contexts and start methods.
 
 from advisor.recipe import Components, WholeNumbers
 from advisor.recipe.loader_recipe import WorkerRecipe, little_time_in
-from advisor.records import Facts, LoaderFacts, Numerics, Proposal, Skip, Value, Values
+from advisor.records import Facts, LoaderFacts, Proposal, Skip, Value, Values
 
 _THREADS = (2, 4)
 
@@ -52,7 +52,6 @@ class WorkerThreads(WorkerRecipe):
     key = "data.worker_threads"
     default = 0
     values = WholeNumbers(0, such_as=(0, 2))
-    numerics = Numerics.CLOSE
     ladder = True
     without_workers = "the loader has no workers whose threads could be set"
     # Expected speed-up: 1.65x and 1.13x, both within the noise (tests/gpu/RESULTS.md).

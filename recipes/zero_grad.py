@@ -30,7 +30,7 @@ None instead of model.zero_grad() or optimizer.zero_grad(). NVIDIA ECCV 2020 tun
 """
 
 from advisor.recipe import TRAINING, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Proposal, Skip, Value
+from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
 _CODE: dict[Value, str] = {
     "none": "optimizer.zero_grad(set_to_none=True)\n",
@@ -46,7 +46,6 @@ class ZeroGrad(Recipe):
     plan_field = "zero_grad"
     modes = TRAINING
     attacks = frozenset({Bottleneck.MEMORY})
-    numerics = Numerics.EXACT
     stage = Stage.STEP
     inside_step = True
     saves_memory = True

@@ -43,11 +43,16 @@ def test_a_folder_adds_its_recipes(tmp_path):
     assert candidates_of(catalog.propose(cpu_facts()), "mine") == [Candidate("mine", "planted.mine", True)]
 
 
-def test_a_recipe_has_its_files_name_and_its_cards_title_unless_it_says_others(tmp_path):
-    text = recipe_text("other").replace('    id = "other"\n', "").replace('    title = "other"\n', "")
-    catalog = catalog_with(tmp_path, mine=text)
+def test_a_recipe_has_its_files_name_and_its_cards_title_and_class_unless_it_says_others(tmp_path):
+    text = recipe_text("other", numerics="EXACT").replace('    id = "other"\n', "").replace('    title = "other"\n', "")
+    of_card = re.sub(r"    (numerics|default) = .*\n", "", text).replace("planted.other", "planted.changed")
+    of_card = re.sub(r"(Numerics\n-+\n).*\n", r"\1changed: the test says so.\n", of_card)
+    unknown = of_card.replace("changed: the", "The").replace("planted.changed", "planted.unknown")
+    catalog = catalog_with(tmp_path, mine=text, changed=of_card, unknown=unknown)
     assert catalog.problems == ()
     assert catalog["mine"].title == card(catalog["mine"]).splitlines()[0] != ""
+    assert [catalog[name].numerics for name in ("mine", "changed", "unknown")] == ["exact", "changed", "close"]
+    assert catalog["changed"].values == (False, True)
 
 
 @pytest.mark.parametrize(

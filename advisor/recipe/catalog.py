@@ -306,7 +306,7 @@ def _left_open(cls: type[Recipe]) -> list[str]:
 
 
 def _check(recipe: Recipe, known: Mapping[str, Recipe]) -> None:
-    for attribute in ("key", "default", "stage"):
+    for attribute in ("key", "stage"):
         if not hasattr(recipe, attribute):
             raise ValueError(f"{type(recipe).__name__} has no {attribute}")
     if not isinstance(recipe.stage, Stage):

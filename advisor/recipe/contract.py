@@ -104,10 +104,10 @@ class WholeNumbers:
 class Recipe(ABC):
     """One optimization. Class attributes describe it; the module docstring explains it.
 
-    A class with a ``key`` is a recipe, one without is a base of others. Its ``id`` is its file's name and its ``title``
-    the first line of the card, unless it says others.
+    A class with a ``key`` is a recipe, one without is a base of others. Its ``id`` is its file's name, its ``title``
+    the first line of the card and its ``numerics`` the first word of that section, unless it says others.
     ``values``: all that the setting may be; a switch, whose default is a bool, need not say it. Settings files are
-    checked against them, tests try each, and the table of recipes lists them.
+    checked against them, tests try each, and the table of recipes lists them. ``default``: PyTorch's own value.
     ``plan_field``: the field of ``StepPlan`` that a value is put into. ``apply`` does that unless it is overridden, and
     the exported Python file says it in its plan.
     ``compiles``: every value but the default has the model compiled. It is ``expensive``, it is not tried where nothing
@@ -142,14 +142,14 @@ class Recipe(ABC):
     id: ClassVar[str]
     title: ClassVar[str]
     key: ClassVar[str]
-    default: ClassVar[Value]
+    default: ClassVar[Value] = False
     values: ClassVar[tuple[Value, ...] | WholeNumbers] = ()
     plan_field: ClassVar[str] = ""
     compiles: ClassVar[bool] = False
     modes: ClassVar[frozenset[Mode]] = BOTH_MODES
     devices: ClassVar[frozenset[str]] = ANY_DEVICE
     attacks: ClassVar[frozenset[Bottleneck]] = frozenset()
-    numerics: ClassVar[Numerics] = Numerics.CLOSE
+    numerics: ClassVar[Numerics]
     stage: ClassVar[Stage]
     order: ClassVar[int] = 0
     package: ClassVar[str] = ""
@@ -174,11 +174,14 @@ class Recipe(ABC):
     def __init_subclass__(cls) -> None:
         if "key" in vars(cls):
             module = sys.modules[cls.__module__]
+            text = _card_of(module)
             cls.id = vars(cls).get("id", Path(getattr(module, "__file__", "")).stem)
-            cls.title = vars(cls).get("title", _card_of(module).partition("\n")[0].rstrip("."))
-        default = getattr(cls, "default", None)
-        if isinstance(default, bool) and not cls.values:
-            cls.values = (default, not default)
+            cls.title = vars(cls).get("title", text.partition("\n")[0].rstrip("."))
+            if not hasattr(cls, "numerics"):
+                said = _section(text, "Numerics")
+                cls.numerics = next((each for each in Numerics if said.startswith(each)), Numerics.CLOSE)
+            if isinstance(cls.default, bool) and not cls.values:
+                cls.values = (cls.default, not cls.default)
         if cls.compiles:
             cls.expensive = True
             NOT_COMPILED[cls.key] = cls.default
@@ -432,5 +435,9 @@ def _docstring_of_file(module: ModuleType) -> str | None:
 
 def card_section(recipe: Recipe, heading: str) -> str:
     """The text under one heading of the card, or an empty string."""
-    match = re.search(rf"^{re.escape(heading)}\n-+\n(.*?)(?=^[^\n]+\n-+\n|\Z)", card(recipe), re.M | re.S)
+    return _section(card(recipe), heading)
+
+
+def _section(text: str, heading: str) -> str:
+    match = re.search(rf"^{re.escape(heading)}\n-+\n(.*?)(?=^[^\n]+\n-+\n|\Z)", text, re.M | re.S)
     return match.group(1).strip() if match else ""
