@@ -253,8 +253,8 @@ class AdvisorApp(ToastingApp):
         if isinstance(self.view, DecidingView):
             self.view.choose_recipe(recipe)
 
-    @on(MainScreen.Switched)
-    def _on_switched(self) -> None:
+    @on(MainScreen.Drawn)
+    def _on_drawn(self) -> None:
         self.pace.drawn()
 
     # --- views and actions -----------------------------------------------------------------------------------

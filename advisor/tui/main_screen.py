@@ -70,8 +70,8 @@ class MainScreen(Screen[object]):
     class Shown(Message):
         """The screen has been painted for the first time."""
 
-    class Switched(Message):
-        """Another view is on screen, drawn as all is now."""
+    class Drawn(Message):
+        """The screen has been drawn as all is now: for a key, or for the clock."""
 
     def __init__(self, context: Context, read_gauges: GaugeReader | None) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class MainScreen(Screen[object]):
         self.show_view(view_id)
         self.draw()
         self.focus_view()
-        self.post_message(self.Switched())
+        self.post_message(self.Drawn())
 
     def action_step_view(self, step: int) -> None:
         """Switch to a neighbouring view, around the ends."""
@@ -154,6 +154,7 @@ class MainScreen(Screen[object]):
         if is_working(self.context):
             self.query_one(StatusBar).turns += self.app.animation_level != "none"
             self.draw()
+            self.post_message(self.Drawn())
 
     def focus_view(self) -> None:
         """Let the view take the keys."""
@@ -187,7 +188,7 @@ class Navigation(Widget):
         room = self.size.width - tabs.cell_length - len(self._recorded) - 2
         # A target that is too long is cut at its beginning: names of files and models differ at their ends.
         name = self._target if len(self._target) <= room else f"…{self._target[len(self._target) - room + 1 :]}"
-        end = Content.assemble((name if room > 1 else "", DIM), (self._recorded, "$accent"))
+        end = Content.assemble((name if room > 1 else "", DIM), (self._recorded if room >= 0 else "", "$accent"))
         return tabs + Content(" " * (self.size.width - tabs.cell_length - end.cell_length - 1)) + end
 
     def _labels(self) -> list[tuple[ViewInfo, str]]:

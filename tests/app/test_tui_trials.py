@@ -207,12 +207,11 @@ def test_names_are_cut_in_their_middle() -> None:
 
 
 def test_reasons_get_the_width_and_names_do_not() -> None:
-    for width in (40, 80, 104, 120, 200):
-        widths = {column.key: cells for column, cells in fitting_columns(width)}
-        assert widths["effect"] >= 20
-        assert widths["name"] <= 22
-        if width >= 80:
-            assert sum(widths.values()) + 2 * len(widths) <= width
+    for width in (40, 60, 80, 104, 120, 200):
+        widths = {column.key: cells for column, cells in fitting_columns(width, 24)}
+        assert widths["effect"] >= len("1.39x (1.38–1.40)")
+        assert widths["name"] <= 24
+        assert sum(widths.values()) + 2 * len(widths) <= width, "no key scrolls the table to the side"
     assert {column.key: cells for column, cells in fitting_columns(200)}["effect"] > 60
 
 

@@ -70,14 +70,14 @@ class Column:
     number: bool = False
 
 
-WIDE = 120
+WIDE, _NARROW = 120, 70
 COLUMNS = (
     Column("state", "", 3),
     Column(NAME, "candidate", NAME_WIDTH),
-    Column(EFFECT, "effect", 20),
+    Column(EFFECT, "effect", 17),
     Column("bar", "slower│faster", BAR_WIDTH, at_least=WIDE),
-    Column("step", "step", 8, number=True),
-    Column("memory", "memory", 9, number=True),
+    Column("step", "step", 8, at_least=_NARROW, number=True),
+    Column("memory", "memory", 9, at_least=_NARROW, number=True),
     Column("numerics", "numerics", 17, at_least=WIDE),
     Column("start", "start-up", 8, at_least=140, number=True),
 )
@@ -86,7 +86,7 @@ COLUMNS = (
 def fitting_columns(width: int, names: int = NAME_WIDTH) -> list[tuple[Column, int]]:
     """The columns on a screen of this width, each with its own width in cells; ``names`` is that of the names."""
     kept = [column for column in COLUMNS if width >= column.at_least]
-    widths = {column.key: column.width for column in kept} | {NAME: max(NAME_WIDTH, names)}
+    widths = {column.key: column.width for column in kept} | {NAME: min(max(NAME_WIDTH, names), width // 3)}
     if "bar" in widths:
         widths["bar"] = min(_WIDEST_BAR, BAR_WIDTH + _MORE_BAR * ((width - WIDE) // _MORE_SCREEN))
     others = sum(widths[column.key] for column in kept if column.key != EFFECT)
