@@ -30,7 +30,6 @@ from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
 class Affinity(Recipe):
     key = "cpu.affinity"
-    default = "all"
     values = ("all", "physical", "node")
     devices = CPU
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})

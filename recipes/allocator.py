@@ -46,7 +46,6 @@ _FRAGMENTED = 1.1
 
 class Allocator(Recipe):
     key = "memory.allocator"
-    default = "default"
     values = tuple(_CONFIGURATIONS)
     devices = CUDA
     stage = Stage.ENVIRONMENT

@@ -30,7 +30,6 @@ from advisor.records import Bottleneck, Facts, Mode, Proposal, Skip, Value
 
 class Autocast(Recipe):
     key = "precision.autocast"
-    default = "none"
     values = ("none", "bfloat16", "float16")
     plan_field = "autocast"
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})

@@ -30,7 +30,6 @@ from advisor.records import Facts, Proposal, Skip
 
 class BucketCapMb(ParallelRecipe):
     key = "parallel.bucket_cap_mb"
-    default = 25
     values = (25, 50, 100, 200)
     gain = 1.01
 

@@ -34,7 +34,6 @@ from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
 class ChannelsLast(Recipe):
     key = "model.memory_format"
-    default = "contiguous"
     values = ("contiguous", "channels_last", "channels_last_3d")
     plan_field = "memory_format"
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})

@@ -44,7 +44,6 @@ _REWINDS_IN_GRAPHS = (2, 10)
 
 class Checkpointing(Recipe):
     key = "memory.activation_checkpointing"
-    default = "none"
     values = ("none", "blocks", "budget-0.5")
     modes = TRAINING
     stage = Stage.MODEL

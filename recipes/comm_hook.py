@@ -48,7 +48,6 @@ model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
 
 class CommHook(ParallelRecipe):
     key = "parallel.comm_hook"
-    default = "none"
     values = ("none", "bf16", "fp16", "powersgd")
     gain = 1.02
     codes = _CODE

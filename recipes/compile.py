@@ -41,7 +41,6 @@ _CUDA_MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-
 
 class Compile(Recipe):
     key = "compile.mode"
-    default = "none"
     values = ("none", *_CUDA_MODES)
     plan_field = "compile_mode"
     compiles = True

@@ -35,7 +35,6 @@ _NO_PRODUCT = "the step computes no linear, attention or recurrent layer and no 
 
 class CompileAutotune(Recipe):
     key = "compile.autotune"
-    default = "default"
     values = ("default", "matmuls")
     plan_field = "compile_autotune"
     compiles = True

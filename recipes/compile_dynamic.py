@@ -32,7 +32,6 @@ from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
 class CompileDynamic(Recipe):
     key = "compile.dynamic"
-    default = "auto"
     values = ("auto", True, False)
     plan_field = "compile_dynamic"
     compiles = True

@@ -49,7 +49,6 @@ _SHAPES = (
 
 class CompileScope(Recipe):
     key = "compile.scope"
-    default = "model"
     values = ("model", "regional", "with_loss")
     plan_field = "compile_scope"
     compiles = True

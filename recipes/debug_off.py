@@ -49,7 +49,6 @@ _CODE: dict[Value, str] = {
 
 class DebugOff(Recipe):
     key = "debug.switches"
-    default = "none"
     values = tuple(_CODE)
     attacks = frozenset({Bottleneck.LAUNCH})
     stage = Stage.GLOBAL

@@ -46,7 +46,6 @@ _CODE: dict[Value, str] = {
 
 class EmptyCache(Recipe):
     key = "loop.empty_cache"
-    default = "never"
     values = tuple(_CODE)
     plan_field = "empty_cache"
     modes = TRAINING

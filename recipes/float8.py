@@ -68,7 +68,6 @@ else:
 class Float8(Recipe):
     title = "Float8 products"
     key = "precision.float8"
-    default = "none"
     values = ("none", *_GRANULARITY)
     devices = CUDA
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})

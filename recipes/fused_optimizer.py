@@ -38,7 +38,6 @@ _FUSED_ON_CPU_ONLY = frozenset({"Adagrad"})
 
 class FusedOptimizer(Recipe):
     key = "optimizer.implementation"
-    default = "default"
     values = ("default", "fused", "foreach", "for-loop")
     modes = TRAINING
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})

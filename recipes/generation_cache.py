@@ -33,7 +33,6 @@ from advisor.records import Bottleneck, Facts, Proposal, Skip
 
 class GenerationCache(Recipe):
     key = "generation.cache"
-    default = "dynamic"
     values = ("dynamic", "static", "static_compiled")
     modes = INFERENCE
     attacks = frozenset({Bottleneck.LAUNCH})

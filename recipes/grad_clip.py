@@ -32,7 +32,6 @@ _FOREACH: dict[Value, str] = {"default": "", "foreach": ", foreach=True", "for-l
 
 class GradClip(Recipe):
     key = "step.clip_grad"
-    default = "default"
     values = tuple(_FOREACH)
     plan_field = "clip_grad"
     modes = TRAINING

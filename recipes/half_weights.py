@@ -41,7 +41,6 @@ _FAST_ON_CPU = frozenset({"avx512_bf16", "amx_bf16", "asimdbf16", "bf16"})
 
 class HalfWeights(Recipe):
     key = "precision.weights"
-    default = "float32"
     values = ("float32", *_ROUNDING)
     plan_field = "input_dtype"
     attacks = frozenset({Bottleneck.MEMORY, Bottleneck.COMPUTE})

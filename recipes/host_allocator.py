@@ -40,7 +40,6 @@ _JEMALLOC = "oversize_threshold:1,background_thread:true,metadata_thp:auto,dirty
 class HostAllocator(Recipe):
     title = "Host memory allocator"
     key = "cpu.allocator"
-    default = "malloc"
     values = ("malloc", *_LIBRARIES)
     devices = CPU
     attacks = frozenset({Bottleneck.MEMORY})

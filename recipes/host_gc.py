@@ -42,7 +42,6 @@ _IN_THE_LOOP = "# in the loop, after each step: after_step()\n"
 class HostGc(Recipe):
     title = "Garbage collector"
     key = "host.gc"
-    default = "default"
     values = ("default", "freeze", "scheduled")
     plan_field = "collector"
     attacks = frozenset({Bottleneck.LAUNCH})

@@ -43,7 +43,6 @@ _SHOWN = 5
 
 class HostSync(Recipe):
     key = "loop.host_sync"
-    default = "as_written"
     values = ("as_written",)
     devices = CUDA
     attacks = frozenset({Bottleneck.LAUNCH})

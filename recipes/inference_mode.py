@@ -35,7 +35,6 @@ from advisor.records import Bottleneck, Facts, Proposal
 class InferenceMode(Recipe):
     title = "Gradients off for inference"
     key = "infer.grad"
-    default = "grad"
     values = ("grad", "no_grad", "inference_mode")
     plan_field = "grad_mode"
     modes = INFERENCE

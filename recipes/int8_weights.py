@@ -49,7 +49,6 @@ _INT4_OPTIONS = {"group_size": _INT4_GROUP, "int4_packing_format": "tile_packed_
 class Int8Weights(Recipe):
     title = "Integer weights"
     key = "precision.quantize"
-    default = "none"
     values = ("none", *_CONFIGS)
     modes = INFERENCE
     attacks = frozenset({Bottleneck.MEMORY, Bottleneck.COMPUTE})

@@ -40,7 +40,6 @@ _VALUES: dict[str, Value] = {"SGD": "lars", "Adam": "lamb", "AdamW": "lamb"}
 
 class LargeBatchOptimizer(Recipe):
     key = "optimizer.class"
-    default = "default"
     values = ("default", "lars", "lamb")
     modes = TRAINING
     partners = frozenset({"batch_size"})

@@ -50,7 +50,6 @@ _CODE: dict[Value, str] = {
 
 class LossSync(Recipe):
     key = "loop.loss_item"
-    default = "never"
     values = tuple(_CODE)
     plan_field = "loss_item"
     modes = TRAINING

@@ -40,7 +40,6 @@ _IOMP = {"KMP_AFFINITY": "granularity=fine,compact,1,0", "KMP_BLOCKTIME": "1"}
 
 class OpenMp(Recipe):
     key = "cpu.openmp"
-    default = "default"
     values = ("default", "bind", "iomp")
     devices = CPU
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})

@@ -41,7 +41,6 @@ _LEAST_SHARE = 0.2
 
 class OptimizerMemory(Recipe):
     key = "optimizer.state"
-    default = "full"
     values = ("full", "adafactor", "8-bit")
     modes = TRAINING
     attacks = frozenset({Bottleneck.MEMORY})

@@ -57,7 +57,6 @@ fully_shard(model)
 
 class ParallelStrategy(Recipe):
     key = "parallel.strategy"
-    default = "single"
     values = tuple(_CODE)
     plan_field = "strategy"
     modes = TRAINING

@@ -42,7 +42,6 @@ _NO_ATTENTION = "the model has no nn.MultiheadAttention, and the step calls no s
 
 class Sdpa(Recipe):
     key = "attention.backend"
-    default = "auto"
     values = ("auto", *_BACKENDS)
     plan_field = "attention_backend"
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})

@@ -29,7 +29,6 @@ from advisor.records import Value
 
 class ShardPrecision(ParallelRecipe):
     key = "parallel.shard_precision"
-    default = "none"
     values = ("none", "bfloat16")
     strategies = frozenset({"fully_shard"})
     # Estimated: it orders the trials only.

@@ -35,7 +35,6 @@ for place, block in enumerate(blocks):
 
 class ShardPrefetch(ParallelRecipe):
     key = "parallel.shard_prefetch"
-    default = 0
     values = (0, 1, 2)
     strategies = frozenset({"fully_shard"})
     # Estimated: it orders the trials only.

@@ -27,7 +27,6 @@ from advisor.recipe.parallel_recipe import ParallelRecipe
 
 class ShardUnit(ParallelRecipe):
     key = "parallel.shard_unit"
-    default = "blocks"
     values = ("blocks", "model")
     strategies = frozenset({"fully_shard"})
     # Estimated: it orders the trials only.

@@ -58,7 +58,6 @@ _NO_PRODUCT = "the step computes no linear, attention, recurrent or convolution 
 class Tf32(Recipe):
     title = "Precision of float32 products"
     key = "precision.float32_matmul"
-    default = "highest"
     values = ("highest", "high", "medium")
     attacks = frozenset({Bottleneck.COMPUTE})
     partners = frozenset({"channels_last", "compile", "step_graph"})

@@ -44,7 +44,6 @@ _AFRESH_S = 1.0
 
 class WorkerContext(WorkerRecipe):
     key = "data.multiprocessing_context"
-    default = "default"
     values = ("default", *_METHODS)
     without_workers = "the loader has no workers that could be started in another way"
     # Expected speed-up: forkserver 1.10x and 1.16x within the noise, 0.08x with short epochs (tests/gpu/RESULTS.md).

@@ -41,7 +41,6 @@ _CODE: dict[Value, str] = {
 
 class ZeroGrad(Recipe):
     key = "step.zero_grad"
-    default = "none"
     values = tuple(_CODE)
     plan_field = "zero_grad"
     modes = TRAINING

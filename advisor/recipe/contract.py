@@ -106,8 +106,9 @@ class Recipe(ABC):
 
     A class with a ``key`` is a recipe, one without is a base of others. Its ``id`` is its file's name, its ``title``
     the first line of the card and its ``numerics`` the first word of that section, unless it says others.
-    ``values``: all that the setting may be; a switch, whose default is a bool, need not say it. Settings files are
-    checked against them, tests try each, and the table of recipes lists them. ``default``: PyTorch's own value.
+    ``values``: all that the setting may be; a switch need not say it. Settings files are checked against them, tests
+    try each, and the table of recipes lists them. ``default``: PyTorch's own value; the first of ``values``, and False
+    for a switch, unless it says another.
     ``plan_field``: the field of ``StepPlan`` that a value is put into. ``apply`` does that unless it is overridden, and
     the exported Python file says it in its plan.
     ``compiles``: every value but the default has the model compiled. It is ``expensive``, it is not tried where nothing
@@ -142,7 +143,7 @@ class Recipe(ABC):
     id: ClassVar[str]
     title: ClassVar[str]
     key: ClassVar[str]
-    default: ClassVar[Value] = False
+    default: ClassVar[Value]
     values: ClassVar[tuple[Value, ...] | WholeNumbers] = ()
     plan_field: ClassVar[str] = ""
     compiles: ClassVar[bool] = False
@@ -180,6 +181,8 @@ class Recipe(ABC):
             if not hasattr(cls, "numerics"):
                 said = _section(text, "Numerics")
                 cls.numerics = next((each for each in Numerics if said.startswith(each)), Numerics.CLOSE)
+            if not hasattr(cls, "default"):
+                cls.default = cls.values[0] if isinstance(cls.values, tuple) and cls.values else False
             if isinstance(cls.default, bool) and not cls.values:
                 cls.values = (cls.default, not cls.default)
         if cls.compiles:
