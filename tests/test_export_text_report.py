@@ -253,7 +253,7 @@ def test_what_disturbed_the_baseline_and_the_stack_is_a_warning(detailed, catalo
 
 
 def test_a_noise_floor_that_rose_after_the_confirmation_is_a_warning(detailed, catalog):
-    barely = replace(detailed.stack.comparison, ci_low=1.08)
+    barely = replace(detailed.stack.comparison, ci_low=1.02)
     detailed.stack = replace(detailed.stack, comparison=barely)
     detailed.baseline = replace(detailed.baseline, noise_floor=0.2)
     warnings = body_of(markdown_report(detailed, sample_request(), catalog), "Read this first")

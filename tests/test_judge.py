@@ -95,6 +95,7 @@ def test_repeats_widen_the_floor_and_join_the_baseline(judge):
     assert len(repeated.baseline_runs) == 3
     assert repeated.baseline_record().step_ms == pytest.approx(10.2, rel=0.01)
     assert repeated.baseline_record().noise_floor == repeated.noise_floor
+    assert repeated.with_control(result(9.9, seed=5)).baseline_record().apart == pytest.approx(10.8 / 9.9 - 1, abs=0.01)
 
 
 def test_step_time_and_rate_of_two_runs_that_differ_belong_together(judge):

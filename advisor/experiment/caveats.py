@@ -9,7 +9,7 @@ from advisor.experiment.known import Kind, Known
 from advisor.experiment.plan import Plan
 from advisor.experiment.policy import POLICY
 from advisor.experiment.request import Request
-from advisor.figures.formatting import format_bytes, format_ms, format_seconds, format_spread
+from advisor.figures.formatting import format_bytes, format_ms, format_percent, format_seconds
 from advisor.recipe.settings import Settings
 from advisor.records import Mode, Outcome
 
@@ -21,20 +21,20 @@ _CUT_SHORT = (Outcome.TIMED_OUT, Outcome.CANCELLED, Outcome.SKIPPED)
 
 def of_noise(known: Known) -> str:
     """A warning about the spread between identical processes, and about the load; empty on a quiet machine."""
-    floor = known.judge.noise_floor
-    if floor <= POLICY.noisy:
+    if known.judge.noise_floor <= POLICY.noisy:
         return ""
     wanted = of_the_load()
     busy = f"; {wanted}" if wanted else ""
     return (
-        f"this machine is noisy: processes that run the same steps differ by {format_spread(floor)}{busy}. "
+        f"this machine is noisy: processes with the same steps were {format_percent(known.judge.apart)} apart{busy}. "
         "The intervals are wider for it; end other programs and run again for narrower ones"
     )
 
 
 def of_less_noise(known: Known) -> str:
     """A sentence for the end of a session whose first processes made the machine look noisier than it was."""
-    return f"processes that run the same steps differ by {format_spread(known.judge.noise_floor)}, less than at first"
+    apart = format_percent(known.judge.apart)
+    return f"processes with the same steps were {apart} apart: the machine is not as noisy as it seemed at first"
 
 
 def of_the_load() -> str:

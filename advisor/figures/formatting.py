@@ -133,11 +133,6 @@ def format_noise(noise_floor: float | None) -> str:
     return f"±{format_percent(noise_floor, digits=1)}{bounded}"
 
 
-def format_spread(noise_floor: float) -> str:
-    """By how much identical runs differ: ``about 12 %``; the floor ends where they differ by more."""
-    return f"{'more than' if noise_floor >= LARGEST_NOISE_FLOOR else 'about'} {format_percent(noise_floor)}"
-
-
 def format_percent(share: float | None, *, digits: int = 0) -> str:
     """A share of 0 to 1 in per cent: ``42 %``; what rounds to nothing but is not reads ``<1 %``."""
     if share is None or unknown(share):

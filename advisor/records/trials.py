@@ -435,7 +435,8 @@ class BaselineRecord:
 
     ``noise_floor``, ``memory_floor`` and ``energy_floor`` are the relative differences in speed, in peak memory and in
     energy that identical runs showed; the last two are 0 where there was one run only. ``runs`` is how many there were:
-    of one run the noise floor is what other machines showed.
+    of one run the noise floor is what other machines showed. ``apart``: the slowest took longer by this share than the
+    fastest.
     """
 
     result: TrialResult
@@ -446,6 +447,7 @@ class BaselineRecord:
     memory_floor: float = 0.0
     energy_floor: float = 0.0
     runs: int = 2
+    apart: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

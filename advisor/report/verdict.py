@@ -13,7 +13,7 @@ from advisor.figures.formatting import (
     format_interval,
     format_ms,
     format_pending,
-    format_spread,
+    format_percent,
     interval_or_words,
     plain,
 )
@@ -177,8 +177,9 @@ def no_result(state: SessionState) -> NoResult:
         one, several = "the only trial of a single setting", f"all {len(tried)} trials of single settings"
         return NoResult(Cause.ALL_FAILED, f"{several if len(tried) > 1 else one} failed")
     noise = state.baseline.noise_floor if state.baseline else 0.0
-    if noise > POLICY.noisy and state.baseline and state.baseline.runs > 1:
-        return NoResult(Cause.TOO_NOISY, f"identical runs differ by {format_spread(noise)} on this machine")
+    if noise > POLICY.noisy and state.baseline and state.baseline.apart:
+        apart = format_percent(state.baseline.apart)
+        return NoResult(Cause.TOO_NOISY, f"identical runs were {apart} apart on this machine")
     if noise > POLICY.noisy or _all_open(state, tried):
         return NoResult(Cause.TOO_NOISY, "step times vary so much that faster and slower cannot be told apart")
     return NoResult(Cause.NO_GAIN, f"nothing that was tried {state.goal.better()}")

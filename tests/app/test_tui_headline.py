@@ -189,9 +189,9 @@ def warned(state: SessionState) -> str:
 def test_where_nothing_could_be_judged_the_first_line_says_so_and_what_to_do() -> None:
     failed = SessionState.of(histories.judged_nothing())
     assert warned(failed).startswith("Nothing could be judged: the only trial of a single setting failed.\n")
-    noisy = replace(histories.BASELINE, noise_floor=0.31)
+    noisy = replace(histories.BASELINE, noise_floor=0.31, apart=0.12)
     told = [*histories.judged_nothing(), events.BaselineMeasured(noisy), events.TrialMeasured(histories.ZERO_GRAD)]
-    assert warned(SessionState.of(told)).startswith("Nothing could be judged: identical runs differ by more than 31 %")
+    assert warned(SessionState.of(told)).startswith("Nothing could be judged: identical runs were 12 % apart")
     assert warned(SessionState.of([events.SessionFinished(True, 1.0)])).startswith("Nothing was measured")
     calm = [*histories.judged_nothing(), events.TrialMeasured(histories.ZERO_GRAD)]
     assert headline(SessionState.of(calm)).plain.startswith("Nothing that was tried is measurably faster.")

@@ -182,6 +182,12 @@ class Judge:
         return self._captured_spread if _is_captured(settings) else self.process_spread
 
     @property
+    def apart(self) -> float:
+        """The share by which the slowest of the runs that changed nothing took longer than the fastest."""
+        took = [speed(run)[0] for run in (*self.baseline_runs, *self.controls) if run.measured]
+        return max(took) / min(took) - 1
+
+    @property
     def noise_floor(self) -> float:
         """The relative difference that identical runs typically show."""
         return noise_floor(self.process_spread)
@@ -220,6 +226,7 @@ class Judge:
             memory_floor=_floor(Objective.MEMORY, later),
             energy_floor=_floor(Objective.ENERGY, undisturbed),
             runs=1 + len(later),
+            apart=self.apart,
         )
 
     @cached_property
