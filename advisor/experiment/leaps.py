@@ -4,6 +4,7 @@ Without compiling first, then compiled; a form that failed is weakened (``weaken
 around the stack that is known then.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -152,8 +153,8 @@ def _gain_of_compiling(known: Known, settings: Settings) -> float:
         if settings.get(candidate.key) == candidate.value and known.plan.recipe(candidate).expensive:
             gain = max(gain, known.plan.expected_gain(candidate, plain.without(candidate.key), known.step_ms))
     waiting = _share_of_waiting(known, plain)
-    if waiting > INPUT_BOUND_SHARE:
-        gain = 1 / (waiting + (1 - waiting) / gain)
+    if waiting > INPUT_BOUND_SHARE:  # half of it, since data that loads beside a shorter step is waited for longer
+        gain = math.sqrt(1 / (waiting + (1 - waiting) / gain))
     return max(gain, POLICY.drop_gain)
 
 
