@@ -24,7 +24,7 @@ PyTorch documentation, Automatic Mixed Precision package (torch.amp). PyTorch Pe
 precision and AMP. NVIDIA, Train With Mixed Precision.
 """
 
-from advisor.recipe import Recipe, Stage, is_host_bound, lacks_units
+from advisor.recipe import Recipe, is_host_bound, lacks_units
 from advisor.records import Bottleneck, Facts, Mode, Proposal, Skip, Value
 
 
@@ -37,7 +37,6 @@ class Autocast(Recipe):
     usual = frozenset({"bfloat16"})
     # float16 brings a GradScaler, which waits for the host at each step and so rules out capturing the step.
     replacement_margin = 1.25
-    stage = Stage.STEP
     saves_memory = True
 
     def candidates(self, facts: Facts) -> Proposal:

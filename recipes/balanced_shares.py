@@ -1,4 +1,4 @@
-"""Samples dealt to the GPUs by their length
+"""Samples dealt by length
 
 What it does
 ------------
@@ -37,7 +37,6 @@ part = [dealt[rank if place % 2 == 0 else ranks - 1 - rank] for place, dealt in 
 
 
 class BalancedShares(ParallelRecipe):
-    title = "Samples dealt by length"
     key = "parallel.balanced_shares"
     strategies = frozenset({"ddp", "fully_shard"})
     gain = 1.05

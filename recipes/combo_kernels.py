@@ -26,7 +26,7 @@ PyTorch source, torch/_inductor/config.py (`combo_kernels`), and torch/_inductor
 
 from advisor.portable import compile_source
 from advisor.portable.plan import COMBO_KERNELS
-from advisor.recipe import CUDA, Recipe, Stage, torch_is_older
+from advisor.recipe import CUDA, Recipe, torch_is_older
 from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
 # First version of PyTorch whose option is tried here; before it combined kernels lacked most kinds of operations.
@@ -39,7 +39,6 @@ class ComboKernels(Recipe):
     compiles = True
     devices = CUDA
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
-    stage = Stage.COMPILE
     partners = frozenset({"compile", "compile_scope"})
     # Expected speed-up: not measured yet, so that of a small gain.
     gain = 1.02

@@ -32,7 +32,7 @@ Ansel et al., PyTorch 2: Faster Machine Learning Through Dynamic Python Bytecode
 Compilation, ASPLOS 2024.
 """
 
-from advisor.recipe import MODES_WITH_GRAPHS, NOT_COMPILED, Recipe, Stage, is_host_bound
+from advisor.recipe import MODES_WITH_GRAPHS, NOT_COMPILED, Recipe, is_host_bound
 from advisor.records import Bottleneck, Facts, Proposal, Value, Values
 
 _CPU_MODES = ("default", "max-autotune-no-cudagraphs")
@@ -45,7 +45,6 @@ class Compile(Recipe):
     plan_field = "compile_mode"
     compiles = True
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
-    stage = Stage.COMPILE
     partners = frozenset({"autocast", "channels_last", "compile_scope", "step_graph"})
     codes = {"none": 'model = getattr(model, "_orig_mod", model)  # as it is without torch.compile\n'}
     shown = 'model = torch.compile(model, mode="{value}")\n'

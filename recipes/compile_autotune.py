@@ -27,7 +27,7 @@ PyTorch documentation, torch.compile, options of torch._inductor (`max_autotune_
 
 from advisor.portable import compile_source
 from advisor.portable.plan import AUTOTUNED_MATMULS
-from advisor.recipe import CUDA, Recipe, Stage, unless_computed
+from advisor.recipe import CUDA, Recipe, unless_computed
 from advisor.records import Bottleneck, Facts, Proposal, Skip, Value, Values
 
 _NO_PRODUCT = "the step computes no linear, attention or recurrent layer and no matrix product to choose a kernel for"
@@ -40,7 +40,6 @@ class CompileAutotune(Recipe):
     compiles = True
     devices = CUDA
     attacks = frozenset({Bottleneck.COMPUTE})
-    stage = Stage.COMPILE
     partners = frozenset({"autocast", "compile", "compile_scope", "pad_dims"})
     # Expected speed-up: GPT-2 on an H200 1.06x together with a padded vocabulary; nothing in its expert's stack.
     gain = 1.03

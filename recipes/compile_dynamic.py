@@ -26,7 +26,7 @@ PyTorch documentation, torch.compile (`dynamic`), and Dynamic shapes.
 """
 
 from advisor.portable import compile_source
-from advisor.recipe import Recipe, Stage
+from advisor.recipe import Recipe
 from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
 
@@ -36,7 +36,6 @@ class CompileDynamic(Recipe):
     plan_field = "compile_dynamic"
     compiles = True
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
-    stage = Stage.COMPILE
     partners = frozenset({"compile", "compile_scope"})
     # Expected speed-up: true 1.09x on lengths that vary; false compiles for each length (tests/gpu/RESULTS.md).
     gains = {True: 1.09, False: 0.5}

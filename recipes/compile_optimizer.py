@@ -29,7 +29,7 @@ scheduler.
 from dataclasses import replace
 
 from advisor.machine.toolchain import missing_compiler
-from advisor.recipe import CUDA, TRAINING, Components, Recipe, Stage, is_compiled
+from advisor.recipe import CUDA, TRAINING, Components, Recipe, is_compiled
 from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip, Value, Values
 
 _FEWEST_TENSORS = 50
@@ -64,7 +64,6 @@ class CompileOptimizer(Recipe):
     modes = TRAINING
     devices = CUDA
     attacks = frozenset({Bottleneck.LAUNCH})
-    stage = Stage.STEP
     inside_step = True
     expensive = True
     phases = frozenset({Phase.OPTIMIZER})

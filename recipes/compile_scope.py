@@ -34,7 +34,7 @@ documentation, torch.nn.Module.compile.
 from advisor.errors import RefusedError
 from advisor.figures.formatting import format_percent
 from advisor.portable import compile_source
-from advisor.recipe import Components, Recipe, Stage
+from advisor.recipe import Components, Recipe
 from advisor.records import Bottleneck, Facts, Mode, Phase, Proposal, Skip, Value
 
 # The share is measured: of a small encoder on an H200 it was less than 0.5 % in one session and 0.9 % in another, and a
@@ -53,7 +53,6 @@ class CompileScope(Recipe):
     plan_field = "compile_scope"
     compiles = True
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
-    stage = Stage.COMPILE
     partners = frozenset({"autocast", "compile"})
     usual = frozenset({"with_loss"})
     # Expected speed-up: with_loss 10.31x and regional 9.36x in one session (tests/gpu/RESULTS.md).

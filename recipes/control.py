@@ -1,4 +1,4 @@
-"""The control: a trial that changes nothing
+"""The control: no change
 
 What it does
 ------------
@@ -31,7 +31,6 @@ from advisor.records import Facts, Proposal, Value
 
 
 class Control(Recipe):
-    title = "The control: no change"
     key = "control.noop"
     stage = Stage.GLOBAL
     keeps_code = True  # it changes nothing

@@ -1,4 +1,4 @@
-"""Frozen parameters in compiled CPU inference
+"""Frozen parameters
 
 What it does
 ------------
@@ -27,21 +27,19 @@ backend, weight prepacking and constant folding.
 """
 
 from advisor.portable import FREEZING, compile_source
-from advisor.recipe import CPU, INFERENCE, Recipe, Stage, unless_computed
+from advisor.recipe import CPU, INFERENCE, Recipe, unless_computed
 from advisor.records import Bottleneck, Facts, Proposal, Value, Values
 
 _NOTHING_TO_PACK = "the step computes no convolution or linear layer whose weights could be packed"
 
 
 class CpuFreeze(Recipe):
-    title = "Frozen parameters"
     key = "compile.freezing"
     plan_field = "freezing"
     compiles = True
     modes = INFERENCE
     devices = CPU
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY, Bottleneck.LAUNCH})
-    stage = Stage.COMPILE
     partners = frozenset({"compile", "inference_mode", "autocast"})
     # Expected speed-up: 1.63x on a served network, of which compiling alone gives a part (tests/gpu/RESULTS.md).
     gain = 1.15

@@ -28,7 +28,7 @@ PyTorch documentation, torch.device as a context manager, and torch.set_default_
 Guide, Create tensors directly on the target device.
 """
 
-from advisor.recipe import CUDA, NEEDS_PROFILE, Recipe, Stage
+from advisor.recipe import CUDA, NEEDS_PROFILE, Recipe
 from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip, Value
 
 
@@ -39,7 +39,6 @@ class CreateOnDevice(Recipe):
     attacks = frozenset({Bottleneck.COPY, Bottleneck.LAUNCH})
     partners = frozenset({"step_graph"})
     phases = frozenset({Phase.FORWARD, Phase.LOSS})
-    stage = Stage.STEP
     # Expected speed-up: 5.88x where noise was made on the host, 0.94x elsewhere; proposed only where the profile saw
     # some (tests/gpu/RESULTS.md).
     gain = 1.1

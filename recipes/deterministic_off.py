@@ -1,4 +1,4 @@
-"""Deterministic algorithms switched off
+"""Deterministic algorithms off
 
 What it does
 ------------
@@ -31,7 +31,6 @@ from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
 
 class DeterministicOff(Recipe):
-    title = "Deterministic algorithms off"
     key = "backends.deterministic"
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
     usual = frozenset({False})

@@ -27,7 +27,7 @@ References
 PyTorch documentation, CUDA semantics, Memory management; torch.cuda.empty_cache.
 """
 
-from advisor.recipe import CUDA, TRAINING, Recipe, Stage
+from advisor.recipe import CUDA, TRAINING, Recipe
 from advisor.records import Facts, Proposal, Value
 
 _STEP = """\
@@ -50,7 +50,6 @@ class EmptyCache(Recipe):
     plan_field = "empty_cache"
     modes = TRAINING
     devices = CUDA
-    stage = Stage.STEP
     inside_step = True
     habit = True
     # Expected speed-up: 0.95x on an encoder (tests/gpu/RESULTS.md).

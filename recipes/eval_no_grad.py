@@ -1,4 +1,4 @@
-"""Validation with gradients switched off
+"""Gradients off for validation
 
 What it does
 ------------
@@ -40,7 +40,6 @@ _MODES = ("grad", "no_grad", "inference_mode")
 
 
 class EvalNoGrad(Recipe):
-    title = "Gradients off for validation"
     key = "loop.eval_grad"
     default = "no_grad"
     values = _MODES

@@ -1,4 +1,4 @@
-"""Float8 products in linear layers
+"""Float8 products
 
 What it does
 ------------
@@ -66,7 +66,6 @@ else:
 
 
 class Float8(Recipe):
-    title = "Float8 products"
     key = "precision.float8"
     values = ("none", *_GRANULARITY)
     devices = CUDA

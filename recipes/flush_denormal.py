@@ -1,4 +1,4 @@
-"""Denormal numbers flushed to zero
+"""Denormals flushed to zero
 
 What it does
 ------------
@@ -48,7 +48,6 @@ if end_threads is not None:
 
 
 class FlushDenormal(Recipe):
-    title = "Denormals flushed to zero"
     key = "cpu.flush_denormal"
     devices = CPU
     attacks = frozenset({Bottleneck.COMPUTE})

@@ -1,4 +1,4 @@
-"""Next batch copied while the present one is computed on
+"""Next batch copied ahead
 
 What it does
 ------------
@@ -29,7 +29,7 @@ with Computation.
 
 from dataclasses import replace
 
-from advisor.recipe import CUDA, Components, Recipe, Stage, gain_from
+from advisor.recipe import CUDA, Components, Recipe, gain_from
 from advisor.recipe.loader_recipe import little_time_in
 from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip, Value
 
@@ -54,14 +54,12 @@ def copied_ahead(loader):
 
 
 class GpuPrefetch(Recipe):
-    title = "Next batch copied ahead"
     key = "data.device_prefetch"
     plan_field = "device_prefetch"
     devices = CUDA
     attacks = frozenset({Bottleneck.INPUT, Bottleneck.COPY})
     partners = frozenset({"pin_memory", "non_blocking", "num_workers"})
     phases = frozenset({Phase.DATA_WAIT, Phase.HOST_TO_DEVICE})
-    stage = Stage.STEP
     codes = {True: _CODE, False: "# each batch is copied when its step begins\n"}
 
     def candidates(self, facts: Facts) -> Proposal:

@@ -30,7 +30,7 @@ Precision examples, Gradient accumulation. Goyal et al., Accurate, Large Minibat
 """
 
 from advisor.figures.formatting import format_percent
-from advisor.recipe import MODES_WITH_GRAPHS, TRAINING, Recipe, Stage, WholeNumbers, gain_from
+from advisor.recipe import MODES_WITH_GRAPHS, TRAINING, Recipe, WholeNumbers, gain_from
 from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip, Value, Values
 
 _LEAST_SHARE = 0.02
@@ -51,7 +51,6 @@ class GradAccumulation(Recipe):
     modes = TRAINING
     attacks = frozenset({Bottleneck.MEMORY, Bottleneck.LAUNCH})
     phases = frozenset({Phase.OPTIMIZER, Phase.ZERO_GRAD})
-    stage = Stage.STEP
     inside_step = True
     ladder = True
     codes = {1: "# every batch makes an update of its own\n"}

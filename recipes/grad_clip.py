@@ -24,7 +24,7 @@ References
 PyTorch documentation, torch.nn.utils.clip_grad_norm_ (`foreach`).
 """
 
-from advisor.recipe import TRAINING, Recipe, Stage
+from advisor.recipe import TRAINING, Recipe
 from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip, Value
 
 _FOREACH: dict[Value, str] = {"default": "", "foreach": ", foreach=True", "for-loop": ", foreach=False"}
@@ -36,7 +36,6 @@ class GradClip(Recipe):
     plan_field = "clip_grad"
     modes = TRAINING
     attacks = frozenset({Bottleneck.LAUNCH})
-    stage = Stage.STEP
     inside_step = True
     phases = frozenset({Phase.OPTIMIZER})
     # Expected speed-up: for-loop 0.99x on a GPU; the default is foreach already (tests/gpu/RESULTS.md).

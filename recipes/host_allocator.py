@@ -1,4 +1,4 @@
-"""Another malloc for the host
+"""Host memory allocator
 
 What it does
 ------------
@@ -38,7 +38,6 @@ _JEMALLOC = "oversize_threshold:1,background_thread:true,metadata_thp:auto,dirty
 
 
 class HostAllocator(Recipe):
-    title = "Host memory allocator"
     key = "cpu.allocator"
     values = ("malloc", *_LIBRARIES)
     devices = CPU

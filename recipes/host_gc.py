@@ -1,4 +1,4 @@
-"""Python's garbage collector
+"""Garbage collector
 
 What it does
 ------------
@@ -31,7 +31,7 @@ Python documentation, gc. nanochat, pull request 477. torchtitan, GarbageCollect
 
 from advisor.figures.formatting import format_percent
 from advisor.portable import source
-from advisor.recipe import Recipe, Stage, is_host_bound
+from advisor.recipe import Recipe, is_host_bound
 from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
 # Share of the time for which the device computes, from which the host always runs ahead of it. Unitless.
@@ -40,12 +40,10 @@ _IN_THE_LOOP = "# in the loop, after each step: after_step()\n"
 
 
 class HostGc(Recipe):
-    title = "Garbage collector"
     key = "host.gc"
     values = ("default", "freeze", "scheduled")
     plan_field = "collector"
     attacks = frozenset({Bottleneck.LAUNCH})
-    stage = Stage.STEP
     over_ranks = True
 
     def candidates(self, facts: Facts) -> Proposal:

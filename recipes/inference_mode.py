@@ -1,4 +1,4 @@
-"""Gradients switched off for inference
+"""Gradients off for inference
 
 What it does
 ------------
@@ -28,18 +28,16 @@ Performance Tuning Guide, Disable gradient calculation for validation or inferen
 MultiheadAttention and TransformerEncoderLayer, on their fast path.
 """
 
-from advisor.recipe import INFERENCE, Recipe, Stage
+from advisor.recipe import INFERENCE, Recipe
 from advisor.records import Bottleneck, Facts, Proposal
 
 
 class InferenceMode(Recipe):
-    title = "Gradients off for inference"
     key = "infer.grad"
     values = ("grad", "no_grad", "inference_mode")
     plan_field = "grad_mode"
     modes = INFERENCE
     attacks = frozenset({Bottleneck.MEMORY, Bottleneck.LAUNCH})
-    stage = Stage.STEP
     usual = frozenset({"no_grad"})  # its outputs may still take part in training elsewhere
     saves_memory = True
     habit = True

@@ -1,4 +1,4 @@
-"""Integer weights for inference
+"""Integer weights
 
 What it does
 ------------
@@ -47,7 +47,6 @@ _INT4_OPTIONS = {"group_size": _INT4_GROUP, "int4_packing_format": "tile_packed_
 
 
 class Int8Weights(Recipe):
-    title = "Integer weights"
     key = "precision.quantize"
     values = ("none", *_CONFIGS)
     modes = INFERENCE

@@ -1,4 +1,4 @@
-"""Threads for operators that run beside one another
+"""Operators beside one another
 
 What it does
 ------------
@@ -31,7 +31,6 @@ from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
 
 class InteropThreads(Recipe):
-    title = "Operators beside one another"
     key = "cpu.interop_threads"
     default = 0
     values = WholeNumbers(0, such_as=(0, 1))

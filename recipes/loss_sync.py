@@ -29,7 +29,7 @@ PyTorch Performance Tuning Guide, Avoid unnecessary CPU-GPU synchronization. PyT
 semantics, Asynchronous execution.
 """
 
-from advisor.recipe import CUDA, TRAINING, Recipe, Stage
+from advisor.recipe import CUDA, TRAINING, Recipe
 from advisor.records import Bottleneck, Facts, Proposal, Value
 
 _STEP = """\
@@ -55,7 +55,6 @@ class LossSync(Recipe):
     modes = TRAINING
     devices = CUDA
     attacks = frozenset({Bottleneck.LAUNCH})
-    stage = Stage.STEP
     inside_step = True
     habit = True
     # Expected speed-up: Both 1.00x on an encoder; a host-bound step waits (tests/gpu/RESULTS.md).

@@ -24,7 +24,7 @@ PyTorch documentation, torch.Tensor.to; CUDA semantics, Use pinned memory buffer
 usage of non_blocking and pin_memory().
 """
 
-from advisor.recipe import CUDA, Recipe, Stage, gain_from
+from advisor.recipe import CUDA, Recipe, gain_from
 from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip, Value
 
 
@@ -33,7 +33,6 @@ class NonBlocking(Recipe):
     plan_field = "non_blocking"
     devices = CUDA
     attacks = frozenset({Bottleneck.INPUT, Bottleneck.COPY})
-    stage = Stage.STEP
 
     def candidates(self, facts: Facts) -> Proposal:
         loader = facts.workload.loader

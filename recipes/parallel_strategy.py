@@ -30,7 +30,7 @@ PyTorch documentation, Distributed Data Parallel and torch.distributed.fsdp.full
 Distributed: Experiences on Accelerating Data Parallel Training, VLDB 2020. Zhao et al., PyTorch FSDP, VLDB 2023.
 """
 
-from advisor.recipe import NOT_COMPILED, TRAINING, Recipe, Stage
+from advisor.recipe import NOT_COMPILED, TRAINING, Recipe
 from advisor.recipe.parallel_recipe import ONE_GPU, why_not_sharded
 from advisor.records import Bottleneck, Facts, Numerics, Proposal, Value, Values
 
@@ -62,7 +62,6 @@ class ParallelStrategy(Recipe):
     modes = TRAINING
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
     numerics = Numerics.CLOSE
-    stage = Stage.STEP
     inside_step = True
     saves_memory = True
     codes = _CODE

@@ -1,4 +1,4 @@
-"""Workers that live on from epoch to epoch
+"""Workers that live on between epochs
 
 What it does
 ------------
@@ -40,7 +40,6 @@ _START_S = 0.1
 
 
 class PersistentWorkers(WorkerRecipe):
-    title = "Workers that live on between epochs"
     key = "data.persistent_workers"
     without_workers = "the loader has no workers; the ones that num_workers tries are persistent"
 

@@ -1,4 +1,4 @@
-"""Batches that each worker prepares ahead
+"""Batches prepared ahead by each worker
 
 What it does
 ------------
@@ -33,7 +33,6 @@ _DEFAULT = 2
 
 
 class Prefetch(WorkerRecipe):
-    title = "Batches prepared ahead by each worker"
     key = "data.prefetch_factor"
     default = _DEFAULT
     values = WholeNumbers(1, such_as=(2, 4))

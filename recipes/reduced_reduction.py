@@ -1,4 +1,4 @@
-"""Reductions of half-precision products
+"""Reductions in half precision
 
 What it does
 ------------
@@ -36,7 +36,6 @@ _NO_PRODUCT = "the step computes no linear, attention or recurrent layer, whose 
 
 
 class ReducedReduction(Recipe):
-    title = "Reductions in half precision"
     key = "precision.bf16_reduction"
     default = True
     devices = CUDA

@@ -31,7 +31,7 @@ Efficient training on a single GPU, attention.
 
 from dataclasses import replace
 
-from advisor.recipe import Components, Recipe, Stage, unless_computed
+from advisor.recipe import Components, Recipe, unless_computed
 from advisor.records import Bottleneck, Facts, Phase, Proposal, Value
 
 _BACKENDS = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "math": "MATH"}
@@ -46,7 +46,6 @@ class Sdpa(Recipe):
     plan_field = "attention_backend"
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
     partners = frozenset({"autocast", "half_weights", "compile"})
-    stage = Stage.STEP
     saves_memory = True
     phases = frozenset({Phase.FORWARD, Phase.BACKWARD})
     # Expected speed-up: cudnn 0.99x, flash 0.75x to 0.98x, efficient 0.43x and 0.93x, math 0.63x; PyTorch picks well

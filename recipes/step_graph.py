@@ -1,4 +1,4 @@
-"""The whole step as one CUDA graph
+"""Whole step in a CUDA graph
 
 What it does
 ------------
@@ -53,7 +53,7 @@ DistributedDataParallel. PyTorch blog, Accelerating PyTorch with CUDA Graphs. NV
 Graphs.
 """
 
-from advisor.recipe import CUDA, MODES_WITH_GRAPHS, Recipe, Stage
+from advisor.recipe import CUDA, MODES_WITH_GRAPHS, Recipe
 from advisor.records import Bottleneck, Facts, Mode, Numerics, OptimizerFacts, Proposal, Skip, Value, Values
 
 _AROUND_LOSS = "around_loss"
@@ -117,7 +117,6 @@ model = torch.cuda.make_graphed_callables(model, (inputs.to(device),))
 
 
 class StepGraph(Recipe):
-    title = "Whole step in a CUDA graph"
     key = "step.cuda_graph"
     values = (False, True, _AROUND_LOSS)
     plan_field = "cuda_graph"
@@ -126,7 +125,6 @@ class StepGraph(Recipe):
     partners = frozenset({"autocast", "channels_last", "compile", "fused_optimizer", "tf32"})
     usual = frozenset({True})
     numerics = Numerics.CLOSE
-    stage = Stage.STEP
     keeps_code = True  # the graph captures the same kernels
     over_ranks = True
     codes = {False: "# every step is launched kernel by kernel\n", True: _CAPTURE, _AROUND_LOSS: _CAPTURE_AROUND}

@@ -1,4 +1,4 @@
-"""Reduced precision for float32 products
+"""Precision of float32 products
 
 What it does
 ------------
@@ -56,7 +56,6 @@ _NO_PRODUCT = "the step computes no linear, attention, recurrent or convolution 
 
 
 class Tf32(Recipe):
-    title = "Precision of float32 products"
     key = "precision.float32_matmul"
     values = ("highest", "high", "medium")
     attacks = frozenset({Bottleneck.COMPUTE})

@@ -29,7 +29,7 @@ PyTorch documentation, torch.optim.Optimizer.zero_grad. PyTorch Performance Tuni
 None instead of model.zero_grad() or optimizer.zero_grad(). NVIDIA ECCV 2020 tuning guide.
 """
 
-from advisor.recipe import TRAINING, Recipe, Stage
+from advisor.recipe import TRAINING, Recipe
 from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
 _CODE: dict[Value, str] = {
@@ -45,7 +45,6 @@ class ZeroGrad(Recipe):
     plan_field = "zero_grad"
     modes = TRAINING
     attacks = frozenset({Bottleneck.MEMORY})
-    stage = Stage.STEP
     inside_step = True
     saves_memory = True
     habit = True

@@ -109,6 +109,8 @@ class Recipe(ABC):
     ``values``: all that the setting may be; a switch need not say it. Settings files are checked against them, tests
     try each, and the table of recipes lists them. ``default``: PyTorch's own value; the first of ``values``, and False
     for a switch, unless it says another.
+    ``stage``: when it is applied; ``COMPILE`` where it ``compiles``, ``STEP`` where it has a ``plan_field``, unless it
+    says another.
     ``plan_field``: the field of ``StepPlan`` that a value is put into. ``apply`` does that unless it is overridden, and
     the exported Python file says it in its plan.
     ``compiles``: every value but the default has the model compiled. It is ``expensive``, it is not tried where nothing
@@ -181,6 +183,8 @@ class Recipe(ABC):
             if not hasattr(cls, "numerics"):
                 said = _section(text, "Numerics")
                 cls.numerics = next((each for each in Numerics if said.startswith(each)), Numerics.CLOSE)
+            if not hasattr(cls, "stage") and (cls.plan_field or cls.compiles):
+                cls.stage = Stage.COMPILE if cls.compiles else Stage.STEP
             if not hasattr(cls, "default"):
                 cls.default = cls.values[0] if isinstance(cls.values, tuple) and cls.values else False
             if isinstance(cls.default, bool) and not cls.values:
