@@ -2,7 +2,6 @@
 
 import itertools
 import random
-import time
 
 import pytest
 import torch
@@ -238,17 +237,6 @@ def test_a_count_on_which_samples_depend_is_found_and_left_as_it_was(loader, nam
     problem = count_problem(made)
     assert problem.startswith(f"samples depend on {named}, ") if named else not problem
     assert getattr(made.collate_fn, "calls", 0) == made.dataset.calls == 0
-
-
-class Slow(Images):
-    def __getitem__(self, index):
-        time.sleep(0.03)
-        return super().__getitem__(index)
-
-
-@pytest.mark.parametrize(("fewest", "read"), [(1, 1), (2, 2)])
-def test_of_a_slow_loader_no_more_is_read_than_has_to_be(fewest, read):
-    assert len(first_batches(DataLoader(Slow(), batch_size=1), SEED, 3, limit_s=0.02, fewest=fewest)) == read
 
 
 class Reader:

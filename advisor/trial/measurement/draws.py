@@ -46,21 +46,21 @@ _LEADS_ON = ("dataset", "datasets", "sampler", "batch_sampler", "data_source", "
 
 
 def first_batches(
-    data: Any, seed: int, count: int, *, plan: StepPlan | None = None, limit_s: float = _LIMIT_S, fewest: int = 1
+    data: Any, seed: int, count: int, *, plan: StepPlan | None = None, limit_s: float = _LIMIT_S
 ) -> list[Any]:
-    """The first batches of a loader under a seed, ``fewest`` when they take longer; without workers, if possible.
+    """The first batches of a loader under a seed, fewer when they take longer; without workers, if that is possible.
 
     With a plan they come the way that the loop gets them: copied and transformed as the plan says.
     """
     with side_effects_undone(data):
         try:
-            return _drawn(data, seed, count, plan=plan, limit_s=limit_s, workers=0, fewest=fewest)
+            return _drawn(data, seed, count, plan=plan, limit_s=limit_s, workers=0)
         except Exception:
             # A dataset may ask which worker it is in, and find none here.
             if not data.num_workers:
                 raise
     with side_effects_undone(data):
-        return _drawn(data, seed, count, plan=plan, limit_s=limit_s, workers=1, fewest=fewest)
+        return _drawn(data, seed, count, plan=plan, limit_s=limit_s, workers=1)
 
 
 def check_batches(batches: list[Any], *, of_loader: bool) -> None:
@@ -315,9 +315,7 @@ class _Reseeded(_Watched):
             yield batch
 
 
-def _drawn(
-    data: Any, seed: int, count: int, *, plan: StepPlan | None, limit_s: float, workers: int, fewest: int = 1
-) -> list[Any]:
+def _drawn(data: Any, seed: int, count: int, *, plan: StepPlan | None, limit_s: float, workers: int) -> list[Any]:
     seed_host(seed)
     loader = _copied(data, workers)  # after the seed: some begin to read as soon as they are made
     started = time.perf_counter()
@@ -325,7 +323,7 @@ def _drawn(
     try:
         for batch in itertools.islice(loop_loader(loader, plan) if plan else loader, count):
             batches.append(batch)
-            if len(batches) >= fewest and time.perf_counter() - started > limit_s:
+            if time.perf_counter() - started > limit_s:
                 break
     except Exception as error:
         raise loader_failure(error, len(batches) + 1) from error

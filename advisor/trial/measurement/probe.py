@@ -19,8 +19,6 @@ from advisor.trial.measurement.feed import compared_with, form_of
 
 PROBE_STEPS = 5
 PROBE_LIMIT_S = 10.0
-# No further batch is read for the probe after this, but the second. Seconds.
-_READING_LIMIT_S = 2.0
 _SAMPLED_OUTPUTS = 256
 _MOST_SKIPPED_STEPS = 24
 # The norm is summed in float64, in pieces: a copy of a large parameter would show in the peak memory.
@@ -71,7 +69,7 @@ def probe_batches(data: Any, seed: int, plan: StepPlan | None = None) -> list[An
     """
     if not isinstance(data, DataLoader):
         return [data] * PROBE_STEPS
-    return first_batches(data, seed, PROBE_STEPS, plan=plan, limit_s=_READING_LIMIT_S, fewest=2)
+    return first_batches(data, seed, PROBE_STEPS, plan=plan, limit_s=PROBE_LIMIT_S)
 
 
 def probe_training(
