@@ -25,6 +25,10 @@ MINUTE_S = 60.0
 _WIDEST_NAME = 60
 REWORK = "Measuring the stack again"
 MORE = "Trying more"
+_AFTER_STOP = {
+    REWORK: "Key t on the stack in view 3 measures it, and so does the next decision.",
+    MORE: "Key + goes on for a minute.",
+}
 # What a recorded session that is continued gets, by the key that continues it; as much as it had without an entry.
 _MORE_S = {"minute": MINUTE_S}
 
@@ -130,15 +134,10 @@ class Steering:
 
     def _stop(self, control: Session) -> None:
         """End measurements after the session; the session stays with all its results."""
-        stack = self._app.jobs.busy_with == REWORK
+        then = _AFTER_STOP.get(self._app.jobs.busy_with, "Key t tries it again.")
         self._app.jobs.forget_later()
         if self._app.jobs.running:
             control.stop()
-        then = (
-            "Key t on the stack in view 3 measures it, and so does the next decision."
-            if stack
-            else "Key t tries it again."
-        )
         self._app.tell(f"Stopped. {then}")
 
 

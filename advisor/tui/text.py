@@ -110,6 +110,13 @@ def waiting_text(state: SessionState, waiting: str) -> str:
     return "Not known: the session ended before this." if state.finished else waiting
 
 
+def unmeasured_words(name: str, state: SessionState, waiting: str) -> str:
+    """The words for a trial without a result: ``waiting``, or that there will be none, since nothing is measured."""
+    if state.finished is None or state.running:
+        return waiting
+    return "stopped before it was measured" if name in state.logs else "not tried"
+
+
 def shortened(text: str, width: int) -> str:
     """A text cut to a number of cells in its middle, since names often differ at their ends only."""
     if len(text) <= width or width < 1:

@@ -168,6 +168,7 @@ def test_a_candidate_that_was_measured_stays_among_the_others_until_it_is_judged
     name = next(name for name, record in state.trials.items() if record.result.measured)
     place = keys(state, Order()).index(name)
     del state.trials[name]
+    state.finished = None
     assert "waits for its turn" in selection_text(name, state).plain
     state.apply(events.TrialEnded(name, Outcome.MEASURED, "", 19.0, None, 3.0))
     assert keys(state, Order()).index(name) == place
@@ -196,6 +197,20 @@ def test_the_stack_is_the_longest_bar() -> None:
 def test_an_interval_is_drawn_around_once_as_fast(ratio, drawn) -> None:
     assert interval_bar(Comparison(*ratio, 0.01), 0.6931, 13) == drawn
     assert interval_bar(None, 1.0, 13) == ""
+
+
+def test_what_was_stopped_does_not_wait_for_its_turn() -> None:
+    def effects(*later: events.Event) -> dict[str, str]:
+        state = SessionState.of([*histories.to_trials(), *later])
+        return {row.key: row.cells[EFFECT].plain for row in build_rows(state, (), 120)}
+
+    over = events.SessionFinished(True, 60.0)
+    name = next(name for name, effect in effects().items() if effect == "waiting")
+    assert effects(over)[name] == "not tried"
+    begins = events.TrialStarted(name, "/tmp/trial.log")
+    assert effects(begins, over)[name] == "stopped before it was measured"
+    state = SessionState.of([*histories.to_trials(), begins, over])
+    assert "stopped before it was measured" in selection_text(name, state, None, recorded=False).plain
 
 
 def test_names_are_cut_in_their_middle() -> None:

@@ -35,6 +35,7 @@ from advisor.tui.text import (
     shortened,
     trial_label,
     trial_parts,
+    unmeasured_words,
     widest_effect,
 )
 from advisor.tui.views.readings import live_line, live_step_ms, start_up_s
@@ -221,7 +222,7 @@ def _other_row(name: str, state: SessionState) -> Row:
     named, part = _name_and_part(name, state)
     cells = {"state": Content.styled("·", "dim"), "name": _plain(named, "dim")}
     if ended is None:
-        return _row(name, cells, log_path)
+        return _row(name, cells | {"effect": _plain(unmeasured_words(name, state, ""), "dim")}, log_path)
     if ended.outcome is not Outcome.MEASURED:
         sign = Content.styled("○" if ended.outcome is Outcome.SKIPPED else "✗", "$warning")
         reason = ended.reason or format_outcome(TrialResult(ended.outcome, ended.reason))
@@ -271,7 +272,7 @@ def _candidate_row(name: str, state: SessionState, look: _Look, *, waited_for: b
 def _waiting_cells(name: str, state: SessionState) -> dict[str, Content]:
     candidate = state.candidate(name)
     decision = decision_on(state, candidate) if candidate else None
-    text = "opt-in: press a (changes results)" if name in state.consent else "waiting"
+    text = "opt-in: press a (changes results)" if name in state.consent else unmeasured_words(name, state, "waiting")
     if decision is not None:
         text = REJECTED if decision is Decision.REJECTED else "waiting, you accepted it"
     sign = "○" if decision is Decision.REJECTED else "·"

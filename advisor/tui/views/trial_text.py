@@ -26,7 +26,7 @@ from advisor.report.figures import IN_TURN, MEASURED_ONCE, own_figures, verdict_
 from advisor.report.pictures import block_times
 from advisor.report.several_gpus import row_details, row_of
 from advisor.tui.deciding import decision_on
-from advisor.tui.text import DIM, memory_against, own_effect, ratio, sparkline, trial_name
+from advisor.tui.text import DIM, memory_against, own_effect, ratio, sparkline, trial_name, unmeasured_words
 from advisor.tui.views.readings import (
     energy_text,
     findings_of,
@@ -100,7 +100,7 @@ def _why_waiting(name: str, state: SessionState) -> str:
         return f"{REJECTED}: it is not tried when its turn comes; key u takes that back"
     if name in state.consent and decision is None:
         return "changes what is computed: it is tried last and stays out of the stack; key a lets it in"
-    return "waits for its turn"
+    return unmeasured_words(name, state, "waits for its turn")
 
 
 def _skipped_text(recipe: str, state: SessionState) -> Content:
