@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from textual.content import Content
 
+from advisor.experiment.events import Said
 from advisor.experiment.objective import Yardstick
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
@@ -54,6 +55,8 @@ TONES: Mapping[Tone, str] = {
 }
 # Speed-up for which a bar is as wide as can be, unless there is a larger one: small effects look small. A ratio.
 SMALL_EFFECT = 1.25
+# Words of the session that stand behind the name of a trial; and the cells for that name.
+MEASURED_AGAIN, _WIDEST_SAID = " is measured again: ", 40
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _LEVELS = "▁▂▃▄▅▆▇█"
 
@@ -108,6 +111,12 @@ def waiting_text(state: SessionState, waiting: str) -> str:
     if state.failure:
         return "Not known: the session failed before this."
     return "Not known: the session ended before this." if state.finished else waiting
+
+
+def said_text(said: Said) -> str:
+    """Words of the session, in which a stack has its short name: its own lists all settings."""
+    name, again, reason = said.text.partition(MEASURED_AGAIN)
+    return f"{trial_name(name, _WIDEST_SAID)}{again}{reason}" if again else said.text
 
 
 def unmeasured_words(name: str, state: SessionState, waiting: str) -> str:

@@ -15,15 +15,12 @@ from advisor.records import Outcome, StackRecord, TrialRecord, Verdict
 from advisor.report.conclusions import stack_helps
 from advisor.report.figures import IN_TURN, noise_words, verified_words
 from advisor.tui.result import AppResult
-from advisor.tui.text import trial_name
+from advisor.tui.text import MEASURED_AGAIN, said_text
 from advisor.tui.theme import ThemedApp
 
 # Toasts on screen at a time: Textual leaves parts of those that do not fit on it. A count.
 MOST_TOASTS = 3
-# Cells for the name of a trial; a stack's lists all its settings.
-_WIDEST_NAME = 40
 _QUIET = {Outcome.CANCELLED, Outcome.SKIPPED}
-_AGAIN = " is measured again: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +89,11 @@ def _trial_toast(record: TrialRecord, before: SessionState) -> Toast | None:
 
 
 def _said_toast(said: events.Said, before: SessionState) -> Toast | None:
-    if _AGAIN in said.text and any(_AGAIN in other.text for other in before.messages):
+    if MEASURED_AGAIN in said.text and any(MEASURED_AGAIN in other.text for other in before.messages):
         return None  # on a busy machine every trial would have one; the notes have them all
     severity = said.severity
     level: SeverityLevel = "error" if severity == "error" else "warning" if severity == "warning" else "information"
-    name, again, reason = said.text.partition(_AGAIN)
-    told = f"{trial_name(name, _WIDEST_NAME)}{again}{reason}" if again else said.text
-    return Toast("", told, level, 8.0)
+    return Toast("", said_text(said), level, 8.0)
 
 
 class ToastingApp(ThemedApp[AppResult]):

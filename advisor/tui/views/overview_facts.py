@@ -33,7 +33,7 @@ from advisor.records import (
 )
 from advisor.report.charts import Axis, Bar, Bars, Tone
 from advisor.report.figures import noise_words
-from advisor.tui.text import DIM, SMALL_EFFECT, TONES, meter, shortened
+from advisor.tui.text import DIM, SMALL_EFFECT, TONES, meter, said_text, shortened
 from advisor.tui.views.readings import cpu_text, energy_text, found_text, live_text, readings_text, remarks
 from advisor.tui.widgets.fact_list import Fact
 
@@ -242,7 +242,7 @@ def note_lines(state: SessionState, goal: Goal, budget_s: float) -> list[Fact]:
     rows += [("Note", note) for note in remarks if note not in told]
     for said in state.messages[-_MOST_MESSAGES:]:
         label, style = _SEVERITIES.get(said.severity, ("Note", ""))
-        rows.append((label, Content.styled(said.text, style)))
+        rows.append((label, Content.styled(said_text(said), style)))
     return rows
 
 
