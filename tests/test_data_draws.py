@@ -284,6 +284,13 @@ def test_an_object_has_its_attributes_also_while_others_are_taken_back():
     assert seen == [True]
 
 
+def test_a_program_may_work_in_a_folder_that_is_gone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    with side_effects_undone(DataLoader(Images())):
+        pass
+
+
 class KeepsItsPlace(Sampler):
     """Goes on where it stopped, as samplers do that training is resumed with."""
 

@@ -445,3 +445,11 @@ RuntimeError: Cannot copy tensors.
 )
 def test_an_error_in_one_line(message, line):
     assert one_line(RuntimeError(message)) == line
+
+
+def test_an_error_whose_message_cannot_be_shown_is_its_name():
+    class Odd(BaseException):
+        def __str__(self):
+            raise ValueError
+
+    assert one_line(Odd()) == "Odd"

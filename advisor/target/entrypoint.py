@@ -195,12 +195,20 @@ def hint_for(error: BaseException, usual: str) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         top = error.name.partition(".")[0]
         return f"Install {top} beside perf-advisor, or set PYTHONPATH to the folder that {top} is in; then run again."
-    if isinstance(error, EOFError) and "reading a line" in str(error):
+    said = message_of(error)
+    if isinstance(error, EOFError) and "reading a line" in said:
         return "Nobody can answer input() in a trial: give its answer as an argument, or in the code; then run again."
-    if isinstance(error, ImportError) and (told := _INSTALL.search(str(error))):
+    if isinstance(error, ImportError) and (told := _INSTALL.search(said)):
         return f"Type `{told.group()}`, then run again."
-    said = str(error)
     return next((hint for texts, hint in _HINTS if any(text in said for text in texts)), usual)
+
+
+def message_of(error: BaseException) -> str:
+    """The message of an exception; empty where it cannot be shown."""
+    try:
+        return str(error)
+    except Exception:  # code of the user's
+        return ""
 
 
 def one_line(error: BaseException) -> str:
@@ -210,7 +218,7 @@ def one_line(error: BaseException) -> str:
     another thread, process or language, as those of PyTorch's replicas, of its compiler's processes and of TorchScript,
     it is that one's own line.
     """
-    lines = [line.strip() for line in str(error).strip().splitlines()]
+    lines = [line.strip() for line in message_of(error).strip().splitlines()]
     told = lines[:1] if lines and lines[0].startswith("CUDA error: ") else lines
     text, name = " ".join(" ".join(told).split()), type(error).__name__
     if any(line.startswith(_TRACEBACKS) for line in lines):

@@ -15,7 +15,7 @@ from advisor.portable.parallel import unwrapped
 from advisor.process.channel import Channel
 from advisor.records import Outcome, TargetFailure, TrialResult
 from advisor.runtime.loop import describe
-from advisor.target.entrypoint import one_line, user_frames
+from advisor.target.entrypoint import message_of, one_line, user_frames
 
 _CPU_ALLOCATOR = "DefaultCPUAllocator: "
 # Errors of the driver and of libraries that find no room for their own memory; the allocator is not asked for it.
@@ -56,11 +56,11 @@ def fitting_hint(model: nn.Module, batch: Any, error: BaseException) -> str:
 def _missing_inputs(model: nn.Module, error: BaseException) -> list[str]:
     """The inputs that a call of ours lacked, by Python's complaint; none where the user's code called the model."""
     called = getattr(unwrapped(model).forward, "__qualname__", "")
-    ours = isinstance(error, TypeError) and str(error).startswith(f"{called}() missing")
+    ours = isinstance(error, TypeError) and message_of(error).startswith(f"{called}() missing")
     frames = traceback.extract_tb(error.__traceback__)
     if not ours or not all(is_library(frame.filename) for frame in frames):
         return []
-    return [name for name in _needed_inputs(model) if f"'{name}'" in str(error)]
+    return [name for name in _needed_inputs(model) if f"'{name}'" in message_of(error)]
 
 
 def _needed_inputs(model: nn.Module) -> list[str]:
@@ -73,7 +73,9 @@ def _ran_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     # These have no class of their own for it.
-    return isinstance(error, RuntimeError) and any(part in str(error) for part in (_CPU_ALLOCATOR, *_NO_DEVICE_MEMORY))
+    return isinstance(error, RuntimeError) and any(
+        part in message_of(error) for part in (_CPU_ALLOCATOR, *_NO_DEVICE_MEMORY)
+    )
 
 
 def _failed(outcome: Outcome, reason: str, hint: str, details: str) -> TrialResult:
@@ -84,5 +86,5 @@ def _failed(outcome: Outcome, reason: str, hint: str, details: str) -> TrialResu
 
 def _short_oom(error: BaseException) -> str:
     """The first sentences of the message, about the request; the rest is about the allocator."""
-    text = next(iter(str(error).rpartition(_CPU_ALLOCATOR)[2].strip().splitlines()), "")
+    text = next(iter(message_of(error).rpartition(_CPU_ALLOCATOR)[2].strip().splitlines()), "")
     return ". ".join(text.split(". ")[:2]).rstrip(".") + "." if text else type(error).__name__

@@ -8,7 +8,6 @@ import sys
 import time
 import types
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -259,11 +258,15 @@ def _seen(loader: Any) -> list[Any]:
 
 def _program_state() -> dict[str, Any]:
     """The state of the whole program that user code may change."""
+    try:
+        working_directory = os.getcwd()  # noqa: PTH109 - it may be gone
+    except FileNotFoundError:
+        working_directory = None
     return {
         "gradient mode": torch.is_grad_enabled(),
         "default type": torch.get_default_dtype(),
         "number of threads": torch.get_num_threads(),
-        "working directory": str(Path.cwd()),
+        "working directory": working_directory,
     }
 
 
@@ -272,7 +275,8 @@ def _restore_program(state: dict[str, Any]) -> None:
     torch.set_default_dtype(state["default type"])
     if torch.get_num_threads() != state["number of threads"]:
         torch.set_num_threads(state["number of threads"])
-    os.chdir(state["working directory"])
+    if state["working directory"] is not None:
+        os.chdir(state["working directory"])
 
 
 def _overrides(loader: Any, method: str) -> bool:
