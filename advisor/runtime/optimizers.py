@@ -1,8 +1,7 @@
 """Several optimizers of one model, as recipes and the plan see them."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections import ChainMap
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -24,9 +23,9 @@ class Together:
         return [group for optimizer in self.optimizers for group in optimizer.param_groups]
 
     @property
-    def state(self) -> _States:
-        """The state of all."""
-        return _States([optimizer.state for optimizer in self.optimizers])
+    def state(self) -> ChainMap[torch.Tensor, Any]:
+        """The state of all; each parameter has its own in one of them at most."""
+        return ChainMap(*(optimizer.state for optimizer in self.optimizers))
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -41,34 +40,6 @@ class Together:
         """Give each its own."""
         for optimizer, state in zip(self.optimizers, states, strict=True):
             optimizer.load_state_dict(state)
-
-
-class _States(MutableMapping[torch.Tensor, Any]):
-    """Several optimizers' states as one; each parameter has its state in one of them at most."""
-
-    def __init__(self, states: Sequence[Any]) -> None:
-        self.states = states
-
-    def _holder(self, parameter: torch.Tensor) -> Any:
-        holder = next((state for state in self.states if parameter in state), None)
-        if holder is None:
-            raise KeyError(parameter)
-        return holder
-
-    def __getitem__(self, parameter: torch.Tensor) -> Any:
-        return self._holder(parameter)[parameter]
-
-    def __setitem__(self, parameter: torch.Tensor, state: Any) -> None:
-        self._holder(parameter)[parameter] = state
-
-    def __delitem__(self, parameter: torch.Tensor) -> None:
-        del self._holder(parameter)[parameter]
-
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        return (parameter for state in self.states for parameter in state)
-
-    def __len__(self) -> int:
-        return sum(map(len, self.states))
 
 
 def optimizers_in(optimizer: Any) -> list[Any]:
