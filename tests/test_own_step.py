@@ -85,6 +85,18 @@ def facts_of(loop):
     return replace(cpu_facts(), workload=inspect_loop(loop, CPU, probe_batches(loop.data, 0)))
 
 
+def test_several_optimizers_have_the_state_of_each_and_get_no_more_by_being_asked():
+    models = [nn.Linear(2, 1), nn.Linear(2, 1)]
+    optimizers = [torch.optim.Adam(models[0].parameters()), torch.optim.SGD(models[1].parameters(), momentum=0.9)]
+    together = Together(optimizers, [])
+    assert not together.state
+    for model, optimizer in zip(models, optimizers, strict=True):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        assert all(together.state.get(one) is optimizer.state[one] for one in model.parameters())
+    assert [len(optimizer.state) for optimizer in optimizers] == [2, 2]
+
+
 class TestAStepOfOnesOwn:
     def test_several_models_and_optimizers_are_one_loop(self):
         loop = normalise(gan(), spec())

@@ -1,6 +1,5 @@
 """Several optimizers of one model, as recipes and the plan see them."""
 
-from collections import ChainMap
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,9 +22,9 @@ class Together:
         return [group for optimizer in self.optimizers for group in optimizer.param_groups]
 
     @property
-    def state(self) -> ChainMap[torch.Tensor, Any]:
-        """The state of all; each parameter has its own in one of them at most."""
-        return ChainMap(*(optimizer.state for optimizer in self.optimizers))
+    def state(self) -> dict[torch.Tensor, Any]:
+        """The state of all, by parameter: each has its own in one of them at most."""
+        return {parameter: state for optimizer in self.optimizers for parameter, state in optimizer.state.items()}
 
     @property
     def defaults(self) -> dict[str, Any]:
