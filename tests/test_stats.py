@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 import random
-from statistics import median, pstdev
+from statistics import NormalDist, fmean, median, pstdev
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -192,6 +192,16 @@ def test_precision_is_unknown_below_five_values_and_perfect_without_spread():
 @given(st.lists(st.floats(1.0, 2.0), min_size=5, max_size=20), st.sampled_from([1e-3, 1e3]))
 def test_precision_does_not_depend_on_the_unit(values, scale):
     assert relative_half_width([scale * value for value in values]) == pytest.approx(relative_half_width(values))
+
+
+def test_precision_is_that_of_a_median_of_normal_values():
+    """Two hundred resamples see a twelfth less than the 95 % interval, and 14 % less than that of 97.5 %."""
+    shares = []
+    for count in range(101, 1001, 50):
+        values = [100 + NormalDist().inv_cdf((place + 0.5) / count) for place in range(count)]
+        expected = NormalDist().inv_cdf(0.975) * math.sqrt(math.pi / 2 / count) / 100
+        shares.append(relative_half_width(values) / expected)
+    assert fmean(shares) == pytest.approx(0.92, abs=0.06)
 
 
 def test_more_values_of_the_same_spread_are_more_precise():
