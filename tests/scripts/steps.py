@@ -19,7 +19,11 @@ optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
 seen = []
 
 """
-STEP = "loss = (model(x) - y).abs().mean(); optimizer.zero_grad(); loss.backward(); optimizer.step()"
+# A step that stays whole: no plain loop clips the values of its gradients.
+STEP = (
+    "loss = (model(x) - y).abs().mean(); optimizer.zero_grad(); loss.backward(); "
+    "nn.utils.clip_grad_value_(model.parameters(), 1e9); optimizer.step()"
+)
 
 
 def step_of(loop, settings=None):

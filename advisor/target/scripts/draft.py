@@ -23,6 +23,7 @@ from advisor.target.scripts.plain import loss_of, workload_of
 from advisor.target.scripts.positions import COUNTED, is_count
 from advisor.target.scripts.run import package_of, watched
 from advisor.target.scripts.seen import LossCall, Seen, Where
+from advisor.target.scripts.written import WrittenLoss
 
 _HEAD = '''"""What perf-advisor measures of {script}, as far as it was seen: complete the lines that are marked TODO.
 
@@ -79,7 +80,7 @@ def _rest(seen: Seen, source: str) -> Iterator[str]:
         return
     yield from _data(seen)
     yield from _optimizers(seen)
-    if workload is not None and workload.step is None:
+    if workload is not None and workload.step is None and not isinstance(workload.loss, WrittenLoss):
         yield from _plain(seen, workload.loss)
     else:
         yield from _own_step(seen, source)

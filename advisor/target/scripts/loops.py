@@ -20,7 +20,7 @@ def branch_of_the_loss(block: Sequence[ast.stmt], line: int, around: Sequence[as
     the loops of the same function; names that they bind count as changing too.
     """
     before = [statement for statement in block if statement.lineno <= line]
-    changing = {name for part in (*around, *before) for name in _bound_in(part)}
+    changing = {name for part in (*around, *before) for name in bound_in(part)}
     needed = _needed(before, line)
     # Conditional expressions that a needed value is computed by.
     computed_by = {id(part) for value in _values_of(before, needed) for part in ast.walk(value)}
@@ -34,7 +34,7 @@ def branch_of_the_loss(block: Sequence[ast.stmt], line: int, around: Sequence[as
 
 def is_in_some_rounds(loop: ast.For | ast.While, line: int) -> bool:
     """Whether a line of a loop stands under a condition that is true in one round and false in another."""
-    changing = _bound_in(loop)
+    changing = bound_in(loop)
     return any(
         isinstance(node, ast.If) and node.lineno <= line <= (node.end_lineno or line) and _changes(node.test, changing)
         for statement in loop.body
@@ -45,7 +45,7 @@ def is_in_some_rounds(loop: ast.For | ast.While, line: int) -> bool:
 def _binds_before(branch: ast.If, needed: set[str], line: int) -> bool:
     """Whether a branch that ends before ``line`` binds one of the needed names."""
     holds_line = branch.lineno <= line <= (branch.end_lineno or branch.lineno)
-    return not holds_line and any(_bound_in(part) & needed for part in (*branch.body, *branch.orelse))
+    return not holds_line and any(bound_in(part) & needed for part in (*branch.body, *branch.orelse))
 
 
 def _needed(block: Sequence[ast.stmt], line: int) -> set[str]:
@@ -73,12 +73,12 @@ def _values_of(block: Sequence[ast.stmt], names: set[str]) -> Iterator[ast.expr]
                 yield value
 
 
-def _bound_in(part: ast.AST) -> set[str]:
+def bound_in(part: ast.AST) -> set[str]:
+    """The names that a piece of source binds, or whose values it changes in place."""
     return {name for node in ast.walk(part) for name in _bound_by(node)}
 
 
 def _bound_by(node: ast.AST) -> set[str]:
-    """The names that a piece of source binds, or whose value it changes in place."""
     if isinstance(node, ast.Assign):
         return {name for target in node.targets for name in _bases(target)}
     if isinstance(node, ast.AugAssign | ast.AnnAssign | ast.NamedExpr | ast.For):
@@ -121,7 +121,7 @@ def _changes(test: ast.expr, changing: set[str]) -> bool:
     if isinstance(test, ast.Attribute) and test.attr in _FORMS:
         return False
     if isinstance(test, ast.Call):
-        return _name_called(test) not in _KINDS | _FORMS
+        return name_called(test) not in _KINDS | _FORMS
     return any(_changes(part, changing) for part in ast.iter_child_nodes(test) if isinstance(part, ast.expr))
 
 
@@ -136,7 +136,7 @@ def behind(block: Sequence[ast.stmt], line: int) -> list[str]:
     around = [place for place, one in enumerate(block) if one.lineno <= line <= (one.end_lineno or one.lineno)]
     if not around:
         return []
-    inner = [text for part in _blocks(block[around[-1]]) for text in behind(part, line)]
+    inner = [text for part in blocks(block[around[-1]]) for text in behind(part, line)]
     return [*inner, *map(_shown, _called(block[around[-1] + 1 :]))]
 
 
@@ -146,7 +146,8 @@ def _called(block: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
         yield from _called(statement.body) if isinstance(statement, ast.With) else [statement]
 
 
-def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
+def blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
+    """The blocks of statements within a statement."""
     for node in (statement, *getattr(statement, "handlers", ())):
         for name in ("body", "orelse", "finalbody"):
             yield getattr(node, name, [])
@@ -215,10 +216,10 @@ def clears_gradients(file: str, loop: ast.stmt, within: Iterable[ast.AST]) -> bo
         tree = ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):
         return False
-    return any(map(_clears, (loop, *_called_from(tree, loop), *within)))
+    return any(map(clears, (loop, *_called_from(tree, loop), *within)))
 
 
-def _clears(part: ast.AST) -> bool:
+def clears(part: ast.AST) -> bool:
     """Whether a piece of source calls ``zero_grad``, or sets a gradient, as to None."""
     for node in ast.walk(part):
         if isinstance(node, ast.Attribute) and (
@@ -235,10 +236,10 @@ def _trains(node: ast.AST) -> bool:
 
 
 def _names_called(node: ast.AST) -> set[str]:
-    return {_name_called(part) for part in ast.walk(node) if isinstance(part, ast.Call)}
+    return {name_called(part) for part in ast.walk(node) if isinstance(part, ast.Call)}
 
 
-def _name_called(call: ast.Call) -> str:
+def name_called(call: ast.Call) -> str:
     """The last part of a call's name: ``step`` of ``optimizer.step()``."""
     return ast.unparse(call.func).rpartition(".")[2]
 

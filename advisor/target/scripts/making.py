@@ -17,7 +17,7 @@ from advisor.target.scripts.positions import value_of
 from advisor.target.scripts.seen import LossCall, ModelCall
 
 _BATCH = "__perf_advisor_batch__"
-_LEAVES = (ast.Break, ast.Continue, ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Global, ast.Nonlocal)
+LEAVES = (ast.Break, ast.Continue, ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Global, ast.Nonlocal)
 
 
 def made_batches(loop: FoundLoop, call: ModelCall, loss: LossCall | None) -> Again | None:
@@ -35,14 +35,14 @@ def made_batches(loop: FoundLoop, call: ModelCall, loss: LossCall | None) -> Aga
     statements = list(_around(called, statements))
     first, last = (_place(node, statements) for node in (called, of_loss or called))
     before, using, after = statements[:first], statements[first : last + 1], statements[last + 1 :]
-    own = _stored(loop.statement.target) if isinstance(loop.statement, ast.For) else set()
-    needed, kept, making = _slice(before, _loaded(batch), loop)
-    more, kept, for_next = _slice(after, kept, loop, by=_stored)
+    own = stored(loop.statement.target) if isinstance(loop.statement, ast.For) else set()
+    needed, kept, making = slice_of(before, loaded(batch), loop)
+    more, kept, for_next = slice_of(after, kept, loop, by=stored)
     if for_next:
-        needed, _, making = _slice(before, needed | more | kept, loop)
-    changed_later = set().union(*map(_stored, using), *(_stored(one) for one in before if one not in making))
+        needed, _, making = slice_of(before, needed | more | kept, loop)
+    changed_later = set().union(*map(stored, using), *(stored(one) for one in before if one not in making))
     making = [*for_next, *making]
-    leaves = any(isinstance(node, _LEAVES) for one in making for node in ast.walk(one))
+    leaves = any(isinstance(node, LEAVES) for one in making for node in ast.walk(one))
     if not making or leaves or _is_trained([*making, batch], loop) or changed_later & needed or len(own & needed) > 1:
         return None
     make = _made_by(loop, making, batch, next(iter(own & needed), ""))
@@ -97,7 +97,7 @@ def _place(node: ast.AST, statements: list[ast.stmt]) -> int:
     return next((number for number, statement in enumerate(statements) if node in ast.walk(statement)), len(statements))
 
 
-def _slice(
+def slice_of(
     statements: list[ast.stmt], needed: set[str], loop: FoundLoop, by: Callable[[ast.AST], set[str]] | None = None
 ) -> tuple[set[str], set[str], list[ast.stmt]]:
     """The names that a batch is made of, those whose values are from before, and the statements that make them.
@@ -107,13 +107,34 @@ def _slice(
     making: list[ast.stmt] = []
     kept = needed
     for statement in reversed(statements):
-        if kept & (by(statement) if by else {*_stored(statement), *_loaded(statement)}) - _of_modules(needed, loop):
+        if kept & (by(statement) if by else {*stored(statement), *loaded(statement)}) - _of_modules(needed, loop):
             making.insert(0, statement)
-            kept = kept - _stored(statement) if isinstance(statement, ast.Assign) else kept | _stored(statement)
-            kept = kept | _loaded(statement)
-            needed = needed | kept | _stored(statement)
+            kept = _needed_before(statement, kept)
+            needed = needed | kept | stored(statement)
     modules = _of_modules(needed, loop)
     return needed - modules, kept - modules, making
+
+
+def _needed_before(statement: ast.stmt, after: set[str]) -> set[str]:
+    """The names whose values are needed before a statement, by it or after it."""
+    if isinstance(statement, ast.Assign):
+        return (after - stored(statement)) | loaded(statement)
+    if isinstance(statement, ast.With):
+        return _needed_before_block(statement.body, after).union(*map(loaded, statement.items))
+    if isinstance(statement, ast.If):
+        either = (_needed_before_block(block, after) for block in (statement.body, statement.orelse))
+        return loaded(statement.test).union(*either)
+    if isinstance(statement, ast.For):
+        once = _needed_before_block(statement.body, after) - stored(statement.target)
+        again = _needed_before_block(statement.body, after | once) - stored(statement.target)
+        return after | again | loaded(statement.iter)
+    return after | loaded(statement)
+
+
+def _needed_before_block(block: list[ast.stmt], after: set[str]) -> set[str]:
+    for statement in reversed(block):
+        after = _needed_before(statement, after)
+    return after
 
 
 def _of_modules(names: set[str], loop: FoundLoop) -> set[str]:
@@ -124,17 +145,17 @@ def _of_modules(names: set[str], loop: FoundLoop) -> set[str]:
 
 def _is_trained(making: Sequence[ast.AST], loop: FoundLoop) -> bool:
     """Whether pieces of a program use a model or an optimizer."""
-    values = (loop.names.get(name) for one in making for name in _loaded(one))
+    values = (loop.names.get(name) for one in making for name in loaded(one))
     return any(isinstance(value, Optimizer | nn.Module) for value in values)
 
 
-def _loaded(node: ast.AST) -> set[str]:
+def loaded(node: ast.AST) -> set[str]:
     """The names that are read in a piece of a program, those that are added to among them."""
-    added = {name for part in ast.walk(node) if isinstance(part, ast.AugAssign) for name in _stored(part.target)}
+    added = {name for part in ast.walk(node) if isinstance(part, ast.AugAssign) for name in stored(part.target)}
     return added | {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)}
 
 
-def _stored(node: ast.AST) -> set[str]:
+def stored(node: ast.AST) -> set[str]:
     """The names that a piece of a program gives values to."""
     return {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
 

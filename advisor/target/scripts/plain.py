@@ -19,6 +19,7 @@ from advisor.target.scripts.inference import inference_of
 from advisor.target.scripts.loops import is_in_some_rounds, told_of_others
 from advisor.target.scripts.making import made_batches
 from advisor.target.scripts.seen import LossCall, ModelCall, Round, Seen, inputs_by_name, same_values
+from advisor.target.scripts.written import WrittenLoss, written_loss
 
 _MOST_NAMED = 5  # statements after the update, by name
 
@@ -35,29 +36,51 @@ def workload_of(seen: Seen) -> Any:
 
 
 def _plain(seen: Seen) -> Adapted | None:
-    """The parts of a loop of one update, whose loss is ``loss(model(inputs), target)`` or the model's own, or None."""
+    """The parts of a loop of one update, or None.
+
+    Its loss is ``loss(model(inputs), target)``, the model's own, or else as the loop's text computes it of a batch.
+    """
     seen = _without_evaluation(seen)
     makes = _makes_batches(seen)
-    if not (makes or _is_one_update(seen)) or _does_more(seen):
-        return None
+    if not (makes or _is_one_update(seen)) or _does_more(seen, seen.calls[0]):
+        return _with_written_loss(seen)
     call = seen.calls[0]
     found = _batch_and_loss(seen, call)
     if found is None:
-        return None
+        return _with_written_loss(seen)
     batch, loss = found
     if makes:
         batch = made_batches(training_loop(seen), call, loss_of(seen))
         if batch is None:
             return None
+    return _parts(seen, call, batch if seen.loader is None else seen.loader, loss)
+
+
+def _with_written_loss(seen: Seen) -> Adapted | None:
+    """The parts of a loop of one update whose text computes the loss of a loader's batch; None where it does not."""
+    models, loop = seen.models, training_loop(seen)
+    if len(models) != 1 or not len(seen.updates) == len(seen.backward) == 1:
+        return None
+    trained = {id(p) for group in seen.updates[0].param_groups for p in group["params"]}
+    call = next(call for call in seen.calls if call.module is models[0])
+    done = set(map(id, seen.round.calls)) if seen.round else set()
+    more = seen.casts != "none" or any(id(one) not in done for one in seen.calls)
+    if more or _does_more(seen, call) or trained - set(map(id, models[0].parameters())):
+        return None
+    loss = written_loss(loop, seen, models[0])
+    return None if loss is None else _parts(seen, call, seen.loader, loss)
+
+
+def _parts(seen: Seen, call: ModelCall, data: Any, loss: Any) -> Adapted:
     return Adapted(
         model=call.module,
-        data=batch if seen.loader is None else seen.loader,
+        data=data,
         loss=loss,
         optimizer=seen.updates[0],
         mode="train",
         current=call.current,
         clip_grad=seen.clip_norm,
-        notes=[_note_of_parts(seen), *_others(seen)],
+        notes=[_note_of_parts(seen, loss), *_others(seen)],
     )
 
 
@@ -154,9 +177,8 @@ def _is_in_some_rounds(call: ModelCall, loop: FoundLoop) -> bool:
     return any(is_in_some_rounds(loop.statement, line) for line in lines)
 
 
-def _does_more(seen: Seen) -> bool:
+def _does_more(seen: Seen, call: ModelCall) -> bool:
     """Whether the loop does anything that a plain one would not do."""
-    call = seen.calls[0]
     changes = seen.changes_gradients or seen.changes_weights or seen.changes_batch
     return changes or call.autocast == "float16" or not call.trains or _rounds_differ(seen)
 
@@ -176,9 +198,9 @@ def _is_loss_of(batch: Any, call: ModelCall, loss: LossCall | None, backward: An
     return same_inputs and same_values(split.target, loss.args[1])
 
 
-def _note_of_parts(seen: Seen) -> str:
+def _note_of_parts(seen: Seen, loss: Any) -> str:
     """A note on the measured parts, and on those left out."""
-    made = ""
+    made = ", the loss as its statements compute it of a batch" if isinstance(loss, WrittenLoss) else ""
     if _makes_batches(seen):
         made = ", its batches as the loop makes them"
     elif seen.loader is None and not _repeats(seen):

@@ -31,6 +31,8 @@ def position_of(loop: Loop, names: dict[str, Any], loader: Any, iterators: Itera
             return COUNTED if counted or counts else BARE
         if not isinstance(expression, ast.Call) or not expression.args:
             return None
+        if value_of(expression.func, names) is type(loader):
+            return COUNTED if counted else BARE
         name = ast.unparse(expression.func).rpartition(".")[2]
         if name == "enumerate":
             counted = True
@@ -76,9 +78,12 @@ def value_of(expression: ast.expr, names: dict[str, Any]) -> Any:
         return names.get(expression.id)
     if isinstance(expression, ast.Attribute):
         return getattr(value_of(expression.value, names), expression.attr, None)
-    if isinstance(expression, ast.Subscript) and isinstance(expression.slice, ast.Constant):
+    if isinstance(expression, ast.Subscript):
+        key = expression.slice
         try:
-            return value_of(expression.value, names)[expression.slice.value]
+            return value_of(expression.value, names)[
+                key.value if isinstance(key, ast.Constant) else value_of(key, names)
+            ]
         except (TypeError, KeyError, IndexError):
             return None
     return None

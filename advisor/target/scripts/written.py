@@ -1,0 +1,160 @@
+"""The loss of a loop that computes it in statements of its own, as ``loss(model, batch)``."""
+
+import ast
+import copy
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from advisor.portable.losses import is_number
+from advisor.target.scripts.body import FoundLoop, position_in
+from advisor.target.scripts.loops import blocks, bound_in, clears, is_in_some_rounds, name_called
+from advisor.target.scripts.making import LEAVES, loaded, slice_of, stored
+from advisor.target.scripts.positions import COUNTED, reads_once, value_of
+from advisor.target.scripts.seen import Seen
+
+_LOSS, _MODEL, _BATCH = "__perf_advisor_loss__", "__perf_advisor_model__", "__perf_advisor_batch__"
+# Contexts that change nothing in a step that trains.
+_PLAIN_CONTEXTS = frozenset({"enable_grad", "set_grad_enabled", "nullcontext", "record_function"})
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenLoss:
+    """The statements of a round from its batch to what ``backward`` is called on, as a function."""
+
+    function: Callable[[nn.Module, Any], torch.Tensor]
+
+    def __call__(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        """The loss of a batch."""
+        return self.function(model, batch)
+
+
+def written_loss(loop: FoundLoop, seen: Seen, model: nn.Module) -> WrittenLoss | None:
+    """The loss of a loop that reads a batch in each round, as its text computes it of one model.
+
+    None where the text does not show it, where it is computed of something that is left of the round before, and where
+    it is no number for the batch that was seen.
+    """
+    before = list(_up_to_backward(loop))
+    result = before.pop() if before else None
+    target = _batch_in_head(loop, seen) or _batch_in_body(before, loop, seen)
+    if target is None or not isinstance(result, ast.Return) or loop.contexts:
+        return None
+    before = [one for one in before if not clears(one)]
+    needed, kept, making = slice_of(before, loaded(result), loop, by=functools.partial(_concerns, loop))
+    left = (kept - stored(target)) & bound_in(loop.statement)
+    leaves = any(isinstance(node, LEAVES) for one in before for node in ast.walk(one))
+    if left or leaves or any(isinstance(loop.names.get(name), Optimizer) for name in needed):
+        return None
+    given = ast.copy_location(ast.Assign([target], ast.Name(_BATCH, ast.Load())), loop.statement)
+    taken = _Takes(loop, model)
+    loss = WrittenLoss(_function([taken.visit(copy.deepcopy(one)) for one in (given, *making, result)], loop))
+    return loss if taken.found and _is_loss(loss, model, seen.batch) else None
+
+
+def _batch_in_head(loop: FoundLoop, seen: Seen) -> ast.expr | None:
+    """What a ``for`` loop over the loader calls the batch; None for another loop."""
+    position = position_in(loop, seen)
+    if position is None or not isinstance(loop.statement, ast.For):
+        return None
+    target = loop.statement.target
+    if position == COUNTED:
+        return target.elts[1] if isinstance(target, ast.Tuple) else None
+    return target
+
+
+def _batch_in_body(block: list[ast.stmt], loop: FoundLoop, seen: Seen) -> ast.expr | None:
+    """What a loop calls the batch that it reads with ``next``, in a statement that is taken out; None without one."""
+    lines = {line for code, line in seen.reads if code is loop.code}
+    for place, one in enumerate(block):
+        if not isinstance(one, ast.Assign) or not isinstance(one.value, ast.Call) or one.lineno not in lines:
+            continue
+        if name_called(one.value) == "next" and reads_once(loop.statement, loop.code, seen.reads):
+            del block[place]
+            return one.targets[0]
+    return None
+
+
+def _is_loss(loss: WrittenLoss, model: nn.Module, batch: Any) -> bool:
+    try:
+        value = loss(model, batch)
+    except Exception:  # a name that only the whole round gives a value to
+        return False
+    return is_number(value) and value.requires_grad
+
+
+def _up_to_backward(loop: FoundLoop) -> Iterator[ast.stmt]:
+    """The statements of each round up to its only backward pass, and a ``return`` of what that is called on."""
+    calls = [node for one in loop.statement.body for node in ast.walk(one) if isinstance(node, ast.Call)]
+    found = [call for call in calls if name_called(call) == "backward"]
+    if len(found) != 1 or found[0].args or found[0].keywords or is_in_some_rounds(loop.statement, found[0].lineno):
+        return
+    if isinstance(found[0].func, ast.Attribute):
+        yield from _up_to(found[0], found[0].func.value, loop.statement.body, loop)
+
+
+def _up_to(call: ast.Call, value: ast.expr, block: list[ast.stmt], loop: FoundLoop) -> Iterator[ast.stmt]:
+    for statement in block:
+        if call not in ast.walk(statement):
+            yield statement
+            continue
+        if isinstance(statement, ast.Expr):
+            yield ast.copy_location(ast.Return(value), statement)
+        elif isinstance(statement, ast.If) or (isinstance(statement, ast.With) and _changes_nothing(statement, loop)):
+            for part in blocks(statement):
+                if any(call in ast.walk(one) for one in part):
+                    yield from _up_to(call, value, part, loop)
+        return
+
+
+def _changes_nothing(block: ast.With, loop: FoundLoop) -> bool:
+    contexts = [item.context_expr for item in block.items]
+    return all(
+        name_called(one) in _PLAIN_CONTEXTS
+        if isinstance(one, ast.Call)
+        else isinstance(value_of(one, loop.names), nullcontext)
+        for one in contexts
+    )
+
+
+def _concerns(loop: FoundLoop, statement: ast.AST) -> set[str]:
+    """The names by which a statement may have to do with a loss.
+
+    Those that it binds; of one that is no assignment also those that it reads, as it may change them. What is done in
+    some rounds only, such as an evaluation, is no part of the loss unless it binds a part of it.
+    """
+    binds = isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign)
+    if isinstance(statement, ast.If) and is_in_some_rounds(loop.statement, statement.body[0].lineno):
+        binds = True
+    return bound_in(statement) if binds else bound_in(statement) | stored(statement) | loaded(statement)
+
+
+class _Takes(ast.NodeTransformer):
+    """Puts the function's own model in the place of the script's."""
+
+    def __init__(self, loop: FoundLoop, model: nn.Module) -> None:
+        self._names, self._model, self.found = loop.names, model, False
+
+    def visit(self, node: ast.AST) -> Any:
+        """The node, or the name of the model."""
+        if isinstance(node, ast.Name | ast.Attribute) and value_of(node, self._names) is self._model:
+            self.found = True
+            return ast.copy_location(ast.Name(_MODEL, ast.Load()), node)
+        return self.generic_visit(node)
+
+
+def _function(body: list[ast.stmt], loop: FoundLoop) -> Callable[[nn.Module, Any], torch.Tensor]:
+    """A function of a model and a batch, in a copy of those of the loop's names that it reads."""
+    module = ast.parse(f"def {_LOSS}({_MODEL}, {_BATCH}): pass")
+    module.body[0].body = body  # type: ignore[attr-defined]
+    read = {node.id for one in body for node in ast.walk(one) if isinstance(node, ast.Name)}
+    names = {name: value for name in read if (value := loop.names.get(name)) is not None}
+    exec(compile(ast.fix_missing_locations(module), loop.file, "exec"), names)  # noqa: S102 - it is the user's own loop
+    function: Callable[[nn.Module, Any], torch.Tensor] = names[_LOSS]
+    return function

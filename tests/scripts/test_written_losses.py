@@ -1,0 +1,82 @@
+"""Loops that compute their loss in statements of their own: taken apart, with these statements as the loss."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from advisor.portable.losses import takes_model
+from advisor.target.scripts import plain
+from scripts.steps import batches
+
+GIVEN = """
+import random
+from contextlib import nullcontext
+from torch.nn import functional as F
+
+teacher = nn.Linear(1, 1).eval().requires_grad_(False)
+other, count, h, phase = nn.Linear(1, 1), 0, 1.0, "train"
+
+def scaled(values):
+    values.mul_(0.5)
+
+"""
+UPDATE = """
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "for x, y in loader:\n    loss = (model(x) - y).abs().mean()" + UPDATE,
+        "for count, (x, y) in enumerate(loader):\n    noise = torch.randn_like(x)\n    guess = model(x + noise)\n"
+        "    loss = F.mse_loss(guess, noise) + 0.1 * guess.pow(2).mean()" + UPDATE,
+        "for x, y in loader:\n    z = x * 1\n    scaled(z)\n    z.add_(1)\n    loss = model(z).mean()" + UPDATE,
+        "for x, y in loader:\n    loss = F.triplet_margin_loss(model(x), model(y), model(-x))" + UPDATE,
+        "for batch in loader:\n    x, y = batch\n    with torch.no_grad():\n        t = teacher(x)\n"
+        "        t = t * 2\n    loss = F.mse_loss(model(x), t) + model.weight.abs().sum()" + UPDATE,
+        "for x, _ in DataLoader(TensorDataset(numbers, numbers), batch_size=8):\n    total = 0\n"
+        "    for part in x.split(4):\n        total = total + model(part).sum()\n    loss = total / 2" + UPDATE,
+        "rounds = iter(loader)\nfor count in range(7):\n    x, y = next(rounds)\n    loss = (model(x) - y).abs().mean()"
+        + UPDATE,
+        "loaders = dict(train=loader)\nfor x, y in loaders[phase]:\n    optimizer.zero_grad()\n"
+        "    with torch.set_grad_enabled(phase == 'train'), nullcontext():\n"
+        "        loss = (model(x) - y).abs().mean()\n"
+        "        if phase == 'train':\n            loss.backward()\n            optimizer.step()\n",
+    ],
+)
+def test_they_are_the_loss_of_a_plain_loop(text, script, monkeypatch):
+    torch.manual_seed(0)
+    loop, names = script(GIVEN + text)
+    assert loop.step is None
+    assert takes_model(loop.loss)
+    assert "the loss as its statements compute it" in loop.notes[0]
+    assert loop.model is names["model"]
+    torch.manual_seed(1)
+    found = batches(loop, 6)
+    monkeypatch.setattr(plain, "_with_written_loss", lambda seen: None)
+    torch.manual_seed(0)
+    whole, _ = script(GIVEN + text)
+    assert whole.step is not None
+    torch.manual_seed(1)
+    assert found == pytest.approx(batches(whole, 6)), "as the body of the loop computes it"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "\n    h = h * 0.9\n    loss = (model(x) * h).mean()",
+        "\n    count += 1\n    loss = (model(x) * count).mean()",
+        "\n    if float(x[0]) > 50: continue\n    loss = (model(x) - y).abs().mean()",
+        "\n    with torch.autocast('cpu', torch.bfloat16): loss = (model(x) - y).abs().mean()",
+        "\n    loss = (model(other(x)) - y).abs().mean()",
+        "\n    loss = (model(x) - y).abs().mean()\n    if random.random() < 0.5: loss = loss * 2",
+    ],
+)
+def test_what_a_round_leaves_to_the_next_and_other_models_leave_the_body_whole(body, script):
+    trained = "optimizer = torch.optim.SGD([*model.parameters(), *other.parameters()], lr=1e-4)\n" * ("other" in body)
+    loop, _ = script(GIVEN + trained + "for x, y in loader:" + body + UPDATE)
+    assert loop.step is not None
