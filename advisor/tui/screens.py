@@ -17,12 +17,14 @@ from textual.widget import Widget
 from textual.widgets import Button, Footer, OptionList, Static
 
 from advisor.experiment.events import SessionFailed
-from advisor.tui.text import DIM
+from advisor.tui.text import DIM, trial_name
 from advisor.tui.views import ViewInfo
 from advisor.tui.views.base import View
 from advisor.tui.widgets.fact_list import FactList
 from advisor.tui.widgets.lists import ChoiceList
 
+# Cells for the name of a trial in a question.
+_WIDEST_NAME = 40
 _QUIT = Binding("q", "app.quit", "Quit", tooltip="Leave the app", id="screen.quit", priority=True)
 
 
@@ -181,7 +183,8 @@ class QuitScreen(Choice[Leaving]):
     ]
 
     def __init__(self, running: str, *, can_finish: bool) -> None:
-        question = Content(f"{running or 'The session'} is not finished.")
+        name = trial_name(running, _WIDEST_NAME) if running else "The session"
+        question = Content(f"{name} is not finished.")
         about = "What was measured is kept; `perf-advisor --resume` goes on later."
         finish = {Leaving.FINISH: "End and report"} if can_finish else {}
         answers = {Leaving.STAY: "Keep measuring", **finish, Leaving.LEAVE: "Leave"}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 MINUTE_S = 60.0
-_WIDEST_NAME = 60
+_WIDEST_NAME = 40
 REWORK = "Measuring the stack again"
 MORE = "Trying more"
 _AFTER_STOP = {

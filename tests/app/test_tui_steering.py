@@ -189,7 +189,11 @@ async def test_leaving_while_something_is_measured_is_asked_about() -> None:
         await press(pilot, "enter")
         assert app.is_running
         assert control.calls == [("run",)], "the safe answer has the focus"
-        await press(pilot, "q", "e")
+        app.post_event(events.TrialStarted("stack: cpu.threads: 1, model.memory_format: channels_last", ""))
+        await settle(pilot)
+        await press(pilot, "q")
+        assert "stack of 2 is not finished." in screen_text(app)
+        await press(pilot, "e")
         assert control.calls[-1] == ("finish",)
         assert app.is_running
         await asyncio.sleep(0)
