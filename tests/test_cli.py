@@ -315,6 +315,10 @@ def test_a_bug_of_ours_leaves_a_traceback_in_a_file(state, monkeypatch, capsys):
     path = state / f"crash-{os.getpid()}.log"
     assert str(path) in what_to_do
     assert "Traceback" in path.read_text()
+    path.unlink()
+    path.mkdir()  # nothing can be written there
+    assert cli.main(["demo"]) == ExitCode.BUG
+    assert "with this traceback: Traceback" in capsys.readouterr().err
 
 
 def test_an_interrupt_exits_130(monkeypatch):

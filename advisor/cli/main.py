@@ -10,7 +10,6 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from advisor.process.hiding import hidden_library
@@ -92,18 +91,11 @@ def _keep_traceback() -> str:
     """Write the traceback of the present exception to a file, and name the file and what to do with it."""
     import traceback
 
-    from advisor.files.state_folder import state_folder
+    from advisor.files.state_folder import replace_file, state_folder
 
-    text = traceback.format_exc()
-    for folder in (state_folder(), Path("/tmp"), Path.home()):  # noqa: S108 - a file of its own, never through a link
-        path = folder / f"crash-{os.getpid()}.log"
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            created = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-            with os.fdopen(created, "w", encoding="utf-8", errors="backslashreplace") as file:
-                file.write(text)
-        except OSError:
-            continue
+    text = traceback.format_exc().encode(errors="backslashreplace").decode()
+    path = state_folder() / f"crash-{os.getpid()}.log"
+    if replace_file(path, text):
         return f"Please report it with the traceback in {path}."
     return f"Please report it with this traceback: {text}"
 
