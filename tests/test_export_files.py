@@ -4,7 +4,6 @@ import stat
 import pytest
 
 from advisor.errors import UsageError
-from advisor.export import files
 from advisor.export.files import write_atomically
 from advisor.files.config_file import read_text
 
@@ -47,7 +46,7 @@ def test_a_failed_write_leaves_the_old_content_and_no_litter(tmp_path, monkeypat
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files.os, "fsync", full)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(UsageError, match="No space left") as caught:
         write_atomically(path, "new\n")
     assert str(tmp_path) in caught.value.hint

@@ -2,10 +2,10 @@
 
 import os
 import stat
-import tempfile
 from pathlib import Path
 
 from advisor.errors import UsageError
+from advisor.files.scratch import replace_whole
 
 _NEW_FILE_MODE = 0o666
 
@@ -27,7 +27,7 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
         )
     try:
         if target.is_file() or not Path(path).exists():
-            _replace(target, raw)
+            replace_whole(target, raw, _mode_for(target))
         else:  # a device or a pipe, such as /dev/stdout: there is nothing to replace
             Path(path).write_bytes(raw)
     except OSError as error:
@@ -37,23 +37,6 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
         ) from error
 
 
-def _replace(target: Path, content: bytes) -> None:
-    mode = _mode_for(target)
-    descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(file.fileno(), mode)
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync_folder(target.parent)
-
-
 def _mode_for(target: Path) -> int:
     """The mode of the file that is replaced, or what the process's umask leaves of a new one."""
     if target.exists():
@@ -61,17 +44,3 @@ def _mode_for(target: Path) -> int:
     umask = os.umask(0)
     os.umask(umask)
     return _NEW_FILE_MODE & ~umask
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the rename itself durable, where the file system can."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(descriptor)
-    except OSError:  # some network file systems cannot sync a folder; the file's own content is synced
-        pass
-    finally:
-        os.close(descriptor)

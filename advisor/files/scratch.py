@@ -1,7 +1,7 @@
-"""The process's own folder for temporary files. One that a killed process left is removed by the next.
+"""The process's own folder for temporary files, and files that are written in one piece.
 
-Sockets lie in it, so its path is short however long the user's temporary folder is called. A lock tells whether the
-process that made a folder still lives.
+A folder that a killed process left is removed by the next: a lock tells whether the process that made it still lives.
+Sockets lie in it, so its path is short however long the user's temporary folder is called.
 """
 
 import atexit
@@ -118,3 +118,18 @@ def _is_abandoned(entry: os.DirEntry[str]) -> bool:
         return False
     os.close(lock)
     return True
+
+
+def replace_whole(path: Path, content: bytes, mode: int) -> None:
+    """Write a file in one piece, so that a reader sees the old content or the new. Raises OSError."""
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

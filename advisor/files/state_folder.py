@@ -1,13 +1,13 @@
 """The state folder: journals, hints, and this machine's ceilings."""
 
-import contextlib
 import os
-import tempfile
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 import msgspec
 from platformdirs import user_state_path
+
+from advisor.files.scratch import replace_whole
 
 _NAME = "perf-advisor"
 
@@ -53,20 +53,13 @@ def write_kept(name: str, kept: _Versioned) -> None:
 
 
 def replace_file(path: Path, text: str) -> bool:
-    """Write a file of ours in one piece, so that a reader sees the old text or the new; return whether it worked.
+    """Write a file of ours in one piece; return whether it worked.
 
     What is kept here can be made again, so a disk that is full or not writable is no error.
     """
-    temporary = ""
     try:
         make_private(path.parent)
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temporary).replace(path)
+        replace_whole(path, text.encode(), 0o600)
     except OSError:
-        if temporary:
-            with contextlib.suppress(OSError):
-                Path(temporary).unlink()
         return False
     return True
