@@ -1,7 +1,6 @@
 """The JSON report, ``schema: 1``: everything a session measured, in builtin types. Seconds, milliseconds and bytes."""
 
 import json
-import math
 from typing import Any
 
 import msgspec
@@ -83,7 +82,7 @@ def report(state: SessionState, request: Request, version: str, catalog: Catalog
         "cancelled": finished.cancelled if finished else False,
         "error": _some(failure, "message", "hint") if failure else None,
     }
-    strict: Json = _strict(full)
+    strict: Json = msgspec.json.decode(msgspec.json.encode(full))  # numbers that are not finite become null
     return strict
 
 
@@ -228,14 +227,3 @@ def _numerics(numerics: records.NumericsResult | None) -> Json | None:
         "declared": numerics.declared.value,
         **_some(numerics, "worse_than_declared", "difference", "from_reference", "baseline_from_reference", "text"),
     }
-
-
-def _strict(value: Any) -> Any:
-    """The value as strict JSON: null for infinite numbers and NaN, lists for tuples."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(key): _strict(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_strict(item) for item in value]
-    return value
