@@ -176,7 +176,15 @@ def test_a_loss_of_the_batch_alone_knows_its_model():
     def restored(batch):
         return functional.mse_loss(net(batch), batch)
 
+    def train_step(batch):
+        loss = restored(batch)
+        loss.backward()
+        optimizer.step()
+        return {"loss": loss}
+
     net, batch = nn.Linear(8, 8), torch.randn(4, 8)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    assert normalise((net, batch, train_step, optimizer), SPEC).step is train_step, "one that updates is a step"
     loop = normalise((net, batch, restored), SPEC)
     step = make_step(loop.components(StepPlan(loop.mode, "cpu"), loop.data), loop.loss)
     expected = float(restored(batch).detach())

@@ -139,11 +139,17 @@ def _with_loss_around(workload: Workload, notes: list[str]) -> Workload:
 
 
 def _with_loss_of_batch(workload: Workload, notes: list[str]) -> Workload:
-    """A loss of a batch alone, which knows its model from around it, as ``loss(model, batch)``; others as given."""
+    """A loss of a batch alone, which knows its model from around it, as ``loss(model, batch)``; others as given.
+
+    One that updates the weights itself is a step.
+    """
     loss: Any = workload.loss
     given = losses.parameters_of_loss(loss) if callable(loss) and not isinstance(loss, nn.Module | type) else []
     if [parameter.name for parameter in given if parameter.default is parameter.empty] not in _OF_A_BATCH:
         return workload
+    if {"backward", "step"} <= {*getattr(getattr(loss, "__code__", None), "co_names", ())}:
+        notes.append(f"{losses.describe_loss(loss)} goes backward and makes an update: it is a step of your own")
+        return with_own_step(replace(workload, loss=None, step=loss))
     notes.append(f"{losses.describe_loss(loss)} gets the batch, and calls the model itself")
 
     def loss_of_batch(model: Any, batch: Any) -> Any:
