@@ -42,7 +42,7 @@ SCRIPTS = {
 WITH_LIBRARIES = {
     "lightning_fit": (PLAIN, "Regression", "Adam"),
     "hf_trainer": (PLAIN, "BertForSequenceClassification", "AdamW"),
-    "accelerate_loop": (OWN, "GPT2LMHeadModel", "AdamW"),
+    "accelerate_loop": (PLAIN, "GPT2LMHeadModel", "AdamW"),
 }
 WHOLE = {**SCRIPTS, **WITH_LIBRARIES}
 

@@ -96,6 +96,7 @@ class Watch:
         self._pid = os.getpid()
         self._thread = threading.get_ident()
         self._depth = self._owners = 0
+        self._ahead: Any = None
         self._in_loss = 0
 
     @contextlib.contextmanager
@@ -233,14 +234,16 @@ class Watch:
                 self._ends_soon = True  # at the next call: to raise here would end what the loop goes on reading
             else:
                 self._end_step()
-        batch = function(iterator)
+        batch = given = function(iterator)
+        if hasattr(loader, "base_dataloader"):  # Accelerate's reads a batch ahead
+            given, self._ahead = self._ahead, batch
         if self._is_ours() and loader is not None and not self.seen.updates and not self._evaluates_on(loader):
             self._begin_step()
             if loader is not self.seen.loader:
                 self.seen.reads.clear()
             self.seen.reads.update((frame.f_code, frame.f_lineno) for frame in _stack(self._outside))
-            self.seen.loader, self.seen.batch = loader, batch
-            tensors = (tensor for tensor in tensors_of(batch) if not tensor.is_inference())
+            self.seen.loader, self.seen.batch = loader, given
+            tensors = (tensor for tensor in tensors_of(given) if not tensor.is_inference())
             self.seen.handed_out = [(tensor, tensor._version) for tensor in tensors]
         return batch
 
