@@ -52,7 +52,14 @@ class TestADraft:
         [
             ("lightning_fit", ("import Trainer", "import Regression", "return trainer, regression, dataloader")),
             ("hf_trainer", ("from transformers.trainer import Trainer", "return trainer")),
-            ("accelerate_loop", ("batch_size=8, num_workers=0, shuffle=True", "return loss")),
+            (
+                "accelerate_loop",
+                (
+                    "batch_size=8, num_workers=0, shuffle=True",
+                    "loss = None  # the model computes it",
+                    "optimizer=optimizer)",
+                ),
+            ),
         ],
     )
     def test_of_a_library_has_what_its_trainer_was_given(self, name, has, monkeypatch):
