@@ -375,8 +375,9 @@ class AdvisorApp(ToastingApp):
 
     def result(self) -> AppResult:
         """Return the app's result, also where it never opened."""
-        recorded = self.context.recorded
-        return result_of_recorded(self._session_id) if recorded else result_of(self.context.state, self._session_id)
+        if self.context.recorded:
+            return result_of_recorded(self._session_id)
+        return result_of(self.context.state, self._session_id, self.context.kept_trials)
 
     def leave_soon(self) -> None:
         """Leave for a signal; nobody may be there to be asked. Safe in its handler, and before the app has begun."""

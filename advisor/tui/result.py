@@ -42,9 +42,9 @@ def result_of_recorded(session_id: str) -> AppResult:
     return AppResult(ExitCode.OK, (_open_again(session_id),))
 
 
-def result_of(state: SessionState, session_id: str) -> AppResult:
-    """Return the app's result after a session that measured."""
-    lines = _kept(state, session_id)
+def result_of(state: SessionState, session_id: str, kept_trials: int = 0) -> AppResult:
+    """Return the app's result after a session that measured; it may have gone on with ``kept_trials``."""
+    lines = _kept(state, session_id, kept_trials)
     if state.failure:
         failure = state.failure
         errors = [f"perf-advisor: {failure.message}", failure.hint, failure.details.rstrip()]
@@ -53,8 +53,10 @@ def result_of(state: SessionState, session_id: str) -> AppResult:
     return AppResult(ExitCode.OK if over else ExitCode.INTERRUPTED, lines)
 
 
-def _kept(state: SessionState, session_id: str) -> tuple[str, ...]:
+def _kept(state: SessionState, session_id: str, kept_trials: int) -> tuple[str, ...]:
     if state.baseline is None and not state.trials:
+        if kept_trials:
+            return ("Nothing more was measured.", _open_again(session_id))
         return () if state.failure else ("Nothing was measured.",)
     count = len(candidates_tried(state))  # as the app counts them: neither the control nor what had no time
     what = f"The baseline and {counted(count, 'trial')} are kept" if count else "The baseline is kept"

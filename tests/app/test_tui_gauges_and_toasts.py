@@ -103,7 +103,9 @@ def test_a_failure_is_told_with_its_frames_and_without_done() -> None:
     result = result_of(state, "session 1")
     assert result.lines == ()
     assert result.error_lines[-1].endswith("KeyError: '[red]'")
-    assert result_of(SessionState(), "session 1").lines == ("Nothing was measured.",)
+    assert result_of(SessionState(), "1").lines == ("Nothing was measured.",)
+    kept = ("Nothing more was measured.", "Open it again with: perf-advisor open 1")
+    assert result_of(SessionState(), "1", kept_trials=3).lines == kept
 
 
 async def test_a_flood_of_events_is_not_a_flood_of_toasts() -> None:
