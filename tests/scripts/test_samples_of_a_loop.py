@@ -51,6 +51,7 @@ for count in range(100):
     (model(numbers[:8]) - model(numbers[8:16])).square().mean().backward()
     optimizer.step()
 """
+BESIDE = COMPARED.replace("numbers[8:16]", "numbers[:2].mean(0, keepdim=True)")  # as a boundary beside an equation
 OBSERVED = """
 model = nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
@@ -61,7 +62,7 @@ for count in range(100):
 """
 
 
-@pytest.mark.parametrize(("loop", "samples"), [(ACCUMULATED, 32), (COMPARED, 8), (OBSERVED, 1)])
+@pytest.mark.parametrize(("loop", "samples"), [(ACCUMULATED, 32), (COMPARED, 8), (BESIDE, 8), (OBSERVED, 1)])
 def test_accumulated_batches_add_up_and_compared_ones_do_not(loop, samples, script):
     measured, _ = script(loop)
     assert (measured.batch_size or 1) == samples

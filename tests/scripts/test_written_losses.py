@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
+from graphed_steps import graphed
 
 from advisor.portable.losses import takes_model
 from advisor.target.scripts import plain
@@ -80,3 +83,21 @@ def test_what_a_round_leaves_to_the_next_and_other_models_leave_the_body_whole(b
     trained = "optimizer = torch.optim.SGD([*model.parameters(), *other.parameters()], lr=1e-4)\n" * ("other" in body)
     loop, _ = script(GIVEN + trained + "for x, y in loader:" + body + UPDATE)
     assert loop.step is not None
+
+
+@pytest.mark.parametrize(("scale", "is_captured"), [("0.5", True), ("random.random()", False)])
+def test_a_graph_may_hold_them(scale, is_captured, script):
+    text = f"    guess = model(x)\n    loss = {scale} * (guess - y).abs().mean() + other.weight.mean()"
+    torch.manual_seed(0)
+    loop, names = script(GIVEN + "for x, y in loader:\n" + text + UPDATE)
+    data = [names["numbers"][at : at + 8] for at in range(0, 56, 4)]
+    optimizer = torch.optim.SGD(loop.model.parameters(), lr=1e-4, fused=True)
+    step = graphed(loop.model, optimizer, loop.loss)
+    with warnings.catch_warnings(record=True):
+        found = [step((x, 2 * x)).item() for x in data]
+    assert bool(step.graph.captures) is is_captured
+    if is_captured:
+        x = names["x"]
+        expected = 0.5 * (loop.model(x) - names["y"]).abs().mean() + names["other"].weight.mean()
+        assert float(step((x, names["y"]))) == pytest.approx(expected.item())
+    assert len(set(found)) > 1

@@ -304,14 +304,14 @@ def _samples(seen: Seen) -> int | None:
     """The samples of one step: the rows that its models were given, once for each backward pass; None if unknown.
 
     A model that is called oftener than there are backward passes, as one that compares two images, got its samples
-    several times; so did the discriminator of a generator that was called once.
+    several times, in the largest call all of them; so did the discriminator of a generator that was called once.
     """
     done = seen.round or Round(tuple(seen.calls), 1)
     of_models = [
         [call for call in done.calls if call.module is model and call.gradients == "grad"] for model in seen.models
     ]
     fewest = min(filter(None, of_models), key=len, default=[])
-    rows = _rows(fewest[-1]) if fewest else None
+    rows = max(filter(None, map(_rows, fewest)), default=None)
     return None if rows is None else rows * max(1, min(len(fewest), done.backward_passes))
 
 
