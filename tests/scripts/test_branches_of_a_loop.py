@@ -17,6 +17,7 @@ UPDATE = "optimizer.step()"
 VARYING = {
     "drawn": "if random.random() < p:\n    x = flipped(x)",
     "counted": "if epoch > 3:\n    x = x + noise",
+    "counted by an object": "if self.step % 2:\n    x = x + noise",
     "in place": "if number % 2:\n    x[:, 0] = 0",
     "a method in place": "if number % 2:\n    x.mul_(2)",
     "in an expression": "x = flipped(x) if random.random() < p else x",
@@ -25,6 +26,7 @@ VARYING = {
 ALIKE = {
     "an option": "if args.flip:\n    x = flipped(x)",
     "the form of a batch": "if x.dim() == 1:\n    x = x[:, None]",
+    "a remainder of its form": "if x.size(-1) % 2 or x.ndim % 2:\n    x = padded(x)",
     "the kind of a batch": "if isinstance(x, list):\n    x = x[0]",
     "a rate": "if number < warmup:\n    rate = number / warmup\nfor group in groups:\n    group['lr'] = rate",
     "gradients": "if number % 2:\n    model.clip_grad_norm_(1.0)",

@@ -112,10 +112,10 @@ def _read_in(node: ast.AST) -> set[str]:
 def _changes(test: ast.expr, changing: set[str]) -> bool:
     """Whether a condition may be true in one round and false in another: it calls something or reads such a name.
 
-    A remainder, as in ``self.step % 100 == 0``, is one of a count.
+    An attribute that is divided with a remainder, as in ``self.step % 100 == 0``, is a count.
     """
-    if isinstance(test, ast.BinOp) and isinstance(test.op, ast.Mod):
-        return True
+    if isinstance(test, ast.BinOp) and isinstance(test.op, ast.Mod) and isinstance(test.left, ast.Attribute):
+        return test.left.attr not in _FORMS
     if isinstance(test, ast.Name):
         return test.id in changing
     if isinstance(test, ast.Attribute) and test.attr in _FORMS:
