@@ -3,6 +3,7 @@
 import collections
 import copy
 import functools
+import io
 import random
 import types
 
@@ -99,6 +100,10 @@ def schedules(state, model, batch, loss):
     return loss * state.schedule["rate"]
 
 
+def writes_a_line(state, model, batch, loss):
+    state.file.write("a step\n")
+
+
 def takes_the_next(state, model, batch, loss):
     return loss * next(state.numbers)
 
@@ -123,6 +128,7 @@ REFUSED = [
     (carries_a_state, {"hidden": torch.zeros(())}, "the step changes .*hidden"),
     (writes_into_the_batch, {}, "writes into the batch"),
     (schedules, {"schedule": {"rate": 1.0}}, "the step changes .*rate"),
+    (writes_a_line, {"file": io.StringIO()}, "reaches the iterator .*file"),
     (takes_the_next, {"numbers": iter([1.0, 2.0, 3.0] * STEPS)}, "reaches the iterator .*numbers"),
 ]
 

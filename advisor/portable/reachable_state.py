@@ -1,8 +1,8 @@
 """The Python state that a step of the user's own reaches: compared with what it was, and put back."""
 
 import collections
-import io
 import operator
+import sys
 import types
 import typing
 from itertools import chain
@@ -117,7 +117,8 @@ def why_not_watched(label: str, thing: typing.Any, *, owned: bool) -> str:
     kind = type(thing)
     if isinstance(thing, torch.cuda.CUDAGraph):
         return f"the step replays a CUDA graph of its own, {label}"
-    if hasattr(kind, "__next__") and not owned and not isinstance(thing, io.IOBase):
+    streams = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)  # as every thread has
+    if hasattr(kind, "__next__") and not owned and not any(thing is one for one in streams):
         return f"the step reaches the iterator {label} ({kind.__name__}), whose state cannot be compared"
     if hasattr(kind, "__array_interface__") and thing.nbytes > MOST_ARRAY_BYTES:
         return f"the step reaches the NumPy array {label} of {thing.nbytes:,} bytes, too large to watch for a change"
