@@ -91,6 +91,12 @@ def test_a_disturbed_run_is_left_out_and_costs_no_second_degree_of_freedom():
     assert (found.sigma, found.degrees) == (without.sigma, without.degrees + 1)
 
 
+@pytest.mark.parametrize(("rate", "is_left_out"), [(82.4, True), (82.9, False)])
+def test_a_run_is_disturbed_when_it_is_twenty_times_the_spread_below_the_mean_of_the_others(rate, is_left_out):
+    spread = process_spread([[rate, 100.0, 101.0, 102.0]], prior=0.01)
+    assert (spread.sigma < 0.02) is is_left_out
+
+
 @quick
 @given(st.lists(st.lists(st.floats(1.0, 2.0), max_size=5), max_size=4), st.sampled_from([1e-3, 1e3]))
 def test_the_spread_does_not_depend_on_the_unit(groups, scale):
