@@ -32,9 +32,9 @@ def test_what_is_on_already_is_worth_what_its_absence_costs(comparison, text):
     ("comparison", "text"),
     [
         (Comparison(1.2, 0.9, 1.6, 0.05), "1.20x (0.90–1.60)"),
-        (Comparison(0.42, 0.0420, 4.2, 0.3), "0.42x (may be 10x off)"),
-        (Comparison(0.42, 0.00004, 3892.91, 0.3), "0.42x (may be over 1000x off)"),
-        (Comparison(0.42, 0.0, 9.0, 0.3), "0.42x (may be over 1000x off)"),
+        (Comparison(0.42, 0.0525, 3.36, 0.3), "0.42x (may be 8x off)"),
+        (Comparison(0.42, 0.00004, 3892.91, 0.3), "0.42x (may be over 10x off)"),
+        (Comparison(0.42, 0.0, 9.0, 0.3), "0.42x (may be over 10x off)"),
         (Comparison(129, 3.31, 5031, 0.03), "at least 3.31x"),
         (Comparison(0.1, 0.004, 0.25, 0.03), "at most 0.25x"),
     ],

@@ -33,7 +33,7 @@ TOO_NOISY = "too noisy to tell"
 # and halves of surrogate pairs, which no file can hold.
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 # Of an interval that reaches further either way than by the first factor, the factor is told, up to the second.
-_WIDEST_SHOWN, _LARGEST_FACTOR, _SMALLEST_RATIO = 4, 1000, 1e-9
+_WIDEST_SHOWN, _LARGEST_FACTOR, _SMALLEST_RATIO = 4, 10, 1e-9
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _COUNTS = ("", "k", "M", "G", "T", "P", "E")
 _OUTCOMES = {

@@ -219,7 +219,7 @@ def test_a_stack_within_the_noise_is_no_success(state) -> None:
 def test_a_stack_whose_interval_leaves_everything_open_is_not_called_as_good() -> None:
     unclear = events.StackMeasured(replace(histories.STACK, comparison=Comparison(1.24, 0.08, 19.66, 0.06)))
     told = warned(SessionState.of([*histories.whole(), unclear]))
-    assert told.startswith("Too noisy to tell: 1.24x (may be 16x off)")
+    assert told.startswith("Too noisy to tell: 1.24x (may be over 10x off)")
     assert told.count("1.24x") == 1, "an interval that says nothing is told once, in words"
     assert "End other programs and run again, or give it more time: key + adds a minute." in told
     over = SessionState.of([*histories.whole(), unclear])
