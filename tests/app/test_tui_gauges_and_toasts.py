@@ -12,6 +12,7 @@ from tui_pilot import LARGE, SMALL, driven, press, screen_text, settle
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
 from advisor.machine.host import sample_host
+from advisor.tui import main_screen
 from advisor.tui.result import result_of
 from advisor.tui.toasts import toast_for
 from advisor.tui.views.headline import headline
@@ -150,6 +151,21 @@ def test_done_promises_advice_only_where_there_is_some() -> None:
         toast = toast_for(finished, SessionState.of(history))
         assert toast is not None
         assert key in toast.text
+
+
+async def test_gauges_that_come_back_are_read_anew(monkeypatch) -> None:
+    monkeypatch.setattr(main_screen, "TICK_S", 3600.0)  # here the seconds pass by themselves
+    app, control = make_app(histories.to_trials(), hold=True, gauges=True)
+    async with app.run_test(size=SMALL) as pilot:
+        await settle(pilot)
+        await press(pilot, "2")
+        app.base_screen.tick()
+        app.query_one(GaugeStrip)._read = lambda: replace(READING, gpus=())
+        await press(pilot, "1")
+        app.base_screen.tick()
+        await settle(pilot)
+        assert screen_text(app).splitlines()[1].startswith(" CPU"), "and not the GPU of the reading before"
+        control.cancel()
 
 
 async def test_gauges_that_fail_are_read_no_more() -> None:

@@ -93,7 +93,12 @@ class GaugeStrip(Static):
     def _draw(self) -> None:
         self.update(self._text(self.size.width - 2), layout=False)
 
-    on_resize = watch_device_uuid = watch_problem = watch_sentence = _draw
+    on_resize = watch_device_uuid = watch_problem = _draw
+
+    def watch_sentence(self) -> None:
+        self._taken = None  # it is old where the gauges come back
+        self.tick()
+        self._draw()
 
     def _text(self, width: int) -> Content:
         if self.sentence:
