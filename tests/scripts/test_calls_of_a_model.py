@@ -352,8 +352,8 @@ def test_a_loop_that_makes_its_own_batches_says_so(script):
     loop, _ = script("""
         for step in range(100):
             x = torch.ones(4, 1)
-            loss = model(x).square().mean()
-            loss.backward()
+            loss = model(model(x)).square().mean()
+            loss.backward(retain_graph=True)
             optimizer.step()
             optimizer.zero_grad()
     """)

@@ -45,6 +45,8 @@ UPDATE = """
         "    for part in x.split(4):\n        total = total + model(part).sum()\n    loss = total / 2" + UPDATE,
         "rounds = iter(loader)\nfor count in range(7):\n    x, y = next(rounds)\n    loss = (model(x) - y).abs().mean()"
         + UPDATE,
+        "for step in range(500):\n    x = torch.randn(8, 1)\n    y = 2 * x\n    guess = model(x)\n"
+        "    loss = ((guess - y) ** 2).mean() + (guess * torch.randn_like(y)).mean()" + UPDATE,
         "loaders = dict(train=loader)\nfor x, y in loaders[phase]:\n    optimizer.zero_grad()\n"
         "    with torch.set_grad_enabled(phase == 'train'), nullcontext():\n"
         "        loss = (model(x) - y).abs().mean()\n"
@@ -82,6 +84,15 @@ def test_they_are_the_loss_of_a_plain_loop(text, script, monkeypatch):
 def test_what_a_round_leaves_to_the_next_and_other_models_leave_the_body_whole(body, script):
     trained = "optimizer = torch.optim.SGD([*model.parameters(), *other.parameters()], lr=1e-4)\n" * ("other" in body)
     loop, _ = script(GIVEN + trained + "for x, y in loader:" + body + UPDATE)
+    assert loop.step is not None
+
+
+@pytest.mark.parametrize(
+    "body", ["h = (model(x) * h).mean(); loss = 2 * h; h = h.detach()", "loss = 2 * model(x * h).mean()"]
+)
+def test_a_batch_that_a_model_made_leaves_the_body_whole(body, script):
+    head = "for step in range(500):\n    x = torch.randn(8, 1)\n    h = float(h) * model.bias.item()\n"
+    loop, _ = script(f"{GIVEN}h = torch.ones(())\n{head}    {body}{UPDATE}")
     assert loop.step is not None
 
 

@@ -32,9 +32,16 @@ def made_batches(loop: FoundLoop, call: ModelCall, loss: LossCall | None) -> Aga
     batch = _expression(called, of_loss, call, loss)
     if called is None or batch is None:
         return None
-    statements = list(_around(called, statements))
-    first, last = (_place(node, statements) for node in (called, of_loss or called))
-    before, using, after = statements[:first], statements[first : last + 1], statements[last + 1 :]
+    make = batches_by_text(loop, batch, called, of_loss or called)
+    seen = (*call.args, *call.kwargs.values(), *(loss.args[1:] if loss is not None else ()))
+    return make if make is not None and _makes_like(make, seen) else None
+
+
+def batches_by_text(loop: FoundLoop, batch: ast.expr, first: ast.AST, last: ast.AST) -> Again | None:
+    """The batches of a loop that uses each in the statements from one node to another; None as above."""
+    statements = list(_around(first, loop.statement.body))
+    begin, end = (_place(node, statements) for node in (first, last))
+    before, using, after = statements[:begin], statements[begin : end + 1], statements[end + 1 :]
     own = stored(loop.statement.target) if isinstance(loop.statement, ast.For) else set()
     needed, kept, making = slice_of(before, loaded(batch), loop)
     more, kept, for_next = slice_of(after, kept, loop, by=stored)
@@ -46,14 +53,13 @@ def made_batches(loop: FoundLoop, call: ModelCall, loss: LossCall | None) -> Aga
     if not making or leaves or _is_trained([*making, batch], loop) or changed_later & needed or len(own & needed) > 1:
         return None
     make = _made_by(loop, making, batch, next(iter(own & needed), ""))
-    seen = (*call.args, *call.kwargs.values(), *(loss.args[1:] if loss is not None else ()))
-    return Again(lambda: iter(make, None)) if _makes_like(make, seen) else None
+    return Again(lambda: iter(make, None))
 
 
-def _makes_like(make: Callable[[], Any], seen: tuple[Any, ...]) -> bool:
-    """Whether a function makes tensors of the number types and dimensions that the loop was seen to use."""
+def _makes_like(batches: Again, seen: tuple[Any, ...]) -> bool:
+    """Whether batches have tensors of the number types and dimensions that the loop was seen to use."""
     try:
-        made = make()
+        made = next(iter(batches))
     except Exception:  # a name that only the whole round gives a value to
         return False
     of_made, of_seen = ([(one.dtype, one.dim()) for one in tensors_of(batch)] for batch in (made, seen))
@@ -84,7 +90,7 @@ def _only_call(statements: list[ast.stmt], function: Any, loop: FoundLoop) -> as
     return found[0] if len(found) == 1 else None
 
 
-def _around(called: ast.Call, statements: list[ast.stmt]) -> Iterator[ast.stmt]:
+def _around(called: ast.AST, statements: list[ast.stmt]) -> Iterator[ast.stmt]:
     """The statements of a round, with those of a loop of one round within it that makes the call."""
     for statement in statements:
         if isinstance(statement, ast.For) and called in ast.walk(statement):

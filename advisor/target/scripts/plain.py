@@ -14,7 +14,7 @@ from advisor.portable.calls import splitter
 from advisor.portable.losses import target_name_of
 from advisor.portable.nested import tensors_of
 from advisor.target.hubs.contract import Adapted
-from advisor.target.scripts.body import FoundLoop, NoBodyError, optimizers_in, step_of, training_loop
+from advisor.target.scripts.body import Again, FoundLoop, NoBodyError, optimizers_in, step_of, training_loop
 from advisor.target.scripts.inference import inference_of
 from advisor.target.scripts.loops import is_in_some_rounds, told_of_others
 from advisor.target.scripts.making import made_batches
@@ -57,18 +57,22 @@ def _plain(seen: Seen) -> Adapted | None:
 
 
 def _with_written_loss(seen: Seen) -> Adapted | None:
-    """The parts of a loop of one update whose text computes the loss of a loader's batch; None where it does not."""
-    models, loop = seen.models, training_loop(seen)
-    if len(models) != 1 or not len(seen.updates) == len(seen.backward) == 1:
+    """The parts of a loop of one update whose text computes the loss of a batch; None where it does not.
+
+    Of a loop without a loader two rounds were seen, which make the same calls.
+    """
+    models, loop, rounds = seen.models, training_loop(seen), 1 if seen.loader is not None else 2
+    if len(models) != 1 or len(seen.updates) != 1 or len(seen.backward) != rounds:
         return None
     trained = {id(p) for group in seen.updates[0].param_groups for p in group["params"]}
     call = next(call for call in seen.calls if call.module is models[0])
     done = set(map(id, seen.round.calls)) if seen.round else set()
-    more = seen.casts != "none" or any(id(one) not in done for one in seen.calls)
+    of_round = [one for one in seen.calls if id(one) in done]
+    more = seen.casts != "none" or len(seen.calls) != rounds * len(of_round)
     if more or _does_more(seen, call) or trained - set(map(id, models[0].parameters())):
         return None
-    loss = written_loss(loop, seen, models[0])
-    return None if loss is None else _parts(seen, call, seen.loader, loss)
+    found = written_loss(loop, seen, models[0])
+    return None if found is None else _parts(seen, call, *found)
 
 
 def _parts(seen: Seen, call: ModelCall, data: Any, loss: Any) -> Adapted:
@@ -80,7 +84,7 @@ def _parts(seen: Seen, call: ModelCall, data: Any, loss: Any) -> Adapted:
         mode="train",
         current=call.current,
         clip_grad=seen.clip_norm,
-        notes=[_note_of_parts(seen, loss), *_others(seen)],
+        notes=[_note_of_parts(seen, data, loss), *_others(seen)],
     )
 
 
@@ -198,11 +202,11 @@ def _is_loss_of(batch: Any, call: ModelCall, loss: LossCall | None, backward: An
     return same_inputs and same_values(split.target, loss.args[1])
 
 
-def _note_of_parts(seen: Seen, loss: Any) -> str:
+def _note_of_parts(seen: Seen, data: Any, loss: Any) -> str:
     """A note on the measured parts, and on those left out."""
     made = ", the loss as its statements compute it of a batch" if isinstance(loss, WrittenLoss) else ""
-    if _makes_batches(seen):
-        made = ", its batches as the loop makes them"
+    if isinstance(data, Again):
+        made += ", its batches as the loop makes them"
     elif seen.loader is None and not _repeats(seen):
         made = "; its batch is measured again and again, without the making of batches"
     return f"the script's model, loss and optimizer as its first step used them{made}; {_left_out(seen)}"

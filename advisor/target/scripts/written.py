@@ -13,9 +13,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from advisor.portable.losses import is_number
-from advisor.target.scripts.body import FoundLoop, position_in
+from advisor.target.scripts.body import Again, FoundLoop, position_in
 from advisor.target.scripts.loops import blocks, bound_in, clears, is_in_some_rounds, name_called
-from advisor.target.scripts.making import LEAVES, loaded, slice_of, stored
+from advisor.target.scripts.making import LEAVES, batches_by_text, loaded, slice_of, stored
 from advisor.target.scripts.positions import COUNTED, reads_once, value_of
 from advisor.target.scripts.seen import Seen
 
@@ -35,27 +35,56 @@ class WrittenLoss:
         return self.function(model, batch)
 
 
-def written_loss(loop: FoundLoop, seen: Seen, model: nn.Module) -> WrittenLoss | None:
-    """The loss of a loop that reads a batch in each round, as its text computes it of one model.
+def written_loss(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, WrittenLoss] | None:
+    """The data of a loop, and its loss of a batch, as its text computes that of one model.
 
-    None where the text does not show it, where it is computed of something that is left of the round before, and where
-    it is no number for the batch that was seen.
+    A batch is what the loader gives; without one, the names that the statements before the model's call make. None
+    where the text does not show it, where the loss is computed of something that is left of the round before, and where
+    it is no number for a batch.
     """
     before = list(_up_to_backward(loop))
     result = before.pop() if before else None
-    target = _batch_in_head(loop, seen) or _batch_in_body(before, loop, seen)
-    if target is None or not isinstance(result, ast.Return) or loop.contexts:
+    if not isinstance(result, ast.Return) or loop.contexts or any(_leaves(one) for one in before):
         return None
     before = [one for one in before if not clears(one)]
+    data: Any
+    if seen.loader is None:
+        before, data, target = _made(before, result, loop, model)
+    else:
+        data, target = seen.loader, _batch_in_head(loop, seen) or _batch_in_body(before, loop, seen)
+    if target is None:
+        return None
     needed, kept, making = slice_of(before, loaded(result), loop, by=functools.partial(_concerns, loop))
     left = (kept - stored(target)) & bound_in(loop.statement)
-    leaves = any(isinstance(node, LEAVES) for one in before for node in ast.walk(one))
-    if left or leaves or any(isinstance(loop.names.get(name), Optimizer) for name in needed):
+    if left or any(isinstance(loop.names.get(name), Optimizer) for name in needed):
         return None
     given = ast.copy_location(ast.Assign([target], ast.Name(_BATCH, ast.Load())), loop.statement)
     taken = _Takes(loop, model)
     loss = WrittenLoss(_function([taken.visit(copy.deepcopy(one)) for one in (given, *making, result)], loop))
-    return loss if taken.found and _is_loss(loss, model, seen.batch) else None
+    is_loss = taken.found and _is_loss(loss, model, lambda: next(iter(data)) if seen.loader is None else seen.batch)
+    return (data, loss) if is_loss else None
+
+
+def _leaves(statement: ast.stmt) -> bool:
+    return any(isinstance(node, LEAVES) for node in ast.walk(statement))
+
+
+def _made(
+    before: list[ast.stmt], result: ast.Return, loop: FoundLoop, model: nn.Module
+) -> tuple[list[ast.stmt], Again | None, ast.expr | None]:
+    """The statements from the model's call on, the batches that those before it make, and their names as a target."""
+    calls = [node for one in before for node in ast.walk(one) if isinstance(node, ast.Call)]
+    called = next((node for node in calls if value_of(node.func, loop.names) is model), None)
+    backward = _backward_in(loop)
+    if called is None or backward is None:
+        return before, None, None
+    first = next(place for place, one in enumerate(before) if called in ast.walk(one))
+    _, kept, _ = slice_of(before[first:], loaded(result), loop, by=functools.partial(_concerns, loop))
+    names = sorted(name for name in kept & bound_in(loop.statement))
+    row = ast.Tuple([ast.Name(name, ast.Load()) for name in names], ast.Load())
+    data = batches_by_text(loop, row, called, backward) if names else None
+    target = ast.Tuple([ast.Name(name, ast.Store()) for name in names], ast.Store())
+    return before[first:], data, None if data is None else target
 
 
 def _batch_in_head(loop: FoundLoop, seen: Seen) -> ast.expr | None:
@@ -81,22 +110,28 @@ def _batch_in_body(block: list[ast.stmt], loop: FoundLoop, seen: Seen) -> ast.ex
     return None
 
 
-def _is_loss(loss: WrittenLoss, model: nn.Module, batch: Any) -> bool:
+def _is_loss(loss: WrittenLoss, model: nn.Module, batch: Callable[[], Any]) -> bool:
     try:
-        value = loss(model, batch)
+        value = loss(model, batch())
     except Exception:  # a name that only the whole round gives a value to
         return False
     return is_number(value) and value.requires_grad
 
 
-def _up_to_backward(loop: FoundLoop) -> Iterator[ast.stmt]:
-    """The statements of each round up to its only backward pass, and a ``return`` of what that is called on."""
+def _backward_in(loop: FoundLoop) -> ast.Call | None:
+    """The only backward pass of a loop, where it is made in each round and without options; else None."""
     calls = [node for one in loop.statement.body for node in ast.walk(one) if isinstance(node, ast.Call)]
     found = [call for call in calls if name_called(call) == "backward"]
     if len(found) != 1 or found[0].args or found[0].keywords or is_in_some_rounds(loop.statement, found[0].lineno):
-        return
-    if isinstance(found[0].func, ast.Attribute):
-        yield from _up_to(found[0], found[0].func.value, loop.statement.body, loop)
+        return None
+    return found[0]
+
+
+def _up_to_backward(loop: FoundLoop) -> Iterator[ast.stmt]:
+    """The statements of each round up to its backward pass, and a ``return`` of what that is called on."""
+    call = _backward_in(loop)
+    if call is not None and isinstance(call.func, ast.Attribute):
+        yield from _up_to(call, call.func.value, loop.statement.body, loop)
 
 
 def _up_to(call: ast.Call, value: ast.expr, block: list[ast.stmt], loop: FoundLoop) -> Iterator[ast.stmt]:
