@@ -13,12 +13,15 @@ from advisor.target.scripts import plain
 from scripts.steps import batches
 
 GIVEN = """
+import itertools
 import random
 from contextlib import nullcontext
+from types import SimpleNamespace
 from torch.nn import functional as F
 
 teacher = nn.Linear(1, 1).eval().requires_grad_(False)
-other, count, h, phase = nn.Linear(1, 1), 0, 1.0, "train"
+other, count, h, phase, weight = nn.Linear(1, 1), 0, 1.0, "train", None
+state, queue, numbers_of = SimpleNamespace(count=0), [torch.ones(8, 1)], itertools.count()
 
 def scaled(values):
     values.mul_(0.5)
@@ -38,7 +41,8 @@ UPDATE = """
         "for count, (x, y) in enumerate(loader):\n    noise = torch.randn_like(x)\n    guess = model(x + noise)\n"
         "    loss = F.mse_loss(guess, noise) + 0.1 * guess.pow(2).mean()" + UPDATE,
         "for x, y in loader:\n    z = x * 1\n    scaled(z)\n    z.add_(1)\n    loss = model(z).mean()" + UPDATE,
-        "for x, y in loader:\n    loss = F.triplet_margin_loss(model(x), model(y), model(-x))" + UPDATE,
+        "for x, y in loader:\n    loss = F.triplet_margin_loss(model(x), model(y), model(-x))\n"
+        "    loss = loss + F.mse_loss(model(x), y, weight=weight)" + UPDATE,
         "for batch in loader:\n    x, y = batch\n    with torch.no_grad():\n        t = teacher(x)\n"
         "        t = t * 2\n    loss = F.mse_loss(model(x), t) + model.weight.abs().sum()" + UPDATE,
         "for x, _ in DataLoader(TensorDataset(numbers, numbers), batch_size=8):\n    total = 0\n"
@@ -79,6 +83,12 @@ def test_they_are_the_loss_of_a_plain_loop(text, script, monkeypatch):
         "\n    with torch.autocast('cpu', torch.bfloat16): loss = (model(x) - y).abs().mean()",
         "\n    loss = (model(other(x)) - y).abs().mean()",
         "\n    loss = (model(x) - y).abs().mean()\n    if random.random() < 0.5: loss = loss * 2",
+        "\n    state.count += 1\n    loss = (model(x) * state.count).mean()",
+        "\n    state.x = x * 2\n    loss = (model(state.x) - y).abs().mean()",
+        "\n    state.count += 1\n    loss = (model(x) - y).abs().mean()\n    if state.count > 2: loss = loss * 2",
+        "\n    z = model(x)\n    loss = (z - queue[-1]).abs().mean()\n    queue.append(z.detach())",
+        "\n    loss = (model(x) - teacher(x)).abs().mean()\n    teacher.load_state_dict(model.state_dict())",
+        "\n    loss = (model(x) - y).abs().mean() * next(numbers_of)",
     ],
 )
 def test_what_a_round_leaves_to_the_next_and_other_models_leave_the_body_whole(body, script):

@@ -74,7 +74,7 @@ def _values_of(block: Sequence[ast.stmt], names: set[str]) -> Iterator[ast.expr]
 
 
 def bound_in(part: ast.AST) -> set[str]:
-    """The names that a piece of source binds, or whose values it changes in place."""
+    """The names and attributes (``self.step``) that a piece of source binds, or whose values it changes in place."""
     return {name for node in ast.walk(part) for name in _bound_by(node)}
 
 
@@ -95,9 +95,9 @@ def _is_in_place(method: str) -> bool:
 
 
 def _bases(target: ast.expr) -> Iterator[str]:
-    """The names in a target of an assignment: ``x`` of ``x[:, 0]``, both of ``x, y``."""
-    if isinstance(target, ast.Name):
-        yield target.id
+    """What a target of an assignment binds: ``x`` of ``x[:, 0]``, both of ``x, y``, and ``self.x`` as it is written."""
+    if isinstance(target, ast.Name | ast.Attribute):
+        yield ast.unparse(target)
     elif isinstance(target, ast.Tuple | ast.List):
         for part in target.elts:
             yield from _bases(part)
@@ -116,8 +116,8 @@ def _changes(test: ast.expr, changing: set[str]) -> bool:
     """
     if isinstance(test, ast.BinOp) and isinstance(test.op, ast.Mod) and isinstance(test.left, ast.Attribute):
         return test.left.attr not in _FORMS
-    if isinstance(test, ast.Name):
-        return test.id in changing
+    if isinstance(test, ast.Name | ast.Attribute) and ast.unparse(test) in changing:
+        return True
     if isinstance(test, ast.Attribute) and test.attr in _FORMS:
         return False
     if isinstance(test, ast.Call):

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
@@ -22,6 +23,8 @@ from advisor.target.scripts.seen import Seen
 _LOSS, _MODEL, _BATCH = "__perf_advisor_loss__", "__perf_advisor_model__", "__perf_advisor_batch__"
 # Contexts that change nothing in a step that trains.
 _PLAIN_CONTEXTS = frozenset({"enable_grad", "set_grad_enabled", "nullcontext", "record_function"})
+# Values that no call changes.
+_CONSTANT = int | float | str | type | FunctionType | BuiltinFunctionType | torch.device | torch.dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +58,13 @@ def written_loss(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, Wr
     if target is None:
         return None
     needed, kept, making = slice_of(before, loaded(result), loop, by=functools.partial(_concerns, loop))
-    left = (kept - stored(target)) & bound_in(loop.statement)
-    if left or any(isinstance(loop.names.get(name), Optimizer) for name in needed):
+    used = [*making, result]
+    optimizers = any(isinstance(loop.names.get(name), Optimizer) for name in needed)
+    if optimizers or _is_left_behind(used, kept - stored(target), loop, model):
         return None
     given = ast.copy_location(ast.Assign([target], ast.Name(_BATCH, ast.Load())), loop.statement)
     taken = _Takes(loop, model)
-    loss = WrittenLoss(_function([taken.visit(copy.deepcopy(one)) for one in (given, *making, result)], loop))
+    loss = WrittenLoss(_function([taken.visit(copy.deepcopy(one)) for one in (given, *used)], loop))
     is_loss = taken.found and _is_loss(loss, model, lambda: next(iter(data)) if seen.loader is None else seen.batch)
     return (data, loss) if is_loss else None
 
@@ -85,6 +89,32 @@ def _made(
     data = batches_by_text(loop, row, called, backward) if names else None
     target = ast.Tuple([ast.Name(name, ast.Store()) for name in names], ast.Store())
     return before[first:], data, None if data is None else target
+
+
+def _is_left_behind(used: list[ast.stmt], kept: set[str], loop: FoundLoop, model: nn.Module) -> bool:
+    """Whether statements read what one round leaves to the next. ``kept`` are the names that they have from before.
+
+    It leaves what it binds, the place of an iterator, and what its other calls may change: the object of a method and
+    the arguments, such as ``queue`` in ``queue.append(z)``. Changes of the model's own parts are noticed elsewhere.
+    """
+    nodes = [node for one in used for node in ast.walk(one)]
+    read = [node for node in nodes if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load)]
+    attributes = {ast.unparse(node) for node in read if isinstance(node, ast.Attribute)}
+    values = [value_of(node, loop.names) for node in read if loaded(node) & kept]
+    own = set(map(id, (*model.modules(), *model.parameters())))
+    objects = {id(value) for value in values if value is not None and not isinstance(value, _CONSTANT)} - own
+    binds = not bound_in(loop.statement).isdisjoint(kept | attributes)
+    iterates = any(isinstance(value, Iterator) for value in values)
+    return binds or iterates or not objects.isdisjoint(_given(loop, nodes))
+
+
+def _given(loop: FoundLoop, but: list[ast.AST]) -> Iterator[int]:
+    """The ids of the objects that may be changed by the calls of each round, except by some pieces of the loop."""
+    for call in (node for statement in loop.statement.body for node in ast.walk(statement) if node not in but):
+        if isinstance(call, ast.Call) and not is_in_some_rounds(loop.statement, call.lineno):
+            yield id(getattr(value_of(call.func, loop.names), "__self__", None))
+            for one in (*call.args, *(keyword.value for keyword in call.keywords)):
+                yield id(value_of(one, loop.names))
 
 
 def _batch_in_head(loop: FoundLoop, seen: Seen) -> ast.expr | None:
@@ -189,7 +219,8 @@ def _function(body: list[ast.stmt], loop: FoundLoop) -> Callable[[nn.Module, Any
     module = ast.parse(f"def {_LOSS}({_MODEL}, {_BATCH}): pass")
     module.body[0].body = body  # type: ignore[attr-defined]
     read = {node.id for one in body for node in ast.walk(one) if isinstance(node, ast.Name)}
-    names = {name: value for name in read if (value := loop.names.get(name)) is not None}
+    absent = object()
+    names = {name: value for name in read if (value := loop.names.get(name, absent)) is not absent}
     exec(compile(ast.fix_missing_locations(module), loop.file, "exec"), names)  # noqa: S102 - it is the user's own loop
     function: Callable[[nn.Module, Any], torch.Tensor] = names[_LOSS]
     return function
