@@ -49,7 +49,8 @@ UPDATE = """
         "    for part in x.split(4):\n        total = total + model(part).sum()\n    loss = total / 2" + UPDATE,
         "rounds = iter(loader)\nfor count in range(7):\n    x, y = next(rounds)\n    loss = (model(x) - y).abs().mean()"
         + UPDATE,
-        "for step in range(500):\n    x = torch.randn(8, 1)\n    y = 2 * x\n    guess = model(x)\n"
+        "for step in range(500):\n    if step % 100 == 0:\n        with torch.no_grad(): model(numbers)\n"
+        "    x = torch.randn(8, 1)\n    y = 2 * x\n    guess = model(x)\n"
         "    loss = ((guess - y) ** 2).mean() + (guess * torch.randn_like(y)).mean()" + UPDATE,
         "loaders = dict(train=loader)\nfor x, y in loaders[phase]:\n    optimizer.zero_grad()\n"
         "    with torch.set_grad_enabled(phase == 'train'), nullcontext():\n"

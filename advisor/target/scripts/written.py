@@ -78,7 +78,8 @@ def _made(
 ) -> tuple[list[ast.stmt], Again | None, ast.expr | None]:
     """The statements from the model's call on, the batches that those before it make, and their names as a target."""
     calls = [node for one in before for node in ast.walk(one) if isinstance(node, ast.Call)]
-    called = next((node for node in calls if value_of(node.func, loop.names) is model), None)
+    of_model = (node for node in calls if value_of(node.func, loop.names) is model)
+    called = next((node for node in of_model if not is_in_some_rounds(loop.statement, node.lineno)), None)
     backward = _backward_in(loop)
     if called is None or backward is None:
         return before, None, None
