@@ -99,7 +99,15 @@ def test_what_a_round_leaves_to_the_next_and_other_models_leave_the_body_whole(b
 
 
 @pytest.mark.parametrize(
-    "body", ["h = (model(x) * h).mean(); loss = 2 * h; h = h.detach()", "loss = 2 * model(x * h).mean()"]
+    "body",
+    [
+        "h = (model(x) * h).mean(); loss = 2 * h; h = h.detach()",
+        "loss = 2 * model(x * h).mean()",
+        "x = x + state.count; z = model(x); loss = 2 * z.mean(); state.count = z.detach()",
+        "x = x + state.count; z = model(x); loss = F.mse_loss(z, x); state.count = z.detach()",
+        "z = model(x); loss = (z - queue[0]).abs().mean(); queue[0] = z.detach()",
+        "x = random.choice(queue); z = model(x); loss = 2 * z.mean(); queue.append(z.detach())",
+    ],
 )
 def test_a_batch_that_a_model_made_leaves_the_body_whole(body, script):
     head = "for step in range(500):\n    x = torch.randn(8, 1)\n    h = float(h) * model.bias.item()\n"

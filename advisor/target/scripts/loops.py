@@ -69,16 +69,17 @@ def _values_of(block: Sequence[ast.stmt], names: set[str]) -> Iterator[ast.expr]
     for node in (node for statement in block for node in ast.walk(statement)):
         if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.NamedExpr | ast.For):
             value = node.iter if isinstance(node, ast.For) else node.value
-            if value is not None and _bound_by(node) & names:
+            if value is not None and bound_by(node) & names:
                 yield value
 
 
 def bound_in(part: ast.AST) -> set[str]:
     """The names and attributes (``self.step``) that a piece of source binds, or whose values it changes in place."""
-    return {name for node in ast.walk(part) for name in _bound_by(node)}
+    return {name for node in ast.walk(part) for name in bound_by(node)}
 
 
-def _bound_by(node: ast.AST) -> set[str]:
+def bound_by(node: ast.AST) -> set[str]:
+    """Those of a node itself, without what it holds."""
     if isinstance(node, ast.Assign):
         return {name for target in node.targets for name in _bases(target)}
     if isinstance(node, ast.AugAssign | ast.AnnAssign | ast.NamedExpr | ast.For):

@@ -3,20 +3,23 @@
 import ast
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from advisor.portable.nested import tensors_of
 from advisor.target.scripts.body import Again, FoundLoop, Rounds, items_of
-from advisor.target.scripts.loops import is_in_some_rounds
+from advisor.target.scripts.loops import bound_by, is_in_some_rounds
 from advisor.target.scripts.positions import value_of
 from advisor.target.scripts.seen import LossCall, ModelCall
 
 _BATCH = "__perf_advisor_batch__"
+# Values that no call changes.
+_CONSTANT = int | float | str | type | FunctionType | BuiltinFunctionType | torch.device | torch.dtype
 LEAVES = (ast.Break, ast.Continue, ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Global, ast.Nonlocal)
 
 
@@ -51,6 +54,9 @@ def batches_by_text(loop: FoundLoop, batch: ast.expr, first: ast.AST, last: ast.
     making = [*for_next, *making]
     leaves = any(isinstance(node, LEAVES) for one in making for node in ast.walk(one))
     if not making or leaves or _is_trained([*making, batch], loop) or changed_later & needed or len(own & needed) > 1:
+        return None
+    made = own.union(*map(stored, making))
+    if is_changed_beside([*making, batch, first, last], needed - made, loop):
         return None
     make = _made_by(loop, making, batch, next(iter(own & needed), ""))
     return Again(lambda: iter(make, None))
@@ -141,6 +147,34 @@ def _needed_before_block(block: list[ast.stmt], after: set[str]) -> set[str]:
     for statement in reversed(block):
         after = _needed_before(statement, after)
     return after
+
+
+def is_changed_beside(
+    used: Sequence[ast.AST], kept: set[str], loop: FoundLoop, but: Collection[int] = frozenset()
+) -> bool:
+    """Whether the rest of each round may change what statements read. ``kept`` are the names that they do not make.
+
+    It may change what it binds, the object of a method, and the arguments, such as ``queue`` in ``queue.append(z)``.
+    ``but`` are ids of objects that do not count.
+    """
+    nodes = {id(node): node for one in used for node in ast.walk(one)}
+    rest = [node for one in loop.statement.body for node in ast.walk(one) if id(node) not in nodes]
+    read = [node for node in nodes.values() if isinstance(node, ast.Name | ast.Attribute)]
+    bound = kept | {ast.unparse(node) for node in read if isinstance(node, ast.Attribute)}
+    values = (value_of(node, loop.names) for node in read if loaded(node) & kept)
+    objects = {id(value) for value in values if value is not None and not isinstance(value, _CONSTANT)}
+    changed = (one for node in rest for one in _changed_by(node, loop))
+    return any(bound & bound_by(node) for node in rest) or not objects.difference(but).isdisjoint(changed)
+
+
+def _changed_by(call: ast.AST, loop: FoundLoop) -> Iterator[int]:
+    """The ids of the objects that a call in each round may change; PyTorch's functions change no arguments."""
+    if isinstance(call, ast.Call) and not is_in_some_rounds(loop.statement, call.lineno):
+        function = value_of(call.func, loop.names)
+        yield id(getattr(function, "__self__", None))
+        if not str(getattr(function, "__module__", "")).startswith("torch."):
+            for one in (*call.args, *(keyword.value for keyword in call.keywords)):
+                yield id(value_of(one, loop.names))
 
 
 def _of_modules(names: set[str], loop: FoundLoop) -> set[str]:

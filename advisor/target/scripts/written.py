@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
@@ -16,15 +15,13 @@ from torch.optim import Optimizer
 from advisor.portable.losses import is_number
 from advisor.target.scripts.body import Again, FoundLoop, position_in
 from advisor.target.scripts.loops import blocks, bound_in, clears, is_in_some_rounds, name_called
-from advisor.target.scripts.making import LEAVES, batches_by_text, loaded, slice_of, stored
+from advisor.target.scripts.making import LEAVES, batches_by_text, is_changed_beside, loaded, slice_of, stored
 from advisor.target.scripts.positions import COUNTED, reads_once, value_of
 from advisor.target.scripts.seen import Seen
 
 _LOSS, _MODEL, _BATCH = "__perf_advisor_loss__", "__perf_advisor_model__", "__perf_advisor_batch__"
 # Contexts that change nothing in a step that trains.
 _PLAIN_CONTEXTS = frozenset({"enable_grad", "set_grad_enabled", "nullcontext", "record_function"})
-# Values that no call changes.
-_CONSTANT = int | float | str | type | FunctionType | BuiltinFunctionType | torch.device | torch.dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +54,22 @@ def written_loss(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, Wr
         data, target = seen.loader, _batch_in_head(loop, seen) or _batch_in_body(before, loop, seen)
     if target is None:
         return None
-    needed, kept, making = slice_of(before, loaded(result), loop, by=functools.partial(_concerns, loop))
-    used = [*making, result]
-    optimizers = any(isinstance(loop.names.get(name), Optimizer) for name in needed)
-    if optimizers or _is_left_behind(used, kept - stored(target), loop, model):
+    _, kept, making = slice_of(before, loaded(result), loop, by=functools.partial(_concerns, loop))
+    used, kept = [*making, result], kept - stored(target)
+    parts = set(map(id, (*model.modules(), *model.parameters())))  # changes of these are noticed elsewhere
+    if kept & bound_in(loop.statement) or _goes_on(used, loop) or is_changed_beside(used, kept, loop, parts):
         return None
     given = ast.copy_location(ast.Assign([target], ast.Name(_BATCH, ast.Load())), loop.statement)
     taken = _Takes(loop, model)
     loss = WrittenLoss(_function([taken.visit(copy.deepcopy(one)) for one in (given, *used)], loop))
     is_loss = taken.found and _is_loss(loss, model, lambda: next(iter(data)) if seen.loader is None else seen.batch)
     return (data, loss) if is_loss else None
+
+
+def _goes_on(used: list[ast.stmt], loop: FoundLoop) -> bool:
+    """Whether statements use an optimizer or an iterator, which are other ones after each round."""
+    nodes = (node for one in used for node in ast.walk(one) if isinstance(node, ast.Name | ast.Attribute))
+    return any(isinstance(value_of(node, loop.names), Optimizer | Iterator) for node in nodes)
 
 
 def _leaves(statement: ast.stmt) -> bool:
@@ -90,32 +93,6 @@ def _made(
     data = batches_by_text(loop, row, called, backward) if names else None
     target = ast.Tuple([ast.Name(name, ast.Store()) for name in names], ast.Store())
     return before[first:], data, None if data is None else target
-
-
-def _is_left_behind(used: list[ast.stmt], kept: set[str], loop: FoundLoop, model: nn.Module) -> bool:
-    """Whether statements read what one round leaves to the next. ``kept`` are the names that they have from before.
-
-    It leaves what it binds, the place of an iterator, and what its other calls may change: the object of a method and
-    the arguments, such as ``queue`` in ``queue.append(z)``. Changes of the model's own parts are noticed elsewhere.
-    """
-    nodes = [node for one in used for node in ast.walk(one)]
-    read = [node for node in nodes if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load)]
-    attributes = {ast.unparse(node) for node in read if isinstance(node, ast.Attribute)}
-    values = [value_of(node, loop.names) for node in read if loaded(node) & kept]
-    own = set(map(id, (*model.modules(), *model.parameters())))
-    objects = {id(value) for value in values if value is not None and not isinstance(value, _CONSTANT)} - own
-    binds = not bound_in(loop.statement).isdisjoint(kept | attributes)
-    iterates = any(isinstance(value, Iterator) for value in values)
-    return binds or iterates or not objects.isdisjoint(_given(loop, nodes))
-
-
-def _given(loop: FoundLoop, but: list[ast.AST]) -> Iterator[int]:
-    """The ids of the objects that may be changed by the calls of each round, except by some pieces of the loop."""
-    for call in (node for statement in loop.statement.body for node in ast.walk(statement) if node not in but):
-        if isinstance(call, ast.Call) and not is_in_some_rounds(loop.statement, call.lineno):
-            yield id(getattr(value_of(call.func, loop.names), "__self__", None))
-            for one in (*call.args, *(keyword.value for keyword in call.keywords)):
-                yield id(value_of(one, loop.names))
 
 
 def _batch_in_head(loop: FoundLoop, seen: Seen) -> ast.expr | None:
