@@ -34,7 +34,7 @@ COLUMNS, ROWS = 120, 36
 FIRST_PAINT_S, KEY_S, SHARE, SLOWDOWN = 0.6, 0.050, 0.05, 0.005
 PATIENCE_S = 60.0
 # What only one view has on it: the title of a panel.
-VIEWS = {b"1": b"Hardware", b"2": b"Efficiency"}
+VIEWS = {b"1": b"Hardware", b"2": b"Where a step goes"}
 ESCAPES = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
 STEP_S = 0.02
 TARGET = f"""
