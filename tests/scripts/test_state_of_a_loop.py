@@ -381,6 +381,7 @@ class TestWhatIsNoPlainLoop:
             ("pass", "for p in model.parameters(): p.grad = None", True),
             ("pass", "model.bias.grad.zero_(); model.weight.grad.zero_()", True),
             ("optimizer.zero_grad()", "pass", False),
+            ("rounds = iter(range(99))", "if next(rounds) % 2 == 0: optimizer.zero_grad()", False),
         ],
     )
     def test_gradients_that_add_up_over_the_rounds(self, script, before, in_loop, plain):

@@ -211,8 +211,16 @@ def is_part_of_round(loop: ast.stmt, around: ast.For | ast.While, names: dict[st
     return len(rounds) <= _FEW
 
 
-def clears_gradients(file: str, loop: ast.stmt, within: Iterable[ast.AST]) -> bool:
-    """Whether a loop, a function of its file that it calls, or one of the functions ``within`` it clears gradients."""
+def clears_gradients(file: str, loop: ast.For | ast.While, within: Iterable[ast.AST]) -> bool:
+    """Whether a loop, a function of its file that it calls, or one of the functions ``within`` it clears gradients.
+
+    One that goes backward in each round and clears in some only, as in ``if step % 4 == 0:``, adds them up.
+    """
+    places = [one for one in ast.walk(loop) if isinstance(one, ast.Expr | ast.Assign)]
+    clearing = [one for one in places if clears(one)]
+    each = [one for one in places if not is_in_some_rounds(loop, one.lineno)]
+    if clearing and not any(one in each for one in clearing) and any("backward" in _names_called(one) for one in each):
+        return False
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):
