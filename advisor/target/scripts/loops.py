@@ -217,9 +217,9 @@ def clears_gradients(file: str, loop: ast.For | ast.While, within: Iterable[ast.
     One that goes backward in each round and clears in some only, as in ``if step % 4 == 0:``, adds them up.
     """
     places = [one for one in ast.walk(loop) if isinstance(one, ast.Expr | ast.Assign)]
-    clearing = [one for one in places if clears(one)]
-    each = [one for one in places if not is_in_some_rounds(loop, one.lineno)]
-    if clearing and not any(one in each for one in clearing) and any("backward" in _names_called(one) for one in each):
+    clearing = [is_in_some_rounds(loop, one.lineno) for one in places if clears(one)]
+    backward = [is_in_some_rounds(loop, one.lineno) for one in places if _BACKWARD in _names_called(one)]
+    if clearing and all(clearing) and not all(backward):
         return False
     try:
         tree = ast.parse("".join(linecache.getlines(file)))

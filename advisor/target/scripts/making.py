@@ -162,19 +162,19 @@ def is_changed_beside(
     read = [node for node in nodes.values() if isinstance(node, ast.Name | ast.Attribute)]
     bound = kept | {ast.unparse(node) for node in read if isinstance(node, ast.Attribute)}
     values = (value_of(node, loop.names) for node in read if loaded(node) & kept)
-    objects = {id(value) for value in values if value is not None and not isinstance(value, _CONSTANT)}
-    changed = (one for node in rest for one in _changed_by(node, loop))
-    return any(bound & bound_by(node) for node in rest) or not objects.difference(but).isdisjoint(changed)
+    objects = {id(value) for value in values if value is not None and not isinstance(value, _CONSTANT)} - {*but}
+    calls = [node for node in rest if isinstance(node, ast.Call) and objects.intersection(_changed_by(node, loop))]
+    changes = any(not is_in_some_rounds(loop.statement, call.lineno) for call in calls)
+    return changes or any(bound & bound_by(node) for node in rest)
 
 
-def _changed_by(call: ast.AST, loop: FoundLoop) -> Iterator[int]:
-    """The ids of the objects that a call in each round may change; PyTorch's functions change no arguments."""
-    if isinstance(call, ast.Call) and not is_in_some_rounds(loop.statement, call.lineno):
-        function = value_of(call.func, loop.names)
-        yield id(getattr(function, "__self__", None))
-        if not str(getattr(function, "__module__", "")).startswith("torch."):
-            for one in (*call.args, *(keyword.value for keyword in call.keywords)):
-                yield id(value_of(one, loop.names))
+def _changed_by(call: ast.Call, loop: FoundLoop) -> Iterator[int]:
+    """The ids of the objects that a call may change; PyTorch's functions change no arguments."""
+    function = value_of(call.func, loop.names)
+    yield id(getattr(function, "__self__", None))
+    if not str(getattr(function, "__module__", "")).startswith("torch."):
+        for one in (*call.args, *(keyword.value for keyword in call.keywords)):
+            yield id(value_of(one, loop.names))
 
 
 def _of_modules(names: set[str], loop: FoundLoop) -> set[str]:
