@@ -12,6 +12,7 @@ from graphed_steps import Net, adam, agree, batches, both, graphed, net, of_mode
 from torch import nn
 
 from advisor.errors import RefusedError
+from advisor.portable.capturing import renew_accumulators
 from advisor.portable.graphed import GraphedStep
 from advisor.portable.plan import StepPlan
 from advisor.portable.steps import InferStep
@@ -142,6 +143,12 @@ def test_gradients_are_added_up_on_the_stream_of_the_capture(keeps):
     assert weight.data_ptr() == address
     assert kept is not None
     assert calls
+
+
+def test_sparse_leaves_keep_what_adds_up_their_gradients():
+    sparse = torch.eye(3).to_sparse().requires_grad_()
+    renew_accumulators([sparse])
+    assert torch.equal(sparse.to_dense(), torch.eye(3))
 
 
 @pytest.mark.parametrize("cleared", [True, False], ids=["to none", "to zero"])

@@ -84,7 +84,7 @@ def renew_accumulators(leaves: Iterable[torch.Tensor]) -> None:
         return
     not_held = _references_to_accumulator(torch.zeros((), requires_grad=True))
     for leaf in leaves:
-        plain = leaf.requires_grad and type(leaf) in (torch.Tensor, torch.nn.Parameter)
+        plain = type(leaf) in (torch.Tensor, torch.nn.Parameter) and leaf.layout is torch.strided and leaf.requires_grad
         if plain and _references_to_accumulator(leaf) == not_held:
             data = leaf.data
             leaf.data = data.new_empty(0, dtype=torch.float32 if data.dtype is torch.float64 else torch.float64)
