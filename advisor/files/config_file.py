@@ -37,11 +37,7 @@ _EXPONENT = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d{1,3}")
 
 
 class ConfigLoader(yaml.SafeLoader):
-    """PyYAML's safe loader, which also takes ``1e-3`` for a number, and bounds what merge keys (``<<``) write out."""
-
-    def __init__(self, stream: Any) -> None:
-        super().__init__(stream)
-        self._merged = 0
+    """PyYAML's safe loader, which also takes ``1e-3`` for a number."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         """Make the value of a node. Raises ConstructorError where a word is not of the type that its tag names."""
@@ -52,14 +48,6 @@ class ConfigLoader(yaml.SafeLoader):
                 raise
             problem = f"{node.value[:_SHOWN]!r} cannot be read as {node.tag.rpartition(':')[2]}"
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
-
-    def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Write out the merge keys of a mapping. Raises ConstructorError where they stand for too many values."""
-        super().flatten_mapping(node)
-        self._merged += len(node.value)
-        if self._merged > _MOST_VALUES:
-            problem = f"merge keys (<<) stand for more than {_MOST_VALUES:,} values"
-            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
 
 class UniqueKeys(ConfigLoader):

@@ -33,11 +33,6 @@ CONFIGS = {
     + "".join(
         f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
     ),
-    "merge keys without end": "a: &a {x: 1}\n"
-    + "".join(
-        f"{new}: &{new} {{<<: [{', '.join([f'*{old}'] * 9)}]}}\n"
-        for old, new in zip("abcdefgh", "bcdefghi", strict=True)
-    ),
     "an anchor inside itself": "a: &a [*a]\n",
     "a bool that is none": "a: !!bool maybe\n",
     "a date that is none": "a: !!timestamp soon\n",
