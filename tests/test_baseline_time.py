@@ -49,5 +49,5 @@ def test_the_phases_of_a_baseline_are_not_timed_where_the_time_out_would_lose_it
     timed = []
     monkeypatch.setattr(trial, "_time_phases", lambda *given: timed.append(given))
     of_loader = SimpleNamespace(step=None, components=SimpleNamespace(has_loader=True))
-    trial._after_the_blocks(of_loader, None, None, [Block(1, 8, 2.0)])
+    trial._phases_of(of_loader, None, [Block(1, 8, 2.0)])
     assert bool(timed) is looks
