@@ -109,5 +109,9 @@ class ToastingApp(ThemedApp[AppResult]):
         self._told = [told for told in self._told if not told.has_expired]
         if len(self._told) >= MOST_TOASTS:
             self.clear_notifications()
-            self._told = []
         self._told.append(message.notification)
+
+    def clear_notifications(self) -> None:
+        """Take all toasts away."""
+        super().clear_notifications()
+        self._told = []

@@ -129,6 +129,7 @@ async def test_retry_from_the_advice_and_from_the_trials() -> None:
 
 async def test_of_many_notices_at_once_the_newest_have_a_toast() -> None:
     async with driven(histories.whole()) as (pilot, app, _control):
+        app.clear_notifications()  # the session's own may still be there
         for number in range(2 * MOST_TOASTS):
             app.notify(str(number))
         await settle(pilot)
