@@ -257,9 +257,7 @@ def test_a_noise_floor_that_rose_after_the_confirmation_is_a_warning(detailed, c
     detailed.stack = replace(detailed.stack, comparison=barely)
     detailed.baseline = replace(detailed.baseline, noise_floor=0.2)
     warnings = body_of(markdown_report(detailed, sample_request(), catalog), "Read this first")
-    assert (
-        "Identical runs differed by ±0.6 % when the settings together were confirmed, and by ±20.0 % later." in warnings
-    )
+    assert "The noise was ±0.6 % when the settings together were confirmed, and ±20.0 % later." in warnings
 
 
 def test_a_batch_size_that_was_disturbed_says_so(detailed, catalog):

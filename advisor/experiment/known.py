@@ -425,9 +425,8 @@ class Known:
             known = self._after_drop(replace(move, settings=rest, base=self.stack))
             if known is not self:
                 return known
-        ran = bool(move.settings) and bool(self.judge.measured_runs(move.settings)) and self.usable(move.settings)
-        better = ran and self.judge.gain(move.settings, self.stack).is_better
-        return self._with_stack(move.settings) if better else self
+        ran = move.settings and self.judge.measured_runs(move.settings) and self.usable(move.settings)
+        return self._with_stack(move.settings) if ran and self.judge.gain(move.settings, self.stack).is_better else self
 
     def _after_turns(self, move: Move) -> Known:
         """A stack whose turns with the baseline show that it is no better is given up."""

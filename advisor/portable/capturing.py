@@ -73,12 +73,12 @@ def as_if_captured() -> Iterator[None]:
 
 
 def renew_accumulators(leaves: Iterable[torch.Tensor]) -> None:
-    """Let the gradients of leaves be added up on the stream that a backward pass runs on.
+    """Have autograd make new nodes to add up the gradients of leaves.
 
-    Whoever keeps a graph of an earlier step, as by its ``loss``, keeps the nodes that add up the gradients, with the
-    stream that they were made on, which a capture must not wait for. A leaf whose data have another type for a moment
-    gets another node (``VariableHooks::set_data`` of PyTorch). Nodes with hooks that would be lost keep their place:
-    those that something in Python holds, and all of a program of several ranks, which may add up gradients by them.
+    A ``loss`` of an earlier step that is kept keeps its graph, and with it the old nodes. Each belongs to the stream
+    that it was made on, and a capture may not wait for that stream. PyTorch makes a new node for a leaf whose data had
+    another type for a moment (``VariableHooks::set_data``). A node that Python code holds stays, for it may have a
+    hook. So do all nodes where several ranks are connected: DistributedDataParallel has hooks on them.
     """
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return

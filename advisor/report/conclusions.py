@@ -152,7 +152,7 @@ def own_notes(result: TrialResult, state: SessionState) -> tuple[str, ...]:
 
 
 def shown_by(record: TrialRecord, state: SessionState, catalog: Catalog | None) -> tuple[str, ...]:
-    """What a trial shows besides its speed: the worth of a setting that is on, and its recipe's conclusion.
+    """The findings of a trial besides its speed: the worth of a setting that is on, and its recipe's conclusion.
 
     Each without a full stop at its end.
     """

@@ -86,7 +86,7 @@ def _stack_caveats(stack: StackRecord, baseline: BaselineRecord | None) -> Itera
     if replace(judged, noise_floor=baseline.noise_floor).verdict is not Verdict.FASTER:
         then, now = format_noise(judged.noise_floor), format_noise(baseline.noise_floor)
         yield (
-            f"Identical runs differed by {then} when the settings together were confirmed, and by {now} later. By the "
+            f"The noise was {then} when the settings together were confirmed, and {now} later. By the "
             "later noise they would not count as faster: run again on a quiet machine."
         )
 

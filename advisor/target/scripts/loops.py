@@ -96,7 +96,7 @@ def _is_in_place(method: str) -> bool:
 
 
 def _bases(target: ast.expr) -> Iterator[str]:
-    """What a target of an assignment binds: ``x`` of ``x[:, 0]``, both of ``x, y``, and ``self.x`` as it is written."""
+    """The names that an assignment binds: ``x`` for ``x[:, 0]``, both of ``x, y``, ``self.x`` as it is written."""
     if isinstance(target, ast.Name | ast.Attribute):
         yield ast.unparse(target)
     elif isinstance(target, ast.Tuple | ast.List):

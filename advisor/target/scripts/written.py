@@ -96,7 +96,7 @@ def _made(
 
 
 def _batch_in_head(loop: FoundLoop, seen: Seen) -> ast.expr | None:
-    """What a ``for`` loop over the loader calls the batch; None for another loop."""
+    """The name of the batch in the head of a ``for`` loop over the loader; None for another loop."""
     position = position_in(loop, seen)
     if position is None or not isinstance(loop.statement, ast.For):
         return None
@@ -107,7 +107,7 @@ def _batch_in_head(loop: FoundLoop, seen: Seen) -> ast.expr | None:
 
 
 def _batch_in_body(block: list[ast.stmt], loop: FoundLoop, seen: Seen) -> ast.expr | None:
-    """What a loop calls the batch that it reads with ``next``, in a statement that is taken out; None without one."""
+    """The name of a batch that the loop reads with ``next``. That statement is taken out. None without one."""
     lines = {line for code, line in seen.reads if code is loop.code}
     for place, one in enumerate(block):
         if not isinstance(one, ast.Assign) or not isinstance(one.value, ast.Call) or one.lineno not in lines:
