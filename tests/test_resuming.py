@@ -9,8 +9,10 @@ from advisor.experiment import events
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import Decision
 from advisor.experiment.judging.judge import BASELINE, AlternatedBlocks, Judge, prior_spread
+from advisor.experiment.judging.records import stack_record
 from advisor.experiment.known import Evidence, Kind, Known, Move
 from advisor.experiment.moves import moves
+from advisor.experiment.objective import Goal
 from advisor.experiment.past.resuming import take_over
 from advisor.experiment.plan import Plan
 from advisor.experiment.ranking import CONTROL as CONTROL_RECIPE
@@ -153,6 +155,30 @@ def test_the_best_stack_is_the_stack_again():
     assert after.stack == before.stack == STACK
     assert not after.pending
     assert after.judge.compare(STACK).speedup == pytest.approx(2.0, rel=0.05)
+
+
+def test_the_recorded_stack_stays_where_a_simpler_one_does_nearly_as_well():
+    nearly = measured(Kind.ALONE, ALONE, 5.05, candidate=BF16)
+    whole = STACK.merged(GRADS.settings)
+    without = measured(Kind.DROP, STACK, 5.0, base=whole)
+    told, before = told_by(measured(Kind.LEAP, whole, 6.0), nearly, without, SIDE_BY_SIDE)
+    after = resumed(told)
+    assert before.stack == after.stack == STACK
+    assert before.best_usable() == ALONE
+    assert after.dropped == before.dropped != {}
+    assert stack_record(after.judge, after.stack, after.dropped) == SessionState.of(told).stack
+    assert resumed(told, autocast=Decision.REJECTED).stack == Settings(FUSED.settings)
+    other_goal = beginning()
+    other_goal = replace(other_goal, judge=replace(other_goal.judge, goal=Goal(memory_limit_bytes=2**40)))
+    assert take_over(other_goal, SessionState.of(told), told).stack == ALONE
+
+
+def test_a_stack_that_was_given_up_is_not_taken_up_again():
+    even = Evidence(alternated=AlternatedBlocks(result(10.0).blocks, result(10.0).blocks, result(10.0)))
+    told, before = told_by(LEAP, (SIDE_BY_SIDE[0], even))
+    after = resumed(told)
+    assert before.stack == after.stack == BASELINE
+    assert after.dropped.keys() == before.dropped.keys() == STACK.keys()
 
 
 @pytest.mark.parametrize("turns", [IN_TURN, SIDE_BY_SIDE], ids=["whole runs", "side by side"])

@@ -240,15 +240,17 @@ class Known:
         if consent.decided == self.plan.consent.decided:
             return self
         known = replace(self, plan=replace(self.plan, consent=replace(consent, seen=self._seen())))
-        gone = [key for key in self.stack if self._rejects(consent, key)]
-        dropped = {key: why for key, why in self.dropped.items() if why != REJECTED or self._rejects(consent, key)}
-        known = replace(known, dropped={**dropped, **dict.fromkeys(gone, REJECTED)})
-        if gone:
-            known = known._with_stack(known._compatible(self.stack, gone))
-        return known._with_best_leap()._with_best_usable()
+        dropped = {key: why for key, why in self.dropped.items() if why != REJECTED or known._rejects(key)}
+        return known.with_permitted(self.stack, dropped)._with_best_leap()._with_best_usable()
 
-    def _rejects(self, consent: Consent, key: str) -> bool:
-        return consent.rejects(self.plan.catalog.by_key(key).id)
+    def with_permitted(self, stack: Settings, dropped: Mapping[str, str]) -> Known:
+        """The knowledge with another stack, without what the person rejected, and the reasons of what is not in it."""
+        gone = [key for key in stack if self._rejects(key)]
+        known = replace(self, dropped={**dropped, **dict.fromkeys(gone, REJECTED)})
+        return known._with_stack(known._compatible(stack, gone))
+
+    def _rejects(self, key: str) -> bool:
+        return self.plan.consent.rejects(self.plan.catalog.by_key(key).id)
 
     def _with_best_usable(self) -> Known:
         """The knowledge with the best measured combination as its stack, which other decisions may permit again."""
@@ -440,10 +442,8 @@ class Known:
         why = f"together they {self.judge.goal.not_better(2)}"
         if limit := self.judge.goal.exceeded(result):
             why = f"together they take {limit}"
-        others = replace(
-            self, measured_leaps=frozenset(leap for leap in self.measured_leaps if not self.judge.took_turns(leap))
-        )
-        best = others._best_leap(BASELINE, BASELINE)
+        open_leaps = frozenset(leap for leap in self.measured_leaps if not self.judge.took_turns(leap))
+        best = replace(self, measured_leaps=open_leaps)._best_leap(BASELINE, BASELINE)
         gone = [key for key in move.settings if key not in best]
         return replace(self, stack=best, dropped={**self.dropped, **dict.fromkeys(gone, why)})
 
