@@ -9,7 +9,8 @@ from fake_trials import FakeRun
 from made_up import failed
 
 from advisor.experiment import caveats
-from advisor.records import Block, Outcome, TargetSpec, TrialKind, TrialSpec
+from advisor.records import Block, Outcome, Profiled, TargetSpec, TrialKind, TrialSpec
+from advisor.trial import main
 from advisor.trial.main import Trial
 
 SLOW = "one step takes about 4 s: measuring the baseline alone needs 49 s, more than the 20 s that the budget leaves"
@@ -45,9 +46,8 @@ def test_the_phases_of_a_baseline_are_not_timed_where_the_time_out_would_lose_it
     spec = TrialSpec(
         "baseline", TargetSpec("m.py:build", str(tmp_path), device="cpu"), {}, 1, 1, 60, "", kind=TrialKind.BASELINE
     )
-    trial = Trial(spec, SimpleNamespace(), None, lambda: None, time.monotonic() + left_s)
-    timed = []
-    monkeypatch.setattr(trial, "_time_phases", lambda *given: timed.append(given))
-    of_loader = SimpleNamespace(step=None, components=SimpleNamespace(has_loader=True))
-    trial._phases_of(of_loader, None, [Block(1, 8, 2.0)])
-    assert bool(timed) is looks
+    sent = []
+    trial = Trial(spec, SimpleNamespace(send=sent.append), None, lambda: None, time.monotonic() + left_s)
+    monkeypatch.setattr(main, "phases_alone", lambda *given, limit_s: None)
+    trial._send_phases(None, None, [Block(1, 8, 2.0)])
+    assert (Profiled(None) in sent) is looks

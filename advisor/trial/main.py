@@ -293,7 +293,9 @@ class Trial:
         )
         if self.spec.kind is TrialKind.PROFILE:
             self._profile(step, feed, clock, blocks, probe.operations)
-        phases = self._phases_of(parts, feed, blocks)
+        elif self.spec.kind is TrialKind.BASELINE and parts.components.has_loader:
+            self._send_phases(step, feed, blocks)
+        phases = measure_parts(step, feed, limit_s=_PHASES_LIMIT_S) if self.spec.times_phases else {}
         return TrialResult(
             Outcome.MEASURED,
             losses=probe.losses,
@@ -376,21 +378,15 @@ class Trial:
             return None
         return latency_of_calls(clock, warm.step_s, self.spec.measure_s)
 
-    def _phases_of(self, parts: _Parts, feed: Feed, blocks: list[Block]) -> dict[str, float]:
-        """The phases that belong to a trial's result, in ms; the first baseline sends those of its loader."""
-        if self.spec.kind is TrialKind.BASELINE and parts.components.has_loader:
-            step_s = median(block.step_ms for block in blocks) / 1e3
-            if time.monotonic() + _PHASES_PATIENCE * (_PHASES_LIMIT_S + step_s) < self.deadline:  # or all would be lost
-                self._time_phases(parts.step, feed, blocks)
-        elif self.spec.times_phases:
-            return measure_parts(parts.step, feed, limit_s=_PHASES_LIMIT_S)
-        return {}
+    def _send_phases(self, step: Any, feed: Feed, blocks: list[Block]) -> None:
+        """Time the phases of some steps, if the trial can still end in time, and send them.
 
-    def _time_phases(self, step: Any, feed: Feed, blocks: list[Block]) -> None:
-        """Time the phases of some steps. Whether the step waits for data decides the first candidates."""
-        self._say("timing the phases of a step")
+        Whether the first baseline waits for its loader decides the first candidates.
+        """
         step_ms = median(block.step_ms for block in blocks)
-        self.channel.send(Profiled(phases_alone(_eager(step), feed, step_ms, limit_s=_PHASES_LIMIT_S)))
+        if time.monotonic() + _PHASES_PATIENCE * (_PHASES_LIMIT_S + step_ms / 1e3) < self.deadline:
+            self._say("timing the phases of a step")
+            self.channel.send(Profiled(phases_alone(_eager(step), feed, step_ms, limit_s=_PHASES_LIMIT_S)))
 
     def _profile(self, step: Any, feed: Feed, clock: StepClock, blocks: list[Block], operations: int) -> None:
         self._say("profiling")
