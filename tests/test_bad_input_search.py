@@ -12,7 +12,7 @@ from advisor.errors import ExitCode
 from advisor.experiment import events
 from advisor.recipe.settings import Settings
 from advisor.records import Outcome, Verdict
-from advisor.report.verdict import verdict
+from advisor.report.verdict import result_line, verdict
 from advisor.tui.views.advice_text import nothing_helped
 
 pytestmark = pytest.mark.usefixtures("own_state")
@@ -85,6 +85,34 @@ def test_when_every_part_of_the_leap_fails_alone_too_that_is_said_plainly(tmp_pa
     assert verdict(run.state).startswith("Nothing could be judged for Net training")
     assert "all 2 trials of single settings failed" in verdict(run.state)
     assert not any("left no time" in text for text in warnings(run)), warnings(run)
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("RuntimeError: no such trick", "RuntimeError: no such trick"),
+        (replace(result_at(2.0), losses=(9.0, 9.0)), "the numerics are changed: the losses differ by "),
+    ],
+)
+def test_where_there_was_time_for_a_leap_only_that_could_not_be_used_its_parts_have_the_reason(tmp_path, fault, reason):
+    for recipe in ("one", "two"):
+        plant(tmp_path / "recipes", recipe, usual=True)
+    recipes, fails = (str(tmp_path / "recipes"),), lambda settings: fault if settings else 1.0
+    run = FakeRun(tmp_path, fails, only=("one", "two"), recipe_folders=recipes, budget_s=4.0).run()
+    assert run.order == ["baseline", f"stack: {Settings({'planted.one': True, 'planted.two': True})}"]
+    told = "the only set of settings that was tried could not be used, and no setting was tried alone"
+    assert f": {told}. 2 could not be tried alone, with the reasons below." in verdict(run.state)
+    assert f": {told}. 2 could not be tried alone: R tries them" in nothing_helped(run.state)
+    assert result_line(run.state) == told
+    for record in run.state.trials.values():
+        assert record.result.reason.startswith(f"it could not be used beside others: {reason}")
+
+
+def test_a_setting_that_helps_but_needs_consent_is_not_told_as_no_gain(tmp_path):
+    plant(tmp_path / "recipes", "one", usual=True)
+    changed = lambda settings: replace(result_at(2.0), losses=(9.0, 9.0)) if settings else 1.0  # noqa: E731
+    run = FakeRun(tmp_path, changed, only=("one",), recipe_folders=(str(tmp_path / "recipes"),), budget_s=4.0).run()
+    assert result_line(run.state) == "1 of 1 candidate is measurably faster; no settings were combined"
 
 
 def test_a_first_step_that_is_ten_times_slower_is_a_cost_and_no_fault(tmp_path):

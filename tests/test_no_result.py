@@ -34,11 +34,14 @@ def session(change=None, *, noise=0.01, ended=True):
     return state
 
 
-def together(count):
-    """A session that measured so many sets of settings, and none of a single one."""
+def together(count, *, usable=True):
+    """A session that tried so many sets of settings, and none of a single one."""
     state, slower = session(), Comparison(0.5, 0.4, 0.6, 0.03)
     for number in range(count):
         settings = Settings({"precision.autocast": "bfloat16", "data.num_workers": number})
+        state.apply(events.RunMeasured(dict(settings), failed(None)))
+        if not usable:
+            continue
         state.combinations[settings] = ParetoPoint(str(settings), dict(settings), slower, 1)
     return state
 
@@ -60,6 +63,16 @@ def failed(result):
             together(2),
             Cause.ONLY_TOGETHER,
             "Nothing helps so far: none of 2 sets of settings is measurably faster, and no setting was tried alone.",
+        ),
+        (
+            together(1, usable=False),
+            Cause.ALL_FAILED,
+            "Nothing could be judged: the only set of settings that was tried could not be used, and no setting was .*",
+        ),
+        (
+            together(2, usable=False),
+            Cause.ALL_FAILED,
+            ".*: none of 2 sets of settings could be used, and no .*",
         ),
         (session(failed), Cause.ALL_FAILED, r"Nothing could be judged: all \d+ trials of single settings failed."),
         (

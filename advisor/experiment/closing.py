@@ -21,10 +21,10 @@ def _too_late(known: Known, candidate: Candidate, bench: Bench) -> str:
     """The reason that there was no time for a candidate, with a remedy."""
     if bench.steering.ending:
         return ENDED
-    together = [runs[-1] for s, runs in known.judge.runs.items() if s.get(candidate.key) == candidate.value]
+    together = [s for s in known.judge.runs if s.get(candidate.key) == candidate.value]
     if together:
-        failed = f"it failed beside others: {together[-1].reason}"
-        came_to = "it was no better beside others" if any(run.measured for run in together) else failed
+        why = [known.why_unusable(settings) for settings in together]
+        came_to = f"it could not be used beside others: {why[-1]}" if all(why) else "it was no better beside others"
         return f"{came_to}; {RAISE_BUDGET} alone"
     needed_s = bench.expected_s(candidate.settings)
     if not bench.budget.allows(needed_s):

@@ -26,6 +26,8 @@ class SessionState:
 
     ``stack`` and ``recommendations`` follow the person's decisions at once: what was rejected is out of the stack,
     which then has no figures until the rest has been measured (``StackRecord.pending``).
+
+    ``sets_tried`` are the settings that were tried together, also where they failed; ``combinations`` can be used.
     """
 
     goal: Goal = field(default_factory=Goal)
@@ -42,6 +44,7 @@ class SessionState:
     skipped: dict[str, str] = field(default_factory=dict)
     consent: tuple[str, ...] = ()
     trials: dict[str, records.TrialRecord] = field(default_factory=dict)
+    sets_tried: frozenset[Settings] = frozenset()
     combinations: dict[Settings, records.ParetoPoint] = field(default_factory=dict)
     stack: records.StackRecord | None = None
     scaling: records.ScalingRecord | None = None
@@ -173,7 +176,8 @@ class SessionState:
 
     @apply.register
     def _(self, event: events.RunMeasured | events.TurnsMeasured) -> None:
-        pass  # the records that follow from it are told apart
+        if len(event.settings) > 1 and event.result.outcome is not records.Outcome.SKIPPED:
+            self.sets_tried |= {Settings(event.settings)}
 
     @apply.register
     def _(self, event: events.TrialMeasured) -> None:

@@ -88,25 +88,38 @@ def _effect_sentence(state: SessionState, stack: StackRecord, by: Yardstick, whe
 
 def _no_stack_sentence(state: SessionState, by: Yardstick, where: str) -> str:
     records, goal, found = candidates_tried(state), state.goal, no_result(state)
-    count, helping = len(records), sum(_helps(record, by) for record in records)
+    count, helping = len(records), _helping(state, by)
     what = f"candidate{'s' * (count != 1)} tried for {_subject(state)}{where}"
     if not helping and found.cause is not Cause.NO_GAIN:
         result = f"{found.opening} for {_subject(state)}{where}: {found.reason}"
     elif not helping:
         result = f"None of {count} {what} {goal.better()}" if count > 1 else f"The only {what} {goal.not_better()}"
     else:
-        stack = state.stack
-        nothing = stack is None or not (stack.settings or stack.dropped)
-        combined = "no settings were combined" if nothing else f"together they {goal.not_better(2)}"
-        result = f"{helping} of {count} {what} {goal.better(helping)}; {combined}"
-    missed = count_untried(state)
-    rest = f" {missed} {'more ' * bool(count)}could not be tried, with the reasons below." if missed else ""
-    return f"{result}.{rest}"
+        result = f"{helping} of {count} {what} {goal.better(helping)}; {_combined(state)}"
+    missed = missed_words(state)
+    return f"{result}. {missed}, with the reasons below." if missed else f"{result}."
+
+
+def missed_words(state: SessionState) -> str:
+    """The number of candidates that were not tried by themselves, in words; empty where all were."""
+    missed, beside = count_untried(state), bool(candidates_tried(state))
+    more, alone = "more " if beside else "", " alone" if state.sets_tried and not beside else ""
+    return f"{missed} {more}could not be tried{alone}" if missed else ""
 
 
 def _helps(record: TrialRecord, by: Yardstick) -> bool:
     """Whether a candidate itself helps; nothing is known of one that was only measured with others."""
     return by.helps(record.result, record.comparison if record.alone else record.contribution)
+
+
+def _helping(state: SessionState, by: Yardstick) -> int:
+    return sum(_helps(record, by) for record in candidates_tried(state))
+
+
+def _combined(state: SessionState) -> str:
+    """What came of settings together, in a session whose stack does not help."""
+    nothing = state.stack is None or not (state.stack.settings or state.stack.dropped)
+    return "no settings were combined" if nothing else f"together they {state.goal.not_better(2)}"
 
 
 def _subject(state: SessionState) -> str:
@@ -120,15 +133,16 @@ def result_line(state: SessionState) -> str:
     """Return a session's result in a line, or the reason for none."""
     if state.failure:
         return f"failed: {plain(state.failure.message)}"
-    if state.finished is None:
-        return "not finished"
-    if state.finished.cancelled:
-        return "interrupted"
+    if state.finished is None or state.finished.cancelled:
+        return "interrupted" if state.finished else "not finished"
     if state.stack and state.stack.pending:
         return format_pending(state.stack)
     if state.stack and state.stack.comparison and state.stack.settings:
         doubt = "" if stack_helps(state) else "undecided, "
         return f"{doubt}{_effect(state, state.stack)} with {counted(len(state.stack.settings), 'setting')}"
+    if state.yardstick and (helping := _helping(state, state.yardstick)):
+        count = counted(len(candidates_tried(state)), "candidate")
+        return f"{helping} of {count} {state.goal.better(helping)}; {_combined(state)}"
     return no_result(state).reason
 
 
@@ -186,10 +200,14 @@ def no_result(state: SessionState) -> NoResult:
 
 
 def _nothing_alone(state: SessionState) -> NoResult:
-    """The reason where no candidate was tried by itself: whether any were measured together."""
-    sets = sum(len(settings) > 1 for settings in state.combinations)
-    if not sets:
+    """The reason where no candidate was tried by itself: whether any were tried together, and could be used."""
+    sets, tried = sum(len(settings) > 1 for settings in state.combinations), len(state.sets_tried)
+    if not sets and not tried:
         return NoResult(Cause.NOT_TRIED, "no candidate was tried")
+    if not sets:
+        none = f"none of {tried} sets of settings" if tried > 1 else "the only set of settings that was tried"
+        not_usable = "could be used" if tried > 1 else "could not be used"
+        return NoResult(Cause.ALL_FAILED, f"{none} {not_usable}, and no setting was tried alone")
     none = f"none of {sets} sets of settings {state.goal.better()}"
     found = none if sets > 1 else f"the only set of settings that was measured {state.goal.not_better()}"
     return NoResult(Cause.ONLY_TOGETHER, f"{found}, and no setting was tried alone")

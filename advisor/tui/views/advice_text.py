@@ -36,11 +36,11 @@ from advisor.records import (
     Verdict,
     text_of,
 )
-from advisor.report.conclusions import count_untried, shown_by, stack_helps
+from advisor.report.conclusions import shown_by, stack_helps
 from advisor.report.evidence import sweep_sentence
 from advisor.report.figures import IN_TURN, own_figures, verdict_shown
 from advisor.report.pareto import front_of
-from advisor.report.verdict import Cause, no_result
+from advisor.report.verdict import Cause, missed_words, no_result
 from advisor.report.waterfall import memory_on_the_stack
 from advisor.tui.context import Context
 from advisor.tui.text import DIM, bar, mark, memory_against, numerics_words, on_the_stack, own_effect, ratio
@@ -54,9 +54,8 @@ def nothing_helped(state: SessionState) -> str:
     """The text at the end of a session that recommends nothing."""
     if stack_helps(state):
         return "No setting is recommended alone. View 3 shows the stack, which is measured as one; view 5 exports it."
-    missed, found = count_untried(state), no_result(state)
-    more = "more " if found.cause is not Cause.NOT_TRIED else ""
-    rest = f" {missed} {more}could not be tried: R tries them, for as long again." if missed else ""
+    missed, found = missed_words(state), no_result(state)
+    rest = f" {missed}: R tries them, for as long again." if missed else ""
     return f"{found.sentence}{rest} View 3 shows {'why' if found.cause is Cause.NOT_TRIED else 'each trial'}."
 
 
