@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import singledispatchmethod
 
 from advisor import records
 from advisor.experiment import events
@@ -111,141 +110,98 @@ class SessionState:
         """The settings of the stack, empty before there is one."""
         return dict(self.stack.settings) if self.stack else {}
 
-    @singledispatchmethod
     def apply(self, event: events.Event) -> None:
         """Take one event into account."""
-        raise TypeError(f"unknown event {event!r}")
+        match event:
+            case events.GoalSet():
+                self.goal, self.session_id = event.goal, event.session_id
+            case events.HardwareFound():
+                self.hardware = event.hardware
+            case events.AllReduceMeasured():
+                self.all_reduce = event.sweep
+            case events.SourceRead():
+                self.source_files, self.source_problems = event.files, event.problems
+                self.findings = relevant(event.findings, self.facts) if self.facts else event.findings
+            case events.StageStarted():
+                self.stage = event.stage
+            case events.FactsFound():
+                self.facts, self.findings = event.facts, relevant(self.findings, event.facts)
+            case events.BaselineMeasured():
+                self.baseline = event.baseline
+            case events.TrialsPlanned():
+                self.planned, self.skipped, self.consent = event.candidates, event.skipped, event.consent
+            case events.ProgressMade():
+                self.progress, self.left_s = event.share, event.left_s
+            case events.Said():
+                kept = [said for said in self.messages if not event.about or said.about != event.about]
+                self.messages = [*kept, event]
+            case _:
+                self._follow_trial(event)
 
-    @apply.register
-    def _(self, event: events.GoalSet) -> None:
-        self.goal = event.goal
-        self.session_id = event.session_id
+    def _follow_trial(self, event: events.Event) -> None:
+        match event:
+            case events.TrialStarted():
+                self.running, self.activity = event.name, "starting"
+                self.expected_s, self.live_ms = event.expected_s, ()
+                self.logs[event.name] = event.log_path
+            case events.TrialActivity():
+                # Others may run on other GPUs.
+                self.activity = event.text if self.running in ("", event.name) else self.activity
+            case events.BlockTimed():
+                if event.name == self.running:
+                    self.live_ms += (event.step_ms,)
+                    self.live_samples = event.samples
+            case events.TrialEnded():
+                self.ended[event.name] = event
+                self._nothing_runs(event.name)
+            case events.RunMeasured() | events.TurnsMeasured():
+                if len(event.settings) > 1 and event.result.outcome is not records.Outcome.SKIPPED:
+                    self.sets_tried |= {Settings(event.settings)}
+            case events.TrialMeasured():
+                self.trials[event.record.candidate.name] = event.record
+                self._nothing_runs(event.record.candidate.name)
+            case events.CombinationMeasured():
+                self.combinations[Settings(event.point.settings)] = event.point
+            case events.ScalingMeasured():
+                self.scaling = event.record
+            case events.ExportVerified():
+                self.verification = event.verification
+            case _:
+                self._follow_session(event)
 
-    @apply.register
-    def _(self, event: events.HardwareFound) -> None:
-        self.hardware = event.hardware
+    def _follow_session(self, event: events.Event) -> None:
+        match event:
+            case events.StackMeasured():
+                self._measured_stack = event.record
+            case events.Ranked():
+                self._ranked = event.recommendations
+                self._nothing_runs()  # one trial runs at a time, and nothing is ranked meanwhile
+            case events.Decided():
+                self.decisions.pop(event.recipe, None)
+                self.accepted_values.pop(event.recipe, None)
+                if event.decision is not None:
+                    self.decisions[event.recipe] = event.decision
+                if event.value is not None:
+                    self.accepted_values[event.recipe] = event.value
+            case events.GpusChosen():
+                self.chosen_gpus = event.gpus
+            case events.Held():
+                self.held = event.waiting
+                self._nothing_runs()
+            case events.SessionFailed():
+                self.failure = event
+                self._nothing_runs()
+            case events.SessionFinished():
+                self.finished, self.left_s = event, 0.0
+                self._nothing_runs()
+            case _:
+                raise TypeError(f"unknown event {event!r}")
+        self._follow_decisions()
 
-    @apply.register
-    def _(self, event: events.AllReduceMeasured) -> None:
-        self.all_reduce = event.sweep
-
-    @apply.register
-    def _(self, event: events.SourceRead) -> None:
-        self.source_files, self.source_problems = event.files, event.problems
-        self.findings = relevant(event.findings, self.facts) if self.facts else event.findings
-
-    @apply.register
-    def _(self, event: events.StageStarted) -> None:
-        self.stage = event.stage
-
-    @apply.register
-    def _(self, event: events.FactsFound) -> None:
-        self.facts = event.facts
-        self.findings = relevant(self.findings, event.facts)
-
-    @apply.register
-    def _(self, event: events.BaselineMeasured) -> None:
-        self.baseline = event.baseline
-
-    @apply.register
-    def _(self, event: events.TrialsPlanned) -> None:
-        self.planned, self.skipped, self.consent = event.candidates, event.skipped, event.consent
-
-    @apply.register
-    def _(self, event: events.TrialStarted) -> None:
-        self.running, self.activity = event.name, "starting"
-        self.expected_s, self.live_ms = event.expected_s, ()
-        self.logs[event.name] = event.log_path
-
-    @apply.register
-    def _(self, event: events.TrialActivity) -> None:
-        if self.running in ("", event.name):  # others may run on other GPUs
-            self.activity = event.text
-
-    @apply.register
-    def _(self, event: events.BlockTimed) -> None:
-        if event.name == self.running:
-            self.live_ms += (event.step_ms,)
-            self.live_samples = event.samples
-
-    @apply.register
-    def _(self, event: events.TrialEnded) -> None:
-        self.ended[event.name] = event
-        if self.running == event.name:
+    def _nothing_runs(self, name: str = "") -> None:
+        """Whatever ran has ended, or the trial of this name."""
+        if name in ("", self.running):
             self.running = self.activity = ""
-
-    @apply.register
-    def _(self, event: events.RunMeasured | events.TurnsMeasured) -> None:
-        if len(event.settings) > 1 and event.result.outcome is not records.Outcome.SKIPPED:
-            self.sets_tried |= {Settings(event.settings)}
-
-    @apply.register
-    def _(self, event: events.TrialMeasured) -> None:
-        self.trials[event.record.candidate.name] = event.record
-        if self.running == event.record.candidate.name:
-            self.running = self.activity = ""
-
-    @apply.register
-    def _(self, event: events.CombinationMeasured) -> None:
-        self.combinations[Settings(event.point.settings)] = event.point
-
-    @apply.register
-    def _(self, event: events.StackMeasured) -> None:
-        self._measured_stack = event.record
-        self._follow_decisions()
-
-    @apply.register
-    def _(self, event: events.ScalingMeasured) -> None:
-        self.scaling = event.record
-
-    @apply.register
-    def _(self, event: events.Ranked) -> None:
-        self._ranked = event.recommendations
-        self.running = self.activity = ""  # one trial runs at a time, and nothing is ranked meanwhile
-        self._follow_decisions()
-
-    @apply.register
-    def _(self, event: events.Decided) -> None:
-        self.decisions.pop(event.recipe, None)
-        self.accepted_values.pop(event.recipe, None)
-        if event.decision is not None:
-            self.decisions[event.recipe] = event.decision
-        if event.value is not None:
-            self.accepted_values[event.recipe] = event.value
-        self._follow_decisions()
-
-    @apply.register
-    def _(self, event: events.GpusChosen) -> None:
-        self.chosen_gpus = event.gpus
-
-    @apply.register
-    def _(self, event: events.Held) -> None:
-        self.held = event.waiting
-        self.running = self.activity = ""
-
-    @apply.register
-    def _(self, event: events.ProgressMade) -> None:
-        self.progress, self.left_s = event.share, event.left_s
-
-    @apply.register
-    def _(self, event: events.Said) -> None:
-        self.messages = [said for said in self.messages if not event.about or said.about != event.about]
-        self.messages.append(event)
-
-    @apply.register
-    def _(self, event: events.ExportVerified) -> None:
-        self.verification = event.verification
-
-    @apply.register
-    def _(self, event: events.SessionFailed) -> None:
-        self.failure = event
-        self.running = self.activity = ""
-
-    @apply.register
-    def _(self, event: events.SessionFinished) -> None:
-        self.finished = event
-        self.running = self.activity = ""
-        self.left_s = 0.0
 
     # --- the person's decisions ---------------------------------------------------------------------------------
 

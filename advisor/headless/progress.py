@@ -1,9 +1,8 @@
 """Progress lines on standard error: a line for each result of a session."""
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterator
 from contextlib import suppress
-from functools import singledispatchmethod
 from typing import TextIO
 
 from advisor.experiment import events
@@ -109,93 +108,72 @@ class HeadlessReporter:
         self._tell(f"{listed}  {format_outcome(self._skipped[0].result)}")
         self._skipped.clear()
 
-    @singledispatchmethod
-    def _lines(self, event: events.Event) -> Iterable[str]:
+    def _lines(self, event: events.Event) -> Iterator[str]:  # noqa: PLR0912 - a case for each kind of event
         """The lines that an event is worth; most are worth none."""
-        return ()
+        match event:
+            case events.HardwareFound(hardware):
+                yield from filter(None, (_hardware_line(hardware), hardware.gpu_note))
+            case events.SourceRead(files, _, problems):
+                if files:  # which of the findings matter is known once the loop has been inspected
+                    yield f"read {counted(len(files), 'file')} of your source, for habits that cost time"
+                yield from problems
+            case events.StageStarted(stage) if stage != "done":
+                yield figures.STAGES.get(stage, stage)
+            case events.FactsFound(facts):
+                if self.state.facts is None:
+                    yield _workload_line(facts)
+                    yield from facts.workload.notes
+                if facts.profile and facts.profile.kind_of_step:
+                    yield f"{facts.profile.kind_of_step}: {facts.profile.evidence}"
+            case events.BaselineMeasured(baseline) if not self.state.baseline:
+                yield f"baseline: {_baseline_line(baseline)}"
+            case events.TrialsPlanned():
+                yield from _plan_line(event, self.state)
+            case events.TrialMeasured(record):
+                yield from self._trial_line(record)
+            case events.StackMeasured(record):
+                yield from self._new_stack_line(record)
+            case events.ScalingMeasured(record):
+                known = {(row.name, row.runs) for row in self.state.scaling.rows} if self.state.scaling else set()
+                yield from (row_words(row) for row in record.rows if (row.name, row.runs) not in known)
+            case events.Decided(recipe, decision):
+                yield f"you {decision or 'took back your decision on'} {recipe}"
+            case events.Said(text, severity):
+                yield text if severity == "information" else f"{severity}: {text}"
+            case events.ExportVerified(verification):
+                yield figures.verified_words(verification)
+            case events.SessionFinished(cancelled, session_s):
+                words = "interrupted" if cancelled else "failed" if self.state.failure else "finished"
+                yield f"{words} after {format_seconds(session_s)}"
 
-    @_lines.register
-    def _(self, event: events.HardwareFound) -> Iterable[str]:
-        return filter(None, (_hardware_line(event.hardware), event.hardware.gpu_note))
-
-    @_lines.register
-    def _(self, event: events.SourceRead) -> Iterable[str]:
-        if event.files:
-            # Which of the findings matter is known once the loop has been inspected.
-            yield f"read {counted(len(event.files), 'file')} of your source, for habits that cost time"
-        yield from event.problems
-
-    @_lines.register
-    def _(self, event: events.StageStarted) -> Iterable[str]:
-        return () if event.stage == "done" else (figures.STAGES.get(event.stage, event.stage),)
-
-    @_lines.register
-    def _(self, event: events.FactsFound) -> Iterable[str]:
-        if self.state.facts is None:
-            yield _workload_line(event.facts)
-            yield from event.facts.workload.notes
-        profile = event.facts.profile
-        if profile and profile.kind_of_step:
-            yield f"{profile.kind_of_step}: {profile.evidence}"
-
-    @_lines.register
-    def _(self, event: events.BaselineMeasured) -> Iterable[str]:
-        return () if self.state.baseline else (f"baseline: {_baseline_line(event.baseline)}",)
-
-    @_lines.register
-    def _(self, event: events.TrialsPlanned) -> Iterable[str]:
-        if self.state.planned:
-            known = {candidate.name for candidate in self.state.planned}
-            added = [candidate for candidate in event.candidates if candidate.name not in known]
-            return (f"{len(added)} more to try with the stack: {format_names(added)}",) if added else ()
-        skipped = f"; {len(event.skipped)} recipes skipped, with the reasons at the end" if event.skipped else ""
-        return (f"{counted(len(event.candidates), 'candidate')} to try{skipped}",)
-
-    @_lines.register
-    def _(self, event: events.TrialMeasured) -> Iterable[str]:
-        record = event.record
+    def _trial_line(self, record: TrialRecord) -> Iterator[str]:
         told, now = self._told.get(record.label), (figures.verdict_shown(record), record.confirmed and record.alone)
-        if told == now:  # told again for a new noise floor that changed nothing
-            return ()
         self._told[record.label] = now
-        if now[0] is None:  # measured with others only: what they do together is told
-            return ()
-        again = " (with the new noise floor)" if told and None not in told and told[1] == now[1] else ""
-        return (f"{_name_shown(record)}  {trial_effect(record, self.state.yardstick)}{again}",)
+        # Nothing is told for a new noise floor that changed nothing; what settings do with others is told of them all.
+        if told != now and now[0] is not None:
+            again = " (with the new noise floor)" if told and None not in told and told[1] == now[1] else ""
+            name = record.candidate.name if record.result.measured else record.label
+            yield f"{name}  {trial_effect(record, self.state.yardstick)}{again}"
 
-    @_lines.register
-    def _(self, event: events.StackMeasured) -> Iterable[str]:
-        if event.record.settings:
-            settings = ", ".join(format_setting(key, value) for key, value in event.record.settings.items())
-            line = f"together: {settings}  {_stack_effect(event.record, self.state.yardstick)}"
+    def _new_stack_line(self, stack: StackRecord) -> Iterator[str]:
+        if stack.settings:
+            settings = ", ".join(format_setting(key, value) for key, value in stack.settings.items())
+            line = f"together: {settings}  {_stack_effect(stack, self.state.yardstick)}"
         else:
             line = f"together: {why_no_stack(self.state)}"
-        # Each move may move its figures, by less than is shown.
-        said, self._stack_line = self._stack_line, line
-        return () if line == said else (line,)
+        if line != self._stack_line:  # each move may move its figures, by less than is shown
+            yield line
+        self._stack_line = line
 
-    @_lines.register
-    def _(self, event: events.ScalingMeasured) -> Iterable[str]:
-        told = self.state.scaling.rows if self.state.scaling else ()
-        known = {(row.name, row.runs) for row in told}
-        return [row_words(row) for row in event.record.rows if (row.name, row.runs) not in known]
 
-    @_lines.register
-    def _(self, event: events.Decided) -> Iterable[str]:
-        return (f"you {event.decision or 'took back your decision on'} {event.recipe}",)
-
-    @_lines.register
-    def _(self, event: events.Said) -> Iterable[str]:
-        return (event.text if event.severity == "information" else f"{event.severity}: {event.text}",)
-
-    @_lines.register
-    def _(self, event: events.ExportVerified) -> Iterable[str]:
-        yield figures.verified_words(event.verification)
-
-    @_lines.register
-    def _(self, event: events.SessionFinished) -> Iterable[str]:
-        words = "interrupted" if event.cancelled else "failed" if self.state.failure else "finished"
-        return (f"{words} after {format_seconds(event.session_s)}",)
+def _plan_line(planned: events.TrialsPlanned, before: SessionState) -> Iterator[str]:
+    known = {candidate.name for candidate in before.planned}
+    added = [candidate for candidate in planned.candidates if candidate.name not in known]
+    if not known:
+        skipped = f"; {len(planned.skipped)} recipes skipped, with the reasons at the end" if planned.skipped else ""
+        yield f"{counted(len(planned.candidates), 'candidate')} to try{skipped}"
+    elif added:
+        yield f"{len(added)} more to try with the stack: {format_names(added)}"
 
 
 def _hardware_line(hardware: Hardware) -> str:
@@ -234,11 +212,6 @@ def _effect_on_the_stack(record: TrialRecord) -> str:
     if shown in (None, Verdict.NO_DIFFERENCE):
         return figures.effect_words(record)
     return f"{figures.effect_words(record, format_interval)}, {shown}"
-
-
-def _name_shown(record: TrialRecord) -> str:
-    """A candidate's name; of one that failed also that it was tried with others."""
-    return record.candidate.name if record.result.measured else record.label
 
 
 def _effect(result: TrialResult, comparison: Comparison | None, by: Yardstick | None) -> str:
