@@ -185,9 +185,9 @@ class NoResult:
 def no_result(state: SessionState) -> NoResult:
     """The reason no candidate is known to help, for a session in which none does."""
     tried = candidates_tried(state)
-    if not tried:
+    if not tried and not _all_open(state, tried):
         return _nothing_alone(state)
-    if not any(record.result.measured for record in tried):
+    if tried and not any(record.result.measured for record in tried):
         one, several = "the only trial of a single setting", f"all {len(tried)} trials of single settings"
         return NoResult(Cause.ALL_FAILED, f"{several if len(tried) > 1 else one} failed")
     noise = state.baseline.noise_floor if state.baseline else 0.0
@@ -214,8 +214,10 @@ def _nothing_alone(state: SessionState) -> NoResult:
 
 
 def _all_open(state: SessionState, tried: Sequence[TrialRecord]) -> bool:
-    """Whether no interval of a candidate or the stack tells anything, though there are some."""
-    figures = [own_figures(record).comparison for record in tried] + [state.stack.comparison if state.stack else None]
+    """Whether no interval of a candidate, of several together or of the stack tells anything, though there are some."""
+    figures = [own_figures(record).comparison for record in tried]
+    figures += [point.comparison for point in state.combinations.values()]
+    figures += [state.stack.comparison] if state.stack and state.stack.settings else []
     known = [comparison for comparison in figures if comparison]
     return bool(known) and all(comparison.is_open for comparison in known)
 
