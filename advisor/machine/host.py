@@ -12,6 +12,8 @@ import psutil
 from advisor.records import HostInfo, HostSample
 
 CPU_FEATURES = "avx2 avx512f avx512_vnni avx512_bf16 amx_bf16 amx_int8 asimdbf16 bf16 i8mm sve sve2"
+# The time over which the processor's share is taken, in seconds.
+_LOOKS_FOR_S = 0.2
 
 
 def host_info(root: Path = Path("/")) -> HostInfo:
@@ -125,6 +127,7 @@ def text_of_file(path: Path) -> str:
 
 
 def sample_host() -> HostSample:
-    """Return one reading; the processor's share is that since the last reading."""
+    """Return one reading; the processor's share is that of the next moment, in which the caller waits."""
     memory = psutil.virtual_memory()
-    return HostSample(psutil.cpu_percent(None), memory.total - memory.available, memory.total)
+    # psutil's share since the last call would be 0 at each thread's first one.
+    return HostSample(psutil.cpu_percent(_LOOKS_FOR_S), memory.total - memory.available, memory.total)
