@@ -93,6 +93,8 @@ async def test_a_session_that_was_cut_short_measures_nothing():
     _, text = await shown(session_id)
     assert f"Recorded session {session_id}, interrupted: c continues it" in text
     assert "left" not in text.split("\n")[-2]
+    _, text = await shown(session_id, size=(40, 10))
+    assert text.split("\n")[-2].strip() == "● Recorded, interrupted: c continues"
 
 
 async def test_leaving_says_how_to_open_it_again():

@@ -9,7 +9,7 @@ from textual.widgets import Static
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_seconds
 from advisor.report.figures import MEASURED_ONCE, STAGES
-from advisor.tui.context import Context
+from advisor.tui.context import Context, Recorded
 from advisor.tui.text import DIM, by_objective, meter, shortened, trial_label, trial_name
 from advisor.tui.widgets.changes import show_text
 
@@ -75,7 +75,7 @@ def now_text(context: Context, room: int = 200) -> Content:
     """The running trial with its state and its seconds, ``room`` cells wide; the stage where nothing runs."""
     state = context.state
     if context.recorded:
-        return Content.styled(shortened(_stage(context), room), "bold")
+        return Content.styled(_recorded(context.recorded, state, room), "bold")
     if state.failure:
         return Content.styled("The session cannot go on", "$error")
     if state.held:
@@ -93,13 +93,18 @@ def now_text(context: Context, room: int = 200) -> Content:
     return Content.assemble((told, "bold"), tail)
 
 
+def _recorded(recorded: Recorded, state: SessionState, room: int) -> str:
+    """How a recorded session ended, and the key that goes on with it; without its name where that has no room."""
+    ended = ", interrupted" if state.finished and state.finished.cancelled else ""
+    told = f"{ended}: c continues it"
+    if state.failure:
+        told = ", failed: c runs it again"
+    whole = f"Recorded session {recorded.past.session_id}{told}"
+    return whole if len(whole) <= room else f"Recorded{told.removesuffix(' it')}"
+
+
 def _stage(context: Context) -> str:
     state = context.state
-    if context.recorded:
-        name = f"Recorded session {context.recorded.past.session_id}"
-        if state.failure:
-            return f"{name}, failed: c runs it again"
-        return f"{name}{', interrupted' if state.finished and state.finished.cancelled else ''}: c continues it"
     if state.finished:
         return context.busy_with or "Done"
     if state.is_loading and not state.running:
