@@ -12,7 +12,7 @@ from advisor.experiment.known import Kind, Known, Move
 from advisor.experiment.ladder import is_neighbour, is_next_rung, why_ended
 from advisor.experiment.leaps import Moves, leaps, needs_explaining
 from advisor.experiment.policy import POLICY
-from advisor.experiment.ranking import CONTROL
+from advisor.experiment.ranking import CONTROL, INSTRUMENTED
 from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Outcome, Verdict
 
@@ -47,7 +47,7 @@ def instruments(known: Known) -> Moves:
     if Kind.CONTROL not in known.done:
         yield Move(Kind.CONTROL, BASELINE, 1.04, f"{CONTROL}=true")
     if Kind.PROFILE not in known.done:
-        yield Move(Kind.PROFILE, BASELINE, 1.08, "baseline, instrumented")
+        yield Move(Kind.PROFILE, BASELINE, 1.08, INSTRUMENTED)
     if Kind.REFERENCE not in known.done:
         yield Move(Kind.REFERENCE, BASELINE, 1.02, "baseline in a higher precision")
     if Kind.HOST not in known.done and known.plan.facts.on_cuda:

@@ -9,6 +9,8 @@ from advisor.figures.sweep import KNEE_TOLERANCE, USABLE_MEMORY
 from advisor.records import Facts, Recommendation, TrialRecord, TrialResult, Value
 
 CONTROL = "control"
+# The name of the trial that takes the profile.
+INSTRUMENTED = "baseline, instrumented"
 
 
 def best_per_recipe(

@@ -9,9 +9,10 @@ import pytest
 import tui_histories as histories
 from sample_session import several_gpus_history
 from tui_fakes import FakeExporter
-from tui_pilot import SIZES, driven, press, screen_text
+from tui_pilot import SIZES, SMALL, driven, press, screen_text
 
 from advisor.experiment import events
+from advisor.experiment.ranking import INSTRUMENTED
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.records import Comparison, Outcome, ParetoPoint, TargetSpec
@@ -262,6 +263,14 @@ def test_figures_of_two_runs_are_not_mixed() -> None:
     rows = dict(baseline_facts(other, None))
     assert "Spread" not in rows
     assert str(rows["First run"]) == "32.6 ms when its steps were timed singly (32.3 ms to 33.3 ms)"
+
+
+async def test_a_profile_that_failed_is_not_said_to_have_had_no_time() -> None:
+    history = [event for event in histories.judged_nothing() if not isinstance(event, events.FactsFound)]
+    ended = events.TrialEnded(INSTRUMENTED, Outcome.TIMED_OUT, "no result after 16 s (profiling)")
+    async with driven([*history[:-1], ended, history[-1]], size=SMALL, toasts=False) as (pilot, app, _control):
+        await press(pilot, "2")
+        assert "Not known: timed out: no result after 16 s (profiling)." in screen_text(app)
 
 
 @pytest.mark.parametrize("size", SIZES)

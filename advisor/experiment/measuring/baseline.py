@@ -7,6 +7,7 @@ from advisor.experiment.caveats import with_the_load
 from advisor.experiment.judging.numerics import Spread, finite
 from advisor.experiment.judging.tolerance import DEFAULT_TOLERANCE
 from advisor.experiment.measuring.bench import ENERGY_S, Bench
+from advisor.experiment.ranking import INSTRUMENTED
 from advisor.experiment.request import Request
 from advisor.machine.hardware import counts_energy
 from advisor.records import Facts, Finding, Hardware, Objective, Outcome, TrialKind, TrialResult, TrialSpec
@@ -77,7 +78,7 @@ def instrumented_run(bench: Bench, facts: Facts, *, reserve_s: float) -> tuple[F
 
     It is given up where it would take the seconds that are reserved for the turns.
     """
-    spec = bench.spec("baseline, instrumented", {}, kind=TrialKind.PROFILE)
+    spec = bench.spec(INSTRUMENTED, {}, kind=TrialKind.PROFILE)
     within_s = max(1.0, spec.timeout_s - reserve_s)
     result = bench.run(replace(spec, timeout_s=within_s))
     profile = bench.profiled.profile if bench.profiled and result.measured else facts.profile

@@ -14,7 +14,10 @@ from textual.reactive import var
 from textual.widget import Widget
 from textual.widgets import Static
 
-from advisor.records import Profile
+from advisor.experiment.ranking import INSTRUMENTED
+from advisor.experiment.state import SessionState
+from advisor.figures.formatting import format_outcome
+from advisor.records import Outcome, Profile, TrialResult
 from advisor.report.pictures import phases_chart, roofline_chart, steps_chart
 from advisor.tui.context import Context
 from advisor.tui.exporting import copy_trace
@@ -95,13 +98,13 @@ class ProfileView(View):
         self._show_verdict(profile)
         on_device = profile.device_phases if profile else {}
         phases = self.query_one(PhaseBar)
-        phases.chart, phases.device, phases.empty = phases_chart(state), on_device, waiting_text(state, _WAITING)
-        nothing = waiting_text(state, "Nothing to compare with yet.")
+        phases.chart, phases.device, phases.empty = phases_chart(state), on_device, _missing(state, _WAITING)
+        nothing = _missing(state, "Nothing to compare with yet.")
         self.query_one("#roof", FactList).show(roof_facts(self.context.state), nothing)
-        waiting = waiting_text(state, "No operators yet.")
+        waiting = _missing(state, "No operators yet.")
         show_text(self.query_one("#operators-empty", Static), Content.styled(waiting, DIM))
         has_rows = profile is not None and bool(profile.operators)
-        habits = Content.styled(waiting_text(state, _HABITS), DIM)
+        habits = Content.styled(_missing(state, _HABITS), DIM)
         if profile and not profile.phases_alone:
             habits = habits_text(profile, self._title_of)
         show_text(self.query_one("#habits", Static), habits)
@@ -201,3 +204,11 @@ class ProfileView(View):
             self.notify(message.problem, title="The trace was not saved", severity="error", timeout=10, markup=False)
         else:
             self.notify(f"{message.path}\nOpen it in ui.perfetto.dev.", title="Trace saved", timeout=10, markup=False)
+
+
+def _missing(state: SessionState, waiting: str) -> str:
+    """Why a part of the profile is not there: its trial failed, the session is over, or ``waiting``."""
+    ended = state.ended.get(INSTRUMENTED)
+    if ended is None or ended.outcome is Outcome.MEASURED or state.running == INSTRUMENTED:
+        return waiting_text(state, waiting)
+    return f"Not known: {format_outcome(TrialResult(ended.outcome, ended.reason))}."
