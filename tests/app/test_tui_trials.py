@@ -322,6 +322,12 @@ def test_a_rejected_trial_says_so_before_its_effect() -> None:
     joined = SessionState.of([*histories.contributed(), events.Decided("autocast", histories.Decision.REJECTED)])
     (row,) = [row for row in build_rows(joined, width=120) if row.key == histories.AUTOCAST.candidate.name]
     assert row.cells["effect"].plain == "rejected, +1.41x (1.39–1.43)", "it is not cut off"
+    record = joined.trials[histories.AUTOCAST.candidate.name]
+    same = replace(record, contribution=Comparison(1.0, 0.99, 1.01, 0.02))
+    for shown, told in ((record, "rejected, +1.41x"), (same, "rejected")):
+        joined.apply(events.TrialMeasured(shown))
+        (row,) = [row for row in build_rows(joined, width=70) if row.key == record.candidate.name]
+        assert row.cells["effect"].plain == told, "not cut off in its middle"
 
 
 # --- order ----------------------------------------------------------------------------------------------------
@@ -387,7 +393,7 @@ async def test_the_table_is_sorted_filtered_and_unfolded_by_keys() -> None:
         row = next(place for place, line in enumerate(lines) if "memory" in line and "effect" in line)
         await pilot.click(offset=(lines[row].index("memory"), row))
         await settle(pilot)
-        assert "memory▼" in screen_text(app)
+        assert "memory▲" in screen_text(app), "the smallest first"
         await press(pilot, "slash", *"batch")
         shown = screen_text(app)
         assert "/batch: 3 of" in shown

@@ -42,9 +42,14 @@ class Order:
         place = keys.index(self.column) if self.column in keys else 0
         return replace(self, column=keys[(place + 1) % len(keys)], backwards=False)
 
+    @property
+    def largest_first(self) -> bool:
+        """Whether the rows begin with the largest figure."""
+        return (self.column in _LARGEST_FIRST) is not self.backwards
+
     def label(self, column: Column) -> str:
-        """A heading, marked where the rows are sorted by it."""
-        return f"{column.label}{'▲' if self.backwards else '▼'}" if column.key == self.column else column.label
+        """A heading, marked where the rows are sorted by it: ``▼`` where the figures fall from row to row."""
+        return f"{column.label}{'▼' if self.largest_first else '▲'}" if column.key == self.column else column.label
 
 
 def rows_to_show(rows: Sequence[Row], order: Order, state: SessionState) -> list[Row]:
@@ -58,7 +63,7 @@ def rows_to_show(rows: Sequence[Row], order: Order, state: SessionState) -> list
     others = [row for row in shown if row.key not in _PINNED]
     figures = {row.key: _figure(row.key, order.column, state) for row in others}
     known = [(figure, row) for row in others if (figure := figures[row.key]) is not None]
-    known.sort(key=lambda pair: pair[0], reverse=(order.column in _LARGEST_FIRST) is not order.backwards)
+    known.sort(key=lambda pair: pair[0], reverse=order.largest_first)
     return [*pinned, *(row for _, row in known), *(row for row in others if figures[row.key] is None)]
 
 

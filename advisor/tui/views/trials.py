@@ -125,13 +125,16 @@ class TrialsView(DecidingView):
         self.query_one(LogTail).poll()
 
     def _tally(self, every: Sequence[Row], shown: Sequence[Row]) -> Content:
-        """The number of candidates tried, and of rows not shown, with the key that shows them."""
-        parts = [tally(self.context.state, wide=self.width >= WIDE)]
+        """The number of candidates tried, and of rows not shown, with the key that shows them, where there is room."""
+        tried, rest = tally(self.context.state, wide=self.width >= WIDE), Content("")
         if self.order.query:
-            parts.append(Content.styled(f"/{self.order.query}: {len(shown)} of {len(every)} rows", "$accent"))
+            rest = Content.styled(f"/{self.order.query}: {len(shown)} of {len(every)} rows", "$accent")
         elif hidden := len(every) - len(shown):
-            parts.append(Content.styled(f"{hidden} do not apply: h shows them", DIM))
-        return Content.styled("  ·  ", DIM).join(parts)
+            rest = Content.styled(f"{hidden} do not apply: h shows them", DIM)
+        both = Content.styled("  ·  ", DIM).join([tried, rest] if rest else [tried])
+        if both.cell_length <= self.width - 2:
+            return both
+        return rest if self.order.query else tried
 
     @property
     def _table(self) -> RowTable:
