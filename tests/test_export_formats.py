@@ -172,7 +172,7 @@ def test_how_to_use_the_settings_follows_the_loop(state, changes, lines, tmp_pat
 def test_a_file_without_settings_is_said_to_change_nothing(state, kind):
     found = Found(replace(state, stack=None, scaling=None), sample_request(), Outputs(), Catalog({}))
     told, instead = format_of(kind).usage("tuned.yaml", found)
-    assert told.startswith("it would change nothing: ")
+    assert told.startswith("no settings in it: ")
     assert "reports" in instead
     assert format_of("json").usage("r.json", found)[0] == "read r.json, or pass it on"
 

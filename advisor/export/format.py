@@ -141,7 +141,7 @@ class Format(ABC):
         if self.applies_settings and not found.settings:
             from advisor.report.verdict import why_no_stack
 
-            return f"it would change nothing: {why_no_stack(found.state)}", "the reports have all that was measured"
+            return f"no settings in it: {why_no_stack(found.state)}", "the reports have all that was measured"
         return self.next_steps(name, found)
 
     def next_steps(self, name: str, found: Found) -> Sequence[str]:

@@ -72,7 +72,14 @@ class FailureScreen(ModalScreen[None]):
     """The screen for a session that cannot go on: the error, what to do, and the details."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "Look around", tooltip="Close this panel; the views stay", id="failure.close"),
+        Binding(
+            "escape,enter",
+            "dismiss",
+            "Look around",
+            key_display="esc",
+            tooltip="Close this panel; the views stay",
+            id="failure.close",
+        ),
         _QUIT,
     ]
 
