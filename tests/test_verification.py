@@ -10,8 +10,7 @@ from sample_session import sample_history, sample_request
 from advisor.cli.grammar import parse
 from advisor.errors import AdvisorError
 from advisor.experiment import events
-from advisor.experiment.measuring.pairs import middle_block
-from advisor.experiment.measuring.verification import LIMIT_S, limit_s, may_be_verified, verify
+from advisor.experiment.measuring.verification import LIMIT_S, limit_s, may_be_verified, middle_block, verify
 from advisor.experiment.state import SessionState
 from advisor.export.formats.html import html_report
 from advisor.export.outputs import write_outputs

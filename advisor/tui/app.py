@@ -25,7 +25,7 @@ from advisor.experiment.events import BaselineMeasured, Event, SessionFailed, Se
 from advisor.experiment.request import Request
 from advisor.recipe.catalog import Catalog
 from advisor.tui.context import Context, Countdown, Recorded
-from advisor.tui.decider import Decider
+from advisor.tui.deciding import Decider
 from advisor.tui.exporting import FileExporter
 from advisor.tui.jobs import Job, Jobs, Pace
 from advisor.tui.keys import APP_KEYS

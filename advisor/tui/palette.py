@@ -10,10 +10,11 @@ from textual.command import Hit, Hits, Matcher, Provider
 from textual.content import Content
 
 from advisor.figures.formatting import format_setting
+from advisor.report.pareto import BASELINE, STACK
 from advisor.tui.app import AdvisorApp
 from advisor.tui.views.advice import AdviceView
 from advisor.tui.views.export import ExportView
-from advisor.tui.views.trial_rows import BASELINE, SKIPPED_PREFIX, STACK
+from advisor.tui.views.trial_rows import SKIPPED_PREFIX
 from advisor.tui.views.trials import TrialsView
 
 

@@ -21,9 +21,8 @@ from advisor.report.comparison import Changes, Measured, compare, summary
 from advisor.report.verdict import result_line
 from advisor.tui.text import DIM, shortened
 from advisor.tui.theme import ThemedApp
-from advisor.tui.widgets.changes import show_text
 from advisor.tui.widgets.row_table import Heading, RowTable
-from advisor.tui.widgets.text_pane import TextPane
+from advisor.tui.widgets.texts import TextPane, show_text
 
 _NONE = "There is no recorded session yet: `perf-advisor demo` makes one."
 _NO_OTHER = "There is no other recorded session."

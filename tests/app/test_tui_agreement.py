@@ -15,6 +15,7 @@ from advisor.experiment import events
 from advisor.experiment.state import SessionState
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Numerics, NumericsResult, Outcome, StackRecord, TrialRecord, TrialResult
+from advisor.report.pareto import STACK
 from advisor.tui.context import Context
 from advisor.tui.result import result_of
 from advisor.tui.screens import help_sections
@@ -22,7 +23,7 @@ from advisor.tui.views import VIEWS
 from advisor.tui.views.advice_text import effect_facts, list_entry, nothing_helped, own_lines
 from advisor.tui.views.headline import headline
 from advisor.tui.views.overview_facts import step_now
-from advisor.tui.views.trial_rows import STACK, build_rows, tally
+from advisor.tui.views.trial_rows import build_rows, tally
 from advisor.tui.views.trial_text import selection_text
 from advisor.tui.widgets.status import StatusBar, far_text, now_text, stack_text
 

@@ -21,9 +21,9 @@ from advisor.tui import main_screen
 from advisor.tui.context import Countdown
 from advisor.tui.jobs import Pace
 from advisor.tui.views import VIEWS, view_class
-from advisor.tui.widgets.changes import look_same, show_text
 from advisor.tui.widgets.fact_list import FactList
 from advisor.tui.widgets.key_footer import KeyFooter
+from advisor.tui.widgets.texts import look_same, show_text
 
 INTERVAL_S = 0.5
 NAME = histories.BATCH.candidate.name

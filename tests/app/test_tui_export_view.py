@@ -13,7 +13,7 @@ from advisor.export.formats import FORMATS
 from advisor.records.outputs import Outputs
 from advisor.tui.screens import OverwriteScreen
 from advisor.tui.views.export import ExportView
-from advisor.tui.widgets.text_pane import TextPane
+from advisor.tui.widgets.texts import TextPane
 
 
 async def test_a_saved_file_is_verified_and_a_report_is_not(tmp_path, monkeypatch) -> None:

@@ -19,9 +19,9 @@ from advisor.tui.context import Context
 from advisor.tui.text import interval_bar, shortened, trial_name
 from advisor.tui.views.advice_text import list_entry
 from advisor.tui.views.readings import live_text
-from advisor.tui.views.trial_order import Order, rows_to_show
 from advisor.tui.views.trial_rows import COLUMNS, EFFECT, build_rows, fitting_columns, name_width, tally
 from advisor.tui.views.trial_text import selection_text
+from advisor.tui.views.trials import Order, rows_to_show
 from advisor.tui.widgets.log_tail import LogTail, folded
 from advisor.tui.widgets.operator_table import OperatorTable, columns_of
 from advisor.tui.widgets.status import now_text

@@ -37,7 +37,7 @@ from advisor.tui.views.trial_text import selection_text
 from advisor.tui.widgets.operator_table import OperatorTable
 from advisor.tui.widgets.phase_bar import legend
 from advisor.tui.widgets.picture_panel import legend_of
-from advisor.tui.widgets.text_pane import TextPane
+from advisor.tui.widgets.texts import TextPane
 
 
 def with_profile(told: list[events.Event], profile: Profile) -> list[events.Event]:

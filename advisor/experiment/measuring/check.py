@@ -9,7 +9,7 @@ from statistics import median
 
 from advisor.errors import TargetError
 from advisor.experiment.judging.judge import rates
-from advisor.experiment.measuring.pairs import Pair, middle_block, pairs_in_turn
+from advisor.experiment.measuring.verification import Pair, middle_block, pairs_in_turn
 from advisor.experiment.request import Request
 from advisor.figures.stats import process_spread, runs_ratio_interval
 from advisor.files.scratch import SCRATCH

@@ -1,19 +1,21 @@
-"""An exported file verified: the user's loop is timed with it and without it, each in a fresh process, in turn."""
+"""A loop timed with an exported file and without it, in fresh processes in turn, and what that says of the file."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from advisor.experiment.judging.numerics import distance
-from advisor.experiment.measuring.pairs import Pair, middle_block, pairs_in_turn
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_percent
-from advisor.records import Exported, Outcome, StackRecord, TrialKind, TrialResult, TrialSpec, Verification
+from advisor.records import Block, Exported, Outcome, StackRecord, TrialKind, TrialResult, TrialSpec, Verification
 
 if TYPE_CHECKING:
     from advisor.experiment.measuring.bench import Bench
+    from advisor.runner.trials import Runner  # the app imports this module before it starts a trial
+
 
 # Time limit of verifying, at least twice the start-up of the stack. Seconds.
 LIMIT_S = 60.0
@@ -102,3 +104,48 @@ def _spec(bench: Bench, exported: Exported | None, stack: StackRecord) -> TrialS
     config = spec.target.config if exported.config is None else exported.config
     target = replace(spec.target, config=config)
     return replace(spec, target=target, export_path=exported.path, measure_s=_MEASURE_S)
+
+
+# Time to have left for another pair, as a multiple of the longest so far. Unitless.
+_LIKE_BEFORE = 1.2
+# Kept of the time for ending a process that overruns it, and the least that a process gets. Seconds.
+_ENDING_S, _LEAST_S = 0.5, 1.0
+
+# The results of the plain loop (False) and of the tuned one (True).
+Pair = dict[bool, TrialResult]
+
+
+def pairs_in_turn(
+    runner: Runner,
+    specs: Mapping[bool, TrialSpec],
+    until: float,
+    most: int,
+    say: Callable[[str], None] = lambda text: None,
+) -> tuple[list[Pair], tuple[bool, TrialResult] | None]:
+    """The pairs that could be measured ``until`` then, and the process that failed, as which of both and its result.
+
+    A further pair for which there is too little time after all is left out, and no failure.
+    """
+    pairs: list[Pair] = []
+    longest_s = 0.0
+    while len(pairs) < most:
+        begun = time.monotonic()
+        if pairs and until - begun < _LIKE_BEFORE * longest_s:
+            break
+        pair: Pair = {}
+        for tuned in (False, True) if len(pairs) % 2 == 0 else (True, False):
+            say(f"pair {len(pairs) + 1}: {specs[tuned].trial_id}")
+            left_s = until - time.monotonic() - _ENDING_S
+            result = runner.run(replace(specs[tuned], timeout_s=max(_LEAST_S, left_s)), lambda message: None)
+            if not result.measured:
+                return pairs, None if pairs and result.outcome is Outcome.TIMED_OUT else (tuned, result)
+            pair[tuned] = result
+        pairs.append(pair)
+        longest_s = max(longest_s, time.monotonic() - begun)
+    return pairs, None
+
+
+def middle_block(pairs: Sequence[Pair], *, tuned: bool) -> Block:
+    """The block of median speed of the plain or the tuned loop: one block, so that its figures agree."""
+    blocks = [block for pair in pairs for block in pair[tuned].blocks]
+    return sorted(blocks, key=lambda block: block.samples_per_s)[len(blocks) // 2]

@@ -18,21 +18,31 @@ from advisor.portable.nested import map_tensors
 from advisor.records import TargetSpec
 from advisor.target.guess import generator_for, noise, typed, whole_numbers
 from advisor.target.hubs.contract import Samples, check_input
-from advisor.target.hubs.hf_beside import (
+from advisor.target.hubs.hf_classes import labels_of, special_ids, text_of, token_counts, value_in
+from advisor.target.hubs.hf_inputs import (
     BESIDE,
     READ_INSIDE,
+    STATES,
+    USUAL_SIDE,
     Make,
     bins_first,
     changed,
+    flattened,
+    future,
+    images,
+    in_pairs,
     in_rows,
+    of_any_frames,
     of_bins,
+    one_each,
+    other_states,
+    past,
     places_of,
+    states,
     together_of,
+    videos,
     with_a_channel,
 )
-from advisor.target.hubs.hf_classes import labels_of, special_ids, text_of, token_counts, value_in
-from advisor.target.hubs.hf_images import USUAL_SIDE, flattened, images, in_pairs, of_any_frames, one_each, videos
-from advisor.target.hubs.hf_vectors import STATES, future, other_states, past, states
 from advisor.target.sizing import counted_run, refuses, takes
 
 # Usual length of a text: tokens. Longer ones are possible with --input.

@@ -39,11 +39,10 @@ from advisor.tui.views.advice_text import (
     value_lines,
 )
 from advisor.tui.views.base import PLOT, DecidingView, highlighted
-from advisor.tui.widgets.changes import look_same, show_text, show_titles
 from advisor.tui.widgets.fact_list import fact_lines
 from advisor.tui.widgets.lists import ChoiceList, Placeholder
 from advisor.tui.widgets.picture_panel import Picture, PicturePanel
-from advisor.tui.widgets.text_pane import TextPane
+from advisor.tui.widgets.texts import TextPane, look_same, show_text, show_titles
 
 _EMPTY = "Settings that help appear here, ranked, as soon as trials have shown it."
 _WIDE = 100

@@ -30,10 +30,8 @@ from advisor.tui.messages import ExportSaved
 from advisor.tui.screens import OverwriteScreen, Overwriting
 from advisor.tui.text import DIM, waiting_text
 from advisor.tui.views.base import COPY, View, highlighted
-from advisor.tui.widgets.changes import look_same, show_titles
-from advisor.tui.widgets.details import Details
 from advisor.tui.widgets.lists import ChoiceList
-from advisor.tui.widgets.text_pane import TextPane
+from advisor.tui.widgets.texts import Details, TextPane, look_same, show_titles
 
 _EMPTY = "There is nothing to export before the baseline is measured."
 _TALL = 30

@@ -30,9 +30,9 @@ from advisor.tui.views.overview_facts import (
     what_is_measured,
     workload_facts,
 )
-from advisor.tui.widgets.changes import show_text, show_titles
 from advisor.tui.widgets.fact_list import Fact, FactList
 from advisor.tui.widgets.picture_panel import Picture, PicturePanel
+from advisor.tui.widgets.texts import show_text, show_titles
 
 _BROAD = 100
 _OVERLAP = "they overlap: each bar runs from the stack without it to the stack"

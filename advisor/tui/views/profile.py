@@ -25,12 +25,12 @@ from advisor.tui.messages import TraceSaved
 from advisor.tui.text import DIM, waiting_text
 from advisor.tui.views.base import PLOT, SORT, View
 from advisor.tui.views.profile_text import habits_text, roof_facts
-from advisor.tui.widgets.changes import show_text, show_titles
 from advisor.tui.widgets.fact_list import FactList
 from advisor.tui.widgets.lists import Placeholder
 from advisor.tui.widgets.operator_table import OperatorTable
 from advisor.tui.widgets.phase_bar import PhaseBar
 from advisor.tui.widgets.picture_panel import Picture, PicturePanel
+from advisor.tui.widgets.texts import show_text, show_titles
 
 _WAITING = "The profile is taken soon after the baseline."
 _HABITS = "What habits cost is measured with the profile."

@@ -24,6 +24,7 @@ from advisor.figures.formatting import (
 from advisor.recipe.settings import Settings
 from advisor.records import Comparison, NumericsResult, Outcome, TrialRecord, TrialResult, Verdict
 from advisor.report.figures import effect_words, own_figures, verdict_shown
+from advisor.report.pareto import BASELINE, STACK
 from advisor.report.several_gpus import against_one_gpu, row_of
 from advisor.tui.deciding import decision_on
 from advisor.tui.text import (
@@ -40,8 +41,6 @@ from advisor.tui.text import (
 )
 from advisor.tui.views.readings import live_line, live_step_ms, start_up_s
 
-BASELINE = "baseline"
-STACK = "stack"
 NAME, EFFECT = "name", "effect"
 BAR_WIDTH = 13
 # A bar gets this many cells more for so many more of the screen, and is even then not wider than that.

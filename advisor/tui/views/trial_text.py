@@ -23,6 +23,7 @@ from advisor.recipe.catalog import Catalog
 from advisor.records import BaselineRecord, NumericsResult, Outcome, StackRecord, TrialRecord, TrialResult, Verdict
 from advisor.report.conclusions import shown_by
 from advisor.report.figures import IN_TURN, MEASURED_ONCE, own_figures, verdict_shown
+from advisor.report.pareto import BASELINE, STACK
 from advisor.report.pictures import block_times
 from advisor.report.several_gpus import row_details, row_of
 from advisor.tui.deciding import decision_on
@@ -37,7 +38,7 @@ from advisor.tui.views.readings import (
     start_up_text,
     trade_text,
 )
-from advisor.tui.views.trial_rows import BASELINE, SKIPPED_PREFIX, STACK
+from advisor.tui.views.trial_rows import SKIPPED_PREFIX
 
 # The widest line of step times, in cells.
 _SPARK = 24

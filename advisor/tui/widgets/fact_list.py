@@ -9,7 +9,7 @@ from textual.geometry import Size
 from textual.widget import Widget
 
 from advisor.tui.text import DIM, LABEL
-from advisor.tui.widgets.changes import look_same
+from advisor.tui.widgets.texts import look_same
 
 Fact = tuple[str, "Content | str"]
 

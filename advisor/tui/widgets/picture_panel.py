@@ -12,7 +12,7 @@ from textual.widgets import Static
 
 from advisor.report.charts import Plot, Tone
 from advisor.tui.text import DIM
-from advisor.tui.widgets.changes import show_text, show_titles
+from advisor.tui.widgets.texts import show_text, show_titles
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from textual.strip import Strip
 from textual.visual import Visual
 
 from advisor.tui.text import DIM
-from advisor.tui.widgets.changes import look_same
+from advisor.tui.widgets.texts import look_same
 
 _FOCUSED = "bold $block-cursor-foreground on $block-cursor-background"
 _BLURRED = "$block-cursor-blurred-foreground on $block-cursor-blurred-background"

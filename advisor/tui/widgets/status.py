@@ -11,7 +11,7 @@ from advisor.figures.formatting import format_seconds
 from advisor.report.figures import MEASURED_ONCE, STAGES
 from advisor.tui.context import Context, Recorded
 from advisor.tui.text import DIM, by_objective, meter, shortened, trial_label, trial_name
-from advisor.tui.widgets.changes import show_text
+from advisor.tui.widgets.texts import show_text
 
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _WIDE = 100
