@@ -208,7 +208,7 @@ def test_checkpointed_blocks_keep_their_inputs_only():
 def test_checkpointed_models_can_be_copied_and_pickled():
     model = applied("checkpointing", "blocks", Stacked())
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert other.blocks[0].forward.block is other.blocks[0]
+        assert other.blocks[0].forward.module is other.blocks[0]
         x = torch.randn(8, 16)
         assert training_steps(other, x) == training_steps(copy.deepcopy(model), x)
 

@@ -1,6 +1,7 @@
 """Chains of pointwise operations: found, compiled, and nothing else."""
 
 import copy
+import inspect
 import pickle
 import types
 
@@ -36,6 +37,9 @@ def test_a_fused_model_is_the_model(eager_backend):
     model, reference = twin(Chains)
     model.note = "mine"
     assert by_apply("fuse_pointwise", True, model) is model
+    assert inspect.signature(model.forward) == inspect.signature(reference.forward)  # by which batches are split
+    exported = torch.export.export(model, (IMAGES,)).graph_signature.input_specs
+    assert {one.target for one in exported if one.target} == set(reference.state_dict())
     model.head = reference.head = nn.Linear(8, 2)  # a new head for another task
     assert (type(model), model.note, list(model.state_dict())) == (Chains, "mine", list(reference.state_dict()))
     torch.testing.assert_close(model.eval()(IMAGES), reference.eval()(IMAGES))

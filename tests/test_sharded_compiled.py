@@ -1,6 +1,7 @@
 """Sharding a compiled model: its code runs inside the hooks that gather the parameters."""
 
 import copy
+import inspect
 
 import pytest
 import torch
@@ -41,6 +42,7 @@ def test_a_sharded_model_runs_compiled_code_without_a_break(compiles, unit):
     compiles(model, backend="eager")
     plan = StepPlan(mode=Mode.TRAIN, device="cpu", strategy="fully_shard", shard_unit=unit)
     spread_model(model, None, plan)
+    assert inspect.signature(model.forward) == inspect.signature(reference.forward)
     for one in (model, reference):
         one(inputs).square().sum().backward()
     assert counters["stats"]["unique_graphs"] > 0

@@ -9,11 +9,12 @@ import torch
 from advisor.portable.blocks import repeated_blocks
 from advisor.portable.host_draws import HostDraws
 from advisor.portable.python_state import PythonState
+from advisor.portable.stand_in import StandInForward
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
-class Recomputed:
+class Recomputed(StandInForward):
     """A block's forward under an activation checkpoint. It stands in the block's own attributes.
 
     Running again, the block sees buffers, Python attributes, modes and the host's random numbers as they were, and
@@ -22,7 +23,7 @@ class Recomputed:
     """
 
     def __init__(self, block: torch.nn.Module) -> None:
-        self.block = block
+        self.module = block
         # Buffers that the block's last forward pass did not write to: they need no copy.
         self.only_read: set[tuple[torch.nn.Module, str]] = set()
 
@@ -37,7 +38,7 @@ class Recomputed:
             return torch.utils.checkpoint.checkpoint(call, *args, **options)
         # The transforms of torch.func know no checkpoints.
         in_func = torch._C._functorch.peek_interpreter_stack() is not None
-        if in_func or has_hooks_inside(self.block):
+        if in_func or has_hooks_inside(self.module):
             return self.run((), *args, **kwargs)
         options["context_fn"] = self.contexts
         # By position: of other tensors' devices the states of the random generators are not kept.
@@ -47,7 +48,7 @@ class Recomputed:
         """Call the block's own forward; the last of the values are its keyword arguments, in the order of ``names``."""
         count = len(values) - len(names)
         given = dict(zip(names, values[count:], strict=True))
-        return type(self.block).forward(self.block, *values[:count], **given, **kwargs)
+        return type(self.module).forward(self.module, *values[:count], **given, **kwargs)
 
     def run_compiled(self, found: list["Before"], *args: typing.Any, **kwargs: typing.Any) -> typing.Any:
         """The block's own forward where the compiler traces the checkpoint: it has buffers written to once.
@@ -58,13 +59,13 @@ class Recomputed:
             return self.run((), *args, **kwargs)
         first = not found
         if first:
-            found.append(Before(self.block, self.only_read))
+            found.append(Before(self.module, self.only_read))
         with found[0].first(self.only_read) if first else found[0].again():
             return self.run((), *args, **kwargs)
 
     def contexts(self) -> tuple[typing.Any, typing.Any]:
         """The contexts of the forward pass and of its second runs, one for each backward pass."""
-        before = Before(self.block, self.only_read)
+        before = Before(self.module, self.only_read)
         return before.first(self.only_read), Each(before.again)
 
 

@@ -67,6 +67,7 @@ def compile_inside_hooks(model: torch.nn.Module, units: typing.Sequence[torch.nn
         config.recompile_limit = max(config.recompile_limit, 2 * len(inside))
         for part in inside or [module]:
             call = compiled_call_of(part, part.forward, is_block=part is not model, **options)
+            vars(call)["__wrapped__"] = part.forward  # whose signature tells how a batch is split
             vars(part)["forward"] = call
 
 

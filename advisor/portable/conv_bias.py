@@ -6,6 +6,7 @@ import typing
 import torch
 
 from advisor.portable.norm_pairs import CONVOLUTIONS, Norm, View, function_name, layer_before, norms_after, views_of
+from advisor.portable.stand_in import StandInForward
 
 
 def removable_biases(
@@ -117,7 +118,7 @@ def remove_conv_biases(model: torch.nn.Module, trained: bool, data: typing.Any =
                     vars(module)["forward"] = absent
 
 
-class AbsentBias:
+class AbsentBias(StandInForward):
     """A bias that its module reads as None, and the running means that it is in.
 
     In training it stands as the ``forward`` in the module's own attributes, and looks whether the bias is needed again.

@@ -9,6 +9,7 @@ from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
 
 from advisor.portable.late_hooks import LateHooks
 from advisor.portable.places import CONTENTS, is_plain, value_at
+from advisor.portable.stand_in import StandInForward
 from advisor.portable.tracing import IN_PLACE_NAMES, CannotTraceError, is_fresh, trace_both
 from advisor.portable.walk import found_in
 
@@ -142,11 +143,11 @@ def fuse_pointwise_chains(model: torch.nn.Module) -> None:
     vars(model)["forward"] = FusedForward(model, fused)
 
 
-class FusedForward:
+class FusedForward(StandInForward):
     """A forward pass as a graph with modules, parameters and buffers of the model that it stands in."""
 
     def __init__(self, model: torch.nn.Module, fused: torch.fx.GraphModule) -> None:
-        self.model = model
+        self.module = model
         self.fused = fused
         self.hooks = LateHooks(model)
         assert not self.hooks.differ, "the trace begins with those that are there"
@@ -169,7 +170,7 @@ class FusedForward:
 
     def __reduce__(self) -> typing.Any:
         return getattr, (
-            self.model,
+            self.module,
             "forward",
         )  # what is saved as a whole has its class's forward, and needs none of this
 
@@ -182,7 +183,7 @@ class FusedForward:
     def __call__(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any:
         """The result of the model's own forward, which runs while its hooks or values differ from the graph's."""
         if self.hooks.differ or self.reads_others:
-            return type(self.model).forward(self.model, *args, **kwargs)
+            return type(self.module).forward(self.module, *args, **kwargs)
         for own, copied, name in self.shared:  # a new head, or buffers on another device
             copied[name] = own.get(name)
         return type(self.fused).forward(self.fused, *args, **kwargs)
