@@ -3,8 +3,24 @@
 from textual.binding import Binding
 
 
-def _steers(name: str, key: str, label: str, tooltip: str) -> Binding:
-    return Binding(key, f"steer('{name}')", label, tooltip=tooltip, id=f"session.{name}")
+def key(
+    name: str,
+    keys: str,
+    action: str,
+    label: str,
+    tooltip: str,
+    *,
+    show: bool = True,
+    key_display: str | None = None,
+    priority: bool = False,
+    system: bool = False,
+) -> Binding:
+    """A key that can be discovered: the footer or the palette has its label, the help its tooltip, both by its name."""
+    return Binding(keys, action, label, show, key_display, priority, tooltip, name, system)
+
+
+def _steers(name: str, keys: str, label: str, tooltip: str) -> Binding:
+    return key(f"session.{name}", keys, f"steer('{name}')", label, tooltip)
 
 
 # ``Steering.can`` says which of them do something now.
@@ -15,51 +31,31 @@ _STEERING = (
     _steers("pause", "space", "Pause", "Pause before the next trial; the time left stands still meanwhile"),
     _steers("go_on", "space", "Go on", "End the pause"),
     _steers("untried", "R", "Try the rest", "After the session: try what it had no time for, for as long again"),
-    Binding(
-        "G",
-        "choose_gpus",
-        "GPUs",
-        tooltip="Choose on how many GPUs to train, after the search on one",
-        id="session.gpus",
-    ),
+    key("session.gpus", "G", "choose_gpus", "GPUs", "Choose on how many GPUs to train, after the search on one"),
     _steers("minute", "plus", "1 min more", "Give the session one more minute; after its end, search on for a minute"),
     _steers("finish", "E", "End and report", "End the session now and report what it has measured"),
 )
 
 APP_KEYS = (
     *_STEERING,
-    Binding(
-        "O",
-        "open_session",
-        "Open",
-        show=False,
-        tooltip="Show another recorded session in place of this one",
-        id="app.open",
-    ),
-    Binding(
-        "C",
-        "compare",
-        "Compare",
-        show=False,
-        tooltip="Tell what changed from an earlier session to this one",
-        id="app.compare",
-    ),
-    Binding("question_mark,f1", "help", "Help", tooltip="Keys, words, and how the numbers are made", id="app.help"),
-    Binding(
+    key("app.open", "O", "open_session", "Open", "Show another recorded session in place of this one", show=False),
+    key("app.compare", "C", "compare", "Compare", "Tell what changed from an earlier session to this one", show=False),
+    key("app.help", "question_mark,f1", "help", "Help", "Keys, words, and how the numbers are made"),
+    key(
+        "app.quit",
         "q",
         "quit",
         "Quit",
-        tooltip="Leave, after a question while something is measured; everything measured is kept",
-        id="app.quit",
+        "Leave, after a question while something is measured; everything measured is kept",
         system=True,
     ),
-    Binding(
+    key(
+        "app.interrupt",
         "ctrl+q,ctrl+c",
         "quit_at_once",
         "Quit",
+        "Stop and leave at once, also from a text field; everything measured is kept",
         show=False,
-        tooltip="Stop and leave at once, also from a text field; everything measured is kept",
-        id="app.interrupt",
         priority=True,
         system=True,
     ),

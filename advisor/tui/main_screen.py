@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from textual import events
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.content import Content
 from textual.message import Message
 from textual.reactive import Reactive, reactive
@@ -17,6 +17,7 @@ from textual.widget import Widget
 from textual.widgets import ContentSwitcher
 
 from advisor.tui.context import Context
+from advisor.tui.keys import key
 from advisor.tui.text import DIM
 from advisor.tui.views import VIEWS, ViewInfo, view_class, view_info
 from advisor.tui.views.base import View
@@ -35,32 +36,25 @@ class MainScreen(Screen[object]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *(
-            Binding(
-                view.key,
-                f"show_view('{view.id}')",
-                view.title,
-                show=False,
-                tooltip=view.description,
-                id=f"view.{view.id}",
-            )
+            key(f"view.{view.id}", view.key, f"show_view('{view.id}')", view.title, view.description, show=False)
             for view in VIEWS
         ),
-        Binding(
+        key(
+            "screen.next_view",
             "right_square_bracket",
             "step_view(1)",
             "Next view",
+            "Go to the next view",
             show=False,
-            tooltip="Go to the next view",
-            id="screen.next_view",
             system=True,
         ),
-        Binding(
+        key(
+            "screen.previous_view",
             "left_square_bracket",
             "step_view(-1)",
             "Previous view",
+            "Go to the previous view",
             show=False,
-            tooltip="Go to the previous view",
-            id="screen.previous_view",
             system=True,
         ),
     ]

@@ -17,6 +17,7 @@ from textual.widget import Widget
 from textual.widgets import Button, Footer, OptionList, Static
 
 from advisor.experiment.events import SessionFailed
+from advisor.tui.keys import key
 from advisor.tui.text import DIM, trial_name
 from advisor.tui.views import ViewInfo
 from advisor.tui.views.base import View
@@ -25,16 +26,14 @@ from advisor.tui.widgets.lists import ChoiceList
 
 # Cells for the name of a trial in a question.
 _WIDEST_NAME = 40
-_QUIT = Binding("q", "app.quit", "Quit", tooltip="Leave the app", id="screen.quit", priority=True)
+_QUIT = key("screen.quit", "q", "app.quit", "Quit", "Leave the app", priority=True)
 
 
 class HelpScreen(ModalScreen[None]):
     """The keys that do something now, words, and how the numbers are made."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(
-            "escape,question_mark,f1", "dismiss", "Close", key_display="esc", tooltip="Close the help", id="help.close"
-        ),
+        key("help.close", "escape,question_mark,f1", "dismiss", "Close", "Close the help", key_display="esc"),
         _QUIT,
     ]
 
@@ -72,13 +71,13 @@ class FailureScreen(ModalScreen[None]):
     """The screen for a session that cannot go on: the error, what to do, and the details."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(
+        key(
+            "failure.close",
             "escape,enter",
             "dismiss",
             "Look around",
+            "Close this panel; the views stay",
             key_display="esc",
-            tooltip="Close this panel; the views stay",
-            id="failure.close",
         ),
         _QUIT,
     ]
@@ -158,9 +157,9 @@ class OverwriteScreen(Choice[Overwriting]):
     """A file exists already: overwrite it, write under another name, or leave it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("o", "answer('overwrite')", "Overwrite", tooltip="Replace the file", id="overwrite.yes"),
-        Binding("n", "answer('rename')", "Another name", tooltip="Write beside it", id="overwrite.rename"),
-        Binding("escape,q", "answer('cancel')", "Cancel", tooltip="Write nothing", id="overwrite.cancel"),
+        key("overwrite.yes", "o", "answer('overwrite')", "Overwrite", "Replace the file"),
+        key("overwrite.rename", "n", "answer('rename')", "Another name", "Write beside it"),
+        key("overwrite.cancel", "escape,q", "answer('cancel')", "Cancel", "Write nothing"),
     ]
 
     def __init__(self, path: Path, other: Path) -> None:
@@ -182,10 +181,8 @@ class QuitScreen(Choice[Leaving]):
     """Something is being measured: leave it, end it with a report, or stay. Without a baseline nothing is reported."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(
-            "q,y", "answer('leave')", "Leave", key_display="q", tooltip="Stop measuring and leave", id="quit.leave"
-        ),
-        Binding("e", "answer('finish')", "End and report", tooltip="End the session and stay", id="quit.finish"),
+        key("quit.leave", "q,y", "answer('leave')", "Leave", "Stop measuring and leave", key_display="q"),
+        key("quit.finish", "e", "answer('finish')", "End and report", "End the session and stay"),
         Binding("escape,n", "answer('stay')", "Keep measuring", key_display="esc", id="quit.stay"),
     ]
 
@@ -202,7 +199,7 @@ class PickScreen(Question[int]):
     """A list to choose one of. Answers with its position; none when it is cancelled."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "dismiss", "Cancel", key_display="esc", tooltip="Change nothing", id="pick.cancel"),
+        key("pick.cancel", "escape,q", "dismiss", "Cancel", "Change nothing", key_display="esc"),
     ]
 
     def __init__(self, title: str, entries: Sequence[Content | str], chosen: int, about: str = "") -> None:

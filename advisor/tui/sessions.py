@@ -19,6 +19,7 @@ from advisor.experiment.past.journal import list_sessions, open_session
 from advisor.experiment.state import SessionState
 from advisor.report.comparison import Changes, Measured, compare, summary
 from advisor.report.verdict import result_line
+from advisor.tui.keys import key
 from advisor.tui.text import DIM, shortened
 from advisor.tui.theme import ThemedApp
 from advisor.tui.widgets.row_table import Heading, RowTable
@@ -46,8 +47,8 @@ class SessionsScreen(ModalScreen[str | None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss(None)", "Close", tooltip="Pick none", id="sessions.close"),
-        Binding("slash", "find", "Filter", key_display="/", tooltip="Show only some", id="sessions.find"),
+        key("sessions.close", "escape", "dismiss(None)", "Close", "Pick none"),
+        key("sessions.find", "slash", "find", "Filter", "Show only some", key_display="/"),
         Binding("q", "dismiss(None)", show=False),
     ]
 
@@ -140,7 +141,7 @@ class ComparisonScreen(ModalScreen[None]):
     """The comparison of an earlier session with the one on screen."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "dismiss", "Close", key_display="esc", tooltip="Back to the views", id="comparison.close")
+        key("comparison.close", "escape,q", "dismiss", "Close", "Back to the views", key_display="esc")
     ]
 
     def __init__(self, before: str, now: Measured) -> None:

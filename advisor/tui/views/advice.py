@@ -23,6 +23,7 @@ from advisor.report.evidence import sweep_caveats
 from advisor.report.pictures import batch_chart, front_chart
 from advisor.tui.context import Context
 from advisor.tui.deciding import can_decide, values_of
+from advisor.tui.keys import key
 from advisor.tui.messages import Decided
 from advisor.tui.text import DIM, waiting_text
 from advisor.tui.views.advice_text import (
@@ -52,13 +53,13 @@ class AdviceView(DecidingView):
     """The list on the left; on the right the detail, or the plot in its place."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(
+        key(
+            "advice.check",
             "v",
             "check",
             "Check",
-            tooltip="Put the recipe into the stack, or take it out: what its check box says, the other way round",
+            "Put the recipe into the stack, or take it out: what its check box says, the other way round",
             show=False,
-            id="advice.check",
         ),
         PLOT,
         Binding("escape", "leave_detail", "Back", show=False),

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import ClassVar
 
 from textual import events
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Container
 from textual.content import Content
 from textual.geometry import Size
@@ -16,27 +16,26 @@ from textual.widget import Widget
 from advisor.experiment.control import Decision
 from advisor.figures.formatting import counted
 from advisor.tui.context import Context
+from advisor.tui.keys import key
 from advisor.tui.messages import RetryWanted, UndoWanted
 from advisor.tui.widgets.picture_panel import Picture, PicturePanel
 
 # Keys of more than one view.
-COPY = Binding(
+COPY = key(
+    "view.copy",
     "y",
     "copy",
     "Copy",
-    tooltip="Copy the code of the recommendation, the settings of the trial, or the file shown, to the clipboard",
-    id="view.copy",
+    "Copy the code of the recommendation, the settings of the trial, or the file shown, to the clipboard",
 )
-PLOT = Binding(
+PLOT = key(
+    "view.plot",
     "p",
     "plot",
     "Plot",
-    tooltip="The next picture: speed against memory, batch sizes; in the profile the roofline and the step times",
-    id="view.plot",
+    "The next picture: speed against memory, batch sizes; in the profile the roofline and the step times",
 )
-SORT = Binding(
-    "o", "sort", "Sort", tooltip="Order the rows by the next column; a click on a heading does it too", id="view.sort"
-)
+SORT = key("view.sort", "o", "sort", "Sort", "Order the rows by the next column; a click on a heading does it too")
 # Actions about what is selected, by their labels: the palette names it with them.
 _ABOUT_SUBJECT = frozenset({"Accept", "Reject", "Retry", "Copy"})
 
@@ -155,22 +154,22 @@ class DecidingView(View):
     """A view with a chosen recipe or trial, about which the person decides."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(
+        key(
+            "advice.accept",
             "a",
             "accept",
             "Accept",
-            tooltip="Accept the recipe: it may enter the stack, also when it changes what is computed",
-            id="advice.accept",
+            "Accept the recipe: it may enter the stack, also when it changes what is computed",
         ),
-        Binding(
+        key(
+            "advice.reject",
             "r",
             "reject",
             "Reject",
-            tooltip="Reject the recipe: it leaves the stack at once, the rest is measured without it",
-            id="advice.reject",
+            "Reject the recipe: it leaves the stack at once, the rest is measured without it",
         ),
-        Binding("u", "undo", "Undo", tooltip="Take the last decision back, one after another", id="advice.undo"),
-        Binding("t", "retry", "Retry", tooltip="Run the selected trial again", id="trial.retry"),
+        key("advice.undo", "u", "undo", "Undo", "Take the last decision back, one after another"),
+        key("trial.retry", "t", "retry", "Retry", "Run the selected trial again"),
         COPY,
     ]
 

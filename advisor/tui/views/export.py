@@ -26,6 +26,7 @@ from advisor.records import Verification
 from advisor.report.figures import verified_words
 from advisor.tui.context import Context
 from advisor.tui.exporting import free_path
+from advisor.tui.keys import key
 from advisor.tui.messages import ExportSaved
 from advisor.tui.screens import OverwriteScreen, Overwriting
 from advisor.tui.text import DIM, waiting_text
@@ -44,8 +45,8 @@ class ExportView(View):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         COPY,
-        Binding("s", "save", "Save", tooltip="Write the selected format to the path shown", id="export.save"),
-        Binding("f", "path", "File", tooltip="Edit the path to write to", id="export.path"),
+        key("export.save", "s", "save", "Save", "Write the selected format to the path shown"),
+        key("export.path", "f", "path", "File", "Edit the path to write to"),
         Binding("escape", "leave_path", "Back", show=False),
     ]
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.reactive import var
@@ -21,6 +21,7 @@ from advisor.records import Outcome, Profile, TrialResult
 from advisor.report.pictures import phases_chart, roofline_chart, steps_chart
 from advisor.tui.context import Context
 from advisor.tui.exporting import copy_trace
+from advisor.tui.keys import key
 from advisor.tui.messages import TraceSaved
 from advisor.tui.text import DIM, waiting_text
 from advisor.tui.views.base import PLOT, SORT, View
@@ -42,25 +43,11 @@ class ProfileView(View):
     """The phase bar over the operators, the roof and the habits."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(
-            "m",
-            "panel",
-            "More",
-            tooltip="Go to the next panel: operators, efficiency, waits and habits",
-            id="profile.panel",
-        ),
+        key("profile.panel", "m", "panel", "More", "Go to the next panel: operators, efficiency, waits and habits"),
         PLOT,
         SORT,
-        Binding(
-            "g", "shapes", "Shapes", tooltip="Group the operators by the shapes of their inputs", id="profile.shapes"
-        ),
-        Binding(
-            "t",
-            "trace",
-            "Trace",
-            tooltip="Save the Chrome trace of the profiled steps, for ui.perfetto.dev",
-            id="profile.trace",
-        ),
+        key("profile.shapes", "g", "shapes", "Shapes", "Group the operators by the shapes of their inputs"),
+        key("profile.trace", "t", "trace", "Trace", "Save the Chrome trace of the profiled steps, for ui.perfetto.dev"),
     ]
 
     panel: var[str] = var(_PANELS[0])

@@ -25,6 +25,7 @@ from advisor.report.figures import own_figures, verdict_shown
 from advisor.report.pareto import BASELINE, STACK
 from advisor.tui.context import Context
 from advisor.tui.deciding import can_decide, can_measure_stack, value_to_accept
+from advisor.tui.keys import key
 from advisor.tui.messages import Decided
 from advisor.tui.text import DIM, trial_name, waiting_text
 from advisor.tui.views.base import SORT, DecidingView
@@ -93,28 +94,22 @@ class TrialsView(DecidingView):
     """The tally, the table, what is known of the selected row, and its log."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("l", "log", "Log", tooltip="Show or hide the log of the selected trial", id="trials.log"),
-        Binding(
+        key("trials.log", "l", "log", "Log", "Show or hide the log of the selected trial"),
+        key(
+            "trials.filter",
             "slash",
             "filter",
             "Filter",
-            tooltip="Show only the trials with these words in their name, verdict or reason; Escape clears it",
-            id="trials.filter",
+            "Show only the trials with these words in their name, verdict or reason; Escape clears it",
         ),
-        Binding(
-            "h",
-            "hide",
-            "Hidden",
-            tooltip="Show or hide the recipes that do not apply, each with its reason",
-            id="trials.hide",
-        ),
-        Binding(
+        key("trials.hide", "h", "hide", "Hidden", "Show or hide the recipes that do not apply, each with its reason"),
+        key(
+            "trials.follow",
             "f",
             "follow",
             "Follow",
-            tooltip="Have the cursor and the log follow the running trial again",
+            "Have the cursor and the log follow the running trial again",
             show=False,
-            id="trials.follow",
         ),
         SORT,
         Binding("escape", "clear_filter", "Show all", show=False),
