@@ -1,6 +1,6 @@
 """The contract of an export format. Each is a file in ``formats/``; the command line, the app and the palette read it.
 
-A module there defines a subclass of ``Format`` and ``FORMAT``, an object of it. Nothing heavy is imported at its top.
+A module there defines a subclass of ``Format``. Nothing heavy is imported at its top.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class File:
 class Format(ABC):
     """A form in which a session is written. Methods may raise AdvisorError with what is wrong and what to do."""
 
-    id: ClassVar[str]
+    id: ClassVar[str]  # its module's name
     # The command-line option that names its file, and the help's word for it.
     option: ClassVar[str]
     brief: ClassVar[str]

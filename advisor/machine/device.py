@@ -119,7 +119,6 @@ class Cpu(Backend):
     """The processor: a call returns when its work is done."""
 
     def identity(self) -> Identity:
-        """Return the name alone; the host's record has the rest."""
         return Identity("CPU")
 
 
@@ -137,23 +136,19 @@ class Cuda(Backend):
         return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
     def made_current(self) -> torch.device:
-        """Make it the current GPU."""
         device = torch.device("cuda", self.device.index or 0)
         torch.cuda.set_device(device)
         return device
 
     def synchronize(self) -> None:
-        """Wait for all streams of the device."""
         torch.cuda.synchronize(self.device)
 
     def mark(self) -> Mark:
-        """Return an event, recorded in the current stream."""
         mark = torch.cuda.Event(enable_timing=True)
         mark.record()
         return mark
 
     def identity(self) -> Identity:
-        """Return the identity that the driver reports."""
         found = torch.cuda.get_device_properties(self.device)
         capability = (found.major, found.minor) if torch.version.hip is None else None
         return Identity(
@@ -174,7 +169,6 @@ class Cuda(Backend):
         )
 
     def free_bytes(self) -> int | None:
-        """Return the driver's free bytes and the unused ones of the caching allocator."""
         free, _ = torch.cuda.mem_get_info(self.device)
         return int(free + torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device))
 
@@ -188,16 +182,13 @@ class Cuda(Backend):
         return torch.cuda.max_memory_allocated(self.device) - before
 
     def random_states(self) -> list[torch.Tensor]:
-        """Return the host's generator's and the device's."""
         return [*super().random_states(), torch.cuda.get_rng_state(self.device)]
 
     def float32_in_tf32(self) -> bool:
-        """Return whether the GPU's matrix units compute float32 products in TF32."""
         return "tf32" in self.identity().matrix_types
 
     @contextmanager
     def warning_of_waits(self) -> Iterator[None]:
-        """Switch the synchronisation debug mode on, and back to the mode before."""
         before = torch.cuda.get_sync_debug_mode()
         torch.cuda.set_sync_debug_mode("warn")
         try:
@@ -214,15 +205,12 @@ class Mps(Backend):
 
     @classmethod
     def count(cls) -> int:
-        """Return 1 where there is Metal, else 0."""
         return int(torch.backends.mps.is_available())
 
     def synchronize(self) -> None:
-        """Wait for all kernels of all streams."""
         torch.mps.synchronize()
 
     def mark(self) -> Mark:
-        """Return an event, recorded."""
         mark = torch.mps.event.Event(enable_timing=True)
         mark.record()
         return mark
@@ -232,11 +220,9 @@ class Mps(Backend):
         return Identity("Apple GPU", memory_bytes=int(torch.mps.recommended_max_memory()))
 
     def free_bytes(self) -> int | None:
-        """Return Metal's recommended maximum less the driver's allocated bytes."""
         return int(torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
 
     def random_states(self) -> list[torch.Tensor]:
-        """Return the host's generator's and the device's."""
         return [*super().random_states(), torch.mps.get_rng_state()]
 
 

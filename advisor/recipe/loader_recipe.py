@@ -42,7 +42,6 @@ class LoaderRecipe(Recipe):
         """The values to try for a loader that can be made again."""
 
     def candidates(self, facts: Facts) -> Proposal:
-        """The values for a loader that can be made again, or why there are none to try."""
         loader = facts.workload.loader
         if loader is None:
             return Skip(NO_LOADER)
@@ -62,7 +61,6 @@ class WorkerRecipe(LoaderRecipe):
         """The values to try for a loader that has workers."""
 
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
-        """The values for a loader with workers, or why there are none to try."""
         if loader.num_workers:
             return self.values_for_workers(loader, facts)
         return Skip(
@@ -74,19 +72,16 @@ class WorkerRecipe(LoaderRecipe):
         return {self.key.partition(".")[2]: value}
 
     def apply(self, workload: Components, value: Value) -> None:
-        """Rebuild a loader that has workers."""
         from advisor.recipe.rebuild import loader_with
 
         if workload.has_loader and workload.data.num_workers:
             workload.data = loader_with(workload.data, **self.options(value))
 
     def code(self, value: Value) -> str:
-        """The same for a loader that has workers."""
         from advisor.recipe.rebuild import worker_code
 
         return worker_code(**self.options(value))
 
     def conflict(self, value: Value, settings: Values) -> str | None:
-        """The conflict with a setting of no workers, to which nothing of this applies."""
         alone = value != self.default and settings.get("data.num_workers") == 0
         return f"{self.key} is about workers, and data.num_workers is 0" if alone else None

@@ -46,11 +46,9 @@ class ParallelRecipe(Recipe):
         return [value for value in self.examples if value != self.default]
 
     def candidates(self, facts: Facts) -> Proposal:
-        """The values for several GPUs, or why there are none to try."""
         return self.values_for(facts) if facts.gpus > 1 else ONE_GPU
 
     def conflict(self, value: Value, settings: Values) -> str | None:
-        """The conflict with a strategy that has no use for the value."""
         strategy = settings.get(STRATEGY)
         if value == self.default or strategy is None or strategy in self.strategies:
             return None

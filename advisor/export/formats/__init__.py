@@ -9,11 +9,14 @@ from advisor.records.outputs import Outputs
 
 
 def _all_formats() -> Iterator[Format]:
-    for module in pkgutil.iter_modules(__path__):
-        found = getattr(import_module(f"{__name__}.{module.name}"), "FORMAT", None)
-        if not isinstance(found, Format):
-            raise TypeError(f"advisor/export/formats/{module.name}.py: FORMAT is not an object of a Format.")
-        yield found
+    for info in pkgutil.iter_modules(__path__):
+        module = import_module(f"{__name__}.{info.name}")
+        defined = [one for one in vars(module).values() if getattr(one, "__module__", "") == module.__name__]
+        kind = next((one for one in defined if isinstance(one, type) and issubclass(one, Format)), None)
+        if kind is None:
+            raise TypeError(f"advisor/export/formats/{info.name}.py has no subclass of Format.")
+        kind.id = info.name
+        yield kind()
 
 
 def discovered() -> tuple[Format, ...]:

@@ -10,7 +10,6 @@ from advisor.records import Exported, Mode
 class CompiledModel(Format):
     """The model with its weights and the settings that won, compiled by AOTInductor: it runs without its source."""
 
-    id = "compiled"
     option = "--export"
     brief = ".pt2 (the compiled model, for inference)"
     suffixes = (".pt2",)
@@ -80,6 +79,3 @@ def _where_it_runs(found: Found) -> tuple[str, ...]:
         f"It runs on devices of the same kind ({workload.device_name}) and takes {batches}: "
         f"torch._inductor.aoti_load_package, PyTorch {facts.versions.get('torch', 'of the same version')}.",
     )
-
-
-FORMAT = CompiledModel()

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 class PatchedConfig(Format):
     """The winning settings in a copy of the user's config; those without a place there in a settings file."""
 
-    id = "config"
     option = "--export"
     brief = "your --config file patched"
     order = 10
@@ -70,6 +69,3 @@ def _patched(found: Found, path: str) -> ExportedConfig:
     from advisor.export.patched_config import patched_for
 
     return patched_for(found.state, found.settings, found.outputs, found.catalog, Path(path))
-
-
-FORMAT = PatchedConfig()

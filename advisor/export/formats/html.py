@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 class HtmlReport(Format):
     """The report for people, as one HTML file that needs nothing else."""
 
-    id = "html"
     option = "--report"
     brief = ".html"
     suffixes = (".html",)
@@ -32,7 +31,6 @@ class HtmlReport(Format):
         yield File("Report", path, lambda: html_report(found.state, found.request, found.catalog))
 
 
-FORMAT = HtmlReport()
 _LONGEST_LISTING = 30  # lines
 
 

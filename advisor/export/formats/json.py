@@ -8,7 +8,6 @@ from advisor.export.format import File, Format, Found, Offer
 class JsonReport(Format):
     """Everything measured, for programs."""
 
-    id = "json"
     option = "--json"
     brief = "JSON"
     order = 60
@@ -19,6 +18,3 @@ class JsonReport(Format):
         from advisor.export.json_report import json_text
 
         yield File("JSON report", path, lambda: json_text(found.state, found.request, found.catalog))
-
-
-FORMAT = JsonReport()

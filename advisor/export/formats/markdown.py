@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 class MarkdownReport(Format):
     """The report for people, as Markdown."""
 
-    id = "markdown"
     option = "--report"
     brief = ".md"
     suffixes = (".md",)
@@ -28,9 +27,6 @@ class MarkdownReport(Format):
 
     def files(self, found: Found, path: str) -> Iterable[File]:
         yield File("Report", path, lambda: markdown_report(found.state, found.request, found.catalog))
-
-
-FORMAT = MarkdownReport()
 
 
 def markdown_report(state: SessionState, request: Request, catalog: Catalog) -> str:

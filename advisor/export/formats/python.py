@@ -10,7 +10,6 @@ from advisor.records import Exported, Mode
 class PythonFile(Format):
     """The settings that won, as plain PyTorch."""
 
-    id = "python"
     option = "--export"
     brief = ".py"
     suffixes = (".py",)
@@ -40,6 +39,3 @@ def _source(found: Found) -> str:
 
 def _has_own_step(found: Found) -> bool:
     return bool(found.state.facts and found.state.facts.workload.own_step)
-
-
-FORMAT = PythonFile()

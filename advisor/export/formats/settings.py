@@ -32,7 +32,6 @@ _IN_TRAINERS: Mapping[str, tuple[str, ...]] = {
 class SettingsFile(Format):
     """The settings that won, as a flat YAML mapping."""
 
-    id = "settings"
     option = "--export"
     brief = "YAML"
     order = 20
@@ -63,9 +62,6 @@ def _text(found: Found) -> str:
     from advisor.export.settings_file import settings_yaml
 
     return settings_yaml(found.state, found.settings, target=found.request.target.command)
-
-
-FORMAT = SettingsFile()
 
 
 def lines_in_script(name: str, state: SessionState) -> tuple[str, ...]:

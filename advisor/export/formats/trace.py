@@ -12,7 +12,6 @@ from advisor.export.format import File, Format, Found
 class Trace(Format):
     """The trace of the instrumented pass; the app saves it from its profile view."""
 
-    id = "trace"
     option = "--trace"
     brief = ".json or .json.gz"
     suffixes = (".json", ".json.gz")
@@ -40,6 +39,3 @@ def _content(path: str, *, compressed: bool) -> bytes:
             f"the trace {path} cannot be read: {getattr(error, 'strerror', None) or error}.",
             "Measure again; sessions keep their traces in the state folder, beside the logs.",
         ) from error
-
-
-FORMAT = Trace()

@@ -28,7 +28,6 @@ class Geometric(Adapter):
     package = "torch_geometric"
 
     def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Samples | None:
-        """A graph of random nodes and edges, with a class for each node."""
         required = [p.name for p in positional_inputs(model) or () if p.default is p.empty]
         if tuple(required) != _GRAPH_INPUTS:
             return None

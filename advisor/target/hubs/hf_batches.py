@@ -75,7 +75,7 @@ def hf_samples(model: Any, spec: TargetSpec, *, train: bool) -> Samples:
     """Batches of keyword arguments for a ``PreTrainedModel``. Raises TargetError where its inputs are unknown."""
     _give_a_start(model.config)
     _give_an_end(model)
-    longest = _ModelInputs(model, spec, _longest(model))
+    longest = ModelInputs(model, spec, _longest(model))
     if spec.input_shape is not None:
         return _samples(longest, train=train)
     of_a_length = not _only_length(text_of(model.config)) and not _OF_A_LENGTH.isdisjoint(longest.inputs(1))
@@ -91,7 +91,7 @@ def hf_samples(model: Any, spec: TargetSpec, *, train: bool) -> Samples:
 def prompts(model: Any, spec: TargetSpec, length: int) -> Make:
     """A function that makes a batch of a number of prompts, as ``generate`` takes them."""
     _give_a_start(model.config)
-    return _ModelInputs(model, spec, length).inputs
+    return ModelInputs(model, spec, length).inputs
 
 
 def longest_text(model: Any) -> int:
@@ -128,7 +128,7 @@ def _said_by(config: Any, name: str, depth: int = _DEPTH) -> Any:
     return next((value for value in said if value is not None), None)
 
 
-def _samples(about: _ModelInputs, *, train: bool) -> Samples:
+def _samples(about: ModelInputs, *, train: bool) -> Samples:
     inputs, labels = about.inputs, about.labels() if train else None
 
     def make(size: int) -> dict[str, Any]:
@@ -167,7 +167,7 @@ def _longest(model: Any) -> int:
 
 
 @dataclass(frozen=True)
-class _ModelInputs:
+class ModelInputs:
     """Makes a model's inputs, from its configuration and signature.
 
     ``side``: of its images, unless its own. ``labelled``: whether it gets the labels of its head's kind.
@@ -492,13 +492,13 @@ class _ModelInputs:
 
 
 _MAKERS: dict[str, Callable[[Any, int], dict[str, Any]]] = {
-    "input_ids": _ModelInputs._texts,
+    "input_ids": ModelInputs._texts,
     "pixel_values": images,
     "pixel_values_videos": videos,
-    "input_values": _ModelInputs._sound,
-    "input_features": _ModelInputs._spectrograms,
+    "input_values": ModelInputs._sound,
+    "input_features": ModelInputs._spectrograms,
     "flattened_patches": flattened,
-    "past_values": _ModelInputs._series,
+    "past_values": ModelInputs._series,
     **{name: partial(states, name) for name in STATES},
 }
 #: Inputs that can be made for a model by its configuration.

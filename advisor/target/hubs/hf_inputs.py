@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -18,6 +18,9 @@ from advisor.portable.nested import map_tensors, tensors_of
 from advisor.target.guess import noise, typed, whole_numbers
 from advisor.target.sizing import output_of
 
+if TYPE_CHECKING:
+    from advisor.target.hubs.hf_batches import ModelInputs
+
 USUAL_SIDE = 224
 _FRAMES_SEEN = 16  # of a video
 _USUAL_PATCH = 16
@@ -25,37 +28,7 @@ _USUAL_PATCH = 16
 _GRIDS = ("grid_thw", "image_grid_thw")
 
 
-class About(Protocol):
-    """The facts by which inputs are made: a configuration's values, a signature, and what ``--input`` gives."""
-
-    @property
-    def length(self) -> int:
-        """The number of positions of a text."""
-
-    @property
-    def vocabulary(self) -> int:
-        """The number of tokens that there are."""
-
-    @property
-    def side(self) -> int | None:
-        """The side of images, where it is another than their own: pixels."""
-
-    @property
-    def accepted(self) -> Any:
-        """The parameters of the forward pass, by name."""
-
-    @property
-    def shape(self) -> tuple[int, ...] | None:
-        """One sample's shape as ``--input`` gives it."""
-
-    def get(self, *names: str, default: Any = None) -> Any:
-        """The first of these attributes that the configuration or a part of it has."""
-
-    def requires(self, name: str) -> bool:
-        """Whether the forward pass has a parameter of this name without a default."""
-
-
-def images(about: About, size: int) -> dict[str, Any]:
+def images(about: ModelInputs, size: int) -> dict[str, Any]:
     """Images of the configuration's size; in patches, or several as frames, where the model takes them so."""
     if grid := grid_of(about):
         return patches_of_a_grid(about, size, "pixel_values", grid)
@@ -74,12 +47,12 @@ def images(about: About, size: int) -> dict[str, Any]:
     return {"pixel_values": noise(size, *shape), **fits}
 
 
-def grid_of(about: About) -> str:
+def grid_of(about: ModelInputs) -> str:
     """The name of the input that says how many patches each image has; empty where the model takes none."""
     return next((name for name in _GRIDS if name in about.accepted), "")
 
 
-def videos(about: About, size: int) -> dict[str, Any]:
+def videos(about: ModelInputs, size: int) -> dict[str, Any]:
     """Videos of as many frames as the configuration says."""
     side = about.get("image_size", "crop_size", default=USUAL_SIDE)
     frames = about.get("num_frames", "frames_per_clip", default=_FRAMES_SEEN)
@@ -87,7 +60,7 @@ def videos(about: About, size: int) -> dict[str, Any]:
     return {"pixel_values_videos": noise(size, *shape)}
 
 
-def flattened(about: About, size: int) -> dict[str, Any]:
+def flattened(about: ModelInputs, size: int) -> dict[str, Any]:
     """The patches of an image, each with its row and its column, which begin with one, in front."""
     side, columns = about.get("patch_size", default=_USUAL_PATCH), max(1, math.isqrt(about.length))
     values = about.get("patch_embed_hidden_size", default=about.get("num_channels", default=3) * side * side)
@@ -98,7 +71,7 @@ def flattened(about: About, size: int) -> dict[str, Any]:
     return {"flattened_patches": patches}
 
 
-def _patches(about: About, size: int, shape: tuple[int, ...]) -> dict[str, Any]:
+def _patches(about: ModelInputs, size: int, shape: tuple[int, ...]) -> dict[str, Any]:
     """An image cut into patches, for a model that takes images of any shape so."""
     side = about.get("patch_size", default=_USUAL_PATCH)
     rows, columns = shape[-2] // side, shape[-1] // side
@@ -109,7 +82,7 @@ def _patches(about: About, size: int, shape: tuple[int, ...]) -> dict[str, Any]:
     }
 
 
-def patches_of_a_grid(about: About, size: int, name: str, grid: str) -> dict[str, Any]:
+def patches_of_a_grid(about: ModelInputs, size: int, name: str, grid: str) -> dict[str, Any]:
     """The patches of all images in one row, and how many there are of each; several of them are merged later."""
     patch = about.get("patch_size", default=_USUAL_PATCH)
     merged = about.get("spatial_merge_size", "merge_size", default=1)
@@ -158,14 +131,14 @@ _USUAL_STEPS = 512  # of a model that takes a series of any length
 _USUAL_HORIZON = 24
 
 
-def states(name: str, about: About, size: int) -> dict[str, Any]:
+def states(name: str, about: ModelInputs, size: int) -> dict[str, Any]:
     """A vector for each position, or the patches of a grid."""
     if grid := grid_of(about):
         return patches_of_a_grid(about, size, name, grid)
     return {name: noise(size, *(about.shape or (_POSITIONS, about.get(*STATES[name], default=_USUAL_WIDTH))))}
 
 
-def other_states(name: str, about: About) -> Iterator[Callable[[int], dict[str, Any]]]:
+def other_states(name: str, about: ModelInputs) -> Iterator[Callable[[int], dict[str, Any]]]:
     """Makers of what a first part takes under the same name: vectors of another width, an image or a sound."""
     width = about.get("input_dim", "in_channels", "num_channels", default=_USUAL_WIDTH)
     own = about.get(*STATES[name], default=_USUAL_WIDTH)
@@ -336,7 +309,7 @@ class Places:
     """The places of one input in the texts of a model: ``token`` stands there."""
 
     model: Any
-    about: About
+    about: ModelInputs
     method: str
     token: int
 
@@ -378,7 +351,7 @@ class _Features(nn.Module):
         return getattr(found, "pooler_output", found)
 
 
-def places_of(model: Any, about: About, name: str) -> Places | None:
+def places_of(model: Any, about: ModelInputs, name: str) -> Places | None:
     """The places of an input in the texts of a model; None where it does not read it inside a text."""
     method, named = READ_INSIDE[name]
     key = next((key for key in (f"{named}_id", f"{named}_index") if hasattr(model.config, key)), "")

@@ -72,7 +72,6 @@ class HuggingFace(Adapter):
         return _whole_or_part(model.train(), [*notes, origin])
 
     def workload(self, value: Any, spec: TargetSpec) -> Any:
-        """Make a workload of a configuration, a class of models, or a Trainer."""
         import transformers
 
         if isinstance(value, transformers.PretrainedConfig):
@@ -84,7 +83,6 @@ class HuggingFace(Adapter):
         return None
 
     def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Samples | None:
-        """Text, images or sound, with labels for the model's head."""
         import transformers
 
         plain: Any = model

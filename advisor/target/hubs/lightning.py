@@ -46,7 +46,6 @@ class Lightning(Adapter):
     package = "lightning"
 
     def workload(self, value: Any, spec: TargetSpec) -> Any:
-        """The loop that Lightning would run, without its callbacks."""
         pytorch: Any = self.imported().pytorch if self.package == "lightning" else self.imported()
         given = _given(value, pytorch)
         return None if given is None else _workload(given, pytorch, spec)

@@ -27,7 +27,6 @@ class Timm(Adapter):
     example = "timm:resnet50"
 
     def load(self, name: str, spec: TargetSpec) -> nn.Module:
-        """Build the model ``name`` with random weights."""
         timm = self.imported()
         architecture, _, tag = name.partition(".")  # the tag of pretrained weights: they say the size and the classes
         if not timm.is_model(architecture):
@@ -54,7 +53,6 @@ class Timm(Adapter):
         return model
 
     def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Samples | None:
-        """Images of the size in the model's ``pretrained_cfg``, with a class each."""
         config: Any = getattr(model, "pretrained_cfg", None)
         if not type(model).__module__.startswith("timm.") and not isinstance(config, dict):
             return None

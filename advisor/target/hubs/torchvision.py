@@ -47,7 +47,6 @@ class Torchvision(Adapter):
         return attribute in models.list_models()
 
     def load(self, name: str, spec: TargetSpec) -> nn.Module:
-        """Build the model ``name`` with random weights."""
         models = self.imported(".models")
         try:
             build = models.get_model_builder(name)
@@ -60,7 +59,6 @@ class Torchvision(Adapter):
         return built(name, options, build, _options_of(build), weights=None, **offline)
 
     def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Samples | None:
-        """Images, clips, or pairs of images, with labels for the model."""
         room, _, rest = type(model).__module__.partition(".models.")
         if room != "torchvision":
             return None

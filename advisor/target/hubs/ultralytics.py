@@ -53,7 +53,6 @@ class Ultralytics(Adapter):
             raise unknown_name(name, "ultralytics", known) from error
 
     def workload(self, value: Any, spec: TargetSpec) -> Any:
-        """The network of a YOLO object."""
         from ultralytics.engine.model import Model
 
         if not isinstance(value, Model):
@@ -69,7 +68,6 @@ class Ultralytics(Adapter):
         return Adapted(model=network.train(), mode=spec.mode.value if spec.mode else None)
 
     def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Samples | None:
-        """Random images with boxes, and masks, key points or angles where the task has them."""
         if not type(model).__module__.startswith("ultralytics.nn."):
             return None
         check_input(spec, 4, "8x3x640x640")
