@@ -199,6 +199,20 @@ def test_a_class_of_one_tensor_beside_a_target_is_that_and_its_target():
         assert split(OfBatch(), batch, with_target=True) == ((batch,), {}, batch)
 
 
+def test_a_model_that_takes_its_one_input_apart_gets_all_of_it():
+    class Cell(nn.Module):
+        def forward(self, inputs):
+            x, state = inputs
+            return x, state
+
+    for batch in (("x", "h"), ["x", "h"], ("x", ("h", "c"))):
+        assert split(Cell(), batch, with_target=False) == ((batch,), {}, None)
+        assert not has_target(batch, Cell())
+        assert split(Cell(), (batch, "y"), with_target=True) == ((batch,), {}, "y")
+        assert split(Cell(), (batch, "y"), with_target=False) == ((batch,), {}, None)
+    assert split(Cell(), ("x", "h", "y"), with_target=False) == (("x",), {}, None)
+
+
 def test_an_object_that_has_several_inputs_is_keywords_and_its_label_the_target():
     """As `forward(x, edge_index, batch)` and PyTorch Geometric's batches."""
     left, right, y = torch.zeros(2), torch.ones(2), torch.arange(2)

@@ -9,6 +9,7 @@ import torch
 
 from advisor.portable.nested import tensors_of
 from advisor.portable.parallel import unwrapped
+from advisor.portable.read_code import count_unpacked
 
 TARGET_NAMES = ("labels", "label", "targets", "target", "y")
 # Names of the one parameter of a model that takes a batch as it is.
@@ -36,7 +37,8 @@ def splitter(
       Of a named tuple or a dataclass with one tensor beside a target, that is the input of a model that takes one.
     - The last element of a tuple or a list is the target when ``with_target``, or when the model's ``forward`` takes
       fewer inputs than the batch has. The inputs beside it may be a mapping of the model's keywords or, when
-      ``with_target``, a tuple or list of its inputs.
+      ``with_target``, a tuple or list of its inputs. Without a target, a batch of as many parts as the ``forward``
+      takes its one input apart into is that input.
     - Anything else is the one input.
 
     ``with_labels``: the model gets what it takes of the labels, as one that computes its own loss. ``targets``: the
@@ -46,7 +48,7 @@ def splitter(
     keywords, required = keyword_inputs(model), required_keywords(model)
     places = positional_inputs(model)
     most = None if places is None else max(1, len(places))
-    of_lists = takes_list(model)
+    of_lists, unpacked = takes_list(model), parts_of_input(model)
 
     def split(batch: Any) -> SplitBatch:
         if isinstance(batch, Mapping):
@@ -67,6 +69,8 @@ def splitter(
             return SplitBatch(tuple(inputs), {}, batch[1])
         if (accepted == 1 and lists_samples(batch)) or (of_lists and lists_tensors(batch)):
             return SplitBatch((batch,), {}, batch if with_target else None)
+        if not with_target and len(batch) == unpacked and not lists_parts(batch[0], unpacked):
+            return SplitBatch((batch,), {})
         if 1 < targets < len(batch):
             return SplitBatch(tuple(batch[:-targets]), {}, PartsLeft(batch[-targets:]))
         return split_sequence(tuple(batch), accepted, most, with_target=with_target)
@@ -117,6 +121,17 @@ def takes_list(model: torch.nn.Module) -> bool:
     annotation = places[0].annotation if places else ""
     name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
     return name.removeprefix("typing.").partition("[")[0] in ("list", "List")
+
+
+def parts_of_input(model: torch.nn.Module) -> int:
+    """The number of parts into which a model's forward pass takes its one input apart; 0 where it does not."""
+    inputs, code = inputs_of(model) or (), getattr(own_forward(model), "__code__", None)
+    return count_unpacked(code, inputs[0].name) if len(inputs) == 1 and code is not None else 0
+
+
+def lists_parts(inputs: Any, count: int) -> bool:
+    """Whether the first part of a batch is a sequence of that many parts itself."""
+    return isinstance(inputs, tuple | list) and len(inputs) == count
 
 
 def has_inputs(batch: Any, required: frozenset[str]) -> bool:
@@ -215,11 +230,16 @@ def split_sequence(batch: tuple[Any, ...], accepted: int | None, most: int | Non
 def inputs_of(model: torch.nn.Module) -> list[inspect.Parameter] | None:
     """The parameters of a model's forward pass; None where it has no signature."""
     try:
-        # The forward of a compiled model, or of one over several GPUs, takes anything.
-        inner = unwrapped(model)
-        return list(inspect.signature(getattr(inner, "_orig_mod", inner).forward).parameters.values())
+        return list(inspect.signature(own_forward(model)).parameters.values())
     except (TypeError, ValueError):
         return None
+
+
+def own_forward(model: torch.nn.Module) -> Callable[..., Any]:
+    """The forward pass that the user wrote: that of a compiled model, or of one over several GPUs, takes anything."""
+    inner = unwrapped(model)
+    forward: Callable[..., Any] = getattr(inner, "_orig_mod", inner).forward
+    return forward
 
 
 def keyword_inputs(model: torch.nn.Module) -> frozenset[str] | None:

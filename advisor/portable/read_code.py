@@ -120,6 +120,13 @@ def calls(code: types.CodeType, name: str) -> bool:
     return any(load.startswith("LOAD_") and value == name and slot[0] == "PUSH_NULL" for (load, value), slot in pairs)
 
 
+def count_unpacked(code: types.CodeType, name: str) -> int:
+    """The number of parts into which code takes a variable apart, as in ``x, state = inputs``; 0 where it does not."""
+    pairs = itertools.pairwise(dis.get_instructions(code))
+    found = (two.arg for one, two in pairs if one.argval == name and two.opname == "UNPACK_SEQUENCE")
+    return next(found, 0) or 0
+
+
 @functools.cache
 def names_read(kind: typing.Any, method: str) -> frozenset[str]:
     """The names that a method of a class reads, in itself and in the class's other methods that it may call."""

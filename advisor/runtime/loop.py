@@ -92,6 +92,8 @@ def has_target(batch: Any, model: nn.Module) -> bool:
     if isinstance(batch, Mapping):
         return any(name in batch for name in TARGET_NAMES)
     if isinstance(batch, tuple | list) and len(batch) > 1:
+        if any(given is batch for given in splitter(model, with_target=False)(batch).args):
+            return False  # all of it is the one input
         return len(batch) > (positional_count(model) or 1) or bool(splitter(model, with_target=True)(batch).kwargs)
     return False
 
