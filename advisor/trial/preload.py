@@ -41,9 +41,8 @@ FAILURE: BaseException | None = None
 try:
     with collector_waits():
         _import()
+        gc.freeze()  # until its first step a trial need not look at all that was imported here
 except Exception as error:  # each trial reports it: PyTorch cannot be imported a second time after a failure
     FAILURE = error
 household.keep_compiled_code()
-gc.collect()
-gc.freeze()  # until its first step a trial need not look at all that was imported here
 atexit.register(gc.unfreeze)  # what is never collected, libraries take for leaked when the fork server ends
