@@ -18,7 +18,7 @@ from advisor.runtime.step import make_step
 from advisor.target.hubs.contract import Samples
 from advisor.target.hubs.timm import Timm
 from advisor.target.normalise import normalise
-from advisor.target.sizing import sized
+from advisor.target.sizing import counted_run, sized
 
 # Frameworks take seconds to import, and some targets need a process of their own.
 pytestmark = pytest.mark.process
@@ -342,6 +342,22 @@ def test_heavier_models_get_smaller_batches_and_all_trials_the_same():
     assert light.batch_size == 32
     assert heavy.batch_size < 32
     assert torch.equal(again.data, heavy.data)
+
+
+def test_a_model_runs_once_on_each_form_of_a_batch_that_is_counted():
+    class Counted(nn.Linear):
+        runs = 0
+
+        def forward(self, batch):
+            Counted.runs += 1
+            return super().forward(batch)
+
+    model = Counted(4, 2)
+    again = [counted_run(model, torch.zeros(size, 4))[0].shape for size in (2, 2, 3, 2)]
+    assert (again, Counted.runs) == ([(2, 2), (2, 2), (3, 2), (2, 2)], 2)
+    model.weight = nn.Parameter(torch.zeros(5, 4))
+    model.bias = None
+    assert counted_run(model, torch.zeros(2, 4))[0].shape == (2, 5)
 
 
 def test_longer_samples_are_not_counted_where_the_shortest_take_too_long():

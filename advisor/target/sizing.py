@@ -6,7 +6,7 @@ every trial of a session comes to the same batch.
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from advisor.machine.host import usable_cores
 from advisor.portable.calls import splitter
 from advisor.portable.contexts import evaluating
-from advisor.portable.nested import map_tensors, tensors_of
+from advisor.portable.nested import map_tensors, signature_of, tensors_of
 from advisor.records import Mode, TargetSpec
 from advisor.target.hubs.contract import Samples
 
@@ -40,6 +40,17 @@ _FAR_TOO_LONG = 10
 _MOST_TRIED = 5e11
 _META = "meta"  # the device of tensors without contents, as PyTorch names it in its complaints
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+@dataclass
+class _Ran:
+    """The latest model, and its outputs and operations by the form of the batch: finding a batch asks several times."""
+
+    model: nn.Module | None = None
+    found: dict[tuple[Any, ...], tuple[Any, int]] = field(default_factory=dict)
+
+
+_RAN = _Ran()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +168,17 @@ def _run_without_contents(model: nn.Module, batch: Any) -> tuple[Any, int]:
 
 
 def _run_on_meta(model: nn.Module, batch: Any) -> tuple[Any, int]:
-    twin = without_contents(model).requires_grad_(False)  # the counter follows gradients, even where there are none
+    """The output and the operations of a forward pass on a batch without contents; each form of a batch runs once."""
     split = splitter(model, with_target=False)(map_tensors(lambda tensor: tensor.to("meta"), batch))
-    with torch.no_grad(), torch.random.fork_rng(devices=[]), FlopCounterMode(display=False) as counter:
-        output = twin(*split.args, **split.kwargs)
-    return output, counter.get_total_flops()
+    if _RAN.model is not model:
+        _RAN.model, _RAN.found = model, {}
+    form = signature_of((split.args, dict(split.kwargs), model.training, *model.parameters()))
+    if form not in _RAN.found:
+        twin = without_contents(model).requires_grad_(False)  # the counter follows gradients, even where there are none
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), FlopCounterMode(display=False) as counter:
+            output = twin(*split.args, **split.kwargs)
+        _RAN.found[form] = output, counter.get_total_flops()
+    return _RAN.found[form]
 
 
 def without_contents(model: nn.Module) -> nn.Module:
