@@ -25,17 +25,26 @@ import sys
 import tempfile
 import termios
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from advisor.experiment.events import BaselineMeasured
+from advisor.tui.views import VIEWS
+
 COLUMNS, ROWS = 120, 36
 FIRST_PAINT_S, KEY_S, SHARE, SLOWDOWN = 0.6, 0.050, 0.05, 0.005
-PATIENCE_S = 60.0
-# What only one view has on it: the title of a panel.
-VIEWS = {b"1": b"Hardware", b"2": b"Where a step goes"}
+PATIENCE_S, BASELINE_WITHIN_S = 60.0, 180.0
+# The keys of the two views between which it switches; what each paints is learned, so that words may change.
+KEYS = (b"1", b"2")
+LEARNING_ROUNDS, LEARNING_S = 3, 1.0
+# So many of a view's words tell that it is on the screen: others may scroll away as the session goes on.
+ENOUGH_WORDS = 3
+WORD = re.compile(rb"[A-Za-z]{4,}")
 ESCAPES = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
+CURSOR_MOVES = re.compile(rb"\x1b\[[0-9;]*H")
 STEP_S = 0.02
 TARGET = f"""
 import time
@@ -91,22 +100,47 @@ class Terminal:
         if self.pid == 0:
             os.chdir(folder)
             os.execvpe(command[0], command, environment)
-        fcntl.ioctl(self.file, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+        self._resize(ROWS)
 
-    def read_until(self, wanted: bytes, limit_s: float = PATIENCE_S) -> float:
-        """Seconds until this was painted. Raises TimeoutError, with what was painted last."""
+    def _resize(self, rows: int) -> None:
+        fcntl.ioctl(self.file, termios.TIOCSWINSZ, struct.pack("HHHH", rows, COLUMNS, 0, 0))
+
+    def read_until(self, wanted: Collection[bytes], limit_s: float = PATIENCE_S) -> float:
+        """Seconds until enough of these words were painted. Raises TimeoutError, with what is on the screen."""
         started, seen = time.monotonic(), b""
         while time.monotonic() - started < limit_s:
             seen += self._read(0.5)
-            if wanted in ESCAPES.sub(b"", seen):
+            if len(words_of(seen).intersection(wanted)) >= min(ENOUGH_WORDS, len(wanted)):
                 return time.monotonic() - started
-        raise TimeoutError(f"{wanted!r} was not painted; the last was {ESCAPES.sub(b'', seen)[-400:]!r}")
+        raise TimeoutError(f"Too few of {sorted(wanted)} were painted within {limit_s:.0f} s. {self.on_screen()}")
 
-    def drain(self, seconds: float) -> None:
-        """Read for a while."""
-        end = time.monotonic() + seconds
+    def on_screen(self) -> str:
+        """What is on the screen, as a sentence and lines: a terminal of another size has all of it painted anew."""
+        if os.waitpid(self.pid, os.WNOHANG) != (0, 0):
+            return "The app has ended."
+        self._resize(ROWS - 1)
+        text = ESCAPES.sub(b"", CURSOR_MOVES.sub(b"\n", self.drain(2.0))).decode(errors="replace")
+        lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+        return "\n".join(["On the screen:", *lines]) if lines else "It paints nothing any more."
+
+    def drain(self, seconds: float) -> bytes:
+        """Read for a while, and return what came."""
+        end, seen = time.monotonic() + seconds, b""
         while (left := end - time.monotonic()) > 0:
-            self._read(left)
+            seen += self._read(left)
+        return seen
+
+    def learn(self) -> dict[bytes, set[bytes]]:
+        """The words that each view paints whenever it is opened, and the other never. Raises LookupError for none."""
+        painted: dict[bytes, list[set[bytes]]] = {key: [] for key in KEYS}
+        for key in reversed(KEYS * LEARNING_ROUNDS):
+            self.press(key)
+            painted[key].append(words_of(self.drain(LEARNING_S)))
+        others = {key: set.union(*painted[other]) for key, other in zip(KEYS, reversed(KEYS), strict=True)}
+        learned = {key: set.intersection(*painted[key]) - others[key] for key in KEYS}
+        if not all(learned.values()):
+            raise LookupError(f"The keys {KEYS} paint no words of their own: {learned}. {self.on_screen()}")
+        return learned
 
     def press(self, key: bytes) -> None:
         """Press a key."""
@@ -125,7 +159,13 @@ class Terminal:
         try:
             return os.read(self.file, 1 << 16) if ready else b""
         except OSError:  # the app has closed its side
+            time.sleep(min(limit_s, 0.05))
             return b""
+
+
+def words_of(painted: bytes) -> set[bytes]:
+    """The words in what was painted; a word that changes its colour within counts as two."""
+    return set(WORD.findall(ESCAPES.sub(b" ", painted)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +182,7 @@ def first_paint(command: list[str], folder: str) -> Row:
     """From the start of the command to the tabs on the screen; the second start, when the files are in memory."""
     for _ in range(2):
         terminal = Terminal(command, folder)
-        terminal.read_until(b"Overview")
+        terminal.read_until([VIEWS[0].title.encode()])
         painted_s = time.monotonic() - terminal.started
         spent_s = sum(psutil.Process(terminal.pid).cpu_times()[:2])
         terminal.drain(1.0)
@@ -153,10 +193,10 @@ def first_paint(command: list[str], folder: str) -> Row:
 
 def answers(terminal: Terminal, keys: int) -> Row:
     """From a key to its painted answer, while trials run."""
-    taken, process = [], psutil.Process(terminal.pid)
+    taken, process, views = [], psutil.Process(terminal.pid), list(terminal.learn().items())
     before = sum(process.cpu_times()[:2])
     for turn in range(keys):
-        key, wanted = list(VIEWS.items())[(turn + 1) % len(VIEWS)]
+        key, wanted = views[(turn + 1) % len(views)]
         terminal.drain(0.05 + 0.013 * (turn % 7))  # not in step with anything that the app does
         terminal.press(key)
         taken.append(terminal.read_until(wanted))
@@ -204,6 +244,15 @@ def slowdown(terminal: Terminal, blocks: int, block_s: float = 0.5) -> Row:
     return Row("another process's step time with the app", shown, f"{100 * SLOWDOWN:.1f} %", kept)
 
 
+def wait_for_baseline(terminal: Terminal, folder: str) -> None:
+    """Wait until the session's journal has its baseline. Raises TimeoutError, with what is on the screen."""
+    end = time.monotonic() + BASELINE_WITHIN_S
+    while not any(BaselineMeasured.__name__ in path.read_text() for path in Path(folder).glob("state/**/*.jsonl")):
+        if time.monotonic() > end:
+            raise TimeoutError(f"No baseline within {BASELINE_WITHIN_S:.0f} s. {terminal.on_screen()}")
+        terminal.drain(1.0)
+
+
 def measure(keys: int, seconds: float, blocks: int) -> list[Row]:
     """All figures, in one session of the app."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -212,12 +261,7 @@ def measure(keys: int, seconds: float, blocks: int) -> list[Row]:
         rows = [first_paint(command, folder)]
         terminal = Terminal(command, folder)
         try:
-            terminal.read_until(b"leap", 2 * PATIENCE_S)
-            terminal.drain(20.0)  # the model is loaded and the baseline measured
-            terminal.press(b"2")
-            terminal.read_until(VIEWS[b"2"])
-            terminal.press(b"1")
-            terminal.read_until(VIEWS[b"1"])
+            wait_for_baseline(terminal, folder)
             rows += [share_of_a_core(terminal, seconds), answers(terminal, keys), slowdown(terminal, blocks)]
         finally:
             terminal.close()
