@@ -2,6 +2,7 @@
 
 # ruff: noqa: RUF001 - the en dash of an interval
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ import tui_histories as histories
 from sample_session import CONTRIBUTION, stacked_state
 from textual.widgets import OptionList
 from textual.widgets._toast import Toast
-from tui_pilot import SIZES, SMALL, driven, press, screen_text, settle
+from tui_pilot import LARGE, SIZES, SMALL, driven, press, screen_text, settle
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
@@ -268,3 +269,18 @@ async def test_no_toast_covers_a_question(size) -> None:
         await press(pilot, "q")
         assert "Keep measuring" in screen_text(app)
         assert not list(app.screen.query(Toast))
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_the_end_of_the_status_stays_as_it_is_while_a_trial_runs(size) -> None:
+    name = "stack, in turn with the baseline"
+    history = [*histories.contributed()[:-1], events.TrialStarted(name, "")]
+    lines = []
+    async with driven(history, hold=True, size=size, toasts=False) as (pilot, app, _control):
+        for activity in ("starting", "timing the phases of a step", "measuring"):
+            app.post_event(events.TrialActivity(name, activity))
+            await settle(pilot)
+            lines.append(screen_text(app).splitlines()[-2])
+    assert all(name in line for line in lines) == (size == LARGE), lines
+    ends = {re.sub(r".* s  |\d:\d\d", "", line).strip() for line in lines}
+    assert len(ends) == 1, lines

@@ -14,10 +14,11 @@ from advisor.tui.text import DIM, by_objective, meter, shortened, trial_label, t
 from advisor.tui.widgets.texts import show_text
 
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
-_WIDE = 100
-# Fewer cells for the trial's name say nothing; the stack's figure makes room for it.
-_LEAST_NAME = 16
-_WIDEST_NAME = 200
+# Fewer cells for the trial's name say nothing; it has these before the stack's figure has any.
+_LEAST_NAME, _LONG_NAME = 16, 40
+# Cells for the state and the seconds of a trial: the right end must not change with each state.
+_STATE = 40
+_WIDE, _WIDEST_NAME = 100, 200
 # A trial that takes this many times what was expected is told apart from one that is on its way. Unitless.
 _LATE = 1.5
 # From here on seconds are told as minutes.
@@ -41,11 +42,9 @@ class StatusBar(Static):
         """Draw the present state."""
         context, width = self.context, self.content_size.width
         working = is_working(context)
-        far = far_text(context, working=working, wide=width >= _WIDE)
+        room = width - 4 - _cells_wanted(context)
+        far = far_text(context, working=working, wide=width >= _WIDE, room=room)
         room = width - len(far) - 4
-        if len(now_text(context, room)) > room:  # the trial's state comes before the stack's figure
-            far = left_text(context, working=working, wide=False)
-            room = width - len(far) - 4
         spinning = (_SPINNER[self.turns % len(_SPINNER)], "$accent")
         sign = spinning if working and not context.state.held else sign_of(context)
         now = Content.assemble(sign, " ", now_text(context, room)).truncate(max(1, room + 2), ellipsis=True)
@@ -89,7 +88,7 @@ def now_text(context: Context, room: int = 200) -> Content:
         tail = Content.assemble("  ", (state.activity, "$accent"), tail)
     stage, left = _stage(context), room - len(tail)
     both = stage if state.running in stage else f"{stage}: {trial_name(state.running, _WIDEST_NAME)}"
-    told = both if len(both) <= left else trial_label(state.running, state, max(_LEAST_NAME, left))
+    told = both if len(both) <= min(left, room - _STATE) else trial_label(state.running, state, max(_LEAST_NAME, left))
     return Content.assemble((told, "bold"), tail)
 
 
@@ -111,6 +110,14 @@ def _stage(context: Context) -> str:
         return "Loading the model"
     told = STAGES.get(state.stage, state.stage)
     return told[:1].upper() + told[1:]
+
+
+def _cells_wanted(context: Context) -> int:
+    """The cells for what runs, the same as long as it runs; of a recorded session for its shortest sentence."""
+    state = context.state
+    if state.running and not (context.recorded or state.held):
+        return len(trial_name(state.running, _LONG_NAME)) + _STATE
+    return len(now_text(context, 0 if context.recorded else _WIDEST_NAME))
 
 
 def _seconds(context: Context) -> Content:
@@ -145,11 +152,14 @@ def clock_text(seconds: float) -> str:
     return f"{minutes}:{rest:02d}"
 
 
-def far_text(context: Context, *, working: bool, wide: bool) -> Content:
-    """The time left while something is measured, and the best stack so far."""
-    state = context.state
-    left = left_text(context, working=working, wide=wide)
-    return Content("  ").join([part for part in (left, stack_text(state, wide=wide)) if part])
+def far_text(context: Context, *, working: bool, wide: bool, room: int = 200) -> Content:
+    """The time left while something is measured, and the best stack so far: as much of it as there is room for."""
+    for is_wide in (True, False) if wide else (False,):
+        left, stack = left_text(context, working=working, wide=is_wide), stack_text(context.state, wide=is_wide)
+        told = Content("  ").join([part for part in (left, stack) if part])
+        if len(told) <= room:
+            return told
+    return left_text(context, working=working, wide=False)
 
 
 def stack_text(state: SessionState, *, wide: bool) -> Content:
