@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from typing import ClassVar
@@ -115,7 +116,7 @@ class SessionsScreen(ModalScreen[str | None]):
         target = _TARGET if self.app.size.width >= _BROAD else _NARROW_TARGET
         result = max(0, self._table.size.width - _NAME - target - 8)
         headings = [Heading("session", "session", _NAME), Heading("target", "target", target)]
-        rows = {row[0]: [Content(row[0]), Content(shortened(row[1], target)), Content(row[2])] for row in shown}
+        rows = {row[0]: [Content(row[0]), Content(_fitting(row[1], target)), Content(row[2])] for row in shown}
         self._table.show([*headings, Heading("result", "result", result)], rows)
         self._tell()
 
@@ -135,6 +136,11 @@ class SessionsScreen(ModalScreen[str | None]):
 
     def action_find(self) -> None:
         self.query_one("#sessions-filter").focus()
+
+
+def _fitting(target: str, width: int) -> str:
+    """A target in so many cells: first without its folders, which many have in common."""
+    return target if len(target) <= width else shortened(re.sub(r"^\S*/", "…/", target), width)
 
 
 class ComparisonScreen(ModalScreen[None]):

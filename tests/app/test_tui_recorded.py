@@ -186,6 +186,8 @@ async def test_the_catalog_is_loaded_once_beside_the_keys(monkeypatch):
 
 
 async def test_the_list_is_filtered():
+    long = replace(sample_request().target, target="/data/experiments/vision/resnet50.py:build")
+    journaled(cancelled_history(), replace(sample_request(), target=long))
     journaled(sample_history())
     other = journaled(
         cancelled_history(), replace(sample_request(), target=replace(sample_request().target, target="demo"))
@@ -193,6 +195,7 @@ async def test_the_list_is_filtered():
     picker = SessionPicker()
     async with picker.run_test(size=(100, 20)) as pilot:
         await until(pilot, lambda: sample_request().target.command in screen_text(picker))
+        assert "…/resnet50.py:build" in screen_text(picker), "names differ at their ends"
         await pilot.press("slash", *"demo", "enter")
         await until(pilot, lambda: sample_request().target.command not in screen_text(picker))
         assert other in screen_text(picker)
