@@ -17,7 +17,7 @@ from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.records import Comparison, Outcome, ParetoPoint, TargetSpec
 from advisor.report.charts import Axis, Bar, Bars, Tone
-from advisor.report.waterfall import waterfall, waterfall_chart
+from advisor.report.waterfall import Step, step_words, waterfall, waterfall_chart
 from advisor.tui.context import Context
 from advisor.tui.text import widest_effect
 from advisor.tui.views.advice_text import effect_facts, nothing_helped
@@ -87,6 +87,7 @@ def test_the_waterfall_leads_from_the_baseline_to_the_stack(state) -> None:
     state.trials[record.candidate.name] = replace(record, contribution=wide)
     assert wide.is_open
     assert waterfall(state)[-1].name == "not attributed", "one by one they are not known"
+    assert step_words(Step("not attributed", 1.0, 13.3)) == "+13.3x", "as many digits as the stack has"
 
 
 @pytest.mark.parametrize("width", [40, 74, 114, 200])
@@ -167,6 +168,8 @@ def test_what_is_added_to_the_stack_stands_before_what_is_done_alone(state) -> N
 def test_the_first_line_is_the_result_then_its_cost_then_the_key(state) -> None:
     lines = headline(state).plain.splitlines()
     assert lines[0] == "2.35x faster: 32.6 ms → 13.9 ms a step, confirmed  (2.32–2.37)"
+    huge = replace(state.stack, comparison=Comparison(33.0, 2.0, 600.0, 0.006))
+    assert headline(replace(state, stack=huge)).plain.startswith("At least 2.00x faster: 32.6 ms → ")
     assert [text for text in ("4 settings", "memory 5.20 GiB (-43 %)", "close", "44.0 s") if text not in lines[1]] == []
     assert lines[-2].startswith("5 exports it")
     assert lines[-1].startswith("All that applies was tried"), "what more time would bring"
@@ -259,6 +262,9 @@ def test_the_step_that_the_result_is_against_is_told_where_the_baseline_ran_othe
 def test_figures_of_two_runs_are_not_mixed() -> None:
     rows = dict(baseline_facts(histories.BASELINE, None))
     assert str(rows["Spread"]).startswith("32.3 ms to 33.3 ms")
+    once = replace(histories.BASELINE.result, event_step_ms=(32.61, 32.61, 32.61))
+    rows = dict(baseline_facts(replace(histories.BASELINE, result=once), None))
+    assert str(rows["Spread"]) == "32.6 ms, single steps of the first run"
     other = replace(histories.BASELINE, step_ms=5.52)
     rows = dict(baseline_facts(other, None))
     assert "Spread" not in rows

@@ -99,7 +99,7 @@ def _result(stack: StackRecord, state: SessionState) -> str:
         return f"No measurable difference: {format_interval(comparison)}, noise {format_noise(comparison.noise_floor)}"
     figure = format_interval(comparison).partition(" (")[0]  # the interval stands behind the sentence
     word = "faster" if comparison.verdict is Verdict.FASTER else "the speed, slower"
-    return f"{figure} {word}: {_before_and_after(stack, state)}"
+    return f"{figure[:1].upper()}{figure[1:]} {word}: {_before_and_after(stack, state)}"
 
 
 def _is_speed(state: SessionState) -> bool:

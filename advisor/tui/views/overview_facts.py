@@ -209,8 +209,8 @@ def _spread(baseline: BaselineRecord) -> list[Fact]:
     if steps is None:
         return []
     low, middle, high = steps
-    told = f"{format_ms(low)} to {format_ms(high)}"
-    if low <= baseline.step_ms <= high:
+    told = " to ".join(dict.fromkeys((format_ms(low), format_ms(high))))
+    if low <= baseline.step_ms <= high or format_ms(middle) == format_ms(baseline.step_ms):
         return [("Spread", Content.styled(f"{told}, single steps of the first run", DIM))]
     return [("First run", Content.styled(f"{format_ms(middle)} when its steps were timed singly ({told})", DIM))]
 
