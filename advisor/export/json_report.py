@@ -9,7 +9,7 @@ from advisor import records
 from advisor.experiment.objective import Yardstick
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import CONTROLS
+from advisor.figures.formatting import CONTROLS, printable, printable_in
 from advisor.figures.sweep import knee_of
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.records.secrets import arguments_without_secrets
@@ -51,8 +51,8 @@ def report(state: SessionState, request: Request, version: str, catalog: Catalog
     full: Json = {
         "schema": SCHEMA,
         "version": version,
-        "target": request.target.target,
-        "arguments": list(arguments_without_secrets(request.target.arguments)[0]),
+        "target": printable(request.target.target),
+        "arguments": printable_in(arguments_without_secrets(request.target.arguments)[0]),
         "objective": request.objective.value,
         "keep_speed": request.keep_speed if request.objective is records.Objective.MEMORY else None,
         **_some(request, "memory_limit_bytes", "latency_limit_ms", "budget_s", "seed"),
