@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from advisor.cli.checks import check_outputs
+from advisor.cli.checks import check_outputs, check_own_files
 from advisor.cli.commands import hardware, recipes, sessions
 from advisor.cli.commands.measure import Measure
 from advisor.cli.commands.revisit import revisit
@@ -474,6 +474,27 @@ def test_a_file_that_may_not_be_written_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("os.access", lambda path, mode: False)
     with pytest.raises(UsageError, match="cannot be written"):
         check_outputs(Outputs(export_path=str(tmp_path / "tuned.yaml")))
+
+
+def test_an_output_whose_links_lead_in_a_circle_is_refused(tmp_path):
+    (tmp_path / "a.json").symlink_to("b.json")
+    (tmp_path / "b.json").symlink_to("a.json")
+    with pytest.raises(UsageError, match=r"--json: .*a.json cannot be written"):
+        check_outputs(Outputs(json_path=str(tmp_path / "a.json")))
+
+
+def test_no_output_replaces_a_file_that_a_person_wrote(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("train.py", "mine.py", "demo.py", "c.yaml"):
+        (tmp_path / name).write_text("{}")
+    (tmp_path / "link.py").symlink_to("mine.py")
+    for name in ("train.py", "./mine.py", "link.py"):
+        with pytest.raises(UsageError, match=f"--export: {name} is the code that is measured"):
+            parse(["train.py:build", "--script", "mine.py", "--export", name, "--headless"])()
+    with pytest.raises(UsageError, match="--config and --json name the same file"):
+        parse(["train.py:build", "--config", "c.yaml", "--json", "c.yaml"])
+    check_outputs(Outputs(config_path="c.yaml", export_path="c.yaml"))  # patched in its place
+    check_own_files(Outputs(export_path="demo.py"), parse(["demo"]).request)
 
 
 def test_standard_error_as_a_device_is_a_file_like_any_other():

@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from advisor.errors import UsageError
+from advisor.experiment.request import Request
 from advisor.export.formats import format_for, formats_of
 from advisor.figures.options import alternatives, named
 from advisor.files.paths import exists, is_file, is_folder
 from advisor.records import Value, text_of
 from advisor.records.outputs import STANDARD_OUTPUT, Outputs
+from advisor.source.reading import target_file
 
 
 def check_recipes(only: Sequence[str], skip: Sequence[str], key_map: Mapping[str, str], folders: Sequence[str]) -> None:
@@ -75,7 +77,7 @@ def outputs_of(options: argparse.Namespace, key_map: Mapping[str, str]) -> Outpu
 
 def check_outputs(outputs: Outputs) -> None:
     """Raise UsageError for a file that could not be written at the end, so that no measurement is made in vain."""
-    taken: dict[Path, str] = {}
+    taken = {os.path.realpath(outputs.config_path): "--config"} if outputs.config_path else {}
     for option, text in outputs.files.items():
         if option == "--json" and text == STANDARD_OUTPUT:
             continue
@@ -86,8 +88,8 @@ def check_outputs(outputs: Outputs) -> None:
             )
         path = Path(text)
         check_writable(option, path)
-        other = taken.setdefault(path.resolve(), option)
-        if other != option:
+        other = taken.setdefault(os.path.realpath(path), option)
+        if option != other and (other, option) != ("--config", "--export"):  # which may patch it in its place
             raise UsageError(f"{other} and {option} name the same file, {text}.", "Give each a file of its own.")
 
 
@@ -99,15 +101,24 @@ def check_writable(option: str, path: Path) -> None:
         raise UsageError(f"{option}: the folder {path.parent} does not exist.", "Make it first, or name another file.")
     replaced = is_file(path) or not exists(path)  # unlike a device or a pipe, such as /dev/stderr
     try:
-        path.lstat()
+        path.stat()
     except FileNotFoundError:
         allowed = True
-    except (OSError, ValueError):  # no file can have that name
+    except (OSError, ValueError):  # no file can have that name, or links lead in a circle
         allowed = False
     else:
-        allowed = not exists(path) or os.access(path, os.W_OK)
+        allowed = os.access(path, os.W_OK)
     if not allowed or (replaced and not os.access(path.parent, os.W_OK)):
         raise UsageError(f"{option}: {path} cannot be written.", "Name a file that you may write.")
+
+
+def check_own_files(outputs: Outputs, request: Request) -> None:
+    """Raise UsageError for an output that would replace the target's file or a training script."""
+    of_target = target_file(request.target.target, request.target.directory)
+    own = {os.path.realpath(file) for file in (of_target, *request.scripts) if file}
+    for option, text in outputs.files.items():
+        if os.path.realpath(text) in own:
+            raise UsageError(f"{option}: {text} is the code that is measured.", "Name another file.")
 
 
 def shows_the_app() -> bool:

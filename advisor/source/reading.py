@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 
-from advisor.files.paths import is_file, is_library
+from advisor.files.paths import DEMO, is_file, is_library
 from advisor.records import Facts, Finding, LoaderFacts, Mode, Phase, Profile
 from advisor.source.habits import habits_of
 from advisor.source.program import TooMuchError
@@ -62,6 +62,8 @@ def read_file(path: Path, shown: str = "") -> Reading:
 
 def target_file(target: str, directory: str) -> Path | None:
     """The file of a target, found without importing: None for a target of our own, of a library, or of nowhere."""
+    if target == DEMO:  # there may be a demo.py of the user's
+        return None
     module = target.rpartition(":")[0] or target
     if module.endswith(".py") or "/" in module:
         path = Path(directory, module)

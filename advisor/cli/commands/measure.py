@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from advisor.cli.checks import check_accepted, check_recipes, outputs_of, shows_the_app
+from advisor.cli.checks import check_accepted, check_own_files, check_recipes, outputs_of, shows_the_app
 from advisor.cli.parser import (
     Parser,
     accepted_of,
@@ -66,6 +66,7 @@ class Measure:
         _check_key_map(self.outputs)
         request, past = self.wanted()
         check_target(request.target.target, request.target.directory)
+        check_own_files(self.outputs, request)
         opens = not INTERRUPTS.asked  # a signal came first: the outputs that were asked for are written at once
         if opens and not self.headless and shows_the_app():
             with collector_waits():

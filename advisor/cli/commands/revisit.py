@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from advisor.cli.checks import check_own_files
 from advisor.errors import ExitCode
 from advisor.experiment.request import Request
 from advisor.figures.formatting import plain
@@ -30,6 +31,7 @@ def revisit(session_id: str, outputs: Outputs, recipe_folders: tuple[str, ...], 
     from advisor.report.verdict import result_line
 
     past = open_session(session_id or None)
+    check_own_files(outputs, past.request)
     state, catalog = SessionState.of(past.events), load_catalog(recipe_folders)
     if past.damaged:
         print(f"warning: {past.damaged} lines of the session's journal cannot be read.", file=sys.stderr)
