@@ -19,8 +19,8 @@ from typing import NoReturn
 
 import psutil
 
-# The session tells the fork server its folder for temporary files, and that module names of the working directory do
-# not count for it (with a value by which the fork server knows that the user did not set that).
+# The session tells the fork server its process and its folder for temporary files, and that module names of the
+# working directory do not count for it (with a value by which the fork server knows that the user did not set that).
 SCRATCH = "PERF_ADVISOR_SCRATCH"
 SAFE_PATH = "PYTHONSAFEPATH"
 OURS = "perf-advisor"
@@ -33,19 +33,34 @@ _ROUND_S = 0.02
 _COMPILED_CODE = "TORCHINDUCTOR_CACHE_DIR"
 
 
-def keep() -> None:
-    """Prepare the fork server before it imports anything large: its temporary folder, and how its children end."""
+def told_by(session: int, folder: str) -> dict[str, str]:
+    """The variables that a session's process, by its id, starts the fork server with."""
+    return {SCRATCH: f"{session}:{folder}"}
+
+
+def keep() -> bool:
+    """Prepare the fork server before it imports anything large: its temporary folder, and its end with the session.
+
+    False in a fresh interpreter, which imports the same in place of a child of the fork server.
+    """
     if os.environ.get(SAFE_PATH) == OURS:
         del os.environ[SAFE_PATH]  # for the fork server alone
-    scratch = os.environ.pop(SCRATCH, "")
-    if not scratch:  # a fresh interpreter, which imports the same in place of a child of the fork server
+    session, _, scratch = os.environ.pop(SCRATCH, "").partition(":")
+    if not scratch:
         tempfile.tempdir = os.environ.get(_USERS_FOLDER)
-        return
+        return False
     _use(scratch)
     prctl = ctypes.CDLL(None).prctl
     prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != int(session):  # it has ended meanwhile
+        os._exit(1)
     warnings.filterwarnings("ignore", message="forkserver: waitpid returned unexpected pid")  # one adopted
+    return True
+
+
+def end_descendants_too() -> None:
+    """From now on, as it may have children, the fork server ends them first. While it imports, a signal ends it."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             signal.signal(number, _leave)

@@ -69,7 +69,7 @@ def prepare() -> None:
         _kill()
     process.current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]  # where sockets are made
     CONTEXT.set_forkserver_preload(_PRELOAD)
-    ours = {household.SCRATCH: folder}
+    ours = household.told_by(os.getpid(), folder)
     if not (_runs_from_here() or household.SAFE_PATH in os.environ):
         ours[household.SAFE_PATH] = household.OURS  # a torch.py in the working directory is not PyTorch
     with environment(ours), _interruptions_blocked():

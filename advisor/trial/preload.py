@@ -15,7 +15,7 @@ signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # it is started wit
 from advisor.process import household  # noqa: E402
 from advisor.process.meanwhile import collector_waits  # noqa: E402
 
-household.keep()
+_SERVES = household.keep()
 
 _MODULES = (
     "torch",
@@ -45,4 +45,6 @@ try:
 except Exception as error:  # each trial reports it: PyTorch cannot be imported a second time after a failure
     FAILURE = error
 household.keep_compiled_code()
+if _SERVES:
+    household.end_descendants_too()
 atexit.register(gc.unfreeze)  # what is never collected, libraries take for leaked when the fork server ends

@@ -16,6 +16,7 @@ import pytest
 from planted import TINY_TARGET
 
 from advisor.files.scratch import SCRATCH
+from advisor.process import household
 from advisor.records import Outcome, TargetSpec, TrialSpec
 from advisor.runner.trials import Runner, fork_server
 
@@ -133,6 +134,32 @@ def test_a_killed_session_leaves_no_process_and_the_next_none_of_its_files(spec,
     session.wait()
     assert all(gone(process.pid) for process in started)
     assert gone(daemon)
+
+
+ENDS_EARLY = """
+import os, sys, time
+from pathlib import Path
+from advisor.runner import fork_server
+fork_server.prepare()
+Path("pid").write_text(str(fork_server._pid()))
+while not Path("began").exists(): time.sleep(0.01)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("meanwhile", ["it begins", "it imports"])
+def test_a_fork_server_ends_with_a_session_that_ends_while(meanwhile, tmp_path, monkeypatch):
+    began = tmp_path / "began"
+    if meanwhile == "it begins":
+        began.touch()
+    (tmp_path / "torch.py").write_text(f"open({str(began)!r}, 'w').close()\nsum(range(10**12))\n", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    subprocess.run([sys.executable, "-c", ENDS_EARLY], cwd=tmp_path, check=True)
+    pid = int((tmp_path / "pid").read_text())
+    try:
+        assert gone(pid)
+    finally:
+        household.kill(pid)
 
 
 def test_programs_that_a_trial_starts_put_temporary_files_where_they_are_removed(spec, tmp_path):
