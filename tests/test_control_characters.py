@@ -80,7 +80,7 @@ def test_reports_and_json_hold_none(told):
         json_text(state, request),
     ):
         assert not CONTROLS.search(text)
-    assert STEERS in "".join(texts(json.loads(json_text(state, request))))
+    assert SHOWN in "".join(texts(json.loads(json_text(state, request))))
 
 
 def test_the_target_may_have_a_name_that_is_no_text():

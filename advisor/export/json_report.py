@@ -9,7 +9,7 @@ from advisor import records
 from advisor.experiment.objective import Yardstick
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import CONTROLS, printable, printable_in
+from advisor.figures.formatting import printable_in
 from advisor.figures.sweep import knee_of
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.records.secrets import arguments_without_secrets
@@ -32,8 +32,7 @@ Json = dict[str, Any]
 def json_text(state: SessionState, request: Request, catalog: Catalog | None = None) -> str:
     """The report as the text of a JSON file; ``catalog`` holds the built-in recipes when it is not given."""
     made = report(state, request, __version__, catalog)
-    text = json.dumps(made, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
-    return CONTROLS.sub(lambda control: f"\\u{ord(control[0]):04x}", text)  # the same JSON, safe on a terminal
+    return json.dumps(made, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def report(state: SessionState, request: Request, version: str, catalog: Catalog | None = None) -> Json:
@@ -51,8 +50,8 @@ def report(state: SessionState, request: Request, version: str, catalog: Catalog
     full: Json = {
         "schema": SCHEMA,
         "version": version,
-        "target": printable(request.target.target),
-        "arguments": printable_in(arguments_without_secrets(request.target.arguments)[0]),
+        "target": request.target.target,
+        "arguments": list(arguments_without_secrets(request.target.arguments)[0]),
         "objective": request.objective.value,
         "keep_speed": request.keep_speed if request.objective is records.Objective.MEMORY else None,
         **_some(request, "memory_limit_bytes", "latency_limit_ms", "budget_s", "seed"),
@@ -82,7 +81,8 @@ def report(state: SessionState, request: Request, version: str, catalog: Catalog
         "cancelled": finished.cancelled if finished else False,
         "error": _some(failure, "message", "hint") if failure else None,
     }
-    strict: Json = msgspec.json.decode(msgspec.json.encode(full))  # numbers that are not finite become null
+    text = msgspec.json.encode(printable_in(full))  # numbers that are not finite become null
+    strict: Json = msgspec.json.decode(text)
     return strict
 
 
