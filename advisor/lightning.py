@@ -18,27 +18,23 @@ except ImportError:
 
 _PRECISIONS: dict[Value, str] = {"bfloat16": "bf16-mixed", "float16": "16-mixed"}
 _UNSCALES = "_step_supports_amp_scaling"
-_LOADER = "DataLoader"
-_DDP = "DDPStrategy"
+_OF_LOADER = (
+    *("data.batch_size", "data.num_workers", "data.pin_memory", "data.persistent_workers", "data.prefetch_factor"),
+    "data.multiprocessing_context",
+)
+_OF_DDP = (
+    *("parallel.gradient_as_bucket_view", "parallel.static_graph", "parallel.bucket_cap_mb"),
+    *("parallel.find_unused_parameters", "parallel.broadcast_buffers", "parallel.batched_grad_copy"),
+)
 _SCHEDULER = "GradientAccumulationScheduler"
 _PLACES = {
     "precision.autocast": argument("Trainer", "precision", _PRECISIONS),
     "precision.weights": argument("Trainer", "precision", {"bfloat16": "bf16-true", "float16": "16-true"}),
     "step.accumulate": argument("Trainer", "accumulate_grad_batches"),
-    "data.batch_size": argument(_LOADER, "batch_size"),
-    "data.num_workers": argument(_LOADER, "num_workers"),
-    "data.pin_memory": argument(_LOADER, "pin_memory"),
-    "data.persistent_workers": argument(_LOADER, "persistent_workers"),
-    "data.prefetch_factor": argument(_LOADER, "prefetch_factor"),
-    "data.multiprocessing_context": argument(_LOADER, "multiprocessing_context"),
+    **{key: argument("DataLoader", key.partition(".")[2]) for key in _OF_LOADER},
     "parallel.strategy": argument("Trainer", "strategy", {"fully_shard": "ModelParallelStrategy()"}),
     "parallel.sync_batch_norm": argument("Trainer", "sync_batchnorm"),
-    "parallel.gradient_as_bucket_view": argument(_DDP, "gradient_as_bucket_view"),
-    "parallel.static_graph": argument(_DDP, "static_graph"),
-    "parallel.bucket_cap_mb": argument(_DDP, "bucket_cap_mb"),
-    "parallel.find_unused_parameters": argument(_DDP, "find_unused_parameters"),
-    "parallel.broadcast_buffers": argument(_DDP, "broadcast_buffers"),
-    "parallel.batched_grad_copy": argument(_DDP, "batched_grad_copy"),
+    **{key: argument("DDPStrategy", key.partition(".")[2]) for key in _OF_DDP},
 }
 
 

@@ -127,7 +127,7 @@ def roof_text(reached: RoofShare | None) -> str:
 
 def baseline_blocks(baseline: BaselineRecord, facts: Facts | None) -> Iterator[Block]:
     """The workload, and the measurements with the user's own settings."""
-    yield pairs([*_workload(facts), *_measured(baseline), *_generated(facts, baseline)])
+    yield pairs([*_workload(facts), *_measured(baseline, facts)])
     if baseline.result.notes:
         yield Bullets(baseline.result.notes)
 
@@ -143,7 +143,7 @@ def _workload(facts: Facts | None) -> Iterator[tuple[str, Inline]]:
         yield "Optimizer", f"{workload.optimizer.name} ({workload.optimizer.implementation})"
 
 
-def _measured(baseline: BaselineRecord) -> Iterator[tuple[str, Inline]]:
+def _measured(baseline: BaselineRecord, facts: Facts | None) -> Iterator[tuple[str, Inline]]:
     result = baseline.result
     yield "Step", format_ms(baseline.step_ms)
     if result.event_step_ms:
@@ -160,9 +160,6 @@ def _measured(baseline: BaselineRecord) -> Iterator[tuple[str, Inline]]:
         yield "GPU meanwhile", gpu_sentence(result.gpu)
     yield "Warm-up", format_seconds(result.warmup_s)
     yield "Noise floor", noise_words(baseline).removeprefix("noise ")
-
-
-def _generated(facts: Facts | None, baseline: BaselineRecord) -> Iterator[tuple[str, Inline]]:
     if rate := tokens_per_s(facts, baseline.samples_per_s):
         yield "Generated", format_tokens(rate)
 

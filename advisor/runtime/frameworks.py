@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from advisor.figures.formatting import format_setting
-from advisor.recipe import MODES_WITH_GRAPHS, Recipe, Stage
+from advisor.recipe import MODES_WITH_GRAPHS, Stage
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
 from advisor.records import Mode, Value
@@ -48,7 +48,7 @@ def divide(
     for recipe, value in load_catalog().in_order(Settings(settings)):
         if Mode.TRAIN not in recipe.modes or device_type not in recipe.devices:
             continue
-        if _is_on_objects(recipe) and recipe.key not in places:
+        if recipe.stage in _ON_OBJECTS and recipe.key not in {*_NEED_THE_STEP, *places}:
             on_objects[recipe.key] = value
             if recipe.key == "compile.mode" and value in MODES_WITH_GRAPHS:
                 # Their graphs own the gradients until the next step, which a loop has to mark.
@@ -59,10 +59,6 @@ def divide(
         elif value != recipe.default and done.get(recipe.key, recipe.default) != value:
             elsewhere[format_setting(recipe.key, value)] = places.get(recipe.key, _needs_a_loop)(value)
     return Division(Settings(on_objects), elsewhere)
-
-
-def _is_on_objects(recipe: Recipe) -> bool:
-    return recipe.stage in _ON_OBJECTS and recipe.key not in _NEED_THE_STEP
 
 
 def _needs_a_loop(_: Value) -> str:

@@ -95,7 +95,7 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any]) -> Wo
         repeated_blocks=block_counts(loop.model),
         block_shapes=block_shapes(loop.model),
         parameter_shapes=len({p.shape for p in parameters}),
-        varying_shapes=len({_shapes_of(batch) for batch in batches}) > 1,
+        varying_shapes=len({tuple(tensor.shape for tensor in tensors_of(batch)) for batch in batches}) > 1,
         fusable_chains=fusable_chains,
         fusing_problem=fusing_problem,
         inplace_activations=inplace_activations,
@@ -314,11 +314,6 @@ def _memory_format(model: nn.Module) -> str:
         if weights and all(w.is_contiguous(memory_format=layout) for w in weights):
             return str(layout).removeprefix("torch.")
     return "contiguous"
-
-
-def _shapes_of(batch: Any) -> tuple[torch.Size, ...]:
-    """The shapes of a batch's tensors; names and numbers of samples that come with them differ in every batch."""
-    return tuple(tensor.shape for tensor in tensors_of(batch))
 
 
 def _resizable(loop: Loop) -> bool:

@@ -6,7 +6,6 @@ import itertools
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 from advisor.errors import UsageError
 from advisor.experiment.request import Request
@@ -73,24 +72,13 @@ def free_path(path: Path) -> Path:
 
 def copy_trace(source: Path, folder: Path) -> Path:
     """Copy a trace into a folder under a free name and return where it is. Raises OSError, and leaves no part of it."""
-    name = _TRACE + (_PACKED if source.suffix == _PACKED else "")
-    with source.open("rb") as trace:
-        for path in _names(folder / name):
-            try:
-                with path.open("xb") as copy:
-                    _fill(copy, trace, path)
-            except FileExistsError:
-                continue
-            return path
-    raise AssertionError("names do not run out")
-
-
-def _fill(copy: BinaryIO, trace: BinaryIO, path: Path) -> None:
+    path = free_path(folder / (_TRACE + (_PACKED if source.suffix == _PACKED else "")))
     try:
-        shutil.copyfileobj(trace, copy)
+        shutil.copyfile(source, path)
     except OSError:
         path.unlink(missing_ok=True)
         raise
+    return path
 
 
 def _names(path: Path) -> Iterator[Path]:

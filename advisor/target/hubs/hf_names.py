@@ -48,14 +48,10 @@ def _folders_of(name: str, by_words: str | None, documented: Mapping[str, tuple[
     by_last: dict[str, tuple[str, ...]] = {}
     for other, folders in documented.items():
         begin = other.rpartition("/")[2]
-        if _begins(last, begin) and len(_squeezed(begin)) > said:
+        whole_words = last.startswith(begin) and not last[len(begin) :][:1].isalnum()
+        if whole_words and len(_squeezed(begin)) > said:
             by_last[begin] = (*by_last.get(begin, ()), *folders)
     return by_last[max(by_last, key=len)] if by_last else ()
-
-
-def _begins(name: str, begin: str) -> bool:
-    """Whether a name begins with the whole words of another."""
-    return name.startswith(begin) and not name[len(begin) :][:1].isalnum()
 
 
 def _squeezed(name: str) -> str:

@@ -103,7 +103,7 @@ def count_work(step: TrainStep | InferStep, feed: Feed) -> Work:
         counts = counter.get_flop_counts().get("Global", {})
         total = counter.get_total_flops()
         convolving = sum(flops for operator, flops in counts.items() if "convolution" in str(operator))
-        moved_bytes = None if _is_compiled(step) else traffic.moved_bytes
+        moved_bytes = None if (step.plan.compiles_with != "none" or is_compiled(step.model)) else traffic.moved_bytes
         return Work(total, 2 * convolving > total, moved_bytes)
     return Work(None, convolving=False, moved_bytes=None)
 
@@ -152,11 +152,6 @@ def _host_to_device_bytes(step: TrainStep | InferStep, feed: Feed) -> int | None
     if feed.resident:
         return 0
     return sum(tensor.nbytes for tensor in tensors_of(feed.next()) if tensor.device.type == "cpu")
-
-
-def _is_compiled(step: TrainStep | InferStep) -> bool:
-    """Whether the operators that run are not those of the model's code."""
-    return step.plan.compiles_with != "none" or is_compiled(step.model)
 
 
 def _runs_tf32(device: torch.device, *, convolving: bool) -> bool:
