@@ -3,7 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from planted import TINY_TARGET
+from fake_trials import FakeRun
+from made_up import result_at
+from planted import TINY_TARGET, pauses_removed, plant_removers
 from sample_session import sample_history, sample_request
 
 from advisor.experiment.events import Said, TrialMeasured
@@ -15,7 +17,7 @@ from advisor.export.formats.markdown import markdown_report
 from advisor.export.json_report import report
 from advisor.headless.progress import trial_effect
 from advisor.recipe.catalog import load_catalog
-from advisor.records import Block, GpuReadings, Outcome, TargetSpec, TrialResult, TrialSpec
+from advisor.records import Block, GpuReadings, Outcome, TargetSpec, TrialResult, TrialSpec, Verdict
 from advisor.runner.trials import Runner
 
 
@@ -90,3 +92,22 @@ def test_the_mark_is_in_the_report_and_in_the_tables():
     assert all(trial["gpu"] is None for trial in trials if trial is not told)
     assert trial_effect(record).endswith(f"(unreliable: {HOT})")
     assert f"unreliable: {HOT}" in markdown_report(state, sample_request(), load_catalog())
+
+
+@pytest.mark.usefixtures("own_state")
+@pytest.mark.parametrize("first", [2.0, 0.5])
+def test_a_leap_that_was_disturbed_is_told_first_and_measured_again_by_the_search(tmp_path, first):
+    plant_removers(tmp_path / "recipes", usual=True, first="EXACT", second="EXACT")
+    whole, runs = {"planted.first": True, "planted.second": True}, []
+
+    def speed(settings):
+        if settings == whole:
+            runs.append(len(runs))
+        return result_at(first, disturbed=BUSY) if runs == [0] and settings == whole else pauses_removed(settings)
+
+    recipes = (str(tmp_path / "recipes"),)
+    run = FakeRun(tmp_path, speed, only=("first", "second"), recipe_folders=recipes, budget_s=60.0).run()
+    assert run.started[1].startswith("stack: ")
+    assert run.started[2] != run.started[1]
+    assert run.state.stack_settings == whole
+    assert run.state.stack.comparison.verdict is Verdict.FASTER

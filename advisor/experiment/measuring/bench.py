@@ -196,16 +196,17 @@ class Bench:
             with contextlib.suppress(EOFError, OSError):  # the trial that needs it meets and reports it
                 self.runner.interpreters.start(environment, log_path)
 
-    def run(self, spec: TrialSpec, *, ahead: Mapping[str, Value] | None = None) -> TrialResult:
+    def run(self, spec: TrialSpec, *, ahead: Mapping[str, Value] | None = None, may_repeat: bool = True) -> TrialResult:
         """Run one trial to its end. Raises SessionCancelledError when the session is cancelled meanwhile.
 
         While one that compiles does so, the settings ``ahead`` are compiled too, for a later trial. A trial that was
-        disturbed from outside is repeated once; of two disturbed ones the faster is the less disturbed. What disturbs
-        the repeat as well goes on, so that no other is repeated.
+        disturbed from outside is repeated once, unless its result is to be told first (not ``may_repeat``); of two
+        disturbed ones the faster is the less disturbed. What disturbs the repeat as well goes on, so that no other is
+        repeated.
         """
         result = self._run_once(spec, ahead)
         expected_s = max(self.expected_s(spec.settings), result.wall_s or 0.0)
-        if not (result.disturbed and self._repeats_help and self.budget.allows_repeat(expected_s)):
+        if not (may_repeat and result.disturbed and self._repeats_help and self.budget.allows_repeat(expected_s)):
             return result
         self._emit(events.Said(f"{spec.trial_id} is measured again: {result.disturbed}"))
         again = self._run_once(replace(spec, timeout_s=min(spec.timeout_s, self.budget.repeat_timeout_s(expected_s))))

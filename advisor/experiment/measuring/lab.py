@@ -172,7 +172,8 @@ class Lab:
         spec = self._spec(move, known)
         if self.bench.catalog.compiles(move.settings):
             start_interpreters(self.bench, known)
-        return self.bench.run(spec, ahead=self._ahead(move, known))
+        # A person waits for what a leap shows; where it was disturbed, the search itself asks for another run.
+        return self.bench.run(spec, ahead=self._ahead(move, known), may_repeat=move.kind is not Kind.LEAP)
 
     def _ahead(self, move: Move, known: Known) -> Settings | None:
         """The settings most likely compiled next, to be compiled beside this move; None where that may disturb."""
