@@ -120,6 +120,13 @@ def test_measured_blocks_give_the_percentiles_of_steps(clock_of):
     assert clock.percentiles() == pytest.approx((2.0, 2.0, 2.0))
 
 
+def test_single_steps_take_no_longer_where_steps_are_slower_than_they_were_in_the_warm_up(clock_of):
+    """As of two threads that wait for each other on a busy machine: 400 of them took 20 s."""
+    clock, step = clock_of(0.03)
+    (block,) = measure(clock, 0.0003, 0.6)
+    assert (block.steps, step.steps - block.steps) == (83, 7)
+
+
 @pytest.mark.parametrize(("step_s", "limit_s", "calls"), [(0.0, 1.0, 400), (0.03, 1.0, 20), (0.03, 0.1, None)])
 def test_the_latency_of_single_calls(clock_of, step_s, limit_s, calls):
     clock, _ = clock_of(0.001)

@@ -57,6 +57,7 @@ from advisor.trial.measurement.clock import (
     WarmUp,
     block_steps,
     latency_of_calls,
+    mean_step_s,
     measure,
     warm_up,
 )
@@ -283,7 +284,7 @@ class Trial:
         refuse_if_never_captured(step)
         memory = backend_of(parts.device).memory()
         diverged = divergence_notes(probe, step, feed.next()) if probe.losses else ()
-        latency = self._latency(clock, warm, parts.loop.mode)
+        latency = self._latency(clock, blocks, parts.loop.mode)
         notes = (
             *_notes(warm, parts.loop, clock),
             *draws.notes_on_data(first.data),
@@ -372,11 +373,11 @@ class Trial:
                 self.channel.send(BlockDone(blocks[-1]))
         return blocks
 
-    def _latency(self, clock: StepClock, warm: WarmUp, mode: Mode) -> Latency | None:
+    def _latency(self, clock: StepClock, blocks: list[Block], mode: Mode) -> Latency | None:
         """The latency of single calls: of inference alone, and not while another trial waits for its turn."""
         if mode is not Mode.INFER or self.spec.kind is TrialKind.TURNS:
             return None
-        return latency_of_calls(clock, warm.step_s, self.spec.measure_s)
+        return latency_of_calls(clock, mean_step_s(blocks), self.spec.measure_s)
 
     def _send_phases(self, step: Any, feed: Feed, blocks: list[Block]) -> None:
         """Time the phases of some steps, if the trial can still end in time, and send them.

@@ -203,14 +203,18 @@ def measure(
         if hidden:
             start = time.perf_counter()
             blocks = clock.back_to_back(steps, enough)
-    _time_single_steps(clock, blocks, step_s, measure_s, waiting=hidden)
+    _time_single_steps(clock, blocks, measure_s, waiting=hidden)
     return merge_uneven(blocks)
 
 
-def _time_single_steps(
-    clock: StepClock, blocks: Sequence[Block], step_s: float, measure_s: float, *, waiting: bool
-) -> None:
+def mean_step_s(blocks: Sequence[Block]) -> float:
+    """Seconds of a step in these blocks. At the end of the warm-up it may have been a hundredth, on a busy machine."""
+    return sum(block.seconds for block in blocks) / sum(block.steps for block in blocks)
+
+
+def _time_single_steps(clock: StepClock, blocks: Sequence[Block], measure_s: float, *, waiting: bool) -> None:
     """Time single steps, or take them from the blocks where steps are too long for more of them."""
+    step_s = mean_step_s(blocks)
     if _FEWEST_SINGLE_STEPS * step_s > measure_s:
         clock.step_ms += [block.step_ms for block in blocks]
     else:
