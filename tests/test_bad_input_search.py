@@ -92,6 +92,7 @@ def test_when_every_part_of_the_leap_fails_alone_too_that_is_said_plainly(tmp_pa
     [
         ("RuntimeError: no such trick", "RuntimeError: no such trick"),
         (replace(result_at(2.0), losses=(9.0, 9.0)), "the numerics are changed: the losses differ by "),
+        (failed("no result after 2 s (measuring)", Outcome.TIMED_OUT), "no result after 2 s (measuring)"),
     ],
 )
 def test_where_there_was_time_for_a_leap_only_that_could_not_be_used_its_parts_have_the_reason(tmp_path, fault, reason):
@@ -106,6 +107,9 @@ def test_where_there_was_time_for_a_leap_only_that_could_not_be_used_its_parts_h
     assert result_line(run.state) == told
     for record in run.state.trials.values():
         assert record.result.reason.startswith(f"it could not be used beside others: {reason}")
+    over = any("was over before 1 trial had a result; give it --budget 1m or more" in text for text in warnings(run))
+    assert over is ("no result" in reason)
+    assert not any("the baseline and its preparation took" in text for text in warnings(run))
 
 
 def test_a_setting_that_helps_but_needs_consent_is_not_told_as_no_gain(tmp_path):

@@ -9,7 +9,7 @@ from advisor.experiment.known import Kind, Known
 from advisor.experiment.plan import Plan
 from advisor.experiment.policy import POLICY
 from advisor.experiment.request import Request
-from advisor.figures.formatting import format_bytes, format_ms, format_percent, format_seconds
+from advisor.figures.formatting import counted, format_bytes, format_ms, format_percent, format_seconds
 from advisor.recipe.settings import Settings
 from advisor.records import Mode, Outcome
 
@@ -62,15 +62,14 @@ def _threads_asked_for() -> int:
 
 def of_the_budget(known: Known, spent_s: float, total_s: float) -> str:
     """Warn that the budget left no time to try anything, and name one that would do; empty when something was tried."""
-    of_candidates = (run for settings, runs in known.judge.runs.items() if settings for run in runs)
-    tried = any(run.outcome not in _CUT_SHORT for run in of_candidates)
-    if tried or not known.plan.candidates:
+    ended = [run.outcome for settings, runs in known.judge.runs.items() if settings for run in runs]
+    if set(ended) - set(_CUT_SHORT) or not known.plan.candidates:
         return ""
-    minutes = math.ceil(_BUDGET_PER_START * spent_s / 60)
-    return (
-        f"the budget of {format_seconds(total_s)} left no time to try anything: the baseline and its preparation took "
-        f"{format_seconds(spent_s)}; give it --budget {minutes}m or more"
-    )
+    budget, minutes = f"the budget of {format_seconds(total_s)}", math.ceil(_BUDGET_PER_START * spent_s / 60)
+    too_short = f"left no time to try anything: the baseline and its preparation took {format_seconds(spent_s)}"
+    if late := ended.count(Outcome.TIMED_OUT):
+        too_short = f"was over before {counted(late, 'trial')} had a result"
+    return f"{budget} {too_short}; give it --budget {minutes}m or more"
 
 
 def of_the_latency(known: Known) -> str:
