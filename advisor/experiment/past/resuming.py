@@ -18,8 +18,8 @@ from advisor.records import Facts, Outcome, StackRecord, TargetSpec, TrialRecord
 def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Known:
     """Add all runs of the past session to the knowledge. All are compared with its first baseline.
 
-    The present run of the baseline is one of its repeats. The stack is the recorded one, unless the goal is another now
-    or it needs consent that is no longer given.
+    The present run of the baseline is one of its repeats. The stack is the recorded one, unless the goal is another
+    now, it needs consent that is no longer given, or a decision has changed it since it was measured.
     """
     if past.baseline is None or past.facts is None:
         return known
@@ -39,7 +39,7 @@ def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Kno
     )
     tried = {record.candidate.name: Settings(record.settings) for record in ran if not record.alone}
     taken = replace(Known.begin(plan, judge), tried=tried, done=_done(past, ran))
-    if past.stack is not None and past.goal == judge.goal:
+    if past.stack is not None and not past.stack.pending and past.goal == judge.goal:
         recorded = taken.with_permitted(Settings(past.stack.settings), past.stack.dropped)
         if plan.consent.permits(recorded.stack):
             return recorded
