@@ -299,6 +299,7 @@ LOGGER, LEVELS = logging.getLogger("of_this_test.part"), {1.0: logging.INFO, 2.0
 SHARED, SIGNAL, USER_LIST = multiprocessing.Value("d", 1.0), multiprocessing.Event(), collections.UserList([1.0])
 SHARED_ARRAY, OBJECTS = multiprocessing.Array("d", [1.0]), np.array([1.0, {"factor": 1.0}], dtype=object)
 MANY, NESTED = {str(place): 1.0 for place in range(200)}, [[1.0] for _ in range(200)]
+VALUES, BYTES_SEEN = MANY.values(), memoryview(BYTES)
 LARGE_SET, CALLER = set(range(200)), operator.methodcaller("first_call")
 HELD, WEIGHING, OWN_FACTOR, WEIGHED, OF_THREAD = Held(), Weighing(), Weighing(), Weighed(), threading.local()
 DEEP = {"train": {"loss": {"parts": {"main": {"terms": {"factor": 1.0}}}}}}
@@ -430,6 +431,8 @@ PLACES = {
     "weak proxy": (lambda: PROXY.of_object, lambda value: setattr(HOLDER, "of_object", value)),
     "class with a type": (lambda: LIST_OF([HOLDER.of_object])[0], lambda value: setattr(HOLDER, "of_object", value)),
     "array": (lambda: ARRAY[0], lambda value: ARRAY.__setitem__(0, value)),
+    "values of a dictionary": (lambda: max(VALUES), lambda value: MANY.update({"150": value})),
+    "view of bytes": (lambda: float(BYTES_SEEN[0]), lambda value: BYTES.__setitem__(0, int(value))),
     "bytes": (lambda: float(BYTES[0]), lambda value: BYTES.__setitem__(0, int(value))),
     "another class": (lambda: SWAPPED.factor(), lambda value: setattr(SWAPPED, "__class__", KINDS[value])),  # noqa: PLW0108
     "set": (lambda: max(SET), lambda value: (SET.clear(), SET.add(value))),

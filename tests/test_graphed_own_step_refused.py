@@ -4,6 +4,7 @@ import collections
 import copy
 import functools
 import io
+import pathlib
 import random
 import types
 
@@ -108,11 +109,17 @@ def takes_the_next(state, model, batch, loss):
     return loss * next(state.numbers)
 
 
+def reads_a_file(state, model, batch, loss):
+    with state.path.open(encoding="utf-8") as file:
+        return loss * len(file.readline())
+
+
 def evaluates(state, model, batch, loss):
     return loss * eval("state.factor")
 
 
 REFUSED = [
+    (reads_a_file, {"path": pathlib.Path(__file__)}, "the step reads a file"),
     (evaluates, {"factor": 2.0}, "evaluates may reach anything by eval"),
     (counts_up, {"steps": 0}, "the step changes .*steps each time, and a replay runs no Python"),
     (updates_every_third_step, {"steps": 0}, "the step changes .*steps each time"),
@@ -128,8 +135,8 @@ REFUSED = [
     (carries_a_state, {"hidden": torch.zeros(())}, "the step changes .*hidden"),
     (writes_into_the_batch, {}, "writes into the batch"),
     (schedules, {"schedule": {"rate": 1.0}}, "the step changes .*rate"),
-    (writes_a_line, {"file": io.StringIO()}, "reaches the iterator .*file"),
-    (takes_the_next, {"numbers": iter([1.0, 2.0, 3.0] * STEPS)}, "reaches the iterator .*numbers"),
+    (writes_a_line, {"file": io.StringIO()}, "reaches .*file .*whose state cannot be compared"),
+    (takes_the_next, {"numbers": iter([1.0, 2.0, 3.0] * STEPS)}, "reaches .*numbers .*, an iterator"),
 ]
 
 

@@ -102,17 +102,25 @@ def read_from_a_file(path):
     return lambda model, batch: float(path.read_text(encoding="utf-8")) * of_model(model, batch)
 
 
+def read_line_by_line(path):
+    path.write_text("".join(f"{1 + at}.0\n" for at in range(200)), encoding="utf-8")
+    weights = path.open(encoding="utf-8")
+    return lambda model, batch: float(weights.readline()) * of_model(model, batch)
+
+
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (taken_in_turn, "takes values from a list_iterator"),
+        (read_line_by_line, "TextIOWrapper.*, an iterator or a file"),
+        (taken_in_turn, "list_iterator.*, an iterator or a file"),
         (drawn, "a random generator was used"),
         (drawn_by_numpy, "a random generator was used"),
         (read_from_a_file, "reads a file"),
     ],
 )
 def test_what_no_comparison_can_follow_is_not_captured(make, reason, tmp_path):
-    losses = [make(tmp_path / "weight") if make is read_from_a_file else make() for _ in range(2)]
+    made_of_file = make in (read_from_a_file, read_line_by_line)
+    losses = [make(tmp_path / "weight") if made_of_file else make() for _ in range(2)]
     turns = iter([0, 1])
 
     def prepare(model):

@@ -31,7 +31,7 @@ CONSTANTS = (enum.Enum, torch.dtype, torch.device, torch.Size, torch.layout, tor
 # Python's own objects that are compared by what is in them, and functions that return it. These are arrays, what
 # processes share, the environment, queues, semaphores, and loggers, of which the levels count.
 INSIDE: tuple[tuple[typing.Any, typing.Callable[[typing.Any], typing.Any]], ...] = (
-    ((array.array, bytearray, ctypes._SimpleCData, ctypes.Array, ctypes.Structure), bytes),
+    ((array.array, bytearray, memoryview, ctypes._SimpleCData, ctypes.Array, ctypes.Structure), bytes),
     (os._Environ, lambda value: dict(value._data)),
     (queue.SimpleQueue, queue.SimpleQueue.qsize),
     (multiprocessing.synchronize.Semaphore, multiprocessing.synchronize.Semaphore.get_value),

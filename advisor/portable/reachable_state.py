@@ -2,7 +2,6 @@
 
 import collections
 import operator
-import sys
 import types
 import typing
 from itertools import chain
@@ -39,7 +38,7 @@ class ReachableState(Walk):
         self.remember()
 
     def _problem_of(self, label: str, thing: typing.Any, *, owned: bool) -> str:
-        return why_not_watched(label, thing, owned=owned)
+        return super()._problem_of(label, thing, owned=owned) or why_not_watched(label, thing)
 
     def _look_at_optimizer(self, label: str, optimizer: torch.optim.Optimizer) -> None:
         """Look at all of an optimizer, but for the rates that a captured step has in tensors."""
@@ -112,15 +111,11 @@ def is_empty(holder: typing.Any, name: typing.Any) -> bool:
     return isinstance(holder, dict) and not dict.__contains__(holder, name)
 
 
-def why_not_watched(label: str, thing: typing.Any, *, owned: bool) -> str:
-    """A sentence on an object whose changes cannot be seen; empty for others. ``owned``: its class is the user's."""
-    kind = type(thing)
+def why_not_watched(label: str, thing: typing.Any) -> str:
+    """A sentence on an object whose changes cannot be seen; empty for others."""
     if isinstance(thing, torch.cuda.CUDAGraph):
         return f"the step replays a CUDA graph of its own, {label}"
-    streams = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)  # as every thread has
-    if hasattr(kind, "__next__") and not owned and not any(thing is one for one in streams):
-        return f"the step reaches the iterator {label} ({kind.__name__}), whose state cannot be compared"
-    if hasattr(kind, "__array_interface__") and thing.nbytes > MOST_ARRAY_BYTES:
+    if hasattr(type(thing), "__array_interface__") and thing.nbytes > MOST_ARRAY_BYTES:
         return f"the step reaches the NumPy array {label} of {thing.nbytes:,} bytes, too large to watch for a change"
     return ""
 

@@ -17,6 +17,7 @@ import itertools
 import operator
 import os
 import random
+import sys
 import types
 import typing
 import weakref
@@ -229,7 +230,7 @@ class Walk:
             self._waiting += [(label, part) for part in (*made_by, *given)]
         elif isinstance(thing, weakref.ReferenceType):
             self._waiting.append((label, thing()))
-        elif isinstance(thing, types.MappingProxyType):
+        elif isinstance(thing, (types.MappingProxyType, collections.abc.MappingView)):
             self._waiting += [(label, part) for part in gc.get_referents(thing) if not isinstance(part, type)]
         elif owned or not is_without_state(kind):
             self._look_at_attributes(label, thing)
@@ -239,11 +240,13 @@ class Walk:
                 self._waiting.append((label, value))  # as a function behind a cache
 
     def _problem_of(self, label: str, thing: typing.Any, *, owned: bool) -> str:
-        """A sentence on an object that no comparison can follow: an iterator. ``owned``: its class is the user's."""
-        if owned or isinstance(thing, io.IOBase) or not isinstance(thing, collections.abc.Iterator):
+        """A sentence on an object that no comparison can follow. ``owned``: its class is the user's."""
+        streams = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
+        if owned or not hasattr(type(thing), "__next__") or any(thing is one for one in streams):
             return ""
-        self.taken_from = type(thing).__name__
-        return f"the model or the loss takes values from a {self.taken_from}, and a graph would repeat the last one"
+        kind = type(thing).__name__
+        self.taken_from = self.taken_from if isinstance(thing, io.IOBase) else kind
+        return f"the step reaches {label} ({kind}), an iterator or a file, whose state cannot be compared"
 
     def _look_at_optimizer(self, label: str, optimizer: torch.optim.Optimizer) -> None:
         """Look at the options of an optimizer's groups."""
@@ -410,8 +413,8 @@ class Walk:
         if not self.only_reads and (any_by := ANYTHING.intersection(names_of_globals(code))):
             self._refuse(f"{function.__name__} may reach anything by {', '.join(any_by)}")
         readers = ({"open"} - function.__globals__.keys() | FILE_READERS) & names
-        if self.only_reads and readers:
-            self._refuse(f"the model or the loss reads a file ({min(readers)}), and a graph would repeat what it held")
+        if readers:
+            self._refuse(f"the step reads a file ({min(readers)}), and a graph would repeat what it held")
 
     def _global_names(self, function: types.FunctionType, codes: list[types.CodeType]) -> typing.Iterable[str]:
         names = names_of_globals(function.__code__, READS_GLOBAL if self.only_reads else USES_GLOBAL)
