@@ -307,6 +307,19 @@ def raising(error):
     return dispatch
 
 
+def test_a_library_that_does_not_fit_is_no_bug_of_ours(monkeypatch, capsys):
+    def use(_):
+        import yaml
+
+        return yaml.nothing_of_that_name
+
+    monkeypatch.setattr(cli, "_run", use)
+    assert cli.main(["demo"]) == 2
+    message, hint = capsys.readouterr().err.splitlines()
+    assert message.startswith("perf-advisor: the library yaml is missing, broken or too old: AttributeError: ")
+    assert "pip check" in hint
+
+
 def test_a_bug_of_ours_leaves_a_traceback_in_a_file(state, monkeypatch, capsys):
     monkeypatch.setattr(cli, "_run", raising(ZeroDivisionError("oh\nno")))
     assert cli.main(["demo"]) == ExitCode.BUG

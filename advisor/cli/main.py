@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from advisor.process.hiding import hidden_library
+from advisor.process.hiding import hidden_library, unfit_library
 from advisor.process.interrupts import INTERRUPTS
 from advisor.process.meanwhile import collector_waits
 from advisor.process.streams import Streams
@@ -84,6 +84,11 @@ def _explained(error: Exception) -> AdvisorError:
         return refused
     if hidden := hidden_library(dict.fromkeys((os.getcwd(), sys.path[0]))):  # noqa: PTH109 - it may be gone
         return UsageError(f"{hidden}: {said}", "Rename it, and run again.")
+    if library := unfit_library(error):
+        return UsageError(
+            f"the library {library} is missing, broken or too old: {said}",
+            "`pip check` says what does not fit; `pip install --upgrade perf-advisor` installs what is missing.",
+        )
     return AdvisorError(f"this is a bug of ours: {said}", _keep_traceback())
 
 

@@ -1,8 +1,9 @@
-"""A file of the user's that has the name of a library, and is imported in its place."""
+"""Libraries that are not what they should be: hidden by a file of the user's, missing, broken, or too old."""
 
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from types import ModuleType
 
 _LIBRARIES = {"torch": "PyTorch", "torchvision": "torchvision", "numpy": "NumPy"}
 
@@ -18,6 +19,15 @@ def hidden_library(folders: Iterable[str | Path]) -> str:
                 if _is_users(path):
                     return f"{path} hides {_LIBRARIES.get(name, f'the module {name} of Python')}"
     return ""
+
+
+def unfit_library(error: Exception) -> str:
+    """Name the library that cannot be imported, or lacks what perf-advisor uses of it; empty for other errors."""
+    module = getattr(error, "name", None) if isinstance(error, ImportError) else None
+    if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
+        module = error.obj.__name__
+    top = (module or "").partition(".")[0]
+    return "" if top == "advisor" else top
 
 
 def _is_users(path: Path) -> bool:
