@@ -100,7 +100,7 @@ def start(
             if not give_up():
                 _kill()
             if last or give_up():
-                raise StartError(f"the fork server could not start a process: {_text_of(error)}") from error
+                raise StartError(_why(error)) from error
         else:
             return
 
@@ -145,11 +145,14 @@ def _pid() -> int | None:
 
 
 def _is_running() -> bool:
-    """Whether there is a fork server that has not ended; it is left to multiprocessing to collect one that has."""
-    pid = _pid()
     with contextlib.suppress(ChildProcessError):
-        return pid is not None and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+        return _pid() is not None and _end() is None
     return False
+
+
+def _end() -> os.waitid_result | None:
+    """How the fork server ended; None while it runs. It is left to multiprocessing to collect it."""
+    return os.waitid(os.P_PID, _pid() or 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
 
 
 def _lost_its_folder(folder: str) -> bool:
@@ -208,8 +211,13 @@ def _kill() -> None:
             time.sleep(_LOOK_EVERY_S / 5)
 
 
-def _text_of(error: BaseException) -> str:
-    return f"{type(error).__name__} {error}".rstrip()
+def _why(error: OSError | EOFError) -> str:
+    """The reason that no process could be started, such as an abort of PyTorch's import."""
+    found = _end() if _pid() != _SERVES.pid else None
+    if found and found.si_code != os.CLD_EXITED and found.si_status != signal.SIGKILL:  # not ours
+        name = signal.Signals(found.si_status).name
+        return f"importing PyTorch ended Python by {name}, as `python -c 'import torch'` shows"
+    return f"the fork server could not start a process: {type(error).__name__} {error}".rstrip()
 
 
 def _runs_from_here() -> bool:

@@ -179,8 +179,8 @@ def test_programs_that_a_trial_starts_put_temporary_files_where_they_are_removed
 def imports_for_long(tmp_path, monkeypatch):
     """Begin with a fork server that imports for some seconds, longer than one that has imported may take to answer."""
 
-    def begin(seconds):
-        (tmp_path / "slow_disk.py").write_text(f"import time\ntime.sleep({seconds})\n", encoding="utf-8")
+    def begin(seconds, then=""):
+        (tmp_path / "slow_disk.py").write_text(f"import os, time\ntime.sleep({seconds})\n{then}", encoding="utf-8")
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
         monkeypatch.setattr(fork_server, "_PRELOAD", ["slow_disk"])
         monkeypatch.setattr(fork_server, "_ANSWERS_WITHIN_S", 0.5)
@@ -210,3 +210,10 @@ def test_an_import_ends_with_the_budget(imports_for_long):
     with pytest.raises(fork_server.ImportsTooLongError, match="PyTorch was not imported within 1 s"):
         fork_server.start(fork_server.CONTEXT.Process(target=time.sleep, args=(0,)), within_s=1.0)
     assert time.monotonic() - started < SOON_S
+
+
+def test_an_import_that_ends_python_is_told_as_that(imports_for_long):
+    """As PyTorch's does for PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb=128, which has the wrong sign."""
+    imports_for_long(0, "os.abort()")
+    with pytest.raises(fork_server.StartError, match=r"^importing PyTorch ended Python by SIGABRT"):
+        fork_server.start(fork_server.CONTEXT.Process(target=time.sleep, args=(0,)))
