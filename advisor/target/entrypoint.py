@@ -8,9 +8,11 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import os
 import pickle
 import re
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -23,7 +25,7 @@ from torch.optim import optimizer as hooks
 
 from advisor.errors import TargetError
 from advisor.files.paths import DEMO, check_target, is_file, is_library
-from advisor.process.streams import Printed
+from advisor.process.streams import Printed, flush_streams
 from advisor.records import TargetSpec
 from advisor.records.trials import WORKLOAD_SUFFIX
 from advisor.runtime.loop import Loop
@@ -97,11 +99,17 @@ _HINTS = (
 )
 # Updates of weights while a module is imported that count as training. A count; fitting something small takes fewer.
 MOST_UPDATES = 100
+_CLOCKS = (time.perf_counter, time.monotonic)
 
 
 def load_target(spec: TargetSpec) -> Loop:
     """Import the target, call it, and normalise what it returns. Raises TargetError, whose hint says what to do."""
     value = _value(spec)
+    if (time.perf_counter, time.monotonic) != _CLOCKS:
+        raise TargetError(
+            "the target replaces time.perf_counter or time.monotonic, by which its steps are timed.",
+            "Leave both as they are while it is measured.",
+        )
     return in_user_code("normalising the workload", lambda: normalise(value, spec))
 
 
@@ -159,7 +167,7 @@ def parse_target(target: str) -> tuple[str, str]:
 
 def in_user_code(what: str, call: Callable[[], T]) -> T:
     """``call()``, with whatever it raises turned into a TargetError that shows where in the user's code it was."""
-    printed = Printed()
+    printed, process = Printed(), os.getpid()
     try:
         return call()
     except (TargetError, KeyboardInterrupt):
@@ -172,6 +180,12 @@ def in_user_code(what: str, call: Callable[[], T]) -> T:
             hint_for(error, "Fix the lines below, then run again."),
             user_frames(error),
         ) from error
+    finally:
+        if os.getpid() != process:  # a child that the target forked, and that came out of its code
+            if sys.exception():
+                traceback.print_exc()
+            flush_streams()
+            os._exit(1)
 
 
 def _exited(what: str, error: SystemExit, printed: str) -> TargetError:
