@@ -1,5 +1,6 @@
 """What disturbs a measurement: real threads and processes; NVML is a small stand-in."""
 
+import math
 import os
 import subprocess
 import sys
@@ -20,7 +21,8 @@ from advisor.trial.measurement.guards import (
     Guards,
     HostLoad,
     Ourselves,
-    gpu_disturbance,
+    others_on_gpu,
+    slowdown_of_gpu,
     summarised,
 )
 
@@ -34,6 +36,14 @@ def reading(**changes):
     """A GPU in full swing with this trial on it alone."""
     usual = GpuReading(sm_clock_mhz=1980, temperature_c=60, power_w=500.0, pids=frozenset({ME}), sm_percent={ME: 98})
     return replace(usual, **changes)
+
+
+def gpu_disturbance(readings, ourselves, slowdown_c):
+    return "; ".join(filter(None, (others_on_gpu(readings, ourselves), slowdown_of_gpu(readings, slowdown_c))))
+
+
+def of_watch(watch):
+    return "; ".join(filter(None, (watch.by_others(), watch.slowed())))
 
 
 def disturbance(*changes, ourselves=HERE, slowdown_c=90):
@@ -241,7 +251,7 @@ def test_a_watch_reads_in_a_thread_that_ends_with_it(library):
     assert watch.summary == replace(
         GpuReadings(watch.summary.samples, 60, 1755, 1755, 76.5, (POWER_CAP,)), foreign_processes=0
     )
-    assert watch.disturbance() == ""
+    assert of_watch(watch) == ""
 
 
 def test_a_watch_ends_when_what_it_watches_fails(library):
@@ -257,7 +267,7 @@ def test_a_trial_that_is_not_listed_at_once_is_found_in_a_later_reading(library)
     with watch.reading(UUID):
         library.processes = everyone
         until(lambda: watch.summary.foreign_processes == 0)
-    assert watch.disturbance() == ""
+    assert of_watch(watch) == ""
 
 
 # NVML may number this process as the host does, which is not how this process numbers itself.
@@ -271,7 +281,7 @@ def test_a_process_that_appears_midway(library, number):
         library.processes = [*library.processes, process(STRANGER)]
         until(lambda: watch.summary.foreign_processes == 1)
         library.processes = library.processes[:-1]
-    assert watch.disturbance() == "another process came to the GPU while it was measured"
+    assert of_watch(watch) == "another process came to the GPU while it was measured"
     assert watch.summary.foreign_processes == 1
 
 
@@ -280,8 +290,8 @@ def test_a_process_that_computes_all_the_time(library, number):
     watch = started(library, STRANGER, number=number)
     with watch.reading(UUID):
         library.samples = [used_sm(number, 55, 5_000_000), used_sm(STRANGER, 44, 5_000_000)]
-    assert watch.disturbance().startswith(f"another process (pid {STRANGER}, ")
-    assert "44 % of the GPU" in watch.disturbance()
+    assert of_watch(watch).startswith(f"another process (pid {STRANGER}, ")
+    assert "44 % of the GPU" in of_watch(watch)
 
 
 @with_either_number
@@ -290,7 +300,7 @@ def test_a_trial_before_this_one_that_is_gone_by_now_is_none(library, number):
     library.processes = [process(number)]
     with watch.reading(UUID):
         pass
-    assert watch.disturbance() == ""
+    assert of_watch(watch) == ""
     assert watch.summary.foreign_processes == 0
 
 
@@ -301,7 +311,7 @@ def test_a_worker_of_ours_that_begins_to_compute_is_no_stranger(library):
             library.processes = [*library.processes, process(child.pid)]
             readings = watch.summary.samples
             until(lambda: watch.summary.samples > readings)
-        assert watch.disturbance() == ""
+        assert of_watch(watch) == ""
         assert watch.summary.foreign_processes == 0
         child.communicate(b"\n")
 
@@ -313,14 +323,14 @@ def test_a_slow_gpu_in_the_middle_is_seen(library):
         until(lambda: watch.summary.sm_clock_lowest_mhz == 900)
         library.bits = 64
         until(lambda: "hardware thermal slowdown" in watch.summary.throttle_reasons)
-    assert "slowed itself down (hardware thermal slowdown)" in watch.disturbance()
+    assert "slowed itself down (hardware thermal slowdown)" in of_watch(watch)
 
 
 def test_the_margin_to_the_slowdown_is_watched(library):
     watch = started(library)
     with watch.reading(UUID):
         library.celsius = 60 + library.margin_c - 1
-    assert watch.disturbance() == "the GPU was at 105 °C, and slows itself down at 106 °C"
+    assert of_watch(watch) == "the GPU was at 105 °C, and slows itself down at 106 °C"
 
 
 def test_a_driver_that_lists_no_processes_leaves_the_gauges(library):
@@ -328,7 +338,7 @@ def test_a_driver_that_lists_no_processes_leaves_the_gauges(library):
     watch = started(library)
     with watch.reading(UUID):
         library.samples = [used_sm(STRANGER, 90, 5_000_000)]
-    assert watch.disturbance() == ""
+    assert of_watch(watch) == ""
     assert (watch.summary.temperature_c, watch.summary.foreign_processes) == (60, None)
 
 
@@ -336,14 +346,14 @@ def test_a_machine_without_nvml_is_not_watched():
     watch = GpuWatch(nvml(refused={"nvmlInit": FakeNvml.NVML_ERROR_LIBRARY_NOT_FOUND}))
     with watch.reading(UUID):
         assert watch_threads() == []
-    assert (watch.summary, watch.disturbance(), watch.energy_j) == (None, "", None)
+    assert (watch.summary, of_watch(watch), watch.energy_j) == (None, "", None)
 
 
 def test_an_unknown_gpu_is_not_watched():
     watch = GpuWatch(nvml())
     with watch.reading("GPU-0"):
         assert watch_threads() == []
-    assert (watch.summary, watch.disturbance(), watch.energy_j) == (None, "", None)
+    assert (watch.summary, of_watch(watch), watch.energy_j) == (None, "", None)
 
 
 # --- energy ---------------------------------------------------------------------------------------------------
@@ -374,6 +384,28 @@ def guarded(library):
         return watching
 
     return run
+
+
+@pytest.mark.parametrize(
+    ("clocks", "off_by"), [((1980, 1485), math.log(1980 / 1732.5)), ((1980, 1980), guards._LEAST_OFF_BY)]
+)
+def test_a_gpu_that_slows_itself_down_says_how_far_off_the_timings_may_be(
+    guarded, library, monkeypatch, clocks, off_by
+):
+    monkeypatch.setattr(guards, "_BETWEEN_READINGS_S", SOON_S)
+    monkeypatch.setattr(HostLoad, "disturbance", lambda load: "")
+    library.bits, library.clock_mhz = library.nvmlClocksThrottleReasonHwThermalSlowdown, iter(clocks).__next__
+    watched = guarded()
+    assert "slowed itself down" in watched.disturbed
+    assert watched.off_by == pytest.approx(off_by)
+
+
+def test_how_far_off_timings_are_beside_another_process_is_not_known(guarded, library, monkeypatch):
+    monkeypatch.setattr(HostLoad, "disturbance", lambda load: "other processes used 1.9 of 2 cores")
+    library.bits = library.nvmlClocksThrottleReasonHwThermalSlowdown
+    watched = guarded()
+    assert watched.disturbed.startswith("other processes used 1.9 of 2 cores; the GPU slowed itself down")
+    assert watched.off_by == 0.0
 
 
 def test_energy_is_the_counters_difference_over_the_samples(guarded, monkeypatch):

@@ -120,6 +120,15 @@ def test_runs_that_were_all_disturbed_prove_nothing_until_one_was_not(judge):
     assert disturbed.with_run(BF16, result(5.0, seed=2)).compare(BF16).verdict is Verdict.FASTER
 
 
+@pytest.mark.parametrize(("step_ms", "told"), [(5.2, Verdict.FASTER), (8.5, Verdict.NO_DIFFERENCE)])
+def test_runs_on_a_gpu_that_slows_itself_down_prove_what_its_clock_leaves_open(step_ms, told):
+    hot = {"disturbed": "the GPU slowed itself down", "off_by": 0.13}
+    judge = Judge(CATALOG, Mode.TRAIN, result(10.0, **hot)).with_control(result(10.2, seed=3, **hot))
+    comparison = judge.with_run(BF16, result(step_ms, seed=1, **hot)).compare(BF16)
+    assert comparison.verdict is told
+    assert comparison.ci_high / comparison.ci_low < 3
+
+
 def test_failed_controls_and_repeats_say_nothing(judge):
     before = judge.baseline_record()
     failed = judge.with_control(TrialResult(Outcome.CRASHED)).with_run({}, TrialResult(Outcome.TIMED_OUT))

@@ -188,8 +188,9 @@ class TrialResult:
     ``losses`` are the first training losses. ``outputs`` are the sum and a fixed sample of the model's outputs, in
     training those of the first step. ``weights`` are the squared norm of the parameters before the first of these
     steps and after each; norms of another number of ``parameters`` are not compared.
-    ``disturbed`` says what from outside made the timings unreliable; empty when nothing did. ``skipped_steps`` counts
-    the updates that a gradient scaler skipped in the probe. ``gradients_at_times`` counts the trained parameters that
+    ``disturbed`` says what from outside made the timings unreliable; empty when nothing did. ``off_by`` is how far off
+    they may be then, a standard deviation of their logarithm; 0 where that is not known. ``skipped_steps`` counts the
+    updates that a gradient scaler skipped in the probe. ``gradients_at_times`` counts the trained parameters that
     had a gradient after some steps of the probe and none after others; ``operations`` those of the model's forward pass
     that gradients flow through, 0 where they are not known. ``energy_j_per_sample`` is what the whole GPU
     took while the blocks were timed, its idle draw and the host's pauses included. ``data`` tells what the first
@@ -224,6 +225,7 @@ class TrialResult:
     parameters: int = 0
     notes: tuple[str, ...] = ()
     disturbed: str = ""
+    off_by: float = 0.0
     skipped_steps: int = 0
     gradients_at_times: int = 0
     operations: int = 0

@@ -321,6 +321,7 @@ class Trial:
             notes=notes,
             phases=phases,
             disturbed=self.guards.disturbed,
+            off_by=self.guards.off_by,
             energy_j_per_sample=self.guards.energy_j_per_sample(blocks),
             gpu=self.guards.gpu,
             loss_known=first.loss_known,

@@ -6,11 +6,12 @@ longer budget judge by the same evidence.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from statistics import geometric_mean, median
+from statistics import fmean, geometric_mean, median
 
 from advisor.experiment.judging.data import widened
 from advisor.experiment.judging.numerics import Spread, compare_numerics, spread_between, why_unusable
@@ -48,8 +49,11 @@ BASELINE = Settings()
 # pass nobody knows which of them a step is.
 _DEVICE_BOUND, _UNKNOWN, _HOST_BOUND, _FED, _ON_CPU = 0.01, 0.025, 0.04, 0.05, 0.03
 _BUSY = 0.7
-# The same of runs that something from outside disturbed: on two loaded cores they took up to eight times as long.
+# The same of runs that something from outside disturbed, where a result does not say how far off it may be: on two
+# loaded cores they took up to eight times as long.
 _DISTURBED = 0.7
+# Degrees of freedom of a spread that is known and not estimated from a few runs.
+_KNOWN = 1000.0
 # Two live processes that take turns on one machine share its drift; what is left is where their memory lies.
 _BESIDE = ProcessSpread(0.012, 30.0)
 _BESIDE_FLOOR = 0.03
@@ -340,7 +344,8 @@ class Judge:
         runs = self.measured_runs(settings)
         spread = self.spread_of(settings)
         if runs and all(run.disturbed for run in runs):
-            return replace(spread, sigma=max(spread.sigma, _DISTURBED))
+            off_by = fmean(run.off_by or _DISTURBED for run in runs)
+            return ProcessSpread(math.hypot(spread.widened, off_by), _KNOWN)
         return spread
 
     def _rates(self, settings: Settings) -> list[list[float]]:

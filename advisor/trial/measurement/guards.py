@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import threading
@@ -33,6 +34,8 @@ _BETWEEN_READINGS_S = 0.2
 _COMPUTING_PERCENT = 5
 _SM_CLOCK_FALL = 0.10
 _NEAR_SLOWDOWN_C = 2
+# What a slowdown may cost where the clock shows less: readings are few. Standard deviation of the logarithm of a time.
+_LEAST_OFF_BY = 0.03
 # Shortest time over which energy is read. Seconds; the counter is updated about every 100 ms.
 _SHORTEST_ENERGY_S = 1.0
 
@@ -43,11 +46,13 @@ class Guards:
     Made at the trial's start, before it touches CUDA; ``watching`` goes around what is timed. ``watch_gpu`` is False
     for a trial on the CPU, and for one that takes turns with another on the same GPU, whose process is no stranger.
     NVML is opened for it, once in a trial's process; that time is in the trial's wall seconds and in no other figure.
+    Then ``disturbed`` and ``off_by`` are what ``TrialResult`` has.
     """
 
     def __init__(self, *, watch_gpu: bool, nvml: Nvml = NVML) -> None:
         self._gpu = GpuWatch(nvml) if watch_gpu else None
         self.disturbed = ""
+        self.off_by = 0.0
 
     @property
     def gpu(self) -> GpuReadings | None:
@@ -63,8 +68,11 @@ class Guards:
         load, clock = HostLoad(), CpuClock()
         with self._gpu.reading(gpu_uuid) if self._gpu and gpu_uuid else nullcontext():
             yield
-        gpu = self._gpu.disturbance() if self._gpu else ""
-        self.disturbed = "; ".join(filter(None, (load.disturbance(), clock.disturbance(), gpu)))
+        by_others = (load.disturbance(), self._gpu.by_others() if self._gpu else "")
+        slowed = (clock.disturbance(), self._gpu.slowed() if self._gpu else "")
+        self.disturbed = "; ".join(filter(None, (*by_others, *slowed)))
+        if any(slowed) and not any(by_others):
+            self.off_by = max(_LEAST_OFF_BY, clock.fell_by, self._gpu.fell_by if self._gpu else 0.0)
 
     def energy_j_per_sample(self, blocks: Sequence[Block]) -> float | None:
         """Energy of the whole GPU per sample timed, in joules.
@@ -170,10 +178,19 @@ class GpuWatch:
         """A summary of the readings; None when there were none."""
         return summarised(self._readings, self._ourselves()) if self._readings else None
 
-    def disturbance(self) -> str:
-        """The disturbances of the GPU between start and stop; an empty string when nothing did."""
-        slowdown_c = self._gauges.slowdown_c if self._gauges else None
-        return gpu_disturbance(self._readings, self._ourselves(), slowdown_c)
+    def by_others(self) -> str:
+        """What other processes did on the GPU between start and stop; empty when they did nothing."""
+        return others_on_gpu(self._readings, self._ourselves())
+
+    def slowed(self) -> str:
+        """What slowed the GPU down between start and stop; empty when nothing did."""
+        return slowdown_of_gpu(self._readings, self._gauges.slowdown_c if self._gauges else None)
+
+    @property
+    def fell_by(self) -> float:
+        """The logarithm of the highest clock that was read over the median one."""
+        clocks = _sm_clocks(self._readings)
+        return math.log(max(clocks) / median(clocks)) if clocks else 0.0
 
     def _ourselves(self) -> Ourselves:
         listings = [reading.pids for reading in self._readings if reading.pids is not None]
@@ -200,7 +217,7 @@ def _gauges(uuid: str, nvml: Nvml) -> GpuGauges | None:
 
 def summarised(readings: Sequence[GpuReading], ourselves: Ourselves) -> GpuReadings:
     """Readings in short, for the result."""
-    clocks = [reading.sm_clock_mhz for reading in readings if reading.sm_clock_mhz is not None]
+    clocks = _sm_clocks(readings)
     watts = [reading.power_w for reading in readings if reading.power_w is not None]
     degrees = [reading.temperature_c for reading in readings if reading.temperature_c is not None]
     others = [ourselves.others(reading.pids) for reading in readings if reading.pids is not None]
@@ -215,19 +232,15 @@ def summarised(readings: Sequence[GpuReading], ourselves: Ourselves) -> GpuReadi
     )
 
 
-def gpu_disturbance(readings: Sequence[GpuReading], ourselves: Ourselves, slowdown_c: int | None) -> str:
-    """The disturbances in these readings, in order: phrases joined by semicolons, or an empty string."""
-    return "; ".join(
-        filter(
-            None,
-            (
-                _computed_beside(readings, ourselves) or _came_or_went(readings, ourselves),
-                _slowed_down(readings),
-                _clock_fell(readings),
-                _near_slowdown(readings, slowdown_c),
-            ),
-        )
-    )
+def others_on_gpu(readings: Sequence[GpuReading], ourselves: Ourselves) -> str:
+    """The first that other processes did in these readings, in words; empty when they did nothing."""
+    return _computed_beside(readings, ourselves) or _came_or_went(readings, ourselves)
+
+
+def slowdown_of_gpu(readings: Sequence[GpuReading], slowdown_c: int | None) -> str:
+    """What slowed the GPU down in these readings: phrases joined by semicolons, or an empty string."""
+    phrases = (_slowed_down(readings), _clock_fell(readings), _near_slowdown(readings, slowdown_c))
+    return "; ".join(filter(None, phrases))
 
 
 def _computed_beside(readings: Sequence[GpuReading], ourselves: Ourselves) -> str:
@@ -270,7 +283,7 @@ def _throttle_reasons(readings: Sequence[GpuReading]) -> tuple[str, ...]:
 
 def _clock_fell(readings: Sequence[GpuReading]) -> str:
     """A clock that is low with a reason of the trial's own, its power or its pauses, is not yet up in the next one."""
-    clocks = [reading.sm_clock_mhz for reading in readings if reading.sm_clock_mhz is not None]
+    clocks = _sm_clocks(readings)
     fallen = [
         after.sm_clock_mhz
         for before, after in pairwise(readings)
@@ -279,6 +292,10 @@ def _clock_fell(readings: Sequence[GpuReading]) -> str:
         and not any(reading.idle or POWER_CAP in reading.throttle_reasons for reading in (before, after))
     ]
     return f"the GPU's SM clock fell from {max(clocks)} to {min(fallen)} MHz without a power cap" if fallen else ""
+
+
+def _sm_clocks(readings: Sequence[GpuReading]) -> list[int]:
+    return [reading.sm_clock_mhz for reading in readings if reading.sm_clock_mhz is not None]
 
 
 def _near_slowdown(readings: Sequence[GpuReading], slowdown_c: int | None) -> str:
@@ -301,12 +318,14 @@ class CpuClock:
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
         self._start_mhz = self._read_mhz()
+        self.fell_by = 0.0  # the logarithm of the clock at the start over the one at the end, where that is large
 
     def disturbance(self) -> str:
         """The fall of the clock since the start, when it is large; else an empty string."""
         now_mhz = self._read_mhz()
         if self._start_mhz is None or now_mhz is None or now_mhz >= (1 - _CPU_CLOCK_FALL) * self._start_mhz:
             return ""
+        self.fell_by = math.log(self._start_mhz / now_mhz)
         return f"the processor's clock fell from {self._start_mhz:.0f} to {now_mhz:.0f} MHz {_MEANWHILE}"
 
     def _read_mhz(self) -> float | None:
