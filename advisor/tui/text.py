@@ -114,9 +114,10 @@ def waiting_text(state: SessionState, waiting: str) -> str:
 
 
 def said_text(said: Said) -> str:
-    """Words of the session, in which a stack has its short name: its own lists all settings."""
-    name, again, reason = said.text.partition(MEASURED_AGAIN)
-    return f"{trial_name(name, _WIDEST_SAID)}{again}{reason}" if again else said.text
+    """Words of the session, with the key for more time, and a stack's short name: its own lists all settings."""
+    told = said.text.replace("raise --budget", "key + gives more time")
+    name, again, reason = told.partition(MEASURED_AGAIN)
+    return f"{trial_name(name, _WIDEST_SAID)}{again}{reason}" if again else told
 
 
 def unmeasured_words(name: str, state: SessionState, waiting: str) -> str:

@@ -11,6 +11,7 @@ from tui_fakes import make_app
 from tui_pilot import LARGE, SMALL, driven, press, screen_text, settle
 
 from advisor.experiment import events
+from advisor.experiment.control import RAISE_BUDGET
 from advisor.experiment.state import SessionState
 from advisor.machine.host import sample_host
 from advisor.tui import main_screen
@@ -87,6 +88,8 @@ def test_a_toast_or_a_note_on_a_stack_does_not_list_its_settings(state) -> None:
     assert toast is not None
     assert toast.text == str(note_lines(state, state.goal, 60.0)[-1][1])
     assert toast.text == "stack of 3 is measured again: the clock fell"
+    short = toast_for(events.Said(f"there was too little time; {RAISE_BUDGET}"), SessionState())
+    assert short.text == "there was too little time; key + gives more time to try it"
 
 
 def test_a_stack_without_settings_is_no_success() -> None:
