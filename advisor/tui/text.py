@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from textual.content import Content
 
+from advisor.experiment.control import Decision
 from advisor.experiment.events import Said
 from advisor.experiment.objective import Yardstick
 from advisor.experiment.state import SessionState
@@ -57,6 +58,8 @@ TONES: Mapping[Tone, str] = {
 SMALL_EFFECT = 1.25
 # Words of the session that stand behind the name of a trial; and the cells for that name.
 MEASURED_AGAIN, _WIDEST_SAID = " is measured again: ", 40
+# What stands before the effect of a rejected setting.
+REJECTED_FIRST = f"{Decision.REJECTED}, "
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _LEVELS = "▁▂▃▄▅▆▇█"
 
@@ -255,6 +258,18 @@ def on_the_stack(contribution: Comparison, *, short: bool = False) -> Content:
     where = "" if short else " on the stack"
     style = DIM if contribution.verdict is Verdict.NO_DIFFERENCE else f"bold ${MARKS[contribution.verdict][1]}"
     return Content.styled(f"{format_gain(contribution)}{where}", style)
+
+
+def behind_rejected(effect: Content, room: int | None) -> Content:
+    """An effect behind the word that the setting was rejected.
+
+    Where that leaves too little ``room``, it comes without its interval, or the row's sign says it alone.
+    """
+    told = effect.plain
+    if room is not None and len(told) > room:
+        short = told.partition(" (")[0]
+        told = short if len(short) <= room else ""
+    return Content.styled(REJECTED_FIRST if told else str(Decision.REJECTED), "dim") + effect[: len(told)]
 
 
 def ratio(comparison: Comparison | None) -> Content:

@@ -30,6 +30,8 @@ from advisor.tui.deciding import decision_on
 from advisor.tui.text import (
     DIM,
     MARKS,
+    REJECTED_FIRST,
+    behind_rejected,
     interval_bar,
     on_the_stack,
     own_mark,
@@ -53,7 +55,6 @@ SKIPPED_PREFIX = "skipped:"
 
 # The end of the name of a trial that repeats another.
 _AGAIN = ", again"
-_REJECTED = f"{Decision.REJECTED}, "
 _SETTING = re.compile(r"[\w.]+: .*?(?=, [\w.]+: |$)")
 
 
@@ -262,24 +263,12 @@ def _candidate_row(name: str, state: SessionState, look: _Look, *, waited_for: b
     if record is None:
         return _row(name, _waiting_cells(name, state), log_path)
     rejected = record.candidate.recipe in state.rejected
-    room = look.effect - len(_REJECTED) if rejected else look.effect
+    room = look.effect - len(REJECTED_FIRST) if rejected else look.effect
     cells = _record_cells(record, replace(look, effect=room))
     if rejected:
-        cells["effect"] = _behind_rejected(cells["effect"], room if record.result.measured else None)
+        cells["effect"] = behind_rejected(cells["effect"], room if record.result.measured else None)
     cells["name"] = _plain(_named(name, state), "dim" if rejected or record.verdict is Verdict.SKIPPED else "")
     return _row(name, cells, log_path)
-
-
-def _behind_rejected(effect: Content, room: int | None) -> Content:
-    """An effect behind the word that the setting was rejected.
-
-    Where that leaves too little room, it comes without its interval, or the row's sign says it alone.
-    """
-    told = effect.plain
-    if room is not None and len(told) > room:
-        short = told.partition(" (")[0]
-        told = short if len(short) <= room else ""
-    return Content.styled(_REJECTED if told else str(Decision.REJECTED), "dim") + effect[: len(told)]
 
 
 def _waiting_cells(name: str, state: SessionState) -> dict[str, Content]:
