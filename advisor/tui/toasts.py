@@ -20,6 +20,8 @@ from advisor.tui.theme import ThemedApp
 
 # Toasts on screen at a time: Textual leaves parts of those that do not fit on it. A count.
 MOST_TOASTS = 3
+# On a screen of fewer lines one toast leaves little enough of the view.
+_SHORT = 16
 _QUIET = {Outcome.CANCELLED, Outcome.SKIPPED}
 
 
@@ -107,7 +109,7 @@ class ToastingApp(ThemedApp[AppResult]):
     def _make_room(self, message: Notify) -> None:
         """Take the older ones away just before Textual adds one for which there is no room."""
         self._told = [told for told in self._told if not told.has_expired]
-        if len(self._told) >= MOST_TOASTS:
+        if len(self._told) >= (MOST_TOASTS if self.size.height >= _SHORT else 1):
             self.clear_notifications()
         self._told.append(message.notification)
 

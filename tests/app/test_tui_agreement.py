@@ -10,7 +10,7 @@ import tui_histories as histories
 from sample_session import CONTRIBUTION, stacked_state
 from textual.widgets import OptionList
 from textual.widgets._toast import Toast
-from tui_pilot import LARGE, SIZES, SMALL, driven, press, screen_text, settle
+from tui_pilot import SIZES, SMALL, driven, press, screen_text, settle
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
@@ -271,16 +271,21 @@ async def test_no_toast_covers_a_question(size) -> None:
         assert not list(app.screen.query(Toast))
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", [*SIZES, (40, 10)])
 async def test_the_end_of_the_status_stays_as_it_is_while_a_trial_runs(size) -> None:
-    name = "stack, in turn with the baseline"
+    name, activities = "stack, in turn with the baseline", ("starting", "warming up", "measuring")
     history = [*histories.contributed()[:-1], events.TrialStarted(name, "")]
     lines = []
     async with driven(history, hold=True, size=size, toasts=False) as (pilot, app, _control):
-        for activity in ("starting", "timing the phases of a step", "measuring"):
+        for activity in activities:
             app.post_event(events.TrialActivity(name, activity))
             await settle(pilot)
             lines.append(screen_text(app).splitlines()[-2])
-    assert all(name in line for line in lines) == (size == LARGE), lines
-    ends = {re.sub(r".* s  |\d:\d\d", "", line).strip() for line in lines}
-    assert len(ends) == 1, lines
+    assert all(name in line for line in lines) == (size in SIZES), lines
+    assert all(f"  {activity}  " in line for activity, line in zip(activities, lines, strict=True)), lines
+    assert all(" s  " in line for line in lines) == (size in SIZES), "what it does comes before its seconds"
+    ends = {
+        line.partition(activity)[2].replace(" 0 s", "").strip()
+        for activity, line in zip(activities, lines, strict=True)
+    }
+    assert len({re.sub(r"\d:\d\d", "", end) for end in ends}) == 1, lines

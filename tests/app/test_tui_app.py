@@ -17,7 +17,7 @@ from textual.widgets import Input
 from textual.widgets._toast import Toast
 from tui_fakes import make_app
 from tui_keys import KEYS
-from tui_pilot import SIZES, SMALL, driven, press, screen_text, settle, trial_cell, until
+from tui_pilot import LARGE, SIZES, SMALL, driven, press, screen_text, settle, trial_cell, until
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision
@@ -127,14 +127,15 @@ async def test_retry_from_the_advice_and_from_the_trials() -> None:
         assert control.calls[-1] == ("retry", histories.AUTOCAST.candidate.name)
 
 
-async def test_of_many_notices_at_once_the_newest_have_a_toast() -> None:
-    async with driven(histories.whole()) as (pilot, app, _control):
+@pytest.mark.parametrize(("size", "most"), [(LARGE, MOST_TOASTS), ((40, 10), 1)])
+async def test_of_many_notices_at_once_the_newest_have_a_toast(size, most) -> None:
+    async with driven(histories.whole(), size=size) as (pilot, app, _control):
         app.clear_notifications()  # the session's own may still be there
         for number in range(2 * MOST_TOASTS):
             app.notify(str(number))
         await settle(pilot)
         shown = [toast.render().plain for toast in app.screen.query(Toast)]
-        assert shown == [str(number) for number in range(MOST_TOASTS, 2 * MOST_TOASTS)]
+        assert shown == [str(number) for number in range(2 * MOST_TOASTS - most, 2 * MOST_TOASTS)]
 
 
 async def test_consent_is_asked_for() -> None:

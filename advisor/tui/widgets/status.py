@@ -15,7 +15,7 @@ from advisor.tui.widgets.texts import show_text
 
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 # Fewer cells for the trial's name say nothing; it has these before the stack's figure has any.
-_LEAST_NAME, _LONG_NAME = 16, 40
+_SHORT_NAME, _LEAST_NAME, _LONG_NAME = 8, 16, 40
 # Cells for the state and the seconds of a trial: the right end must not change with each state.
 _STATE = 40
 _WIDE, _WIDEST_NAME = 100, 200
@@ -81,14 +81,17 @@ def now_text(context: Context, room: int = 200) -> Content:
         return Content.styled("Paused: space goes on, and the time left stands still", "bold $warning")
     if not state.running:
         return Content.styled(shortened(_stage(context), room), "bold")
-    tail = _seconds(context)
+    doing = Content("")
     if context.paused:
-        tail = Content.assemble("  ", ("pauses after this trial", "$warning"), tail)
+        doing = Content.assemble("  ", ("pauses after this trial", "$warning"))
     elif state.activity:
-        tail = Content.assemble("  ", (state.activity, "$accent"), tail)
+        doing = Content.assemble("  ", (state.activity, "$accent"))
+    tail = doing + _seconds(context)
+    if doing and len(tail) > room - _LEAST_NAME:
+        tail = doing  # what it does comes before its seconds
     stage, left = _stage(context), room - len(tail)
     both = stage if state.running in stage else f"{stage}: {trial_name(state.running, _WIDEST_NAME)}"
-    told = both if len(both) <= min(left, room - _STATE) else trial_label(state.running, state, max(_LEAST_NAME, left))
+    told = both if len(both) <= min(left, room - _STATE) else trial_label(state.running, state, max(_SHORT_NAME, left))
     return Content.assemble((told, "bold"), tail)
 
 
