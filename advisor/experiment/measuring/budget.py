@@ -26,9 +26,10 @@ _FIRST_TRIAL_S = 120.0
 # without it there is no result. Where importing torch took most of that, it still gets the second figure. Seconds.
 _FIRST_GRACE_S = 20.0
 _FIRST_AT_LEAST_S = 8.0
-# An ordinary trial, one that compiles nothing, hangs when it takes this many times as long as usual, and some seconds.
+# An ordinary trial, one that compiles nothing, hangs when it takes this many times as long as usual, and this share of
+# the budget, but so many seconds at most.
 _HANGS_AFTER = 10.0
-_HANGS_AFTER_S = 30.0
+_HANGS_AFTER_SHARE, _HANGS_AFTER_S = 0.1, 30.0
 # Time to end the process of a trial that is given up. Seconds.
 _LAST_S = 0.5
 _REPEAT_SHARE = 0.15
@@ -118,7 +119,8 @@ class Budget:
     def patience_s(self) -> float:
         """Seconds after which an ordinary trial counts as hanging, even with budget left: the other trials need it."""
         known = bool(self._walls) or self.baseline_s is not None
-        return _HANGS_AFTER * self.expected_s() + _HANGS_AFTER_S if known else math.inf
+        longer_s = min(_HANGS_AFTER_S, _HANGS_AFTER_SHARE * self.total_s)
+        return _HANGS_AFTER * self.expected_s() + longer_s if known else math.inf
 
     # --- what trials take -----------------------------------------------------------------------------------------
 
