@@ -218,7 +218,8 @@ async def test_the_status_says_as_much_as_fits_after_a_resize() -> None:
             await settle(pilot)
             line = screen_text(app).splitlines()[-2]
             assert "1:14 left" in line, line
-            assert ("warming up" in line) is (width >= 80), line
+            assert "warming up" in line, line
+            assert (histories.BATCH.candidate.name in line) is (width >= 80), line
             assert ("━" in line) is (width >= 100), line
         control.cancel()
 
