@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.segment import Segments
 from textual.color import Color
 from textual.events import Key
+from textual_plotext import PlotextPlot
 from tui_fakes import make_app
 from tui_pilot import LARGE, SMALL, driven, press, screen_text, settle
 
@@ -174,6 +175,10 @@ async def test_a_tiny_screen_shows_every_view(history) -> None:
             assert all(len(line) <= TINY[0] for line in lines)
             assert any(word in screen_text(app) for word in ("Done", "left", "cannot go on", RUNNING[:8], "Measuring"))
         if app.context.state.recommendations:
+            await press(pilot, "2", "p")
+            assert "FLOP for each byte" in screen_text(app)
+            assert not app.view.query_one(PlotextPlot).visible, "no plot has room: its words have"
+            await press(pilot, "5")
             assert "Settings YAML" in screen_text(app), "the next steps leave room for the formats"
             await press(pilot, "4")
             assert app.view.query_one("#detail").size.width > 12

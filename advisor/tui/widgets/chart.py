@@ -29,6 +29,8 @@ class Chart(PlotextPlot):
         self._draw()
 
     def on_resize(self) -> None:
+        """Draw in the new size; in fewer rows than the frame needs only the words under the plot are left."""
+        self.visible = self.size.height > _FRAME_ROWS
         self._draw()
 
     def show(self, plot: Plot) -> None:
