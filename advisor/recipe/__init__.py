@@ -1,28 +1,3 @@
 """Recipes: their contract, which a recipe imports from here, the catalog, and the parts that several recipes share."""
 
-from advisor.recipe.contract import (
-    ANY_DEVICE,
-    BOTH_MODES,
-    CPU,
-    CUDA,
-    HEADINGS,
-    INFERENCE,
-    MODES_WITH_GRAPHS,
-    NEEDS_PROFILE,
-    NOT_COMPILED,
-    TRAINING,
-    Components,
-    Recipe,
-    Stage,
-    WholeNumbers,
-    card,
-    card_section,
-    gain_from,
-    is_compiled,
-    is_host_bound,
-    lacks_units,
-    runs_in_half,
-    torch_is_older,
-    unless_computed,
-    without_package,
-)
+from advisor.recipe.contract import *

@@ -26,19 +26,7 @@ from advisor.tui.deciding import can_decide, values_of
 from advisor.tui.keys import key
 from advisor.tui.messages import Decided
 from advisor.tui.text import DIM, waiting_text
-from advisor.tui.views.advice_text import (
-    card_text,
-    effect_facts,
-    front_text,
-    is_checked,
-    list_entry,
-    nothing_helped,
-    own_lines,
-    signs_text,
-    sweep_text,
-    title_text,
-    value_lines,
-)
+from advisor.tui.views import advice_text
 from advisor.tui.views.base import PLOT, DecidingView, highlighted
 from advisor.tui.widgets.fact_list import fact_lines
 from advisor.tui.widgets.lists import ChoiceList, Placeholder
@@ -85,7 +73,7 @@ class AdviceView(DecidingView):
     def show(self) -> None:
         items = self.context.state.recommendations
         finished = self.context.state.finished is not None
-        nothing = nothing_helped(self.context.state) if finished and self.context.state.baseline else ""
+        nothing = advice_text.nothing_helped(self.context.state) if finished and self.context.state.baseline else ""
         empty = nothing or waiting_text(self.context.state, _EMPTY)
         show_text(self.query_one("#advice-empty", Static), Content.styled(empty, DIM))
         self.query_one("#advice-empty").display = not items
@@ -101,7 +89,7 @@ class AdviceView(DecidingView):
     def _show_list(self, items: tuple[Recommendation, ...]) -> None:
         decisions, by = self.context.state.decisions, self.context.state.yardstick
         prompts = [
-            list_entry(
+            advice_text.list_entry(
                 item,
                 decisions.get(item.recipe),
                 by,
@@ -111,7 +99,7 @@ class AdviceView(DecidingView):
             for item in items
         ]
         decided = sum(item.recipe in decisions for item in items)
-        signs = "" if self.width >= _WIDE else signs_text(prompts)
+        signs = "" if self.width >= _WIDE else advice_text.signs_text(prompts)
         show_titles(self._list, f"Ranked · {decided} of {len(items)} decided", signs)
         ids = [item.recipe for item in items]
         if ids == self._ids:
@@ -178,12 +166,14 @@ class AdviceView(DecidingView):
         if not isinstance(self._drawn, tuple) or self._drawn[0] != item:
             detail.scroll_home(animate=False)
         self._drawn = drawn
-        title = title_text(item, decision, state.accepted_values.get(item.recipe))
-        facts, code = effect_facts(item, self.context), self._code(item.record.candidate)
-        about = card_text(card(recipe)) if recipe else Content("")
+        title = advice_text.title_text(item, decision, state.accepted_values.get(item.recipe))
+        facts, code = advice_text.effect_facts(item, self.context), self._code(item.record.candidate)
+        about = advice_text.card_text(card(recipe)) if recipe else Content("")
 
         def build(width: int) -> Content:
-            sweep = [*_section("Batch sizes"), sweep_text(points, state.mode, width, caveats)] if points else []
+            sweep = (
+                [*_section("Batch sizes"), advice_text.sweep_text(points, state.mode, width, caveats)] if points else []
+            )
             coloured = [Content(" ") + line.pad_right(width) for line in code.wrap(width - 2)]
             block = Content("\n").join(line.truncate(width).stylize_before("on $surface") for line in coloured)
             parts = [title, Content(""), *fact_lines(facts, width), *sweep, *_section("The code"), block]
@@ -195,7 +185,7 @@ class AdviceView(DecidingView):
         code = self._code_of(candidate)
         if not code:
             return Content.styled("The recipe is not in the catalogue of this session.", DIM)
-        return highlighted(own_lines(code), "python")
+        return highlighted(advice_text.own_lines(code), "python")
 
     def _code_of(self, candidate: Candidate) -> str:
         recipe = self.context.recipe(candidate.recipe)
@@ -245,7 +235,7 @@ class AdviceView(DecidingView):
         if decision is Decision.ACCEPTED and not item.in_stack:
             self.post_message(Decided(recipe, None))
         else:
-            self.decide(Decision.REJECTED if is_checked(item, decision) else Decision.ACCEPTED)
+            self.decide(Decision.REJECTED if advice_text.is_checked(item, decision) else Decision.ACCEPTED)
 
     def _send(self, message: Decided) -> None:
         """Ask for a decision, and go on to the next recommendation that has none."""
@@ -269,7 +259,7 @@ class AdviceView(DecidingView):
                 self._send(Decided(chosen.recipe, Decision.ACCEPTED, chosen.value))
 
         title = f"Accept one value: {item.title}"
-        self.app.push_screen(PickScreen(title, value_lines(values, self.context.state), best), accept)
+        self.app.push_screen(PickScreen(title, advice_text.value_lines(values, self.context.state), best), accept)
 
     def choose_recipe(self, recipe: str) -> None:
         if recipe in self._ids:
@@ -282,7 +272,7 @@ class AdviceView(DecidingView):
         state, record = self.context.state, self.chosen.record if self.chosen else None
         front = front_chart(state, record.settings if record and record.alone else None)
         batch = batch_chart(state)
-        drawn = [Picture(front, front_text(state))] if front else []
+        drawn = [Picture(front, advice_text.front_text(state))] if front else []
         return [*drawn, *([Picture(batch)] if batch else [])]
 
     def first_focus(self) -> Widget:

@@ -15,21 +15,9 @@ from advisor.report.evidence import clock_sentences
 from advisor.report.pictures import all_reduce_chart
 from advisor.report.waterfall import waterfall_chart
 from advisor.tui.context import Context
+from advisor.tui.views import overview_facts
 from advisor.tui.views.base import View
 from advisor.tui.views.headline import headline
-from advisor.tui.views.overview_facts import (
-    baseline_facts,
-    clock_check,
-    clock_facts,
-    doing_text,
-    hardware_facts,
-    note_lines,
-    plan_text,
-    source_facts,
-    waterfall_text,
-    what_is_measured,
-    workload_facts,
-)
 from advisor.tui.widgets.fact_list import Fact, FactList
 from advisor.tui.widgets.picture_panel import Picture, PicturePanel
 from advisor.tui.widgets.texts import show_text, show_titles
@@ -73,23 +61,30 @@ class OverviewView(View):
         state = self.context.state
         self.show_live()
         show_text(self.query_one("#headline", Static), headline(state, self.context.kept_trials))
-        show_titles(self.query_one("#headline"), "Result", what_is_measured(state.facts))
+        show_titles(self.query_one("#headline"), "Result", overview_facts.what_is_measured(state.facts))
         self._show_waterfall()
-        _show_or_hide(self.query_one("#baseline", FactList), baseline_facts(state.baseline, state.facts, state.stack))
-        _show_or_hide(self.query_one("#workload", FactList), workload_facts(state.facts, self.context.defaults))
+        _show_or_hide(
+            self.query_one("#baseline", FactList),
+            overview_facts.baseline_facts(state.baseline, state.facts, state.stack),
+        )
+        _show_or_hide(
+            self.query_one("#workload", FactList), overview_facts.workload_facts(state.facts, self.context.defaults)
+        )
         self.query_one("#measured").display = bool(state.facts or state.baseline)
-        machine = hardware_facts(state.hardware, self.context.device_uuid, short=self.width < _BROAD)
+        machine = overview_facts.hardware_facts(state.hardware, self.context.device_uuid, short=self.width < _BROAD)
         _show_or_hide(self.query_one("#hardware", FactList), machine)
         self._show_all_reduce()
-        self.query_one("#notes", FactList).show(note_lines(state, self.context.request.goal, self.context.budget_s))
-        self._show_clocks(clock_check(state.facts))
-        _show_or_hide(self.query_one("#source", FactList), source_facts(state))
+        self.query_one("#notes", FactList).show(
+            overview_facts.note_lines(state, self.context.request.goal, self.context.budget_s)
+        )
+        self._show_clocks(overview_facts.clock_check(state.facts))
+        _show_or_hide(self.query_one("#source", FactList), overview_facts.source_facts(state))
 
     def show_live(self) -> None:
         state = self.context.state
-        plan = plan_text(state, self.context.budget_s, self.context.expected_end)
+        plan = overview_facts.plan_text(state, self.context.budget_s, self.context.expected_end)
         self.query_one("#plan").display = self.query_one("#live").display = bool(plan)
-        show_text(self.query_one("#live", Static), doing_text(state, self.width - 4), layout=False)
+        show_text(self.query_one("#live", Static), overview_facts.doing_text(state, self.width - 4), layout=False)
         show_text(self.query_one("#plan", Static), plan)
         if state.baseline is None:  # until then the headline says whether the model is being loaded
             show_text(self.query_one("#headline", Static), headline(state, self.context.kept_trials))
@@ -105,11 +100,11 @@ class OverviewView(View):
         panel.display = chart is not None
         if chart is not None:
             panel.border_subtitle = _OVERLAP if chart.overlap else ""
-            show_text(panel, waterfall_text(chart, self.width - 6))
+            show_text(panel, overview_facts.waterfall_text(chart, self.width - 6))
 
     def _show_clocks(self, clock: ClockCheck | None) -> None:
         self.query_one("#clocks-panel").display = clock is not None
-        self.query_one("#clocks", FactList).show(clock_facts(clock))
+        self.query_one("#clocks", FactList).show(overview_facts.clock_facts(clock))
         show_text(self.query_one("#clock-words", Static), " ".join(clock_sentences(clock)) if clock else "")
 
     def first_focus(self) -> Widget:

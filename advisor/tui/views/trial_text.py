@@ -28,16 +28,7 @@ from advisor.report.pictures import block_times
 from advisor.report.several_gpus import row_details, row_of
 from advisor.tui.deciding import decision_on
 from advisor.tui.text import DIM, memory_against, own_effect, ratio, sparkline, trial_name, unmeasured_words
-from advisor.tui.views.readings import (
-    energy_text,
-    findings_of,
-    live_text,
-    readings_text,
-    remarks,
-    start_up_s,
-    start_up_text,
-    trade_text,
-)
+from advisor.tui.views import readings
 from advisor.tui.views.trial_rows import SKIPPED_PREFIX
 
 # The widest line of step times, in cells.
@@ -74,7 +65,7 @@ def selection_text(key: str, state: SessionState, catalog: Catalog | None = None
 
 def _running_lines(state: SessionState) -> list[Content]:
     if state.live_ms:
-        return [live_text(state, _WIDEST)]
+        return [readings.live_text(state, _WIDEST)]
     return [
         Content.assemble((trial_name(state.running, _WIDEST), "bold")),
         Content.styled(f"running: {state.activity}", DIM),
@@ -106,14 +97,14 @@ def _why_waiting(name: str, state: SessionState) -> str:
 
 def _skipped_text(recipe: str, state: SessionState) -> Content:
     lines = [Content.assemble((recipe, "bold"), (" was not tried", DIM)), Content(state.skipped.get(recipe, ""))]
-    return _lines([*lines, *(Content(str(text)) for _, text in findings_of(recipe, state.findings))])
+    return _lines([*lines, *(Content(str(text)) for _, text in readings.findings_of(recipe, state.findings))])
 
 
 def _baseline_text(state: SessionState) -> Content:
     baseline = state.baseline
     head = Content.assemble((BASELINE, "bold"), ("  your present settings; everything is compared with it", DIM))
     if state.running == BASELINE:
-        return _lines([head, live_text(state, _WIDEST)])
+        return _lines([head, readings.live_text(state, _WIDEST)])
     return _lines([head, *([*_steps(baseline.result, None), *_beside(baseline.result, None)] if baseline else [])])
 
 
@@ -137,7 +128,7 @@ def _record_text(record: TrialRecord, state: SessionState, catalog: Catalog | No
     else:
         own = own_figures(record)
         lines = [head + _effect(own), _costs(own, state.baseline)]
-        trade = trade_text(own, state.baseline)
+        trade = readings.trade_text(own, state.baseline)
         lines += [] if trade is None else [trade]
         lines += [Content(text) for text in shown_by(record, state, catalog)]
     result = own_figures(record).result
@@ -183,12 +174,12 @@ def _costs(record: TrialRecord, baseline: BaselineRecord | None) -> Content:
     """The memory, the numerics and the start-up, as far as they are known: of a setting by itself they may not be."""
     old, new = baseline.result.peak_reserved_bytes if baseline else None, record.result.peak_reserved_bytes
     memory = Content.assemble(("memory ", DIM), memory_against(new, old))
-    start = Content.styled(start_up_text(record), DIM)
+    start = Content.styled(readings.start_up_text(record), DIM)
     return Content("  ").join(
         [
             *([memory] if new is not None else []),
             Content.assemble(("numerics ", DIM), format_numerics(record.numerics)),
-            *([start] if start_up_s(record.result) is not None else []),
+            *([start] if readings.start_up_s(record.result) is not None else []),
         ]
     )
 
@@ -201,9 +192,13 @@ def _numerics_line(numerics: NumericsResult | None) -> list[Content]:
 
 def _beside(result: TrialResult, baseline: BaselineRecord | None) -> list[Content]:
     """Energy and the GPU's readings in a line; then what makes the trial unreliable, and its notes."""
-    read = [text for text in (energy_text(result, baseline), readings_text(result.gpu)) if text is not None]
+    read = [
+        text
+        for text in (readings.energy_text(result, baseline), readings.readings_text(result.gpu))
+        if text is not None
+    ]
     lines = [Content.styled("  ·  ", DIM).join(read)] if read else []
-    return lines + [Content.assemble((f"{label} ", DIM), text) for label, text in remarks(result)]
+    return lines + [Content.assemble((f"{label} ", DIM), text) for label, text in readings.remarks(result)]
 
 
 def _lines(lines: list[Content]) -> Content:
