@@ -273,7 +273,12 @@ class Judge:
         beside = self.alternated.get(Settings(settings))
         if beside is not None:
             return beside.speeds[0]
-        return _speed_of_runs(self.measured_runs(settings))
+        return _speed_of_runs(self._calm_runs(settings))
+
+    def _calm_runs(self, settings: Mapping[str, Value]) -> tuple[TrialResult, ...]:
+        """The measured runs of these settings that nothing disturbed; all where each was, and of the baseline."""
+        runs = self.measured_runs(settings)
+        return tuple(run for run in runs if settings and not run.disturbed) or runs
 
     # --- comparisons ----------------------------------------------------------------------------------------------
 
@@ -349,7 +354,7 @@ class Judge:
         return spread
 
     def _rates(self, settings: Settings) -> list[list[float]]:
-        runs = [rates(run.blocks) for run in self.measured_runs(settings)]
+        runs = [rates(run.blocks) for run in self._calm_runs(settings)]
         beside = self.alternated.get(settings)
         return runs or [rates(beside.new if beside else ())]
 
