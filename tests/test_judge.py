@@ -121,6 +121,7 @@ def test_runs_that_were_all_disturbed_prove_nothing_until_one_was_not(judge):
     slowed = judge.with_run(BF16, result(20.0, seed=1, disturbed="another process ran")).with_run(BF16, result(5.0))
     assert slowed.compare(BF16).speedup == pytest.approx(2.0, rel=0.02)
     assert slowed.speed(BF16)[0] == pytest.approx(5.0, rel=0.02)
+    assert (slowed.result(BF16).disturbed, disturbed.result(BF16).disturbed) == ("", "another process ran")
 
 
 @pytest.mark.parametrize(("step_ms", "told"), [(5.2, Verdict.FASTER), (8.5, Verdict.NO_DIFFERENCE)])

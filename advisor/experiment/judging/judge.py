@@ -261,7 +261,8 @@ class Judge:
     def _results(self) -> Mapping[Settings, TrialResult]:
         known = {settings: self._measured[settings] or tried[-1:] for settings, tried in self.runs.items() if tried}
         known[BASELINE] = self.baseline_runs
-        return {settings: with_figures_of(runs, runs[0]) if runs[1:] else runs[0] for settings, runs in known.items()}
+        calmest = {settings: min(runs, key=lambda run: bool(run.disturbed)) for settings, runs in known.items()}
+        return {s: with_figures_of(runs, calmest[s]) if runs[1:] else runs[0] for s, runs in known.items()}
 
     def took_turns(self, settings: Mapping[str, Value]) -> bool:
         """Whether these settings were measured in turn with the baseline."""
