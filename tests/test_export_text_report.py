@@ -33,7 +33,7 @@ from advisor.export.formats.markdown import markdown_report
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.records import Comparison, GpuReadings, Objective, Verdict
 from advisor.report.document import Listing
-from advisor.report.evidence import gpu_sentence
+from advisor.report.figures import gpu_sentence
 
 HOSTILE = "<script>alert('x')</script> | [red]*bold*[/] `tick` & _under_\nnext"
 

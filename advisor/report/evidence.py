@@ -30,21 +30,9 @@ from advisor.records import (
     Verdict,
     text_of,
 )
+from advisor.report import figures
 from advisor.report.conclusions import RoofShare, roof_shares, sweep_of, tried
 from advisor.report.document import Block, Bullets, Code, Inline, Listing, Paragraph, Section, Share, Table
-from advisor.report.figures import (
-    Figure,
-    ceiling_figures,
-    company,
-    energy_words,
-    format_tokens,
-    gpu_sentence,
-    noise_words,
-    on_cpu,
-    roof_figure,
-    step_figures,
-    tokens_per_s,
-)
 
 _OPERATORS_SHOWN = 10
 _THREADS = "cpu.threads"
@@ -67,7 +55,8 @@ def caveats(state: SessionState) -> Iterator[str]:
         yield f"The baseline is unreliable: {state.baseline.result.disturbed}."
     gpu = state.baseline.result.gpu if state.baseline else None
     if gpu is not None and gpu.foreign_processes:
-        yield f"While the baseline was timed, {company(gpu.foreign_processes)}; even an idle one can slow launches."
+        others = figures.company(gpu.foreign_processes)
+        yield f"While the baseline was timed, {others}; even an idle one can slow launches."
     if state.stack is not None and state.stack.settings:
         yield from _stack_caveats(state.stack, state.baseline)
 
@@ -105,7 +94,7 @@ def bound_sentence(profile: Profile) -> str:
 
 def cpu_sentence(baseline: BaselineRecord) -> str:
     """The same step on the CPU against the GPU; empty where that was not tried."""
-    words = on_cpu(baseline)
+    words = figures.on_cpu(baseline)
     return f"On this machine's CPU the same step takes {words}." if words else ""
 
 
@@ -119,7 +108,7 @@ def clock_warning(clock: ClockCheck | None) -> str:
 
 def roof_text(reached: RoofShare | None) -> str:
     """``94 % of 51.0 TFLOP/s float32``; empty where it is not known."""
-    return roof_figure(reached).words if reached else ""
+    return figures.roof_figure(reached).words if reached else ""
 
 
 # --- the baseline ---------------------------------------------------------------------------------------------
@@ -154,14 +143,14 @@ def _measured(baseline: BaselineRecord, facts: Facts | None) -> Iterator[tuple[s
         yield "Single calls, waited for", f"p50 / p95 / p99 of {latency.calls}: {shares}"
     yield "Throughput", format_rate(baseline.samples_per_s)
     yield "Peak memory", format_bytes(result.peak_reserved_bytes)
-    if energy := energy_words(result):
+    if energy := figures.energy_words(result):
         yield "Energy, whole GPU", energy
     if result.gpu is not None and result.gpu.samples:
-        yield "GPU meanwhile", gpu_sentence(result.gpu)
+        yield "GPU meanwhile", figures.gpu_sentence(result.gpu)
     yield "Warm-up", format_seconds(result.warmup_s)
-    yield "Noise floor", noise_words(baseline).removeprefix("noise ")
-    if rate := tokens_per_s(facts, baseline.samples_per_s):
-        yield "Generated", format_tokens(rate)
+    yield "Noise floor", figures.noise_words(baseline).removeprefix("noise ")
+    if rate := figures.tokens_per_s(facts, baseline.samples_per_s):
+        yield "Generated", figures.format_tokens(rate)
 
 
 # --- the profile ----------------------------------------------------------------------------------------------
@@ -247,24 +236,23 @@ def roof_section(state: SessionState) -> Iterator[Section]:
 
 
 def _roof_blocks(profile: Profile, before: RoofShare | None, after: RoofShare | None) -> Iterator[Block]:
-    figures = [*_reached(before, after), *step_figures(profile)]
-    if figures:
-        yield pairs([(figure.name, figure.words) for figure in figures])
+    if rows := [(one.name, one.words) for one in (*_reached(before, after), *figures.step_figures(profile))]:
+        yield pairs(rows)
     if before and after and after.share < before.share:
         yield Paragraph(f"The tuned share refers to the higher peak of {after.dtype}, so it means more arithmetic.")
     if profile.ceilings:
         yield from _ceilings(profile.ceilings)
 
 
-def _reached(before: RoofShare | None, after: RoofShare | None) -> Iterator[Figure]:
+def _reached(before: RoofShare | None, after: RoofShare | None) -> Iterator[figures.Figure]:
     if before:
-        yield roof_figure(before, f"Matrix-product rate{', before' if after else ''}")
+        yield figures.roof_figure(before, f"Matrix-product rate{', before' if after else ''}")
     if after:
-        yield roof_figure(after, "Matrix-product rate, tuned")
+        yield figures.roof_figure(after, "Matrix-product rate, tuned")
 
 
 def _ceilings(ceilings: Ceilings) -> Iterator[Block]:
-    rows: list[tuple[Inline, ...]] = [(figure.name, figure.words) for figure in ceiling_figures(ceilings)]
+    rows: list[tuple[Inline, ...]] = [(figure.name, figure.words) for figure in figures.ceiling_figures(ceilings)]
     if rows:
         when = f" on {ceilings.measured_on}" if ceilings.measured_on else ""
         yield Paragraph(f"Peak rates of this machine, measured{when}:")
