@@ -320,6 +320,14 @@ def test_a_library_that_does_not_fit_is_no_bug_of_ours(monkeypatch, capsys):
     assert "pip check" in hint
 
 
+def test_a_working_directory_that_was_removed_is_told(tmp_path, monkeypatch, capsys):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert cli.main(["demo"]) == 2
+    assert capsys.readouterr().err.splitlines()[0] == "perf-advisor: the working directory was removed."
+
+
 def test_a_bug_of_ours_leaves_a_traceback_in_a_file(state, monkeypatch, capsys):
     monkeypatch.setattr(cli, "_run", raising(ZeroDivisionError("oh\nno")))
     assert cli.main(["demo"]) == ExitCode.BUG

@@ -80,9 +80,13 @@ def _explained(error: Exception) -> AdvisorError:
     from advisor.errors import AdvisorError, UsageError, refusal_of
 
     said = f"{type(error).__name__}: {error}"
+    try:
+        here = os.getcwd()  # noqa: PTH109 - pathlib takes its time
+    except FileNotFoundError:
+        return UsageError("the working directory was removed.", "Change to a folder that exists, and run again.")
     if refused := refusal_of(error):
         return refused
-    if hidden := hidden_library(dict.fromkeys((os.getcwd(), sys.path[0]))):  # noqa: PTH109 - it may be gone
+    if hidden := hidden_library(dict.fromkeys((here, sys.path[0]))):
         return UsageError(f"{hidden}: {said}", "Rename it, and run again.")
     if library := unfit_library(error):
         return UsageError(

@@ -17,7 +17,12 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
     Raises UsageError when the folder is missing or the file cannot be written.
     """
     raw = content.encode() if isinstance(content, str) else content
-    target = Path(path).resolve()
+    try:
+        target = Path(os.path.realpath(path))
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"{path} cannot be written: the working directory was removed.", "Write the whole path, from / on."
+        ) from error
     if target.is_dir():
         raise UsageError(f"{path} is a folder.", "Give the name of a file to write.")
     if not target.parent.is_dir():
