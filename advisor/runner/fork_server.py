@@ -3,6 +3,7 @@
 Never imports torch. What runs in the fork server itself is ``trial/preload.py``.
 """
 
+import atexit
 import contextlib
 import math
 import multiprocessing
@@ -209,6 +210,14 @@ def _kill() -> None:
         until = time.monotonic() + 1.0
         while _is_running() and time.monotonic() < until:
             time.sleep(_LOOK_EVERY_S / 5)
+
+
+@atexit.register  # before multiprocessing waits at the exit for the fork server's word on each child
+def _let_it_go_on() -> None:
+    """Have a fork server that was stopped end with this process."""
+    if (pid := _pid()) is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
 
 
 def _why(error: OSError | EOFError) -> str:
