@@ -16,39 +16,32 @@ from advisor.records.outputs import STANDARD_OUTPUT, Outputs
 from advisor.source.reading import target_file
 
 
-def check_recipes(only: Sequence[str], skip: Sequence[str], key_map: Mapping[str, str], folders: Sequence[str]) -> None:
-    """Raise UsageError for an id or a key that the catalogue lacks, and for a recipe both wanted and left out."""
-    if not (only or skip or key_map):
+def check_recipes(
+    folders: Sequence[str],
+    key_map: Mapping[str, str],
+    only: Sequence[str] = (),
+    skip: Sequence[str] = (),
+    accept: Sequence[tuple[str, Value | None]] = (),
+) -> None:
+    """Raise UsageError for an id, a key or a value that the catalogue lacks, and for a recipe wanted and left out."""
+    if not (only or skip or key_map or accept):
         return
     from advisor.recipe.catalog import load_catalog
 
-    catalog = load_catalog(folders)
-    with named("--only"):
-        wanted = {catalog[name].id for name in only}
-    with named("--skip"):
-        left_out = {catalog[name].id for name in skip}
-    if both := [name for name in only if name in wanted & left_out]:
-        raise UsageError(f"--only and --skip both name {', '.join(both)}.", "Leave it out of one of them.")
+    catalog, found = load_catalog(folders), dict[str, list[str]]()
+    for option, names in (("--only", only), ("--skip", skip), ("--accept", [name for name, _ in accept])):
+        with named(option):
+            found[option] = [catalog[name].id for name in names]
+    for name, value in accept:
+        if value is not None and not catalog[name].accepts(value):
+            known = ", ".join(text_of(each) for each in catalog[name].examples)
+            raise UsageError(f"--accept: {name} has no value {text_of(value)}.", f"Choose one such as {known}.")
+    for option in ("--only", "--accept"):
+        if both := [name for name in found[option] if name in found["--skip"]]:
+            raise UsageError(f"{option} and --skip both name {', '.join(both)}.", "Leave it out of one of them.")
     with named("--map"):
         for key in key_map:
             catalog.by_key(key)
-
-
-def check_accepted(accept: Sequence[tuple[str, Value | None]], skip: Sequence[str], folders: Sequence[str]) -> None:
-    """Raise UsageError for an unknown recipe or value, and for a recipe both accepted and left out."""
-    if not accept:
-        return
-    from advisor.recipe.catalog import load_catalog
-
-    catalog = load_catalog(folders)
-    for name, value in accept:
-        with named("--accept"):
-            recipe = catalog[name]
-        if value is not None and not recipe.accepts(value):
-            known = ", ".join(text_of(each) for each in recipe.examples)
-            raise UsageError(f"--accept: {name} has no value {text_of(value)}.", f"Choose one such as {known}.")
-    if both := [name for name, _ in accept if name in skip]:
-        raise UsageError(f"--accept and --skip both name {', '.join(both)}.", "Leave it out of one of them.")
 
 
 def outputs_of(options: argparse.Namespace, key_map: Mapping[str, str]) -> Outputs:

@@ -7,7 +7,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from textual.timer import Timer
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +85,6 @@ class Jobs:
         if self.running is None and self._waiting:
             self.running = self._waiting.popleft()
             self._start(self.running)
-
-
-class Timer(Protocol):
-    """A handle of a delayed call."""
-
-    def stop(self) -> None:
-        """Do not run it."""
 
 
 class Pace:

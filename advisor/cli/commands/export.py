@@ -20,5 +20,5 @@ def parse(arguments: Sequence[str]) -> Callable[[], int]:
     add_recipe_folders(parser)
     options = parser.parse(arguments)
     key_map = merged_map(options.map)
-    check_recipes((), (), key_map, options.recipes)
+    check_recipes(options.recipes, key_map)
     return partial(revisit, options.session, outputs_of(options, key_map), tuple(options.recipes), show=False)

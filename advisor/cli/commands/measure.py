@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from advisor.cli.checks import check_accepted, check_own_files, check_recipes, outputs_of, shows_the_app
+from advisor.cli.checks import check_own_files, check_recipes, outputs_of, shows_the_app
 from advisor.cli.parser import (
     Parser,
     accepted_of,
@@ -226,8 +226,7 @@ def parse(arguments: Sequence[str], commands: Collection[str], about: str) -> Me
     if target is None:
         _check_taken_up_as_it_was(parser, options, targets)
     key_map = merged_map(options.map)
-    check_recipes(options.only, options.skip, key_map, options.recipes)
-    check_accepted(options.accept, options.skip, options.recipes)
+    check_recipes(options.recipes, key_map, options.only, options.skip, options.accept)
     if options.keep_speed is not None and options.objective is not Objective.MEMORY:
         raise UsageError(
             f"--keep-speed says what speed less memory must keep, and the objective is {options.objective}.",
