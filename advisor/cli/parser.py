@@ -12,7 +12,7 @@ from advisor.errors import UsageError
 from advisor.export.formats import formats_of
 from advisor.figures.options import alternatives, choice_of, count_of, named, names_of
 from advisor.files.paths import is_file, is_folder, no_file
-from advisor.records import ConfigKind, Mode, Value
+from advisor.records import ConfigKind, Mode, TargetSpec, Value
 
 _BYTES = {"b": 1} | {
     letter + suffix: base**power
@@ -266,6 +266,25 @@ def add_inputs(parser: Parser) -> None:
     parser.option("--mode", metavar="MODE", read=choice_of(Mode), help="train or infer")
     parser.option("--batch-size", metavar="N", read=count_of, help="another batch size than the target's")
     parser.option("--input", metavar="SHAPE", read=shape_of, help="the input's shape, such as 64x3x224x224")
+
+
+def target_of(target: str, arguments: tuple[str, ...], options: argparse.Namespace) -> TargetSpec:
+    """The target of this name under these options. Raises UsageError for a config that cannot be read."""
+    config = None
+    if options.config:
+        from advisor.files.config_file import read_config  # YAML takes its time
+
+        config = read_config(options.config)
+    return TargetSpec(
+        target,
+        str(Path.cwd()),
+        mode=options.mode,
+        device=options.device,
+        batch_size=options.batch_size,
+        input_shape=options.input,
+        config=config,
+        arguments=arguments,
+    )
 
 
 def add_reports(parser: Parser) -> None:

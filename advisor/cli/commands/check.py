@@ -5,9 +5,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 
-from advisor.cli.parser import Parser, add_inputs, factor_of, split_arguments
+from advisor.cli.parser import Parser, add_inputs, factor_of, split_arguments, target_of
 from advisor.errors import ExitCode, UsageError
 from advisor.figures.formatting import format_ms
 from advisor.figures.options import device_of, seconds_of
@@ -67,21 +66,10 @@ def parse(arguments: Sequence[str]) -> Callable[[], int]:
     parser.option("--config", metavar="FILE", help="your YAML, JSON or TOML config, given to build(config)")
     parser.add_argument("--json", action="store_true", help="the result as JSON")
     options = parser.parse(own)
-    from advisor.files.config_file import read_config
     from advisor.recipe.settings import Settings
 
     # A file that cannot be read, or that changes nothing, is told before anything is measured.
     if not Settings.from_file(options.settings):
         raise UsageError(f"{options.settings} has no settings.", "Name a file that --export wrote with some in it.")
-    config = read_config(options.config) if options.config else None
-    spec = TargetSpec(
-        options.target,
-        str(Path.cwd()),
-        mode=options.mode,
-        device=options.device,
-        batch_size=options.batch_size,
-        input_shape=options.input,
-        config=config,
-        arguments=targets,
-    )
-    return partial(measure, options.settings, spec, options.min_speedup, options.budget, as_json=options.json)
+    target = target_of(options.target, targets, options)
+    return partial(measure, options.settings, target, options.min_speedup, options.budget, as_json=options.json)

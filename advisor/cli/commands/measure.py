@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from advisor.cli.checks import check_own_files, check_recipes, outputs_of, shows_the_app
 from advisor.cli.parser import (
@@ -30,6 +30,7 @@ from advisor.cli.parser import (
     share_of,
     side_by_side_of,
     split_arguments,
+    target_of,
 )
 from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED
@@ -241,7 +242,7 @@ def parse(arguments: Sequence[str], commands: Collection[str], about: str) -> Me
         )
     outputs = outputs_of(options, key_map)
     return Measure(
-        request=_request(target, targets, options, key_map) if target else None,
+        request=_request(target_of(target, targets, options), options, key_map) if target else None,
         outputs=outputs,
         headless=options.headless or outputs.json_to_stdout,
         resume=resume,
@@ -287,23 +288,7 @@ def _check_taken_up_as_it_was(parser: Parser, options: argparse.Namespace, argum
         )
 
 
-def _config(path: str) -> dict[str, Any]:
-    from advisor.files.config_file import read_config  # YAML takes its time
-
-    return read_config(path)
-
-
-def _request(target: str, arguments: tuple[str, ...], options: argparse.Namespace, key_map: dict[str, str]) -> Request:
-    spec = TargetSpec(
-        target=target,
-        directory=str(Path.cwd()),
-        mode=options.mode,
-        device=options.device,
-        batch_size=options.batch_size,
-        input_shape=options.input,
-        config=_config(options.config) if options.config else None,
-        arguments=arguments,
-    )
+def _request(spec: TargetSpec, options: argparse.Namespace, key_map: dict[str, str]) -> Request:
     return Request(
         target=spec,
         budget_s=DEFAULT_BUDGET_S if options.budget is None else options.budget,
