@@ -20,6 +20,22 @@ from advisor.portable.fold_norm import foldable_pairs
 
 
 @each_model
+def test_a_checkpoint_of_the_model_as_it_was_is_folded_as_it_is_loaded(way, name):
+    model, images, _, _ = made(name)
+    other = copy.deepcopy(model).eval()
+    for tensor in other.state_dict().values():
+        tensor.copy_(1.25 * tensor)
+    changed = way("fold_norm", True, model.eval())
+    saved = copy.deepcopy(changed.state_dict())
+    changed.load_state_dict(other.state_dict(), strict=False)  # which would hide what is not loaded
+    torch.testing.assert_close(changed(images), other(images))
+    changed.load_state_dict(saved)
+    assert all(torch.equal(tensor, changed.state_dict()[key]) for key, tensor in saved.items())
+    nn.ModuleDict({"net": changed}).load_state_dict(nn.ModuleDict({"net": other}).state_dict())
+    torch.testing.assert_close(copy.deepcopy(changed)(images), other(images))
+
+
+@each_model
 def test_folded_models_give_the_same_outputs(way, name):
     model, images, _, folds = made(name)
     expected = copy.deepcopy(model).eval()(images)

@@ -59,30 +59,62 @@ def fits(layer: torch.nn.Module, norm: torch.nn.Module) -> bool:
 def fold_batch_norms(model: torch.nn.Module, data: typing.Any = None) -> None:
     """Fold every batch norm that can be into the layer before it, in place; it becomes an Identity.
 
-    The model can be evaluated afterwards, but no longer be trained as before. Raises CannotTraceError.
+    The model can be evaluated afterwards, but no longer be trained as before. A checkpoint of the model as it was is
+    folded as it is loaded. Raises CannotTraceError.
     """
+    names = list(model.named_modules(remove_duplicate=False))
     for layer, norm in foldable_pairs(model, data):
-        fold(layer, norm)
+        weight, bias = folded(layer, norm.eps, tensors_in(layer), tensors_in(norm))
+        trained = layer.weight.requires_grad
+        layer.weight = torch.nn.Parameter(torch.empty_like(layer.weight).copy_(weight), trained)
+        layer.bias = torch.nn.Parameter(bias.to(layer.weight.dtype), trained)
         for parent in list(model.modules()):
             for name in [name for name, child in parent._modules.items() if child is norm]:
                 parent._modules[name] = torch.nn.Identity().train(norm.training)
+        of_layer, of_norm = ([f"{name}." for name, module in names if module is one] for one in (layer, norm))
+        model.register_load_state_dict_pre_hook(Loading(layer, norm.eps, of_layer, of_norm))
 
 
-def fold(layer: typing.Any, norm: typing.Any) -> None:
-    """Multiply the norm into the weights of the layer before it, in double precision.
+class Loading:
+    """A hook that folds a norm into its layer among what is loaded; ``layers`` and ``norms`` are the names of each."""
+
+    def __init__(self, layer: torch.nn.Module, eps: float, layers: list[str], norms: list[str]) -> None:
+        self.layer, self.eps, self.layers, self.norms = layer, eps, layers, norms
+
+    def __call__(self, _: torch.nn.Module, state: dict[str, typing.Any], prefix: str, *others: typing.Any) -> None:
+        """Replace the layer's tensors, and take out the norm's. What was saved of a folded model stays."""
+        own, norm = ({name: prefix + part + name for name in NAMES} for part in (self.layers[0], self.norms[0]))
+        if norm["running_var"] not in state or own["weight"] not in state:
+            return
+        found = [{name: state.get(key) for name, key in keys.items()} for keys in (own, norm)]
+        made = zip(("weight", "bias"), folded(self.layer, self.eps, *found), strict=True)
+        dtype = state[own["weight"]].dtype
+        state.update({prefix + part + name: one.to(dtype) for name, one in made for part in self.layers})
+        for key in [key for key in state for part in self.norms if key.startswith(prefix + part)]:
+            del state[key]
+
+
+NAMES = ("weight", "bias", "running_mean", "running_var")
+
+
+def tensors_in(module: torch.nn.Module) -> dict[str, typing.Any]:
+    """The tensors of a layer or a norm by their names; None for one that it has not."""
+    return {name: getattr(module, name, None) for name in NAMES}
+
+
+def folded(
+    layer: torch.nn.Module, eps: float, own: dict[str, typing.Any], norm: dict[str, typing.Any]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The weight and the bias of a layer that does what it and the norm after it do, in double precision.
 
     Of a transposed convolution the channels are the second dimension of the weights, group by group.
     """
-    mean, variance = norm.running_mean.double(), norm.running_var.double()
-    scale = (variance + norm.eps).rsqrt() * (1.0 if norm.weight is None else norm.weight.detach().double())
-    shift = 0.0 if norm.bias is None else norm.bias.detach().double()
-    bias = 0.0 if layer.bias is None else layer.bias.detach().double()
-    old = layer.weight
-    weight = old.detach().double()
+    own, norm = ({k: None if v is None else v.detach().double() for k, v in part.items()} for part in (own, norm))
+    scale = (norm["running_var"] + eps).rsqrt() * (1.0 if norm["weight"] is None else norm["weight"])
+    shift = 0.0 if norm["bias"] is None else norm["bias"]
+    bias = ((0.0 if own["bias"] is None else own["bias"]) - norm["running_mean"]) * scale + shift
+    weight = own["weight"]
     if isinstance(layer, torch.nn.modules.conv._ConvTransposeNd):
-        groups, parts = layer.groups, weight.unflatten(0, (layer.groups, -1))
-        weight = (parts * scale.view(groups, 1, -1, *[1] * (parts.dim() - 3))).flatten(0, 1)
-    else:
-        weight = weight * scale.view(-1, *[1] * (weight.dim() - 1))
-    layer.weight = torch.nn.Parameter(torch.empty_like(old).copy_(weight), old.requires_grad)
-    layer.bias = torch.nn.Parameter(((bias - mean) * scale + shift).to(old.dtype), old.requires_grad)
+        parts = weight.unflatten(0, (layer.groups, -1))
+        return (parts * scale.view(layer.groups, 1, -1, *[1] * (parts.dim() - 3))).flatten(0, 1), bias
+    return weight * scale.view(-1, *[1] * (weight.dim() - 1)), bias
