@@ -25,7 +25,7 @@ when you go on training, and fold again from the trained weights.
 Numerics
 --------
 close: the products are rounded once more in the folded weights, and once less in the activations; the folding itself
-is in double precision. The state dict loses the norms' entries: load a checkpoint first, then fold.
+is in double precision. The state dict loses the norms' entries. A checkpoint with them is folded as it is loaded.
 
 References
 ----------

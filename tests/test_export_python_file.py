@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import builtins
 import copy
+import pickle
 import shutil
 import subprocess
 import sys
@@ -461,3 +462,16 @@ def test_the_plan_is_the_one_that_the_recipes_make(catalog):
             if recipe.stage is not Stage.GLOBAL:
                 recipe.apply(parts, value)
         assert _plan(catalog.in_order(settings), Mode.TRAIN) == parts.plan
+
+
+@pytest.mark.parametrize(
+    ("settings", "mode"),
+    [({"model.conv_bias_before_norm": False}, "train"), ({"model.fold_batch_norm": True}, "infer")],
+)
+def test_a_model_that_a_file_prepared_can_be_saved_as_a_whole(settings, mode, catalog, monkeypatch):
+    tuned = module_of(catalog, settings, mode)
+    monkeypatch.setitem(sys.modules, "tuned", tuned)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).train(mode == "train")
+    expected = copy.deepcopy(model)(images := torch.randn(2, 3, 8, 8))
+    tuned.prepare(model, *([torch.optim.SGD(model.parameters())] if mode == "train" else []))
+    torch.testing.assert_close(pickle.loads(pickle.dumps(model))(images), expected)

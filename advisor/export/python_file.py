@@ -53,20 +53,20 @@ def python_source(
     tries_none = loss_known and mode is Mode.TRAIN and not own_step
     if tries_none:
         step.append(templates.KNOWN_LOSS)
-    codes = {recipe.key: _shown(recipe, value) for recipe, value in chosen if recipe.stage is Stage.DATA}
-    without_data = _prepare([pair for pair in chosen if pair[0].stage is not Stage.DATA], plan, wrapper, {})
+    codes = {recipe.key: _shown(recipe, value) for recipe, value in chosen if _has_definitions(recipe)}
+    without_codes = _prepare([pair for pair in chosen if not _has_definitions(pair[0])], plan, wrapper, {})
     held = {*_held_by(codes.values()), *(("LossTries",) if tries_none else ())}
-    library = library_for([without_data, *codes.values(), *step], held)
+    library = library_for([without_codes, *codes.values(), *step], held)
     imports = ["import torch", "from types import SimpleNamespace", *library.imports]
     plan_data = _plan_data(plan, library.text)
     file = "\n".join([*imports, plan_data, *step, templates.PREPARE, library.text])
-    data = _data_parts(codes, file, without_data)
-    imports += [text for parts in data.values() for text in parts.imports]
-    constants = dict.fromkeys(text for parts in data.values() for text in parts.constants)
-    definitions = dict.fromkeys(text for parts in data.values() for text in parts.definitions)
+    divided = _divided(codes, file, without_codes)
+    imports += [text for parts in divided.values() for text in parts.imports]
+    constants = dict.fromkeys(text for parts in divided.values() for text in parts.constants)
+    definitions = dict.fromkeys(text for parts in divided.values() for text in parts.definitions)
     header = _header(chosen, _usage(mode, own_step=own_step), imports)
     head = "\n\n".join(filter(None, [header, "\n".join(constants), plan_data]))
-    prepare = _prepare(chosen, plan, wrapper, data)
+    prepare = _prepare(chosen, plan, wrapper, divided)
     whole = [head, *definitions, prepare, *reversed(step), f"{templates.LIBRARY.strip()}\n\n\n{library.text}"]
     return "\n\n\n".join(part.strip("\n") for part in whole) + "\n"
 
@@ -78,6 +78,14 @@ def _chosen(catalog: Catalog, settings: Mapping[str, Value], mode: Mode) -> list
     if conflict:
         raise UsageError(f"these settings cannot be combined: {conflict}.", "Leave one of them out.")
     return [(recipe, value) for recipe, value in catalog.in_order(settings) if mode in recipe.modes]
+
+
+def _has_definitions(recipe: Recipe) -> bool:
+    """Whether a recipe's code is for ``prepare``, and its definitions for the top of the file.
+
+    Worker processes import those of loaders, and a model that is saved as a whole holds others.
+    """
+    return recipe.stage in (Stage.MODEL, Stage.OPTIMIZER, Stage.DATA) and not recipe.compiles
 
 
 def _held_by(codes: Iterable[str]) -> Collection[str]:
@@ -105,8 +113,8 @@ def _plan_data(plan: StepPlan, code: str) -> str:
     return "\n".join(["# How a step runs.", "PLAN = {", *lines, "}", "StepPlan = SimpleNamespace"])
 
 
-def _data_parts(codes: Mapping[str, str], file: str, prepare: str) -> dict[str, top_level.Hoisted]:
-    """The code of the loader's recipes by key, split for the top of the file, which worker processes import.
+def _divided(codes: Mapping[str, str], file: str, prepare: str) -> dict[str, top_level.Hoisted]:
+    """The code of recipes by key, split for the top of the file and for ``prepare``.
 
     ``file`` is the rest of the file, and ``prepare`` the function as it is without these recipes.
     """
@@ -165,10 +173,10 @@ def _imported(chosen: list[tuple[Recipe, Value]], imports: list[str]) -> str:
 
 
 def _prepare(
-    chosen: list[tuple[Recipe, Value]], plan: StepPlan, wrapper: str, data: Mapping[str, top_level.Hoisted]
+    chosen: list[tuple[Recipe, Value]], plan: StepPlan, wrapper: str, divided: Mapping[str, top_level.Hoisted]
 ) -> str:
     pairs = [(recipe, value) for recipe, value in chosen if not recipe.compiles]
-    blocks = [block for recipe, value in pairs for block in _prepared(recipe, value, data.get(recipe.key))]
+    blocks = [block for recipe, value in pairs for block in _prepared(recipe, value, divided.get(recipe.key))]
     blocks += _compiled([(recipe, value) for recipe, value in chosen if recipe.compiles], plan)
     if plan.strategy != "single":
         blocks.append(templates.SPREAD.strip("\n"))
@@ -217,21 +225,22 @@ def _prepared(recipe: Recipe, value: Value, parts: top_level.Hoisted | None) -> 
         return
     if recipe.stage is Stage.ENVIRONMENT:
         return
-    code = parts.rest if parts else _shown(recipe, value)
-    if recipe.stage is Stage.OPTIMIZER or "raise ValueError" in code or "class CannotTraceError" in code:
-        code = _left_out_where_refused(code, format_setting(recipe.key, value))
+    whole = _shown(recipe, value)
+    code, traces = parts.rest if parts else whole, "class CannotTraceError" in whole
+    may_refuse = "raise ValueError" in whole and recipe.stage is not Stage.DATA  # a loader says so itself
+    if recipe.stage is Stage.OPTIMIZER or traces or may_refuse:
+        code = _left_out_where_refused(code, format_setting(recipe.key, value), traces=traces)
     guard = _GUARDS.get(recipe.stage)
     if guard and not code.startswith(guard) and ast.parse(code).body:
         code = f"{guard}\n{textwrap.indent(code, '    ')}"
     yield f"{label}\n{code}" if code else label
 
 
-def _left_out_where_refused(code: str, setting: str) -> str:
+def _left_out_where_refused(code: str, setting: str, *, traces: bool) -> str:
     """Code whose last statement changes a model or an optimizer, with a warning where these do not allow it."""
     body = ast.parse(code).body
     if not body or isinstance(body[-1], ast.FunctionDef | ast.ClassDef):
         return code
-    traces = "class CannotTraceError" in code
     lines, first = code.splitlines(), body[-1].lineno - 1
     warned = templates.LEFT_OUT.substitute(
         call=textwrap.indent("\n".join(lines[first:]).strip(), "    "),
