@@ -63,6 +63,8 @@ def fold_batch_norms(model: torch.nn.Module, data: typing.Any = None) -> None:
     folded as it is loaded. Raises CannotTraceError.
     """
     names = list(model.named_modules(remove_duplicate=False))
+    layer: typing.Any
+    norm: typing.Any
     for layer, norm in foldable_pairs(model, data):
         weight, bias = folded(layer, norm.eps, tensors_in(layer), tensors_in(norm))
         trained = layer.weight.requires_grad
