@@ -1,6 +1,7 @@
 import json
 import math
 import random
+import resource
 import subprocess
 import sys
 from dataclasses import replace
@@ -241,6 +242,19 @@ def test_one_process_writes_at_a_time():
     holder.kill()
     holder.communicate()
     Journal(path, sample_request()).close()
+
+
+def test_a_journal_that_has_no_room_to_begin_is_not_the_latest_session():
+    Journal.create(sample_request()).close()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(UsageError, match="File too large"):
+            Journal.create(sample_request())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert open_session().damaged == 0
+    assert len(list(sessions_folder().glob("*.jsonl"))) == 1
 
 
 def test_a_full_disk_ends_the_journal_and_is_told_once():

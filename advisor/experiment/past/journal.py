@@ -74,6 +74,7 @@ class Journal:
             raise _unwritable(folder, error.strerror) from error
         problem = journal._write(_header(request))
         if problem:
+            path.unlink()  # half a line, which would be the latest session
             raise _unwritable(folder, problem)
         return journal
 
@@ -247,7 +248,8 @@ def _read(path: Path) -> PastSession:
         started = datetime.fromtimestamp(header["started"])
     except _UNREADABLE as error:
         raise UsageError(
-            f"the session {path.stem} cannot be read: {error}", "It may be from another version."
+            f"the session {path.stem} cannot be read: {error}",
+            "It may be from another version; `perf-advisor sessions` lists those that can be read.",
         ) from error
     if lines and not lines[-1]:
         lines.pop()  # nothing follows the last line's end
