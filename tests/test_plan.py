@@ -6,7 +6,9 @@ import pytest
 from facts import adamw_facts, cpu_facts, gpu_facts, host, loader_facts, profile_facts
 from made_up import BF16, CATALOG, FUSED, GRAPH, LAST, WORKERS, failed, known_of, result_at
 
+from advisor.experiment.control import Decision
 from advisor.experiment.judging.judge import BASELINE
+from advisor.experiment.known import Evidence, Kind, Move
 from advisor.experiment.moves import adds, drops, repeats, singles
 from advisor.experiment.plan import facts_under
 from advisor.recipe.settings import Settings
@@ -98,11 +100,11 @@ def test_a_setting_is_to_blame_for_a_combination_that_fails_only_with_it():
 def test_a_stack_is_measured_again_once_a_smaller_one_ran_twice():
     def again(*rest):
         known = known_with((THREE, result_at(2.0)), *rest, stack=THREE)
-        return [move.settings for move in repeats(known)]
+        return {move.settings: move.name for move in repeats(known)}
 
     slower = (PAIR, result_at(1.5))
-    assert again(slower) == []
-    assert THREE in again(slower, slower)
+    assert again(slower) == {}
+    assert again(slower, slower) == {THREE: f"again: {THREE}"}
 
 
 def fed(wait_ms, *, on=gpu_facts):
@@ -183,3 +185,38 @@ def test_gradients_that_are_off_stay_off_in_the_stack(present):
 def test_the_leap_has_fewer_threads_where_other_programs_want_all_cores(load, threads):
     facts = cpu_facts(threads=16, hardware=Hardware(host=host(load=load)), profile=profile_facts(step_ms=10.0))
     assert known_of(facts).plan.usual_stack().get("cpu.threads") == threads
+
+
+# --- the knowledge after a move -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("beside", "proven"), [(result_at(1.0), True), (failed("out of reach"), False)])
+def test_turns_prove_a_stack_only_when_all_of_them_ran(beside, proven):
+    turns = Move(Kind.TURNS, PAIR, 1.0, "stack, confirmed")
+    known = known_with((PAIR, result_at(1.5)), stack=PAIR)
+    known = known.after(turns, Evidence(runs=((PAIR, result_at(1.5)), (BASELINE, beside))))
+    assert known.judge.took_turns(PAIR) is proven
+
+
+@pytest.mark.parametrize("tried", [True, False])
+def test_what_a_profile_rules_out_stays_in_the_plan_only_where_it_was_tried(tried):
+    slow, fast = (
+        gpu_facts(profile=profile_facts(phases={"data wait": ms}), loader=loader_facts()) for ms in (5.0, 0.0)
+    )
+    known = known_of(slow)
+    workers = next(candidate for candidate in known.plan.candidates if candidate.recipe == WORKERS.recipe)
+    if tried:
+        known = replace(known, judge=known.judge.with_run(workers.settings, result_at(1.0)))
+    known = known.after(Move(Kind.PROFILE, BASELINE, 1.0, "profile"), Evidence(facts=fast))
+    assert (workers in known.plan.candidates) is tried
+
+
+def test_an_accepted_value_takes_the_place_of_another_that_is_as_fast():
+    known = known_with((LAST.settings, result_at(1.2)), (GRAPH.settings, result_at(1.0)), stack=Settings(LAST.settings))
+    other = replace(LAST, value="contiguous")
+    swap = Move(Kind.SWAP, Settings(other.settings), 1.0, other.name, base=known.stack, candidate=other)
+    same = Evidence(runs=((swap.settings, result_at(1.2)),))
+    assert known.after(swap, same).stack == LAST.settings
+    consent = replace(known.plan.consent, decisions={LAST.recipe: Decision.ACCEPTED}, values={LAST.recipe: other.value})
+    known = replace(known, plan=replace(known.plan, consent=consent))
+    assert known.after(swap, same).stack == other.settings
