@@ -9,8 +9,7 @@ from fake_trials import FakeRun
 from made_up import failed
 
 from advisor.experiment import caveats
-from advisor.records import Block, Outcome, Profiled, TargetSpec, TrialKind, TrialSpec
-from advisor.trial import main
+from advisor.records import Block, Outcome, TargetSpec, TrialSpec
 from advisor.trial.main import Trial
 
 SLOW = "one step takes about 4 s: measuring the baseline alone needs 49 s, more than the 20 s that the budget leaves"
@@ -41,13 +40,8 @@ def test_fewer_threads_are_not_advised_where_the_environment_has_asked_for_as_fe
     assert "with OMP_NUM_THREADS=4 before the command" in caveats.with_the_load("Give it more time.", 8)
 
 
-@pytest.mark.parametrize(("left_s", "looks"), [(3.0, False), (60.0, True)])
-def test_the_phases_of_a_baseline_are_not_timed_where_the_time_out_would_lose_it(left_s, looks, monkeypatch, tmp_path):
-    spec = TrialSpec(
-        "baseline", TargetSpec("m.py:build", str(tmp_path), device="cpu"), {}, 1, 1, 60, "", kind=TrialKind.BASELINE
-    )
-    sent = []
-    trial = Trial(spec, SimpleNamespace(send=sent.append), None, lambda: None, time.monotonic() + left_s)
-    monkeypatch.setattr(main, "phases_alone", lambda *given, limit_s: None)
-    trial._send_phases(None, None, [Block(1, 8, 2.0)])
-    assert (Profiled(None) in sent) is looks
+@pytest.mark.parametrize(("left_s", "timed"), [(3.0, False), (60.0, True)])
+def test_phases_are_not_timed_where_the_time_out_would_lose_what_was_measured(left_s, timed, tmp_path):
+    spec = TrialSpec("baseline", TargetSpec("m.py:build", str(tmp_path), device="cpu"), {}, 1, 1, 60, "")
+    trial = Trial(spec, SimpleNamespace(), None, lambda: None, time.monotonic() + left_s)
+    assert trial._may_time_phases([Block(1, 8, 2.0)]) is timed

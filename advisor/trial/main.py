@@ -294,9 +294,10 @@ class Trial:
         )
         if self.spec.kind is TrialKind.PROFILE:
             self._profile(step, feed, clock, blocks, probe.operations)
-        elif self.spec.kind is TrialKind.BASELINE and parts.components.has_loader:
+        elif self.spec.kind is TrialKind.BASELINE and parts.components.has_loader and self._may_time_phases(blocks):
             self._send_phases(step, feed, blocks)
-        phases = measure_parts(step, feed, limit_s=_PHASES_LIMIT_S) if self.spec.times_phases else {}
+        timed = self.spec.times_phases and self._may_time_phases(blocks)
+        phases = measure_parts(step, feed, limit_s=_PHASES_LIMIT_S) if timed else {}
         return TrialResult(
             Outcome.MEASURED,
             losses=probe.losses,
@@ -380,15 +381,16 @@ class Trial:
             return None
         return latency_of_calls(clock, mean_step_s(blocks), self.spec.measure_s)
 
-    def _send_phases(self, step: Any, feed: Feed, blocks: list[Block]) -> None:
-        """Time the phases of some steps, if the trial can still end in time, and send them.
+    def _may_time_phases(self, blocks: list[Block]) -> bool:
+        """Whether the phases of some steps can be timed before the trial is given up, and all of it lost."""
+        step_s = median(block.step_ms for block in blocks) / 1e3
+        return time.monotonic() + _PHASES_PATIENCE * (_PHASES_LIMIT_S + step_s) < self.deadline
 
-        Whether the first baseline waits for its loader decides the first candidates.
-        """
+    def _send_phases(self, step: Any, feed: Feed, blocks: list[Block]) -> None:
+        """Time the phases of some steps, and send them: whether a step waits for data decides the first candidates."""
+        self._say("timing the phases of a step")
         step_ms = median(block.step_ms for block in blocks)
-        if time.monotonic() + _PHASES_PATIENCE * (_PHASES_LIMIT_S + step_ms / 1e3) < self.deadline:
-            self._say("timing the phases of a step")
-            self.channel.send(Profiled(phases_alone(_eager(step), feed, step_ms, limit_s=_PHASES_LIMIT_S)))
+        self.channel.send(Profiled(phases_alone(_eager(step), feed, step_ms, limit_s=_PHASES_LIMIT_S)))
 
     def _profile(self, step: Any, feed: Feed, clock: StepClock, blocks: list[Block], operations: int) -> None:
         self._say("profiling")
