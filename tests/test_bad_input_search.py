@@ -107,7 +107,7 @@ def test_where_there_was_time_for_a_leap_only_that_could_not_be_used_its_parts_h
     assert result_line(run.state) == told
     for record in run.state.trials.values():
         assert record.result.reason.startswith(f"it could not be used beside others: {reason}")
-    over = any("was over before 1 trial had a result; give it --budget 1m or more" in text for text in warnings(run))
+    over = any("was over before any trial had a result; give it --budget 1m or more" in text for text in warnings(run))
     assert over is ("no result" in reason)
     assert not any("the baseline and its preparation took" in text for text in warnings(run))
 

@@ -9,7 +9,7 @@ from advisor.experiment.known import Kind, Known
 from advisor.experiment.plan import Plan
 from advisor.experiment.policy import POLICY
 from advisor.experiment.request import Request
-from advisor.figures.formatting import counted, format_bytes, format_ms, format_percent, format_seconds
+from advisor.figures.formatting import format_bytes, format_ms, format_percent, format_seconds
 from advisor.recipe.settings import Settings
 from advisor.records import Mode, Outcome
 
@@ -67,8 +67,8 @@ def of_the_budget(known: Known, spent_s: float, total_s: float) -> str:
         return ""
     budget, minutes = f"the budget of {format_seconds(total_s)}", math.ceil(_BUDGET_PER_START * spent_s / 60)
     too_short = f"left no time to try anything: the baseline and its preparation took {format_seconds(spent_s)}"
-    if late := ended.count(Outcome.TIMED_OUT):
-        too_short = f"was over before {counted(late, 'trial')} had a result"
+    if Outcome.TIMED_OUT in ended:
+        too_short = "was over before any trial had a result"
     return f"{budget} {too_short}; give it --budget {minutes}m or more"
 
 
