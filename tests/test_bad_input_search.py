@@ -151,6 +151,19 @@ def test_seconds_are_enough_for_the_leap(tmp_path, budget_s, told):
     assert told in verdict(run.state)
 
 
+def test_a_leap_is_begun_where_the_time_left_is_half_of_what_the_baseline_took(tmp_path):
+    """A faster step takes less than the baseline did, and nothing else could be tried in that time."""
+
+    def speed(settings):
+        trials.trial_s = 2.0 if settings else 6.0
+        return pauses_removed(settings)
+
+    trials = FakeTrials(speed)
+    run = planted(tmp_path, "nothing", speed, trials=trials, budget_s=10.5).run()
+    ended_well(run)
+    assert "measured once" in verdict(run.state)
+
+
 @pytest.mark.parametrize(("budget_s", "part_s"), [(200.0, 60.0), (45.0, 20.0)])
 def test_a_recipe_that_hangs_takes_no_more_than_its_part(tmp_path, budget_s, part_s):
     """Some times what a trial takes, and a tenth of the budget more."""

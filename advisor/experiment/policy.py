@@ -52,7 +52,7 @@ class Policy:
     most_failures: int = 4
     # Largest share of the budget that is reserved for measuring the stack in turn.
     reserve_share: float = 0.2
-    # A bold leap that compiles starts if at least this share of its expected duration is left.
+    # A bold leap starts if at least this share of its expected duration is left.
     gamble: float = 0.5
     # A shorter leap replaces a compilation only if less than this multiple of its expected duration is left. The guess
     # before the first compilation is a fifth off at most for eleven models (tests/test_compile_time.py).

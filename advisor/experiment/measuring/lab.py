@@ -108,16 +108,14 @@ class Lab:
     def _affords_leap(self, leap: Move, known: Known) -> bool:
         """Whether there is time for a bold leap. It may use the turns' reserve, since the turns would measure it.
 
-        One that compiles starts even if it may end too late, and gets all the time that is left; only the turns of a
-        stack that nothing else could recommend, as on a noisy machine, keep theirs. A shorter one is not affordable
-        where there is time for the longer.
+        It starts even if it may end too late, and gets all the time that is left; only the turns of a stack that
+        nothing else could recommend, as on a noisy machine, keep theirs. A shorter one is not affordable where there is
+        time for the longer.
         """
         budget, cost_s = self.bench.budget, self.cost_s(leap, known)
         if leap.in_place_of and budget.allows(POLICY.safe * self.cost_s(leap.in_place_of, known)):
             return False
-        compiles = self.bench.catalog.compiles(leap.settings)
-        shortest_s = POLICY.gamble * cost_s if compiles else cost_s
-        return budget.allows(shortest_s, reserve_s=self._reserve_against_a_leap_s(known))
+        return budget.allows(POLICY.gamble * cost_s, reserve_s=self._reserve_against_a_leap_s(known))
 
     def reserve_s(self, known: Known) -> float:
         """The seconds that are reserved for measuring the stack in turn with the baseline: a fifth at most.
