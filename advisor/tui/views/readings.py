@@ -126,13 +126,18 @@ def _baseline_ms(state: SessionState) -> float | None:
     return baseline.step_ms if baseline and baseline.result.batch_size in (None, state.live_samples) else None
 
 
+def live_state(state: SessionState) -> Content:
+    """Return the running trial's state and its latest step times: ``measuring ▄▄▄ 25.5 ms, baseline 32.6 ms``."""
+    doing, step_ms = Content.styled(state.activity, "$accent"), live_step_ms(state)
+    if step_ms is None:
+        return doing
+    baseline_ms = _baseline_ms(state)
+    beside = f", baseline {format_ms(baseline_ms)}" if baseline_ms else ""
+    return doing + Content.assemble(" ", (live_line(state), "$primary"), f" {format_ms(step_ms)}", (beside, DIM))
+
+
 def live_text(state: SessionState, width: int) -> Content:
     """Return the running trial in ``width`` cells: its name, its state and its latest step times."""
-    tail = Content.assemble("  ", (state.activity, "$accent"))
-    step_ms = live_step_ms(state)
-    if step_ms is not None:
-        baseline_ms = _baseline_ms(state)
-        beside = f", baseline {format_ms(baseline_ms)}" if baseline_ms else ""
-        tail += Content.assemble(" ", (live_line(state), "$primary"), f" {format_ms(step_ms)}", (beside, DIM))
+    tail = Content("  ") + live_state(state)
     name = trial_label(state.running, state, max(_LEAST_NAME, width - 2 - tail.cell_length))
     return Content.assemble(("▶ ", "$accent"), (name, "bold"), tail)

@@ -64,11 +64,10 @@ def selection_text(key: str, state: SessionState, catalog: Catalog | None = None
 
 
 def _running_lines(state: SessionState) -> list[Content]:
-    if state.live_ms:
-        return [readings.live_text(state, _WIDEST)]
+    """Its name and its state: as many lines before its first block as after it, so that the table stays in place."""
     return [
         Content.assemble((trial_name(state.running, _WIDEST), "bold")),
-        Content.styled(f"running: {state.activity}", DIM),
+        Content.styled("running: ", DIM) + readings.live_state(state),
     ]
 
 
