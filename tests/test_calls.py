@@ -211,6 +211,26 @@ def test_a_model_that_takes_its_one_input_apart_gets_all_of_it():
         assert split(Cell(), (batch, "y"), with_target=True) == ((batch,), {}, "y")
         assert split(Cell(), (batch, "y"), with_target=False) == ((batch,), {}, None)
     assert split(Cell(), ("x", "h", "y"), with_target=False) == (("x",), {}, None)
+    assert split(Cell(), ("x", "y"), with_target=True) == ((("x", "y"),), {}, "y"), "as of a model with its own loss"
+
+
+def test_a_model_that_may_get_its_one_input_alone_gets_that():
+    class InBranch(nn.Module):
+        def forward(self, inputs):
+            mask = None
+            if isinstance(inputs, tuple):
+                inputs, mask = inputs
+            return inputs, mask
+
+    class Renamed(nn.Module):
+        def forward(self, inputs):
+            inputs = (inputs, 1)
+            inputs, _ = inputs
+            return inputs
+
+    for model in (InBranch(), Renamed()):
+        assert split(model, ("x", "y"), with_target=False) == (("x",), {}, None)
+        assert split(model, ("x", "y"), with_target=True) == (("x",), {}, "y")
 
 
 def test_an_object_that_has_several_inputs_is_keywords_and_its_label_the_target():

@@ -37,8 +37,8 @@ def splitter(
       Of a named tuple or a dataclass with one tensor beside a target, that is the input of a model that takes one.
     - The last element of a tuple or a list is the target when ``with_target``, or when the model's ``forward`` takes
       fewer inputs than the batch has. The inputs beside it may be a mapping of the model's keywords or, when
-      ``with_target``, a tuple or list of its inputs. Without a target, a batch of as many parts as the ``forward``
-      takes its one input apart into is that input.
+      ``with_target``, a tuple or list of its inputs. A batch of as many parts as the ``forward`` takes its one input
+      apart into is that input; its last part is the target as well.
     - Anything else is the one input.
 
     ``with_labels``: the model gets what it takes of the labels, as one that computes its own loss. ``targets``: the
@@ -69,8 +69,8 @@ def splitter(
             return SplitBatch(tuple(inputs), {}, batch[1])
         if (accepted == 1 and lists_samples(batch)) or (of_lists and lists_tensors(batch)):
             return SplitBatch((batch,), {}, batch if with_target else None)
-        if not with_target and len(batch) == unpacked and not lists_parts(batch[0], unpacked):
-            return SplitBatch((batch,), {})
+        if len(batch) == unpacked and not lists_parts(batch[0], unpacked):
+            return SplitBatch((batch,), {}, batch[-1] if with_target else None)
         if 1 < targets < len(batch):
             return SplitBatch(tuple(batch[:-targets]), {}, PartsLeft(batch[-targets:]))
         return split_sequence(tuple(batch), accepted, most, with_target=with_target)

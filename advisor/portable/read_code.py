@@ -23,6 +23,8 @@ ATTRIBUTE_BY_TEXT = {"getattr", "setattr", "hasattr", "delattr"}
 # Those by which it takes all attributes of an object at once, by themselves and together with others.
 ALL_AT_ONCE = {"asdict", "astuple"}
 ALL_OF_THEM = ({"vars", "__dict__"}, {"values", "items"})
+# Instructions after which the next one may be another.
+JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
 # Names in ``os`` that read the environment.
 ENVIRONMENT = {"environ", "getenv"}
 # Functions whose names are kept, at most. A count.
@@ -121,8 +123,15 @@ def calls(code: types.CodeType, name: str) -> bool:
 
 
 def count_unpacked(code: types.CodeType, name: str) -> int:
-    """The number of parts into which code takes a variable apart, as in ``x, state = inputs``; 0 where it does not."""
-    pairs = itertools.pairwise(dis.get_instructions(code))
+    """The number of parts into which code takes its argument apart, as in ``x, state = inputs``; 0 where it does not.
+
+    What it does in a branch, or once it has given the name another value, says nothing of the argument.
+    """
+    first = itertools.takewhile(
+        lambda one: one.opcode not in JUMPS and (one.opname, one.argval) != ("STORE_FAST", name),
+        dis.get_instructions(code),
+    )
+    pairs = itertools.pairwise(first)
     found = (two.arg for one, two in pairs if one.argval == name and two.opname == "UNPACK_SEQUENCE")
     return next(found, 0) or 0
 
