@@ -23,8 +23,6 @@ ATTRIBUTE_BY_TEXT = {"getattr", "setattr", "hasattr", "delattr"}
 # Those by which it takes all attributes of an object at once, by themselves and together with others.
 ALL_AT_ONCE = {"asdict", "astuple"}
 ALL_OF_THEM = ({"vars", "__dict__"}, {"values", "items"})
-# Instructions after which the next one may be another.
-JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
 # Names in ``os`` that read the environment.
 ENVIRONMENT = {"environ", "getenv"}
 # Functions whose names are kept, at most. A count.
@@ -127,8 +125,9 @@ def count_unpacked(code: types.CodeType, name: str) -> int:
 
     What it does in a branch, or once it has given the name another value, says nothing of the argument.
     """
+    jumps = {*dis.hasjrel, *dis.hasjabs}
     first = itertools.takewhile(
-        lambda one: one.opcode not in JUMPS and (one.opname, one.argval) != ("STORE_FAST", name),
+        lambda one: one.opcode not in jumps and (one.opname, one.argval) != ("STORE_FAST", name),
         dis.get_instructions(code),
     )
     pairs = itertools.pairwise(first)
