@@ -4,6 +4,7 @@ The user's code may write anything to any descriptor, so messages are framed, ch
 session's process is gone, the trial's whole group dies.
 """
 
+import fcntl
 import os
 import queue
 import signal
@@ -22,6 +23,8 @@ _KINDS: dict[str, type] = {kind.__name__: kind for kind in get_args(Message)}
 _MARK = b"perf"
 _HEADER = struct.Struct(f"!{len(_MARK)}sI")
 _LONGEST_BYTES = 2**28
+# Descriptors from here on are free in most programs, and below the usual limit of 1024.
+_OUT_OF_REACH = 900
 
 
 class GarbageError(OSError):
@@ -73,6 +76,19 @@ class Inbox:
         return message
 
 
+def out_of_reach(connection: Connection) -> Connection:
+    """The connection under a high number, where that is allowed.
+
+    A target that closes descriptors of low numbers leaves it alone, and no file that it opens gets the number.
+    """
+    try:
+        handle = fcntl.fcntl(connection.fileno(), fcntl.F_DUPFD_CLOEXEC, _OUT_OF_REACH)
+    except OSError:
+        return connection
+    connection.close()
+    return Connection(handle)
+
+
 def send_message(connection: Connection, message: Message) -> None:
     """Send one message. Raises OSError when nobody receives it any more."""
     values = printable_in(msgspec.to_builtins(message, enc_hook=_builtin))
@@ -100,7 +116,7 @@ class Channel:
     """The trial's end: sends messages and receives commands. A thread watches for the parent's end closing."""
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+        self._connection = out_of_reach(connection)
         self._commands: queue.SimpleQueue[TrialCommand] = queue.SimpleQueue()
         threading.Thread(target=self._listen, name="trial-channel", daemon=True).start()
 

@@ -32,7 +32,7 @@ import torch
 from advisor.machine.host import usable_cores
 from advisor.portable.forked import read_independently
 from advisor.portable.owners import is_of_package
-from advisor.process.channel import send_message
+from advisor.process.channel import out_of_reach, send_message
 from advisor.process.household import lead_own_group
 from advisor.process.meanwhile import environment, replaced
 from advisor.process.streams import redirect_output
@@ -73,6 +73,7 @@ def builder_main(
     lead_own_group()
     multiprocessing.set_start_method(None, force=True)
     redirect_output(log_path)
+    connection = out_of_reach(connection)
     threads = _Threads(torch.get_num_threads())
     loop: Loop | None = None
     known = set(sys.modules)

@@ -108,7 +108,7 @@ FAILING: dict[str, str | bytes] = {
     "an abort": in_build("import os; os.abort()"),
     "killed from outside": in_build("import os, signal; os.kill(os.getpid(), signal.SIGKILL)"),
     "garbage on every descriptor": in_build(
-        "import os\nfor number in range(3, 60):\n    try: os.write(number, b'x' * 100)\n    except OSError: pass"
+        "import os\nfor number in range(3, 1000):\n    try: os.write(number, b'x' * 100)\n    except OSError: pass"
     ),
 }
 for _name, _given in FAILING.items():
@@ -133,6 +133,9 @@ HARMLESS = {
     "another working directory": in_build("import os; os.chdir('/')"),
     "its own start method": in_build("import multiprocessing\nmultiprocessing.set_start_method('spawn', force=True)"),
     "warnings as errors": in_build("import warnings; warnings.simplefilter('error')"),
+    "closed descriptors, and files under their numbers": in_build(
+        "import os\nos.closerange(3, 256)\nglobal own\nown = [open(os.devnull) for _ in range(30)]"
+    ),
     "signals of its own": in_build("import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"),
 }
 for _name, _given in HARMLESS.items():
