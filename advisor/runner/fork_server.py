@@ -61,12 +61,13 @@ def prepare() -> None:
     Must come before an app takes the terminal. Raises UsageError when there is no room for temporary files.
     """
     folder = str(SCRATCH.folder())
+    # Later the app may be on the screen: its sys.stderr has no descriptor that another resource tracker could inherit.
+    aside = _quiet() if _pid() is None else contextlib.redirect_stderr(None)
+    with environment({_WARNINGS: _with_ignored("resource_tracker")}), aside:
+        resource_tracker.ensure_running()
     if _is_running() and not _lost_its_folder(folder):
         return
-    if _pid() is None:
-        with environment({_WARNINGS: _with_ignored("resource_tracker")}), _quiet():
-            resource_tracker.ensure_running()
-    else:
+    if _pid() is not None:
         _kill()
     process.current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]  # where sockets are made
     CONTEXT.set_forkserver_preload(_PRELOAD)

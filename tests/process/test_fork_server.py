@@ -1,6 +1,7 @@
 """The fork server, the trials' parent: killed, stopped, and with what trials leave behind."""
 
 import contextlib
+import io
 import os
 import shutil
 import signal
@@ -9,6 +10,7 @@ import sys
 import tempfile
 import textwrap
 import time
+from multiprocessing import resource_tracker
 
 import forked
 import psutil
@@ -65,6 +67,19 @@ def test_a_fork_server_that_ended_or_stands_still_is_started_again(spec, number)
     assert Runner().run(spec(), lambda message: None).outcome is Outcome.MEASURED
     assert fork_server._pid() != before
     assert gone(before)
+
+
+def test_both_helpers_are_started_again_while_the_app_is_on_the_screen(monkeypatch):
+    """There sys.stderr says that its descriptor is -1."""
+    Runner.prepare()
+    for pid in (resource_tracker._resource_tracker._pid, fork_server._pid()):
+        household.kill(pid)
+        assert gone(pid)
+    monkeypatch.setattr(sys, "stderr", type("Captured", (io.StringIO,), {"fileno": lambda self: -1})())
+    made = fork_server.CONTEXT.Process(target=time.sleep, args=(0,))
+    fork_server.start(made)
+    made.join()
+    assert made.exitcode == 0
 
 
 def test_it_is_started_again_where_the_folder_of_its_socket_was_removed():
