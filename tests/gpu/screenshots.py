@@ -215,6 +215,7 @@ async def record(past: PastSession, folder: Path) -> None:
     app, replay = app_over(past)
     frames = []
     async with app.run_test(size=SIZES[""]) as pilot:
+        app.theme = THEMES[""]
         for share, keys in SCENES:
             await arrive(replay, share, pilot)
             await show(app, pilot, keys)

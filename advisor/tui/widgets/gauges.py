@@ -109,7 +109,7 @@ class GaugeStrip(Static):
         if self.problem:
             return Content.styled(f"The gauges cannot be read: {self.problem}", "$warning")
         if self.reading is None:
-            return Content.styled("Reading the gauges…" if self._read else "No gauges are read.", DIM)
+            return Content.styled("Reading the gauges…" if self._read else "Played back: there are no live gauges", DIM)
         return gauges_text(self.reading, self.device_uuid, tuple(self._history), width)
 
 
