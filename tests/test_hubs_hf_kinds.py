@@ -8,7 +8,7 @@ from named_models import failure, load, one_step, refuse_the_network, shapes
 
 from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
-from advisor.target.hubs import hf_batches, huggingface
+from advisor.target.hubs import hf_batches, hf_classes, huggingface
 from advisor.target.normalise import normalise
 
 
@@ -292,8 +292,8 @@ def test_classes_of_a_decoder_are_read_at_the_end_of_each_text(transformers):
 def test_a_configuration_that_is_a_part_of_itself():
     config = SimpleNamespace(hidden_size=16)
     config.encoder = config
-    assert hf_batches._said_by(config, "hidden_size") == 16
-    assert hf_batches._said_by(config, "image_size") is None
+    assert hf_classes.said_by(config, "hidden_size") == 16
+    assert hf_classes.said_by(config, "image_size") is None
 
 
 def test_what_a_default_configuration_leaves_open_has_the_usual_sizes_or_is_named(transformers):

@@ -18,10 +18,11 @@ from advisor.portable.nested import map_tensors
 from advisor.records import TargetSpec
 from advisor.target.guess import generator_for, noise, typed, whole_numbers
 from advisor.target.hubs.contract import Samples, check_input
-from advisor.target.hubs.hf_classes import labels_of, special_ids, text_of, token_counts, value_in
+from advisor.target.hubs.hf_classes import labels_of, said_by, special_ids, text_of, token_counts
 from advisor.target.hubs.hf_inputs import (
     BESIDE,
     READ_INSIDE,
+    SOUND_LENGTH,
     STATES,
     USUAL_SIDE,
     Make,
@@ -49,7 +50,6 @@ from advisor.target.sizing import counted_run, refuses, takes
 _USUAL_LENGTH = 512
 # Lengths for a machine on which the usual one takes too long.
 _SHORTER = (128, 32)
-_SOUND_LENGTH = 16000  # samples: one second at the usual rate
 _FRAMES = 200  # of a spectrogram whose length is free
 _DECODED = 32  # tokens that are decoded from an image or sound
 _CHARACTERS = 12
@@ -58,9 +58,6 @@ _NO_LIMIT = 2**20  # positions of a model that counts them without a table
 _USUAL_VOCABULARY = 128  # of a model that takes characters without a table of them
 _IGNORED = -100  # a label that no loss counts
 _TRIED = 2  # samples of a batch by which inputs are chosen
-# Parts of a configuration that are about images and sounds, the first that says something being heard.
-_DEPTH = 3  # parts of parts that are asked: a configuration may have itself as a part
-_PARTS = ("vision_config", "audio_config", "encoder_config", "encoder", "backbone_config", "semantic_model_config")
 # Inputs whose length may be chosen.
 _OF_A_LENGTH = frozenset({"input_ids", "flattened_patches"})
 # Labels that a loss matches with what was found in an image, by scipy.
@@ -118,14 +115,6 @@ def _give_an_end(model: Any) -> None:
 
 def _classifies_texts(model: Any) -> bool:
     return labels_of(model) == "class" or type(model).__name__.endswith("ForSequenceClassification")
-
-
-def _said_by(config: Any, name: str, depth: int = _DEPTH) -> Any:
-    """An attribute of a configuration, or of the first of its parts that has it; None where none has."""
-    if config is None or (value := value_in(config, name)) is not None or depth == 0:
-        return None if config is None else value
-    said = (_said_by(value_in(config, part), name, depth - 1) for part in _PARTS)
-    return next((value for value in said if value is not None), None)
 
 
 def _samples(about: ModelInputs, *, train: bool) -> Samples:
@@ -200,7 +189,7 @@ class ModelInputs:
 
     def get(self, *names: str, default: Any = None) -> Any:
         """The first of these attributes in the configuration, or in its parts; else ``default``."""
-        return next((value for name in names if (value := _said_by(self.config, name)) is not None), default)
+        return next((value for name in names if (value := said_by(self.config, name)) is not None), default)
 
     def notes(self, *, train: bool) -> tuple[str, ...]:
         """The assumptions made about the inputs, in sentences; and the reason where it cannot be trained."""
@@ -329,7 +318,7 @@ class ModelInputs:
     @property
     def vocabulary(self) -> int:
         """The number of tokens that there are."""
-        said = _said_by(self.text, "vocab_size")
+        said = said_by(self.text, "vocab_size")
         said = said if isinstance(said, int) else _USUAL_VOCABULARY
         tables = (module.num_embeddings for module in self.model.modules() if isinstance(module, nn.Embedding))
         # The part that a configuration says it of may be left out of the model.
@@ -387,7 +376,7 @@ class ModelInputs:
         elif bins and longest and not self.get("conv_dim"):
             shape = (longest, bins)
         else:
-            shape = (channels, _SOUND_LENGTH) if channels else (_SOUND_LENGTH,)
+            shape = (channels, SOUND_LENGTH) if channels else (SOUND_LENGTH,)
         return {"input_values": noise(size, *shape)}
 
     def _spectrograms(self, size: int) -> dict[str, Any]:
@@ -421,7 +410,7 @@ class ModelInputs:
         part = None if self.decoding is self.config else self.decoding
         rows, channels = size * (getattr(part, "num_codebooks", None) or 1), getattr(part, "num_channels", None)
         shape = (rows, self._decoded(batch), *((channels,) if channels else ()))  # of a sound, several side by side
-        tokens = self._tokens(*shape, below=_said_by(self.decoding, "vocab_size"))
+        tokens = self._tokens(*shape, below=said_by(self.decoding, "vocab_size"))
         tokens[:, 0] = self.get("decoder_start_token_id", default=0)
         return {"decoder_input_ids": tokens}
 

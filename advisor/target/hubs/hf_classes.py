@@ -38,6 +38,15 @@ _TASKS = {
 }
 # Parts of parts of a configuration that are looked at. A count.
 _DEPTH = 2
+# Parts of a configuration that are about images and sounds, the first that says something being heard.
+_SEEN_OR_HEARD = (
+    "vision_config",
+    "audio_config",
+    "encoder_config",
+    "encoder",
+    "backbone_config",
+    "semantic_model_config",
+)
 
 
 def class_for(transformers: Any, config: Any) -> Any:
@@ -174,3 +183,14 @@ def _table(name: str) -> dict[str, Any]:
 
 def _names(value: Any) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value)
+
+
+def said_by(config: Any, name: str, depth: int = 3) -> Any:
+    """An attribute of a configuration, or of the first of its parts that has it; None where none has.
+
+    ``depth``: of parts in parts, since a configuration may have itself as a part.
+    """
+    if config is None or (value := value_in(config, name)) is not None or depth == 0:
+        return None if config is None else value
+    said = (said_by(value_in(config, part), name, depth - 1) for part in _SEEN_OR_HEARD)
+    return next((value for value in said if value is not None), None)

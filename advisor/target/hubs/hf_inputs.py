@@ -118,7 +118,7 @@ def in_pairs(batch: dict[str, Any]) -> dict[str, Any]:
 
 _POSITIONS = 16  # vectors of one sample
 _USUAL_WIDTH = 80  # of a vector: the usual number of bins of a spectrogram
-_SOUND_LENGTH = 16000  # samples: one second at the usual rate
+SOUND_LENGTH = 16000  # samples: one second at the usual rate
 
 #: The names of such inputs, each with the configuration's names of its vectors' width.
 STATES = {
@@ -142,7 +142,7 @@ def other_states(name: str, about: ModelInputs) -> Iterator[Callable[[int], dict
     """Makers of what a first part takes under the same name: vectors of another width, an image or a sound."""
     width = about.get("input_dim", "in_channels", "num_channels", default=_USUAL_WIDTH)
     own = about.get(*STATES[name], default=_USUAL_WIDTH)
-    for shape in ((_POSITIONS, width), (own, _POSITIONS), (3, USUAL_SIDE, USUAL_SIDE), (1, _SOUND_LENGTH)):
+    for shape in ((_POSITIONS, width), (own, _POSITIONS), (3, USUAL_SIDE, USUAL_SIDE), (1, SOUND_LENGTH)):
         yield partial(_of_shape, name, shape)
 
 
