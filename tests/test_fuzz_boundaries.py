@@ -172,9 +172,9 @@ def summary(state, request, catalog):
 SHOWN = [summary, json_text, markdown_report, html_report]
 
 
-# Journals with a block of no steps, a speed and a step without end, a profile of a step that took no time, and half
-# of a surrogate pair.
-FOUND = (389627, 10013212, 39992281, 30016773, 761003)
+# Journals with a block of no steps, a speed and a step without end, a profile of a step that took no time, half of
+# a surrogate pair, and an interval that ends below nothing.
+FOUND = (389627, 10013212, 39992281, 30016773, 761003, 399035)
 
 
 @EXAMPLES

@@ -102,7 +102,7 @@ def format_interval(comparison: Comparison | None) -> str:
     if comparison is None:
         return MISSING
     digits = _ratio_digits(comparison)
-    either_way = math.sqrt(comparison.ci_high / max(comparison.ci_low, _SMALLEST_RATIO))
+    either_way = math.sqrt(max(comparison.ci_high, 0.0) / max(comparison.ci_low, _SMALLEST_RATIO))
     if either_way > _WIDEST_SHOWN:
         if comparison.ci_low > 1:
             return f"at least {_three_digits(comparison.ci_low)}x"
