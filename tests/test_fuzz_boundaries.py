@@ -173,8 +173,8 @@ SHOWN = [summary, json_text, markdown_report, html_report]
 
 
 # Journals with a block of no steps, a speed and a step without end, a profile of a step that took no time, half of
-# a surrogate pair, and an interval that ends below nothing.
-FOUND = (389627, 10013212, 39992281, 30016773, 761003, 399035)
+# a surrogate pair, and intervals that end below nothing and at nothing.
+FOUND = (389627, 10013212, 39992281, 30016773, 761003, 399035, 5017798354914665)
 
 
 @EXAMPLES

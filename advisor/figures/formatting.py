@@ -291,7 +291,8 @@ def format_worth(record: TrialRecord) -> str:
     comparison = record.comparison
     if comparison is None or comparison.verdict is Verdict.NO_DIFFERENCE:
         return f"already on{', worth nothing measurable' if comparison else ''}"
-    low, worth, high = (100 * (1 / ratio - 1) for ratio in (comparison.ci_high, comparison.speedup, comparison.ci_low))
+    ratios = (max(ratio, _SMALLEST_RATIO) for ratio in (comparison.ci_high, comparison.speedup, comparison.ci_low))
+    low, worth, high = (100 * (1 / ratio - 1) for ratio in ratios)
     if comparison.verdict is Verdict.FASTER:
         low, worth, high = (100 * (ratio - 1) for ratio in (comparison.ci_low, comparison.speedup, comparison.ci_high))
     digits = 1 if worth < 10 else 0
