@@ -117,7 +117,7 @@ def _helping(state: SessionState, by: Yardstick) -> int:
 
 
 def _combined(state: SessionState) -> str:
-    """What came of settings together, in a session whose stack does not help."""
+    """The end of a sentence on the stack, in a session whose stack does not help."""
     nothing = state.stack is None or not (state.stack.settings or state.stack.dropped)
     return "no settings were combined" if nothing else f"together they {state.goal.not_better(2)}"
 

@@ -153,7 +153,7 @@ def _is_running() -> bool:
 
 
 def _end() -> os.waitid_result | None:
-    """How the fork server ended; None while it runs. It is left to multiprocessing to collect it."""
+    """The fork server's exit status; None while it runs. The process stays for multiprocessing to wait for."""
     return os.waitid(os.P_PID, _pid() or 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
 
 

@@ -115,7 +115,7 @@ class Terminal:
         raise TimeoutError(f"Too few of {sorted(wanted)} were painted within {limit_s:.0f} s. {self.on_screen()}")
 
     def on_screen(self) -> str:
-        """What is on the screen, as a sentence and lines: a terminal of another size has all of it painted anew."""
+        """The lines on the screen. The terminal is resized for it, since the app then paints all of them."""
         if os.waitpid(self.pid, os.WNOHANG) != (0, 0):
             return "The app has ended."
         self._resize(ROWS - 1)

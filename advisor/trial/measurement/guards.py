@@ -179,11 +179,11 @@ class GpuWatch:
         return summarised(self._readings, self._ourselves()) if self._readings else None
 
     def by_others(self) -> str:
-        """What other processes did on the GPU between start and stop; empty when they did nothing."""
+        """The work of other processes on the GPU while it was read, in words; empty without any."""
         return others_on_gpu(self._readings, self._ourselves())
 
     def slowed(self) -> str:
-        """What slowed the GPU down between start and stop; empty when nothing did."""
+        """The slowdowns of the GPU while it was read, in words; empty without any."""
         return slowdown_of_gpu(self._readings, self._gauges.slowdown_c if self._gauges else None)
 
     @property
@@ -233,12 +233,12 @@ def summarised(readings: Sequence[GpuReading], ourselves: Ourselves) -> GpuReadi
 
 
 def others_on_gpu(readings: Sequence[GpuReading], ourselves: Ourselves) -> str:
-    """The first that other processes did in these readings, in words; empty when they did nothing."""
+    """The work of other processes in these readings, in words: the first sign of it; empty without any."""
     return _computed_beside(readings, ourselves) or _came_or_went(readings, ourselves)
 
 
 def slowdown_of_gpu(readings: Sequence[GpuReading], slowdown_c: int | None) -> str:
-    """What slowed the GPU down in these readings: phrases joined by semicolons, or an empty string."""
+    """The slowdowns of the GPU in these readings: phrases joined by semicolons, or an empty string."""
     phrases = (_slowed_down(readings), _clock_fell(readings), _near_slowdown(readings, slowdown_c))
     return "; ".join(filter(None, phrases))
 

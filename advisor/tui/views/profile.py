@@ -194,7 +194,7 @@ class ProfileView(View):
 
 
 def _missing(state: SessionState, waiting: str) -> str:
-    """Why a part of the profile is not there: its trial failed, the session is over, or ``waiting``."""
+    """The reason that a part of the profile is missing: a failed trial, the end of the session, or ``waiting``."""
     ended = state.ended.get(INSTRUMENTED)
     if ended is None or ended.outcome is Outcome.MEASURED or state.running == INSTRUMENTED:
         return waiting_text(state, waiting)

@@ -96,7 +96,7 @@ def now_text(context: Context, room: int = 200) -> Content:
 
 
 def _recorded(recorded: Recorded, state: SessionState, room: int) -> str:
-    """How a recorded session ended, and the key that goes on with it; without its name where that has no room."""
+    """The end of a recorded session and the key that continues it; the session's id only where there is room."""
     ended = ", interrupted" if state.finished and state.finished.cancelled else ""
     told = f"{ended}: c continues it"
     if state.failure:
