@@ -1,6 +1,9 @@
 """Steps captured in a real CUDA graph against plain loops, through the public API and the exported file."""
 
 import copy
+import time
+import timeit
+from statistics import median
 
 import pytest
 import torch
@@ -399,11 +402,42 @@ def test_a_float16_scaler_lives_through_an_infinite_loss_in_a_captured_step():
     assert scaler.get_scale() == 2.0**9
 
 
-def test_the_check_costs_little_beside_a_replay():
-    """At most 3 % of a step of 0.3 ms, on a model of that size."""
-    from timeit import repeat
+class Deep(nn.Module):
+    """Of a size whose captured step takes about 0.3 ms on an H100."""
 
-    _, _, step = trained(nothing, adam, settings=FUSED)
-    seconds = min(repeat(step._changed, number=200, repeat=10)) / 200
-    print(f"looking for changes takes {1e6 * seconds:.1f} us")
-    assert seconds < 15e-6
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(*(nn.Sequential(nn.Linear(512, 512), nn.ReLU()) for _ in range(10)))
+        self.last = nn.Linear(512, 3)
+
+    def forward(self, x):
+        return self.last(self.layers(x))
+
+
+def test_the_check_costs_little_beside_a_replay(monkeypatch):
+    """At most 3 % of a step of 0.3 ms: the host looks for changes while the device is busy."""
+    torch.manual_seed(0)
+    model = Deep().cuda()
+    model, _, step = by_api(FUSED, model, adam(model.parameters()), of_model)
+    batch = (torch.randn(256, 512, device="cuda"), torch.arange(256, device="cuda") % 3)
+
+    def loop_s(steps=300):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(steps):
+            step(batch)
+        torch.cuda.synchronize()
+        return (time.perf_counter() - began) / steps
+
+    loop_s()
+    assert step.captured
+    looking_s = min(timeit.repeat(step._changed, number=200, repeat=10)) / 200
+    ratios, step_s = [], []
+    for _ in range(15):
+        checked_s = loop_s()
+        with monkeypatch.context() as blind:
+            blind.setattr(step, "_changed", lambda: "")
+            ratios.append(checked_s / loop_s())
+        step_s.append(checked_s)
+    print(f"looking takes {1e6 * looking_s:.1f} us of a step of {1e6 * median(step_s):.0f}: {median(ratios):.4f} of its time")
+    assert median(ratios) < 1.03

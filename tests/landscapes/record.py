@@ -156,8 +156,10 @@ class Recorder:
         self._compile_ahead(patient)
         self._all(sorted(patient, key=self._is_cold), until_share=_COMPILED_SHARE)
         self._all(made.plain)
+        rest = (*made.rest, *self._random(made))
+        self._all(rest, until_share=0.0, at_least=_FEWEST_COMBINATIONS)
         self._all(wish for wish in made.compiled if self._tunes(wish.settings))
-        self._all((*made.rest, *self._random(made)), until_share=_REST_SHARE, at_least=_FEWEST_COMBINATIONS)
+        self._all(rest, until_share=_REST_SHARE)
         self._repeat_fastest()
 
     def _first_run(self, hardware: Hardware) -> tuple[TrialResult, Heard]:
