@@ -439,5 +439,5 @@ def test_the_check_costs_little_beside_a_replay(monkeypatch):
             blind.setattr(step, "_changed", lambda: "")
             ratios.append(checked_s / loop_s())
         step_s.append(checked_s)
-    print(f"looking takes {1e6 * looking_s:.1f} us of a step of {1e6 * median(step_s):.0f}: {median(ratios):.4f} of its time")
+    print(f"looking takes {1e6 * looking_s:.1f} us of a step of {1e6 * median(step_s):.0f}: {median(ratios):.4f} times")
     assert median(ratios) < 1.03
