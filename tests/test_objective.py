@@ -247,6 +247,25 @@ def test_a_peak_that_is_not_known_exceeds_no_limit():
     assert by.saving(result(memory=None)) is None
 
 
+@pytest.mark.parametrize(
+    ("objective", "new", "old", "better"),
+    [
+        (Objective.THROUGHPUT, (2.0, 0.9, 0.5), (1.25, 0.5, 0.8), True),
+        (Objective.THROUGHPUT, (2.0, 1.1, 0.5), (1.25, 0.9, 0.8), False),  # only the other stays within the limit
+        (Objective.THROUGHPUT, (1.1, 0.9, 0.9), (2.0, 1.1, 0.5), True),
+        (Objective.THROUGHPUT, (1.1, 1.1, 0.9), (2.0, 1.3, 0.5), True),  # neither does: less memory is better
+        (Objective.MEMORY, (1.1, 0.5, 0.9), (2.0, 0.9, 0.5), True),
+        (Objective.MEMORY, (2.0, 0.9, 0.5), (1.1, 0.9, 0.9), True),  # as much memory: the faster
+        (Objective.ENERGY, (1.1, 0.5, 0.9), (2.0, 0.5, 0.5), False),
+    ],
+)
+def test_what_is_better_follows_from_the_goal(objective, new, old, better):
+    judge = judged(objective, new, old, limit=1.0)
+    gain = judge.gain({"a.b": 0}, {"a.b": 1})
+    assert (gain.is_better, gain.is_worse) == (better, not better)
+    assert not judge.gain({"a.b": 0}, {"a.b": 0}).is_better
+
+
 # --- an order -------------------------------------------------------------------------------------------------
 
 
