@@ -396,6 +396,20 @@ def test_a_step_that_still_waits_for_its_data_with_workers_is_not_compiled_befor
     assert POLICY.drop_gain < gain < 1 / (1 - computing), "compiling shortens what is not waiting"
 
 
+@pytest.mark.parametrize(("wait_ms", "is_next"), [(60.0, True), (2.0, False)])
+def test_a_stack_that_still_waits_for_its_data_gets_more_workers_before_all_else(wait_ms, is_next):
+    """The number of the leap was computed: more of them share the machine than were expected to be enough."""
+
+    def speed(settings):
+        return result_at(1.0 + settings.get(WORKERS.key, 0), phases={"data wait": wait_ms, "replay": 40.0})
+
+    waiting = profile_facts(bottleneck=Bottleneck.INPUT, phases={**profile_facts().phases, "data wait": 60.0})
+    _, lab = found_by(speed, gpu_facts(loader=loader_facts(), profile=replace(waiting, step_ms=160.0)), most=5)
+    leap, *others = [move.settings for move in lab.asked if move.kind is not Kind.CONTROL]
+    assert leap[WORKERS.key] < 16
+    assert (others[0] == leap.with_value(WORKERS.key, 2 * leap[WORKERS.key])) is is_next
+
+
 WAITS = {"data wait": 5.0, "forward": 95.0}
 
 

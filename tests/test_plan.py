@@ -31,7 +31,7 @@ def test_a_gain_is_bounded_by_the_time_of_the_phases_that_a_recipe_shortens(wait
     """At most as if they took no time, and never more than twentyfold."""
     facts = gpu_facts(profile=profile_facts(step_ms=10.0, phases={"data wait": wait_ms}), loader=loader_facts())
     plan = known_of(facts).plan
-    assert plan._bound(CATALOG[WORKERS.recipe], 10.0) == pytest.approx(most)
+    assert plan._bound(CATALOG[WORKERS.recipe], plan.facts.profile, 10.0) == pytest.approx(most)
     assert plan.expected_gain(WORKERS, Settings(), 10.0) <= most * (1 + 1e-9)
 
 

@@ -152,17 +152,17 @@ def _gain_of_compiling(known: Known, settings: Settings) -> float:
     for candidate in known.plan.candidates:
         if settings.get(candidate.key) == candidate.value and known.plan.recipe(candidate).expensive:
             gain = max(gain, known.plan.expected_gain(candidate, plain.without(candidate.key), known.step_ms))
-    waiting = _share_of_waiting(known, plain)
+    waiting = share_of_waiting(known, plain) or 0.0
     if waiting > INPUT_BOUND_SHARE:  # half of it, since data that loads beside a shorter step is waited for longer
         gain = math.sqrt(1 / (waiting + (1 - waiting) / gain))
     return max(gain, POLICY.drop_gain)
 
 
-def _share_of_waiting(known: Known, settings: Settings) -> float:
-    """The share of the step of measured settings in which it waits for its data; 0 where that was not timed."""
-    result = known.judge.result(settings)
-    phases = result.phases if result is not None else {}
-    return phases.get(Phase.DATA_WAIT, 0.0) / max(sum(phases.values()), 1e-9)
+def share_of_waiting(known: Known, settings: Settings) -> float | None:
+    """The share of the step of measured settings in which it waits for its data; None where that was not timed."""
+    runs = known.judge.runs.get(settings, ())
+    phases = next((run.phases for run in runs if run.phases), None)
+    return phases.get(Phase.DATA_WAIT, 0.0) / max(sum(phases.values()), 1e-9) if phases else None
 
 
 def _gains_nothing(known: Known, plain: Settings) -> bool:

@@ -10,9 +10,10 @@ import math
 from advisor.experiment.judging.judge import BASELINE, Judge
 from advisor.experiment.known import Kind, Known, Move
 from advisor.experiment.ladder import is_neighbour, is_next_rung, why_ended
-from advisor.experiment.leaps import Moves, leaps, needs_explaining
+from advisor.experiment.leaps import Moves, leaps, needs_explaining, share_of_waiting
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL, INSTRUMENTED
+from advisor.figures.roof import INPUT_BOUND_SHARE
 from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Outcome, Verdict
 
@@ -105,8 +106,8 @@ def _swap(known: Known, candidate: Candidate, rest: Settings) -> Moves:
         return
     if known.plan.recipe(candidate).ladder and not is_neighbour(known, candidate):
         return
-    gain = known.plan.expected_gain(candidate, known.stack, known.step_ms)
-    if known.plan.recipe(candidate).ladder:
+    gain = _usual_gain(known, candidate)
+    if known.plan.recipe(candidate).ladder and not _still_waits(known):
         gain = max(gain, POLICY.drop_gain)
     if gain > POLICY.least_gain:
         yield Move(Kind.SWAP, settings, gain, f"stack with {candidate.name}", known.stack, candidate)
@@ -154,7 +155,7 @@ def _displaces(known: Known, settings: Settings) -> bool:
 
 def _gain_on_top(known: Known, candidate: Candidate) -> float:
     """The usual gain of a candidate, corrected by its trials alone and with others."""
-    usual = known.plan.expected_gain(candidate, known.stack, known.step_ms)
+    usual = _usual_gain(known, candidate)
     if known.fails_with_others(candidate):
         return 1.0
     alone = Settings(candidate.settings)
@@ -172,6 +173,22 @@ def _gain_on_top(known: Known, candidate: Candidate) -> float:
     # A setting that only the stack makes possible cannot be measured alone.
     expected = min(usual, _gain_alone(known, candidate))
     return (1 + (expected - 1) * share) * usual / expected
+
+
+def _usual_gain(known: Known, candidate: Candidate) -> float:
+    """The usual gain of a candidate on the stack, where it was timed how long that waits for its data."""
+    return known.plan.expected_gain(candidate, known.stack, known.step_ms, waiting=_waiting(known))
+
+
+def _still_waits(known: Known) -> bool:
+    """Whether the stack was seen to wait for its data, however that is loaded in it."""
+    return known.plan.feeds(known.stack) and (_waiting(known) or 0.0) > INPUT_BOUND_SHARE
+
+
+def _waiting(known: Known) -> float | None:
+    """The share of the stack's step in which it waits for its data; as if not compiled where only that was timed."""
+    waiting = share_of_waiting(known, known.stack)
+    return share_of_waiting(known, known.uncompiled) if waiting is None else waiting
 
 
 def _gain_alone(known: Known, candidate: Candidate) -> float:
@@ -202,8 +219,7 @@ def _is_cheaper_alone(known: Known, candidate: Candidate) -> bool:
     recipe = known.plan.recipe(candidate)
     if not known.stack or recipe.expensive or known.plan.is_usual(candidate) or not _is_alone_next(known, candidate):
         return False
-    on_top = known.plan.expected_gain(candidate, known.stack, known.step_ms)
-    return on_top <= max(POLICY.bold, _gain_alone(known, candidate))
+    return _usual_gain(known, candidate) <= max(POLICY.bold, _gain_alone(known, candidate))
 
 
 def _is_alone_next(known: Known, candidate: Candidate) -> bool:

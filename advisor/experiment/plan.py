@@ -266,37 +266,44 @@ class Plan:
 
     # --- expected gains -------------------------------------------------------------------------------------------
 
-    def expected_gain(self, candidate: Candidate, stack: Settings, step_ms: float) -> float:
+    def expected_gain(
+        self, candidate: Candidate, stack: Settings, step_ms: float, *, waiting: float | None = None
+    ) -> float:
         """The factor by which a candidate usually speeds up such a workload, on a stack whose step takes ``step_ms``.
 
         It is relative to the value that the stack has, and bounded by what the instrumented pass shows of the phases
-        that it can shorten. For memory and energy it stands for the gain in those.
+        that it can shorten. For memory and energy it stands for the gain in those. ``waiting`` is the share of the
+        stack's step in which it waits for its data, where that was timed.
         """
         recipe = self.recipe(candidate)
         if self.request.objective is Objective.MEMORY:
             return _MEMORY_GAIN if recipe.saves_memory else 1.0
         if self._exceeds_the_limit and recipe.saves_memory:
             return _MEMORY_GAIN
-        facts = self._facts_at(stack, step_ms)
+        facts = self._facts_at(stack, step_ms, waiting)
         usual = self.catalog.expected_gain(candidate.recipe, facts, candidate.value, beside=stack)
-        return min(usual, self._bound(recipe, step_ms))
+        return min(usual, self._bound(recipe, facts.profile, step_ms))
 
-    def _facts_at(self, stack: Settings, step_ms: float) -> Facts:
+    def _facts_at(self, stack: Settings, step_ms: float, waiting: float | None) -> Facts:
         """The facts with the phases of a faster step: a stack shortens computing, not the wait for data.
 
-        As they are where the stack loads the data in another way too.
+        Where the stack loads the data in another way, the wait is as it was timed; as it was before where it was not.
         """
         profile = self.facts.profile
-        if profile is None or not profile.phases or self.feeds(stack):
+        feeds = self.feeds(stack)
+        if profile is None or not profile.phases or (feeds and waiting is None):
             return self.facts
-        wait_ms = profile.phases.get(Phase.DATA_WAIT, 0.0)
-        present_ms = sum(profile.phases.values()) - wait_ms
+        facts = facts_under(self.facts, stack) if feeds else self.facts
+        wait_ms = present_wait_ms = profile.phases.get(Phase.DATA_WAIT, 0.0)
+        if feeds and waiting is not None:
+            wait_ms = max(waiting, _LEAST_WAIT) * step_ms
+        present_ms = sum(profile.phases.values()) - present_wait_ms
         rest_ms = max(step_ms - wait_ms, _LEAST_REST * step_ms)
-        if rest_ms >= present_ms:
-            return self.facts
+        if rest_ms >= present_ms and not feeds:
+            return facts
         scaled = {phase: ms * rest_ms / present_ms for phase, ms in profile.phases.items()}
         faster = replace(profile, step_ms=wait_ms + rest_ms, phases={**scaled, Phase.DATA_WAIT: wait_ms})
-        return replace(self.facts, profile=faster)
+        return replace(facts, profile=faster)
 
     @property
     def _exceeds_the_limit(self) -> bool:
@@ -315,10 +322,15 @@ class Plan:
         step_ms = self.facts.profile.step_ms if self.facts.profile else 1.0
         return self.expected_gain(candidate, Settings(), step_ms) <= POLICY.least_gain
 
-    def _bound(self, recipe: Recipe, step_ms: float) -> float:
-        """The gain if a recipe's phases took no time at all in a step of this length; infinite where unknown."""
-        profile = self.facts.profile
-        measured = [profile.phases[phase] for phase in recipe.phases if phase in profile.phases] if profile else []
+    def _bound(self, recipe: Recipe, profile: Profile | None, step_ms: float) -> float:
+        """The gain if a recipe's phases took no time at all in a step of this length; infinite where unknown.
+
+        The phases as they were in the baseline, for a stack may have shortened others; the wait as in ``profile``.
+        """
+        known = {**self.facts.profile.phases} if self.facts.profile else {}
+        if profile is not None and Phase.DATA_WAIT in known:
+            known[Phase.DATA_WAIT] = profile.phases[Phase.DATA_WAIT]
+        measured = [known[phase] for phase in recipe.phases if phase in known]
         if not measured:
             return math.inf
         return step_ms / max(step_ms - sum(measured), _LEAST_REST * step_ms)
@@ -327,6 +339,8 @@ class Plan:
 # Usual share of memory that a memory-saving setting saves: tests/gpu/RESULTS.md, 5 to 50 %.
 _MEMORY_GAIN = 1.1
 _LEAST_REST = 0.05
+# Least share of a step that is taken to wait for data: few steps are timed, and a late batch may not be among them.
+_LEAST_WAIT = 0.02
 # Share of the best expected gain for which a smaller number does as well.
 _AS_GOOD = 0.99
 

@@ -337,6 +337,7 @@ class Recorder:
             timeout_s=timeout_s,
             log_path=str(self.logs / f"{self._numbers:03d}.log"),
             environment=self.catalog.environment(settings),
+            times_phases=any(map(_feeds, settings)) and not self.catalog.compiles(settings),
         )
 
     def _tell(self, settings: Settings, result: TrialResult, cold: bool) -> None:

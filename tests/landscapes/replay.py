@@ -452,6 +452,7 @@ class ReplayTrial:
             prepare_s=stages.prepare_s,
             warmup_s=stages.warmup_s,
             measuring_s=measuring_s,
+            phases=template.phases if self.spec.times_phases else {},
             log_path=self.spec.log_path,
         )
 

@@ -29,6 +29,8 @@ _INSTRUMENTS_PER_OPERATION_S = 0.007
 # A compilation that is doubtful, or expected to gain little, is given up after this many times its expected duration;
 # later where other programs want the cores. Unitless.
 _PATIENCE = 2.0
+# Moves whose trials also time how long a step waits for its data, where that is loaded in another way.
+_TIMING_PHASES = frozenset({Kind.LEAP, Kind.SWAP, Kind.ADD})
 # Trials before the turns take longer than expected as often as not. Unitless.
 _MARGIN = 1.2
 # Share of the expected duration of turns side by side with which they begin: neither process measures by itself before.
@@ -190,7 +192,7 @@ class Lab:
             # Another draw of what the steps draw: the more are seen, the better their spread is known.
             spec = replace(spec, stream_seed=self.bench.request.seed + 1 + len(known.judge.baseline_runs))
         if not self.bench.catalog.compiles(move.settings):
-            return replace(spec, times_phases=move.kind is Kind.LEAP and known.plan.feeds(move.settings))
+            return replace(spec, times_phases=move.kind in _TIMING_PHASES and known.plan.feeds(move.settings))
         if move.is_doubtful or not move.is_bold:
             patience = _PATIENCE * known.plan.facts.hardware.host.crowding
             limit_s = min(spec.timeout_s - self.reserve_s(known), patience * self.cost_s(move, known))
