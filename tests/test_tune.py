@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import multiprocessing.spawn
 import pickle
 import sys
@@ -187,12 +188,13 @@ class TestEventsAsLines:
         stream = EventStream(file)
         for event in sample_history():
             stream.handle(event)
-        stream.report('{\n "schema": 1}')
+        stream.write("Report", {"schema": 1, "target": "caf\udce9\x1b.py", "loss": math.nan})
+        assert file.getvalue().isascii()
         lines = [json.loads(line) for line in file.getvalue().splitlines()]
         assert len(lines) == len(sample_history()) + 1
         assert {"event", "at", "data"} == set(lines[0])
         assert lines[-1]["event"] == "Report"
-        assert lines[-1]["data"] == {"schema": 1}
+        assert lines[-1]["data"] == {"schema": 1, "target": "caf\udce9\x1b.py", "loss": None}
 
     def test_a_reader_that_left_stops_nothing(self):
         file = io.StringIO()

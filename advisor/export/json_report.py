@@ -1,6 +1,7 @@
 """The JSON report, ``schema: 1``: everything a session measured, in builtin types. Seconds, milliseconds and bytes."""
 
 import json
+import math
 from typing import Any
 
 import msgspec
@@ -9,7 +10,6 @@ from advisor import records
 from advisor.experiment.objective import Yardstick
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import printable_in
 from advisor.figures.sweep import knee_of
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.records.secrets import arguments_without_secrets
@@ -31,11 +31,15 @@ Json = dict[str, Any]
 
 def json_text(state: SessionState, request: Request, catalog: Catalog | None = None) -> str:
     """The report as the text of a JSON file; ``catalog`` holds the built-in recipes when it is not given."""
-    made = report(state, request, __version__, catalog)
-    return json.dumps(made, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    return strict_json(report(state, request, catalog=catalog), indent=2) + "\n"
 
 
-def report(state: SessionState, request: Request, version: str, catalog: Catalog | None = None) -> Json:
+def strict_json(value: Any, indent: int | None = None) -> str:
+    """The value as strict JSON in ASCII, which steers no terminal: a program that reads it gets every text back."""
+    return json.dumps(_finite(msgspec.to_builtins(value, str_keys=True)), indent=indent, allow_nan=False)
+
+
+def report(state: SessionState, request: Request, version: str = __version__, catalog: Catalog | None = None) -> Json:
     """The report of a session, also of one that has not ended: unknown fields are null or empty.
 
     ``speedup`` is always the ratio of samples per second to the baseline's; ``gain`` is by the session's objective, and
@@ -81,9 +85,19 @@ def report(state: SessionState, request: Request, version: str, catalog: Catalog
         "cancelled": finished.cancelled if finished else False,
         "error": _some(failure, "message", "hint") if failure else None,
     }
-    text = msgspec.json.encode(printable_in(full))  # numbers that are not finite become null
-    strict: Json = msgspec.json.decode(text)
-    return strict
+    finite: Json = _finite(msgspec.to_builtins(full, str_keys=True))
+    return finite
+
+
+def _finite(value: Any) -> Any:
+    """Built-in values with None for numbers that are not finite, and with lists for tuples."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
 
 def _some(record: Any, *names: str) -> Json:

@@ -10,8 +10,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TextIO
 
-import msgspec
-
 from advisor.errors import AdvisorError, ExitCode
 from advisor.experiment import events
 from advisor.experiment.events import Event
@@ -19,7 +17,7 @@ from advisor.experiment.measuring.verification import limit_s, may_be_verified
 from advisor.experiment.past.journal import Journal, PastSession
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
-from advisor.export.json_report import json_text
+from advisor.export.json_report import report, strict_json
 from advisor.export.outputs import Written, write_outputs
 from advisor.figures.formatting import format_seconds
 from advisor.headless.progress import HeadlessReporter
@@ -74,7 +72,7 @@ def run_headless(
                 reporter.state.apply(events.SessionFinished(True, time.monotonic() - started))
             written = _report(reporter, request, outputs, session)
             if stream:
-                stream.report(json_text(reporter.state, request))
+                stream.write("Report", report(reporter.state, request))
             for line in _left_off(reporter.state):
                 reporter.say(line)
     if not ended:
@@ -162,14 +160,11 @@ class EventStream:
 
     def handle(self, event: Event) -> None:
         """Write an event. Called from the session's thread."""
-        self._write(type(event).__name__, event)
+        self.write(type(event).__name__, event)
 
-    def report(self, text: str) -> None:
-        """Write the whole report, which is JSON already, as the last line."""
-        self._write("Report", msgspec.Raw(msgspec.json.format(text, indent=-1).encode()))
-
-    def _write(self, kind: str, data: Any) -> None:
-        line = msgspec.json.encode({"event": kind, "at": round(time.time(), 3), "data": data}).decode()
+    def write(self, kind: str, data: Any) -> None:
+        """Write a line of this kind; the last one holds the report."""
+        line = strict_json({"event": kind, "at": round(time.time(), 3), "data": data})
         with self._lock, suppress(OSError, ValueError):
             self._file.write(f"{line}\n")
             self._file.flush()

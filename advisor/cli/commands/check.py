@@ -34,9 +34,9 @@ def measure(path: str, target: TargetSpec, min_speedup: float, budget_s: float, 
     found = check(runner, Request(target, budget_s), path, load_catalog(), say, started=started)
     worth = found.reaches(min_speedup)
     if as_json:
-        import json
+        from advisor.export.json_report import strict_json
 
-        print(json.dumps({"min_speedup": min_speedup, "worth_it": worth, **asdict(found)}, indent=2))
+        print(strict_json({"min_speedup": min_speedup, "worth_it": worth, **asdict(found)}, indent=2))
     else:
         interval = f"{found.speedup:.2f}x ({found.ci_low:.2f}-{found.ci_high:.2f})"
         steps = f"{format_ms(found.plain_step_ms)} a step without, {format_ms(found.tuned_step_ms)} with"

@@ -22,9 +22,9 @@ def show(*, as_json: bool) -> int:
 
     hardware = inspect_hardware()
     if as_json:
-        import msgspec
+        from advisor.export.json_report import strict_json
 
-        print(msgspec.json.format(msgspec.json.encode(hardware), indent=2).decode())
+        print(strict_json(hardware, indent=2))
     else:
         print_text(pairs(_hardware_rows(hardware)), sys.stdout)
     return ExitCode.OK
