@@ -1,5 +1,6 @@
 import json
 import math
+import os
 import random
 import resource
 import subprocess
@@ -339,6 +340,18 @@ def test_there_may_be_no_session():
 
 def test_sessions_of_the_same_second_have_names_of_their_own():
     assert len({written().session_id for _ in range(5)}) == 5
+
+
+def test_what_may_never_end_is_no_journal():
+    Journal.create(sample_request()).close()
+    os.mkfifo(sessions_folder() / "20300101-000000.jsonl")
+    (sessions_folder() / "20300101-000001.jsonl").symlink_to("/dev/zero")
+    large = sessions_folder() / "20300101-000002.jsonl"
+    with large.open("wb") as file:
+        file.truncate(2**34)
+    with pytest.raises(UsageError, match="cannot be read: it is larger than 256 MiB"):
+        open_session(large.stem)
+    assert len(list(list_sessions())) == 1
 
 
 def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):

@@ -1,4 +1,5 @@
 import math
+import os
 import string
 
 import pytest
@@ -118,6 +119,22 @@ def test_files_that_cannot_be_read(tmp_path):
         with pytest.raises(UsageError, match="cannot be read") as error:
             read_text(path)
         assert str(path) in error.value.message
+
+
+def test_a_file_that_may_never_end_is_not_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe.yaml")
+    (tmp_path / "zeros.yaml").symlink_to("/dev/zero")
+    with (tmp_path / "large.yaml").open("wb") as file:
+        file.truncate(2**34)
+    for name, why in (("pipe.yaml", "a pipe"), ("zeros.yaml", "a device"), ("large.yaml", "larger than 16 MiB")):
+        with pytest.raises(UsageError, match=why):
+            read_text(tmp_path / name)
+
+
+def test_a_file_of_more_lines_than_any_config_is_given_up_on():
+    text = "".join(f"data.k{number}: 1\n" for number in range(60_000))
+    with pytest.raises(UsageError, match=r"tuned\.yaml is no config: it has more than 100,000 keys and values"):
+        Settings.from_yaml(text, "tuned.yaml")
 
 
 # --- the mapping ----------------------------------------------------------------------------------------------

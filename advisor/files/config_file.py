@@ -14,11 +14,14 @@ from typing import Any
 import yaml
 
 from advisor.errors import UsageError
+from advisor.files.paths import content_of
 
 # What PyYAML raises for a text that it cannot read: besides its own errors whatever Python does with a bad number.
 YAML_FAILURES = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError, RecursionError)
 # A config with more values than this, aliases written out, is no config. Count; the largest found in public is 20,000.
 _MOST_VALUES = 1_000_000
+# A YAML with more keys and values than this is not read on: PyYAML takes 40 us for each. Count.
+_MOST_NODES = 100_000
 _SHOWN = 40  # characters of a bad value in a message
 # What JSON files have besides JSON: a byte-order mark, comments, a comma behind the last entry; texts are kept.
 _JSON_COMMENT = re.compile(r'\A\ufeff|"(?:\\.|[^"\\])*"|//[^\r\n]*|/\*.*?\*/', re.DOTALL)
@@ -36,8 +39,21 @@ _PROGRAMS = {
 _EXPONENT = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d{1,3}")
 
 
+class _TooLong(yaml.YAMLError):
+    """A YAML text has more keys and values than any config."""
+
+
 class ConfigLoader(yaml.SafeLoader):
-    """PyYAML's safe loader, which also takes ``1e-3`` for a number."""
+    """PyYAML's safe loader, which also takes ``1e-3`` for a number, and gives up on a text longer than any config."""
+
+    _nodes = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Make a node of the next events. Raises _TooLong after too many of them."""
+        self._nodes += 1
+        if self._nodes > _MOST_NODES:
+            raise _TooLong(f"it has more than {_MOST_NODES:,} keys and values")
+        return super().compose_node(parent, index)
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         """Make the value of a node. Raises ConstructorError where a word is not of the type that its tag names."""
@@ -135,6 +151,8 @@ def _unreadable(text: str, source: str, error: BaseException) -> UsageError:
     suffix = Path(source).suffix.lower()
     if suffix in _PROGRAMS:
         return _no_data(source)
+    if isinstance(error, _TooLong):
+        return UsageError(f"{source} is no config: {error}.", "Keep data in files that the config names.")
     if suffix in (".json", ".jsonc"):
         return UsageError(f"{source} is not valid JSON: {_problem_of_json(text)}", "Fix the file and try again.")
     known = suffix in ("", ".yaml", ".yml")
@@ -186,7 +204,7 @@ def read_config(path: str) -> dict[str, Any]:
 def read_text(path: str | Path) -> str:
     """A UTF-8 file's text with its own line endings. Raises UsageError, with the reason, when it cannot be read."""
     try:
-        return Path(path).read_bytes().decode()
+        return content_of(path).decode()
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or no name that a file can have
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise UsageError(f"{path} cannot be read: {why}", "Check the path and that it is a UTF-8 text file.") from error

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import stat
 import sysconfig
 from collections.abc import Callable
 from pathlib import Path
@@ -45,6 +46,15 @@ def is_folder(path: str | Path) -> bool:
 def exists(path: str | Path) -> bool:
     """Whether there is anything of that name."""
     return _answers(Path(path).exists)
+
+
+def content_of(path: str | Path, most_bytes: int = 16 * 2**20) -> bytes:
+    """The content of a file. Raises OSError for a larger one, and for a pipe or a device, which may never end."""
+    if not stat.S_ISREG((found := Path(path).stat()).st_mode):
+        raise OSError("it is a folder, a pipe or a device")
+    if found.st_size > most_bytes:
+        raise OSError(f"it is larger than {most_bytes / 2**20:.0f} MiB")
+    return Path(path).read_bytes()
 
 
 def _answers(ask: Callable[[], bool]) -> bool:

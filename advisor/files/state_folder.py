@@ -7,6 +7,7 @@ from typing import Protocol, TypeVar
 import msgspec
 from platformdirs import user_state_path
 
+from advisor.files.paths import content_of
 from advisor.files.scratch import replace_whole
 
 _NAME = "perf-advisor"
@@ -41,7 +42,7 @@ def make_private(folder: Path) -> None:
 def read_kept(name: str, empty: KeptT) -> KeptT:
     """A record of the state folder; ``empty`` where its file is missing, broken or of another form."""
     try:
-        kept = msgspec.json.decode((state_folder() / name).read_bytes(), type=type(empty))
+        kept = msgspec.json.decode(content_of(state_folder() / name), type=type(empty))
     except (OSError, ValueError):  # msgspec's errors are ValueErrors
         return empty
     return kept if kept.schema == empty.schema else empty

@@ -129,6 +129,8 @@ def _read(text: str, source: str) -> Any:
     try:
         return parsed(text, source, UniqueKeys)
     except UsageError:
+        if SECTION not in text:
+            raise
         config = parsed(text, source, TagsIgnored)
         if isinstance(config, Mapping) and SECTION in config:
             return config

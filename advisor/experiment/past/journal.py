@@ -24,6 +24,7 @@ from advisor.errors import UsageError
 from advisor.experiment.events import KINDS, BlockTimed, Event, Held, ProgressMade, TrialActivity
 from advisor.experiment.past.kept_config import from_json, to_json
 from advisor.experiment.request import Request
+from advisor.files.paths import content_of, is_file
 from advisor.files.state_folder import make_private, state_folder
 from advisor.recipe.settings import Settings
 from advisor.records.secrets import arguments_without_secrets, without_secrets
@@ -38,6 +39,8 @@ _ABOVE_ZERO = (("samples", ("steps", "seconds")), ("phases", ("step_ms",)))
 _MOST_DIGITS = 24
 _UNREADABLE = (OSError, LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 _LOCK = "lock"
+# A larger journal is not read: one of an hour's session has a few million bytes.
+_LARGEST_BYTES = 256 * 2**20
 # Fields of events that name a file of the session.
 _FILES = frozenset({"log_path", "trace_path"})
 _LONGEST_PID = 20
@@ -179,14 +182,14 @@ def list_sessions() -> Iterator[PastSession]:
 
 def _journals() -> list[Path]:
     """Every journal, the oldest first; of those of one second the names sort otherwise."""
-    return sorted(sessions_folder().glob("*.jsonl"), key=_started)
+    return sorted(filter(is_file, sessions_folder().glob("*.jsonl")), key=_started)
 
 
 def _started(path: Path) -> tuple[float, str]:
     """The start of a journal's session, in seconds since 1970; of a damaged one its last change."""
     try:
         with path.open("rb") as file:
-            return float(json.loads(file.readline())["started"]), path.stem
+            return float(json.loads(file.readline(_LARGEST_BYTES))["started"]), path.stem
     except _UNREADABLE:
         return path.stat().st_mtime if path.exists() else 0.0, path.stem
 
@@ -234,7 +237,7 @@ def _free_path(folder: Path) -> Path:
 
 def _read(path: Path) -> PastSession:
     try:
-        first, *lines = path.read_bytes().split(b"\n")
+        first, *lines = content_of(path, _LARGEST_BYTES).split(b"\n")
         header = json.loads(first)
         schema = header["schema"]
         if schema != SCHEMA:
