@@ -156,6 +156,14 @@ def launch_of(options: argparse.Namespace) -> tuple[str, ...]:
     return ("--nnodes", str(options.nnodes), *meeting)
 
 
+def meeting_of(text: str) -> str:
+    """A ``HOST:PORT``, or a host by itself, where torchrun takes its usual port. Raises UsageError."""
+    match = re.fullmatch(r"(\[[^\s\[\]]+\]|[^\s:]+)(?::0*(\d{1,5}))?", text, re.ASCII)
+    if not match or not 0 < int(match[2] or 1) < 2**16:
+        raise UsageError(f"{text!r} is no place to meet.", "Write HOST:PORT, with a port from 1 to 65535.")
+    return text
+
+
 def side_by_side_of(text: str) -> bool:
     """Whether trials may run on several GPUs at a time. Raises UsageError for other words than ``auto`` and ``off``."""
     words = {"auto": True, "off": False}
@@ -301,7 +309,9 @@ def add_rendezvous(parser: Parser) -> None:
     parser.option(
         "--nnodes", metavar="N", read=count_of, default=1, help="machines that take part, with as many GPUs each"
     )
-    parser.option("--rdzv-endpoint", metavar="HOST:PORT", help="where they meet: a port of the first machine")
+    parser.option(
+        "--rdzv-endpoint", metavar="HOST:PORT", read=meeting_of, help="where they meet: a port of the first machine"
+    )
     parser.option("--rdzv-backend", metavar="NAME", default="c10d", help="how they meet: c10d (the default), etcd")
 
 

@@ -223,7 +223,7 @@ def _let_it_go_on() -> None:
 
 def _why(error: OSError | EOFError) -> str:
     """The reason that no process could be started, such as an abort of PyTorch's import."""
-    found = _end() if _pid() != _SERVES.pid else None
+    found = _end() if _pid() not in (None, _SERVES.pid) else None
     if found and found.si_code != os.CLD_EXITED and found.si_status != signal.SIGKILL:  # not ours
         name = signal.Signals(found.si_status).name
         return f"importing PyTorch ended Python by {name}, as `python -c 'import torch'` shows"

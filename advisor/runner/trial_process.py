@@ -12,6 +12,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import cast
 
+from advisor.errors import refusal_of
 from advisor.process.channel import GarbageError, Inbox
 from advisor.process.stacks import innermost_calls, tail
 from advisor.records import (
@@ -43,6 +44,7 @@ _HINTS = {
     Outcome.OUT_OF_MEMORY: "Try a smaller batch size.",
     Outcome.CANCELLED: "",
 }
+_LEFT = "Take out what ends the process, such as os._exit in the target; the trial's log may say more."
 
 Listener = Callable[[TrialMessage], None]
 
@@ -120,8 +122,9 @@ class Trial:
             start()
         except (EOFError, OSError) as error:
             reason = f"a trial could not be started: {error}"
-            cancelled = self._ended(Outcome.CANCELLED, "cancelled")
-            self._result = cancelled if self._cancelled else self._ended(Outcome.CRASHED, reason)
+            refused = refusal_of(error.__cause__ or error)
+            crashed = self._ended(Outcome.CRASHED, reason, refused.hint if refused else "")
+            self._result = self._ended(Outcome.CANCELLED, "cancelled") if self._cancelled else crashed
         self._has_begun()
 
     def _has_begun(self) -> None:
@@ -267,7 +270,7 @@ class Trial:
         code = self._process.exitcode
         if code is not None and code < 0:
             return self._killed(signal.Signals(-code))
-        return self._ended(Outcome.CRASHED, f"the trial process ended with exit code {code}")
+        return self._ended(Outcome.CRASHED, f"the trial process ended with exit code {code}", _LEFT)
 
     def _killed(self, number: signal.Signals) -> TrialResult:
         """The process ended by a signal. The system sends SIGKILL for want of memory, and counts how often."""
@@ -303,11 +306,11 @@ class Trial:
             return ""  # before it comes to the user's code it may not know the signal
         return innermost_calls(self.pid, self.spec.log_path)
 
-    def _ended(self, outcome: Outcome, reason: str) -> TrialResult:
+    def _ended(self, outcome: Outcome, reason: str, hint: str = "") -> TrialResult:
         return TrialResult(
             outcome=outcome,
             reason=reason,
-            hint=_HINTS.get(outcome, "The trial's log may say more."),
+            hint=hint or _HINTS.get(outcome, "The trial's log may say more."),
             details=tail(self.spec.log_path) if outcome is not Outcome.CANCELLED else "",
             log_path=self.spec.log_path,
         )

@@ -1,6 +1,7 @@
 """The fork server, the trials' parent: killed, stopped, and with what trials leave behind."""
 
 import contextlib
+import errno
 import io
 import os
 import shutil
@@ -67,6 +68,18 @@ def test_a_fork_server_that_ended_or_stands_still_is_started_again(spec, number)
     assert Runner().run(spec(), lambda message: None).outcome is Outcome.MEASURED
     assert fork_server._pid() != before
     assert gone(before)
+
+
+def test_what_to_do_where_no_fork_server_can_be_started(spec, monkeypatch):
+    def refused():
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(fork_server, "prepare", refused)
+    monkeypatch.setattr(fork_server, "_pid", lambda: None)
+    result = Runner().run(spec(), lambda message: None)
+    assert result.outcome is Outcome.CRASHED
+    assert "Too many open files" in result.reason
+    assert "ulimit -n" in result.hint
 
 
 def test_both_helpers_are_started_again_while_the_app_is_on_the_screen(monkeypatch):

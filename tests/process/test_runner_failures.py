@@ -106,6 +106,7 @@ def test_a_crash_names_the_signal(trial):
 def test_leaving_the_process_is_a_crash(trial):
     result, _ = trial(building("os._exit(3)"))
     assert (result.outcome, result.reason) == (Outcome.CRASHED, "the trial process ended with exit code 3")
+    assert "such as os._exit" in result.hint
 
 
 @pytest.mark.parametrize("kills", [itertools.repeat(3), itertools.count(3), itertools.repeat(None)])
