@@ -75,5 +75,20 @@ def refusal_of(error: BaseException) -> AdvisorError | None:
         return UsageError(f"a library cannot be loaded: {error}.", _REFUSED[errno.ENOMEM])
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
         return UsageError("no thread can be started.", _REFUSED[errno.EAGAIN])
+    if _is_from_proc(error):
+        return UsageError(
+            f"the system does not tell of itself: {type(error).__name__} {error}.",
+            "Run where /proc is mounted and can be read.",
+        )
     hint = _REFUSED.get(error.errno or 0) if isinstance(error, OSError) else None
     return UsageError(f"the system refused: {error}.", hint) if hint else None
+
+
+def _is_from_proc(error: BaseException) -> bool:
+    """Whether a file in /proc could not be read, or psutil could make nothing of it."""
+    if isinstance(error, OSError):
+        return str(error.filename).startswith("/proc/") and error.errno not in (errno.EMFILE, errno.ENFILE)
+    innermost = error.__traceback__
+    while innermost and innermost.tb_next:
+        innermost = innermost.tb_next
+    return innermost is not None and "/psutil/" in innermost.tb_frame.f_code.co_filename

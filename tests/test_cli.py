@@ -1,5 +1,6 @@
 """The command as a user runs it: exit codes, and what is on which stream."""
 
+import io
 import json
 import os
 import subprocess
@@ -129,6 +130,19 @@ def test_a_bad_config_is_a_usage_error(command, tmp_path, text):
     done = command("m:b", "--config", "c.yaml")
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 2
+
+
+def test_a_machine_that_does_not_tell_of_itself(command, monkeypatch):
+    def missing(name):
+        raise FileNotFoundError(2, "No such file or directory", name)
+
+    for opened in (missing, lambda name: io.BytesIO(b"")):
+        monkeypatch.setattr("psutil._pslinux.open_binary", opened)
+        done = command("hardware")
+        assert done.returncode == 2
+        wrong, what_to_do = done.stderr.splitlines()
+        assert "the system does not tell of itself" in wrong
+        assert "/proc" in what_to_do
 
 
 def test_the_module_and_the_version(program):
