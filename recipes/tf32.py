@@ -31,15 +31,7 @@ devices. PyTorch Performance Tuning Guide, Enable Tensor Cores. Hugging Face, Ef
 GPU, TF32. PyTorch pull request 116015 (products on a CPU).
 """
 
-from advisor.recipe import (
-    Recipe,
-    Stage,
-    gain_from,
-    is_host_bound,
-    lacks_units,
-    runs_in_half,
-    unless_computed,
-)
+from advisor.recipe import Recipe, Stage, gain_from, is_host_bound, lacks_units, runs_in_half, unless_computed
 from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
 _PRODUCTS = ("linear", "attention", "recurrent", "batched_product", "conv1d", "conv2d", "conv3d")

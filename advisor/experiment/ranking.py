@@ -14,10 +14,7 @@ INSTRUMENTED = "baseline, instrumented"
 
 
 def best_per_recipe(
-    records: Iterable[TrialRecord],
-    by: Yardstick,
-    stack: Mapping[str, Value] | None = None,
-    kept: Collection[str] = (),
+    records: Iterable[TrialRecord], by: Yardstick, stack: Mapping[str, Value] | None = None, kept: Collection[str] = ()
 ) -> list[TrialRecord]:
     """The best value of each recipe that helps by the session's goal, or that the stack has; the best recipe first.
 

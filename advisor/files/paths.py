@@ -116,8 +116,7 @@ def check_target(target: str, directory: str | Path) -> None:
     if not colon and name and is_folder(path) and ("/" in name or not is_package):
         script = "__main__.py" if is_file(path / "__main__.py") else "train.py"
         raise TargetError(
-            f"{name} is a folder.",
-            f"Name a file in it, as in {Path(name, script)}, or {Path(name, 'model.py')}:build.",
+            f"{name} is a folder.", f"Name a file in it, as in {Path(name, script)}, or {Path(name, 'model.py')}:build."
         )
     if not colon and suffix in _NO_TARGETS:
         raise TargetError(

@@ -290,10 +290,7 @@ class LeftBehind:
     """
 
     def __init__(
-        self,
-        modules: Iterable[torch.nn.Module],
-        functions: Iterable[types.FunctionType],
-        spaces: Iterable[Any],
+        self, modules: Iterable[torch.nn.Module], functions: Iterable[types.FunctionType], spaces: Iterable[Any]
     ) -> None:
         functions = list(functions)
         around = [cell for function in functions for cell in function.__closure__ or ()]

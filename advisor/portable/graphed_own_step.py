@@ -52,10 +52,7 @@ class GraphedOwnStep(GraphedStep):
     """
 
     def __init__(
-        self,
-        step: OwnStep,
-        graph: typing.Any = None,
-        refuse: typing.Callable[[str], None] = warn_of_refusal,
+        self, step: OwnStep, graph: typing.Any = None, refuse: typing.Callable[[str], None] = warn_of_refusal
     ) -> None:
         super().__init__(step, graph)
         self.own = step

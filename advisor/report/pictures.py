@@ -8,13 +8,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import (
-    all_reduce_sentence,
-    format_bytes,
-    format_ms,
-    format_percent,
-    format_rate,
-)
+from advisor.figures.formatting import all_reduce_sentence, format_bytes, format_ms, format_percent, format_rate
 from advisor.figures.roof import ceiling_of
 from advisor.figures.sweep import SweepPoint, knee_of
 from advisor.recipe.settings import Settings

@@ -8,13 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import (
-    format_bytes_change,
-    format_gain,
-    format_ms,
-    format_ratio,
-    interval_or_words,
-)
+from advisor.figures.formatting import format_bytes_change, format_gain, format_ms, format_ratio, interval_or_words
 from advisor.recipe.settings import Settings
 from advisor.records import Comparison, StackRecord, TrialRecord, Value, Verdict
 from advisor.report.charts import Bar, Bars, Tone, log_axis

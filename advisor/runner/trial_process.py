@@ -40,10 +40,7 @@ from advisor.runner.interpreter import Interpreter, Interpreters
 GRACE_S = 5.0
 # The system waits for 24 days at most in one call. Seconds.
 _LONGEST_WAIT_S = 3600.0
-_HINTS = {
-    Outcome.OUT_OF_MEMORY: "Try a smaller batch size.",
-    Outcome.CANCELLED: "",
-}
+_HINTS = {Outcome.OUT_OF_MEMORY: "Try a smaller batch size.", Outcome.CANCELLED: ""}
 _LEFT = "Take out what ends the process, such as os._exit in the target; the trial's log may say more."
 
 Listener = Callable[[TrialMessage], None]

@@ -11,12 +11,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
 
-from advisor.records import (
-    TargetSpec,
-    TrialKind,
-    TrialResult,
-    TrialSpec,
-)
+from advisor.records import TargetSpec, TrialKind, TrialResult, TrialSpec
 from advisor.runner import fork_server, log_files
 from advisor.runner.builder import Builder
 from advisor.runner.interpreter import Interpreters

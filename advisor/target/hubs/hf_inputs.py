@@ -91,11 +91,7 @@ def patches_of_a_grid(about: ModelInputs, size: int, name: str, grid: str) -> di
     rows, columns = (max(1, side // (patch * merged)) * merged for side in (height, width))
     values = channels * about.get("temporal_patch_size", "patch_temporal", default=1) * patch * patch
     sizes = {"merge_sizes": torch.full((size,), merged)} if "merge_sizes" in about.accepted else {}
-    return {
-        name: noise(size * rows * columns, values),
-        grid: torch.tensor([[1, rows, columns]] * size),
-        **sizes,
-    }
+    return {name: noise(size * rows * columns, values), grid: torch.tensor([[1, rows, columns]] * size), **sizes}
 
 
 def of_any_frames(batch: dict[str, Any]) -> dict[str, Any]:

@@ -27,16 +27,7 @@ from advisor.portable.nested import tensors_of
 from advisor.process.meanwhile import replaced
 from advisor.target.scripts.files import staying_open, writes, writing_over_nothing
 from advisor.target.scripts.processes import TRAINED, EndsAtUpdate
-from advisor.target.scripts.seen import (
-    GenerateCall,
-    LossCall,
-    ModelCall,
-    Round,
-    Seen,
-    Where,
-    autocast,
-    gradients,
-)
+from advisor.target.scripts.seen import GenerateCall, LossCall, ModelCall, Round, Seen, Where, autocast, gradients
 from advisor.target.scripts.surroundings import without_workers
 
 # Functions of torch.nn.functional that are losses: called with an output and a target.

@@ -22,15 +22,7 @@ from advisor.process.channel import Channel, GarbageError, Inbox
 from advisor.process.household import lead_own_group
 from advisor.process.importing import program_of_rank
 from advisor.process.streams import redirect_output
-from advisor.records import (
-    Activity,
-    Finished,
-    Outcome,
-    RankJoined,
-    Started,
-    TrialResult,
-    TrialSpec,
-)
+from advisor.records import Activity, Finished, Outcome, RankJoined, Started, TrialResult, TrialSpec
 from advisor.trial.fresh import merged_environment
 from advisor.trial.ranks import failures
 

@@ -300,9 +300,7 @@ def _record_cells(record: TrialRecord, look: _Look) -> dict[str, Content]:
     symbol, colour = own_mark(record)
     style = f"${colour}" if record.verdict is not Verdict.SKIPPED else "dim"
     record = own_figures(record)
-    cells = {
-        "state": _marked(Content.styled(symbol, style), record.result, record.numerics, in_turn=record.confirmed),
-    }
+    cells = {"state": _marked(Content.styled(symbol, style), record.result, record.numerics, in_turn=record.confirmed)}
     if not record.result.measured:
         return cells | {"effect": _plain(_reason(record.result), style)}
     added = _added(record.contribution, look.effect) if record.contribution is not None else ""
