@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from advisor.errors import UsageError
 from advisor.export.formats import formats_of
-from advisor.figures.options import alternatives, choice_of, count_of, named, names_of
+from advisor.figures.options import alternatives, choice_of, count_of, device_of, named, names_of
 from advisor.files.paths import is_file, is_folder, no_file
 from advisor.records import ConfigKind, Mode, TargetSpec, Value
 
@@ -270,10 +270,11 @@ def add_export(parser: Parser, **kwargs: Any) -> None:
 
 
 def add_inputs(parser: Parser) -> None:
-    """Options for the mode of the target and for its batches."""
+    """Options for the mode of the target, its batches and its device."""
     parser.option("--mode", metavar="MODE", read=choice_of(Mode), help="train or infer")
     parser.option("--batch-size", metavar="N", read=count_of, help="another batch size than the target's")
     parser.option("--input", metavar="SHAPE", read=shape_of, help="the input's shape, such as 64x3x224x224")
+    parser.option("--device", metavar="DEVICE", read=device_of, default="auto", help="auto, cpu, cuda or cuda:N")
 
 
 def target_of(target: str, arguments: tuple[str, ...], options: argparse.Namespace) -> TargetSpec:

@@ -71,11 +71,9 @@ def device_used_bytes(uuid: str, nvml: Nvml = NVML) -> int | None:
     The prefix ``GPU-`` or ``MIG-``, which CUDA leaves out, may be missing. None when NVML does not know it.
     """
     with suppress(NvmlUnavailableError):
-        for device in nvml.devices:
-            with suppress(nvml.error):
-                handle = _handle_of(nvml, device, uuid)
-                if handle is not None:
-                    return _memory(nvml, handle)[0]
+        _, handle = _find(nvml, uuid)
+        with suppress(nvml.error):
+            return _memory(nvml, handle)[0]
     return None
 
 

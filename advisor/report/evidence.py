@@ -264,7 +264,7 @@ def _ceilings(ceilings: Ceilings) -> Iterator[Block]:
 
 def clock_section(state: SessionState) -> Iterator[Section]:
     """The section that compares several clocks, and the CPU, for the same step; none unless they were asked for."""
-    clock = state.facts.profile.clock if state.facts and state.facts.profile else None
+    clock = state.profile.clock if state.profile else None
     on_cpu = cpu_sentence(state.baseline) if state.baseline else ""
     sentences = tuple(filter(None, (*(clock_sentences(clock) if clock else ()), on_cpu)))
     if not sentences:

@@ -161,9 +161,7 @@ class Runner:
         """End every live trial at once; trials asked for later are not started."""
         with self._lock:
             self.cancelled = True
-            live = list(self._live)
-        for trial in live:
-            trial.cancel()
+        self.skip()
         self.interpreters.close()
 
     def skip(self) -> None:

@@ -1,7 +1,7 @@
 """Made-up inputs: by ``--input``, a model's example input or its first layers; and images with labels."""
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -60,11 +60,6 @@ def typed(tensor: torch.Tensor, model: nn.Module) -> torch.Tensor:
     return tensor.to(own) if tensor.is_floating_point() else tensor
 
 
-def shape_text(shape: Sequence[int]) -> str:
-    """A shape as it stands on the command line: ``64x3x224x224``."""
-    return "x".join(map(str, shape))
-
-
 _COUNTED = 2
 # Sizes that are tried where a layer leaves them open, usual ones first.
 _SIDES = (224, 32, 28, 64, 128, 256, 512)
@@ -90,7 +85,7 @@ def samples(model: nn.Module, spec: TargetSpec) -> Samples:
     for shape in _shapes(model):
         make = _inputs(model, shape)
         if counted_run(model, make(_COUNTED)) is not None:
-            text = shape_text(shape)
+            text = "x".join(map(str, shape))
             note = f"random inputs of {text} a sample, by the model's first layers; --input Nx{text} sets another shape"
             return Samples(make, trains=False, notes=(note,))
     raise TargetError(f"{type(model).__name__} came without data, and its inputs cannot be inferred.", _advice(model))

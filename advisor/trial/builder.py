@@ -163,15 +163,8 @@ def _problem_of_forks(loop: Loop, threads: _Threads) -> str:
         return ""
     if busy := [thread for thread in started if not thread.idle]:
         return f"building the model starts threads that are at work ({_listed(busy)}): {_HINT}"
-    return _problem_beside(started, loop, threads.wanted)
-
-
-def _problem_beside(started: tuple[StartedThread, ...], loop: Loop, threads: int) -> str:
-    """The reason that trials cannot be forked beside idle threads; empty when a fork works."""
-    problem = problem_of_forks(loop, threads)
-    if not problem:
-        return ""
-    return f"building the model starts threads ({_listed(started)}), and a fork {problem}: {_HINT}"
+    problem = problem_of_forks(loop, threads.wanted)
+    return f"building the model starts threads ({_listed(started)}), and a fork {problem}: {_HINT}" if problem else ""
 
 
 def _listed(threads: Sequence[StartedThread]) -> str:

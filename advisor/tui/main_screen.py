@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from textual import events
 from textual.app import ComposeResult
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.message import Message
 from textual.reactive import Reactive, reactive
@@ -28,6 +28,11 @@ from advisor.tui.widgets.status import StatusBar, is_working
 TICK_S = 1.0
 
 
+def _to_neighbour(name: str, keys: str, step: int) -> Binding:
+    label, about = f"{name.capitalize()} view", f"Go to the {name} view"
+    return key(f"screen.{name}_view", keys, f"step_view({step})", label, about, show=False, system=True)
+
+
 class MainScreen(Screen[object]):
     """Its first view is there from the start, the others once :meth:`mount_hidden_views` has been awaited.
 
@@ -39,24 +44,8 @@ class MainScreen(Screen[object]):
             key(f"view.{view.id}", view.key, f"show_view('{view.id}')", view.title, view.description, show=False)
             for view in VIEWS
         ),
-        key(
-            "screen.next_view",
-            "right_square_bracket",
-            "step_view(1)",
-            "Next view",
-            "Go to the next view",
-            show=False,
-            system=True,
-        ),
-        key(
-            "screen.previous_view",
-            "left_square_bracket",
-            "step_view(-1)",
-            "Previous view",
-            "Go to the previous view",
-            show=False,
-            system=True,
-        ),
+        _to_neighbour("next", "right_square_bracket", 1),
+        _to_neighbour("previous", "left_square_bracket", -1),
     ]
     AUTO_FOCUS = ""  # each view says what has the focus
     focused: Reactive[Widget | None] = Reactive(None, repaint=False)

@@ -164,9 +164,8 @@ class OverwriteScreen(Choice[Overwriting]):
 
     def __init__(self, path: Path, other: Path) -> None:
         question = Content.assemble((str(path), "bold"), " exists already.")
-        labels = ("Another name", "Overwrite", "Cancel")
-        answers = dict(zip((Overwriting.RENAME, Overwriting.OVERWRITE, Overwriting.CANCEL), labels, strict=True))
-        super().__init__("The file exists", question, f"Another name that is free: {other.name}", answers)
+        labels = {Overwriting.RENAME: "Another name", Overwriting.OVERWRITE: "Overwrite", Overwriting.CANCEL: "Cancel"}
+        super().__init__("The file exists", question, f"Another name that is free: {other.name}", labels)
 
 
 class Leaving(StrEnum):

@@ -21,12 +21,10 @@ ADVISOR_THEME = Theme(
     variables={
         "border": "#3a4558",
         "border-blurred": "#2b3443",
-        "footer-key-foreground": "#f2a65a",
         "footer-background": "#151a22",
         "block-cursor-background": "#2b4a78",
         "block-cursor-foreground": "#ffffff",
         "block-cursor-blurred-background": "#222c3c",
-        "block-cursor-blurred-foreground": "#d7dce5",
         "input-selection-background": "#6ea8fe 35%",
     },
 )
@@ -47,12 +45,10 @@ ADVISOR_LIGHT_THEME = Theme(
     variables={
         "border": "#9aa7ba",
         "border-blurred": "#c6cedb",
-        "footer-key-foreground": "#9a4a08",
         "footer-background": "#f2f4f7",
         "block-cursor-background": "#cfdef6",
         "block-cursor-foreground": "#10182a",
         "block-cursor-blurred-background": "#e4e8ee",
-        "block-cursor-blurred-foreground": "#1c2430",
         "input-selection-background": "#1f5fbf 25%",
     },
 )
@@ -73,8 +69,6 @@ ADVISOR_SIXTEEN_THEME = Theme(
     variables={
         "border": "#c0c0c0",
         "border-blurred": "#555555",
-        "footer-key-foreground": "#55ffff",
-        "footer-background": "#000000",
         "block-cursor-background": "#0000aa",
         "block-cursor-foreground": "#ffffff",
         "block-cursor-blurred-background": "#555555",

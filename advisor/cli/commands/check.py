@@ -9,7 +9,7 @@ from functools import partial
 from advisor.cli.parser import Parser, add_inputs, factor_of, split_arguments, target_of
 from advisor.errors import ExitCode, UsageError
 from advisor.figures.formatting import format_ms
-from advisor.figures.options import device_of, seconds_of
+from advisor.figures.options import seconds_of
 from advisor.files.paths import check_target
 from advisor.records import TargetSpec
 
@@ -61,7 +61,6 @@ def parse(arguments: Sequence[str]) -> Callable[[], int]:
         "--min-speedup", metavar="FACTOR", read=factor_of, default=1.0, help="what is worth it; 1.0 if left out"
     )
     parser.option("--budget", metavar="TIME", read=seconds_of, default=_BUDGET_S, help="90s, 2m (the default)")
-    parser.option("--device", metavar="DEVICE", read=device_of, default="auto", help="auto, cpu, cuda or cuda:N")
     add_inputs(parser)
     parser.option("--config", metavar="FILE", help="your YAML, JSON or TOML config, given to build(config)")
     parser.add_argument("--json", action="store_true", help="the result as JSON")

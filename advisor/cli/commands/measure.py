@@ -35,7 +35,7 @@ from advisor.cli.parser import (
 from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED
 from advisor.experiment.request import DEFAULT_BUDGET_S, Request
-from advisor.figures.options import alternatives, choice_of, device_of, names_of, seconds_of
+from advisor.figures.options import alternatives, choice_of, names_of, seconds_of
 from advisor.files.paths import check_target
 from advisor.process.interrupts import INTERRUPTS
 from advisor.process.meanwhile import collector_waits
@@ -167,7 +167,6 @@ def _add_goal(parser: Parser) -> None:
 def _add_place(parser: Parser) -> None:
     """Options for the mode, the devices and the inputs."""
     add_inputs(parser)
-    parser.option("--device", metavar="DEVICE", read=device_of, default="auto", help="auto, cpu, cuda or cuda:N")
     parser.option(
         "--gpus", metavar="N", read=gpus_of, default=1, help="GPUs to train on, or all: DDP, sharding and others"
     )

@@ -75,10 +75,6 @@ def _is_arguments(made: _Made) -> bool:
     return made.name.startswith("transformers.") and made.name.endswith("TrainingArguments")
 
 
-def _is_accelerator(made: _Made) -> bool:
-    return made.name in _ACCELERATORS
-
-
 def _is_optimizer(made: _Made) -> bool:
     module, _, last = made.name.rpartition(".")
     named_only = not module and ("class_path" in made.mapping or "lr" in made.mapping)
@@ -148,5 +144,5 @@ _PHRASES: tuple[tuple[Callable[[_Made], bool], Callable[[_Made], Iterator[Phrase
     (_is_loader, _of_loader),
     (_is_trainer, _of_trainer),
     (_is_arguments, lambda made: words_of(ConfigKind.HUGGINGFACE)(made.config)),
-    (_is_accelerator, _of_accelerator),
+    (lambda made: made.name in _ACCELERATORS, _of_accelerator),
 )

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -235,7 +234,8 @@ def convolutions_in_tf32() -> bool:
 @contextlib.contextmanager
 def float32_products(*, tf32: bool) -> Iterator[None]:
     """Matrix products of float32 in TF32, or in full float32 whatever the process's present setting is."""
-    backends = [backend for backend in (torch.backends.cuda.matmul, _mkldnn()) if hasattr(backend, "fp32_precision")]
+    products = (torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None))
+    backends = [backend for backend in products if hasattr(backend, "fp32_precision")]
     if not backends:
         with _legacy(tf32=tf32):
             yield
@@ -255,7 +255,3 @@ def _legacy(*, tf32: bool) -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
-
-
-def _mkldnn() -> Any:
-    return getattr(torch.backends.mkldnn, "matmul", None)

@@ -77,7 +77,7 @@ class OverviewView(View):
         self.query_one("#notes", FactList).show(
             overview_facts.note_lines(state, self.context.request.goal, self.context.budget_s)
         )
-        self._show_clocks(overview_facts.clock_check(state.facts))
+        self._show_clocks(state.profile.clock if state.profile else None)
         _show_or_hide(self.query_one("#source", FactList), overview_facts.source_facts(state))
 
     def show_live(self) -> None:

@@ -250,11 +250,6 @@ _BAR = 24
 _NUMBER = 9
 
 
-def clock_check(facts: Facts | None) -> ClockCheck | None:
-    """The profile's comparison of clocks; None until it was asked for."""
-    return facts.profile.clock if facts and facts.profile else None
-
-
 def clock_facts(clock: ClockCheck | None) -> list[Fact]:
     """Each clock's reading of the same step as a bar, the headline last."""
     if clock is None:
