@@ -150,7 +150,7 @@ def _measured(baseline: BaselineRecord, facts: Facts | None) -> Iterator[tuple[s
     yield "Warm-up", format_seconds(result.warmup_s)
     yield "Noise floor", figures.noise_words(baseline).removeprefix("noise ")
     if rate := figures.tokens_per_s(facts, baseline.samples_per_s):
-        yield "Generated", figures.format_tokens(rate)
+        yield "Generated", format_rate(rate, "tokens")
 
 
 # --- the profile ----------------------------------------------------------------------------------------------

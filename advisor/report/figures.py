@@ -147,11 +147,6 @@ def tokens_per_s(facts: Facts | None, samples_per_s: float | None) -> float | No
     return tokens * samples_per_s if tokens and samples_per_s else None
 
 
-def format_tokens(rate: float) -> str:
-    """``81.2 tokens/s``."""
-    return format_rate(rate, "tokens")
-
-
 # --- the export ---------------------------------------------------------------------------------------------------
 
 
@@ -305,11 +300,6 @@ def energy_words(result: TrialResult, baseline: TrialResult | None = None) -> st
     return f"{format_energy(before)} → {format_energy(now)} a sample"
 
 
-def hardware_line(hardware: Hardware) -> str:
-    """The machine in one line: its GPUs by name, or its processor."""
-    return ", ".join(gpu_names(hardware)) or f"{hardware.host.cpu}, {hardware.host.usable_cores} cores"
-
-
 def gpu_names(hardware: Hardware) -> list[str]:
     """The machine's GPUs by name, with how many there are of each: ``8 x NVIDIA H200``."""
     names = [gpu.name for gpu in hardware.gpus]
@@ -322,5 +312,6 @@ def measured_on(state: SessionState) -> str:
     if state.hardware is None:
         return ""
     if state.scaling is not None or workload is None or workload.device_type == "cpu":
-        return hardware_line(state.hardware)
+        host = state.hardware.host
+        return ", ".join(gpu_names(state.hardware)) or f"{host.cpu}, {host.usable_cores} cores"
     return f"1 x {workload.device_name}"

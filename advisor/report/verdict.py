@@ -14,12 +14,13 @@ from advisor.figures.formatting import (
     format_ms,
     format_pending,
     format_percent,
+    format_rate,
     interval_or_words,
     plain,
 )
 from advisor.records import BaselineRecord, Mode, Objective, StackRecord, TrialRecord
 from advisor.report.conclusions import candidates_tried, count_untried, settings_to_export, stack_helps
-from advisor.report.figures import IN_TURN, MEASURED_ONCE, format_tokens, measured_on, own_figures, tokens_per_s
+from advisor.report.figures import IN_TURN, MEASURED_ONCE, measured_on, own_figures, tokens_per_s
 
 
 def verdict(state: SessionState) -> str:
@@ -47,7 +48,7 @@ def _result_sentence(state: SessionState, baseline: BaselineRecord) -> str:
 
 def _tokens(state: SessionState, stack: StackRecord) -> str:
     rate = tokens_per_s(state.facts, stack.samples_per_s)
-    return f", {format_tokens(rate)}" if rate else ""
+    return f", {format_rate(rate, 'tokens')}" if rate else ""
 
 
 def _pending_sentence(state: SessionState, stack: StackRecord, where: str) -> str:
@@ -107,13 +108,10 @@ def missed_words(state: SessionState) -> str:
     return f"{missed} {more}could not be tried{alone}" if missed else ""
 
 
-def _helps(record: TrialRecord, by: Yardstick) -> bool:
-    """Whether a candidate itself helps; nothing is known of one that was only measured with others."""
-    return by.helps(record.result, record.comparison if record.alone else record.contribution)
-
-
 def _helping(state: SessionState, by: Yardstick) -> int:
-    return sum(_helps(record, by) for record in candidates_tried(state))
+    """The number of candidates that help themselves; nothing is known of one that was only measured with others."""
+    tried = candidates_tried(state)
+    return sum(by.helps(one.result, one.comparison if one.alone else one.contribution) for one in tried)
 
 
 def _combined(state: SessionState) -> str:

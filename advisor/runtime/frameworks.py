@@ -57,12 +57,9 @@ def divide(
                     f"compiled as {plain}; its CUDA graphs {_OWN_LOOP.replace('needs', 'need')}"
                 )
         elif value != recipe.default and done.get(recipe.key, recipe.default) != value:
-            elsewhere[format_setting(recipe.key, value)] = places.get(recipe.key, _needs_a_loop)(value)
+            told = places[recipe.key](value) if recipe.key in places else _OWN_LOOP
+            elsewhere[format_setting(recipe.key, value)] = told
     return Division(Settings(on_objects), elsewhere)
-
-
-def _needs_a_loop(_: Value) -> str:
-    return _OWN_LOOP
 
 
 def argument(call: str, name: str, words: Mapping[Value, Any] | None = None) -> Callable[[Value], str]:

@@ -67,7 +67,9 @@ class Branches:
         for statement in block:
             if guards:
                 self._guards[statement] = guards
-            if isinstance(statement, ast.If) and any(_diverts(part) for part in (statement.body, statement.orelse)):
+            if isinstance(statement, ast.If) and any(
+                part and isinstance(part[-1], _DIVERTS) for part in (statement.body, statement.orelse)
+            ):
                 self.spend(len(guards))
                 guards = (*guards, (statement, "guard"))
 
@@ -94,10 +96,6 @@ def _condition(parent: ast.AST, child: ast.AST) -> Iterator[Branch]:
             yield parent, "case"
 
 
-def _diverts(block: Sequence[ast.stmt]) -> bool:
-    return bool(block) and isinstance(block[-1], _DIVERTS)
-
-
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Loop = ast.For | ast.AsyncFor | ast.While
 _LOADER_NAME = re.compile(r"(^|[._])(data_?)?loaders?$", re.IGNORECASE)
@@ -115,6 +113,7 @@ class Program:
         self.nodes = list(ast.walk(tree))
         self.parents = {child: node for node in self.nodes for child in ast.iter_child_nodes(node)}
         self._branches = Branches(self.parents)
+        self.above, self.branches = self._branches.above, self._branches.between
         self._owners: dict[ast.Call, Loop | Function | None] = {}
         self.aliases = _aliases(self.nodes)
         self.calls = [node for node in self.nodes if isinstance(node, ast.Call)]
@@ -148,10 +147,6 @@ class Program:
         return self.name(node) in self.models
 
     # --- where a node stands -----------------------------------------------------------------------------------
-
-    def above(self, node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
-        """Each ancestor with its child on the way to the node, from the inside out."""
-        return self._branches.above(node)
 
     def scope(self, node: ast.AST) -> ast.AST:
         """The function (or the module) whose body a node is in."""
@@ -195,10 +190,6 @@ class Program:
             anchored = frozenset(self.branches(anchor, region) for anchor in self._anchors_of.get(region, ()))
             known = self._anchored_in[region] = anchored or frozenset({frozenset()})
         return known
-
-    def branches(self, node: ast.AST, root: ast.AST) -> frozenset[Branch]:
-        """The conditions between a node and ``root`` that decide whether it runs."""
-        return self._branches.between(node, root)
 
     def conditional(self, node: ast.AST) -> bool:
         """Whether a node runs under a condition in its function or module, other than a guard of the main program."""

@@ -40,10 +40,6 @@ def _listed(value: Any) -> list[Any]:
     return [to_json(inner) for inner in value]
 
 
-def _dated(kind: Any) -> _Form:
-    return _Form(kind.__name__, kind, kind.isoformat, kind.fromisoformat)
-
-
 _FORMS = (
     _Form(
         "mapping",
@@ -56,7 +52,8 @@ _FORMS = (
         for kind in (tuple, set, frozenset)
     ),
     _Form("bytes", bytes, bytes.hex, bytes.fromhex),
-    *map(_dated, (datetime, date, time)),  # a datetime is a date as well, and comes first
+    # A datetime is a date as well, and comes first.
+    *(_Form(kind.__name__, kind, kind.isoformat, kind.fromisoformat) for kind in (datetime, date, time)),
 )
 _BY_NAME = {form.name: form for form in _FORMS}
 

@@ -94,7 +94,9 @@ def kind_of(tree: Mapping[str, Any]) -> ConfigKind:
     """The kind that most clues speak for; plain where too few speak for any."""
     if _is_hydra(tree):
         return ConfigKind.HYDRA
-    scores = {kind: _score(kind, tree) for kind in _CLUES} | {ConfigKind.LIGHTNING: _of_lightning(tree)}
+    places = [mapping for _, mapping in _places(tree)]
+    scores = {kind: max(_points(kind, mapping) for mapping in places) for kind in _CLUES}
+    scores[ConfigKind.LIGHTNING] = _of_lightning(tree)
     best = max(scores, key=lambda kind: scores[kind])
     return best if scores[best] >= _ENOUGH else ConfigKind.PLAIN
 
@@ -133,10 +135,6 @@ def _places(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tup
 def _without(tree: Mapping[str, Any]) -> tuple[str, ...]:
     """The path of Trainer's arguments in a config without ``trainer:``: the top level if they are there."""
     return () if len(_TRAINER & tree.keys()) >= 2 else ("trainer",)
-
-
-def _score(kind: ConfigKind, tree: Mapping[str, Any]) -> int:
-    return max(_points(kind, mapping) for _, mapping in _places(tree))
 
 
 def _points(kind: ConfigKind, mapping: Any) -> int:

@@ -54,9 +54,11 @@ class Torchvision(Adapter):
             raise unknown_name(name, "torchvision", models.list_models()) from None
         options = options_of(spec)
         check_options(name, options, build)
+        taken = inspect.signature(build).parameters
+        usual = {*taken, "num_classes", "dropout", "norm_layer"} - {"weights", "kwargs"}
         # Some builders load a pretrained backbone unasked.
-        offline = {"weights_backbone": None} if "weights_backbone" in inspect.signature(build).parameters else {}
-        return built(name, options, build, _options_of(build), weights=None, **offline)
+        offline = {"weights_backbone": None} if "weights_backbone" in taken else {}
+        return built(name, options, build, usual, weights=None, **offline)
 
     def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Samples | None:
         room, _, rest = type(model).__module__.partition(".models.")
@@ -75,11 +77,6 @@ class Torchvision(Adapter):
         smaller = [one for one in smaller if spec.input_shape is None and not refuses(model, noise(_TRIED, *one))]
         shorter = tuple(image_samples(model, one, train=train) for one in smaller)
         return replace(image_samples(model, shape, train=train), shorter=shorter)
-
-
-def _options_of(build: Any) -> set[str]:
-    """The names that a builder takes, and those that torchvision's models usually take."""
-    return {*inspect.signature(build).parameters, "num_classes", "dropout", "norm_layer"} - {"weights", "kwargs"}
 
 
 def _name(spec: TargetSpec) -> str:

@@ -20,7 +20,7 @@ from advisor.portable.loaders import length_of
 from advisor.process.meanwhile import replaced
 from advisor.target.batches import MOST_KEPT
 from advisor.target.scripts.files import writing_over_nothing
-from advisor.target.scripts.loops import behind, branch_of_the_loss, clears_gradients, is_part_of_round
+from advisor.target.scripts.loops import behind, branch_of_the_loss, clears_gradients, is_part_of_round, tree_of
 from advisor.target.scripts.positions import COUNTED, Loop, is_count, is_read_in, position_of, reads_once, value_of
 from advisor.target.scripts.seen import Seen, Where
 from advisor.target.scripts.surroundings import Context, Names, Readings, contexts_of, entered
@@ -365,12 +365,8 @@ def _contexts(where: Where, names: dict[str, Any], line: int) -> Iterator[Contex
 
 def _scope_of(where: Where) -> ast.AST:
     """The function, or the module, that a frame runs; an empty module where its source cannot be read."""
-    nothing = ast.Module([], [])
-    try:
-        tree = ast.parse("".join(linecache.getlines(where.frame.f_code.co_filename)))
-    except SyntaxError:
-        return nothing
-    return _scope(tree, where.frame.f_code) or nothing
+    tree = tree_of("".join(linecache.getlines(where.frame.f_code.co_filename)))
+    return _scope(tree, where.frame.f_code) or ast.Module([], [])
 
 
 def _scope(tree: ast.Module, code: CodeType) -> ast.AST | None:

@@ -19,6 +19,7 @@ from advisor.errors import AdvisorError, TargetError
 from advisor.runtime.loop import describe
 from advisor.target.scripts.body import FoundLoop, NoBodyError, position_in, training_loop
 from advisor.target.scripts.draft_names import is_literal, lines_for, names_used
+from advisor.target.scripts.loops import tree_of
 from advisor.target.scripts.plain import loss_of, workload_of
 from advisor.target.scripts.positions import COUNTED, is_count
 from advisor.target.scripts.run import package_of, watched
@@ -357,11 +358,7 @@ def _as_written(seen: Seen, value: Any) -> Iterator[str]:
 def _assignment(where: Where, name: str) -> str:
     """The first line of a frame's file that assigns to a name, as a comment; empty without one."""
     file = where.frame.f_code.co_filename
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except SyntaxError:
-        return ""
-    for node in ast.walk(tree):
+    for node in ast.walk(tree_of("".join(linecache.getlines(file)))):
         targets = node.targets if isinstance(node, ast.Assign) else []
         if any(isinstance(target, ast.Name) and target.id == name for target in targets):
             return f"# {Path(file).name}:{node.lineno}: {linecache.getline(file, node.lineno).strip()}"  # type: ignore[attr-defined]

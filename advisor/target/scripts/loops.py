@@ -185,10 +185,7 @@ def told_of_others(file: str, loop: ast.stmt, lines: Iterable[int]) -> str:
 
 def other_loops(source: str, loop: ast.stmt, lines: Iterable[int]) -> list[int]:
     """The first lines of the innermost loops with a backward pass that are no part of ``loop``."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError):
-        return []
+    tree = tree_of(source)
     own = [(node.lineno, node.end_lineno or node.lineno) for node in (loop, *_called_from(tree, loop))]
     inside = [*lines, loop.lineno]
     training = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.While) and _trains(node)]
@@ -199,6 +196,14 @@ def other_loops(source: str, loop: ast.stmt, lines: Iterable[int]) -> list[int]:
         and not any(node.lineno <= line <= (node.end_lineno or 0) for line in inside)
         and not any(first <= node.lineno <= last for first, last in own)
     )
+
+
+def tree_of(source: str) -> ast.Module:
+    """The tree of a program; an empty one where its text is not Python."""
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError):
+        return ast.Module([], [])
 
 
 def is_part_of_round(loop: ast.stmt, around: ast.For | ast.While, names: dict[str, Any]) -> bool:
@@ -221,11 +226,7 @@ def clears_gradients(file: str, loop: ast.For | ast.While, within: Iterable[ast.
     backward = [is_in_some_rounds(loop, one.lineno) for one in places if _BACKWARD in _names_called(one)]
     if clearing and all(clearing) and not all(backward):
         return False
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
-        return False
-    return any(map(clears, (loop, *_called_from(tree, loop), *within)))
+    return any(map(clears, (loop, *_called_from(tree_of("".join(linecache.getlines(file))), loop), *within)))
 
 
 def clears(part: ast.AST) -> bool:

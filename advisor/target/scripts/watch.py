@@ -113,11 +113,8 @@ class Watch:
                 (os, "fork", self._on_fork),
                 (torch.distributed, "init_process_group", _on_free_port),
                 (torch.multiprocessing, "start_processes", self._on_spawn),
-                (
-                    sys.modules["torch.multiprocessing.spawn"],
-                    "start_processes",
-                    self._on_spawn,
-                ),  # a module, not spawn()
+                # A module, not the function spawn().
+                (sys.modules["torch.multiprocessing.spawn"], "start_processes", self._on_spawn),
                 (builtins, "open", self._on_open),
                 (io, "open", self._on_open),
                 (torch, "save", self._on_save),

@@ -44,7 +44,8 @@ def written_loss(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, Wr
     """
     before = list(_up_to_backward(loop))
     result = before.pop() if before else None
-    if not isinstance(result, ast.Return) or loop.contexts or any(_leaves(one) for one in before):
+    leaves = any(isinstance(node, LEAVES) for one in before for node in ast.walk(one))
+    if not isinstance(result, ast.Return) or loop.contexts or leaves:
         return None
     before = [one for one in before if not clears(one)]
     data: Any
@@ -70,10 +71,6 @@ def _goes_on(used: list[ast.stmt], loop: FoundLoop) -> bool:
     """Whether statements use an optimizer or an iterator, which are other ones after each round."""
     nodes = (node for one in used for node in ast.walk(one) if isinstance(node, ast.Name | ast.Attribute))
     return any(isinstance(value_of(node, loop.names), Optimizer | Iterator) for node in nodes)
-
-
-def _leaves(statement: ast.stmt) -> bool:
-    return any(isinstance(node, LEAVES) for node in ast.walk(statement))
 
 
 def _made(

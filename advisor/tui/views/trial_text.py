@@ -52,7 +52,9 @@ def selection_text(key: str, state: SessionState, catalog: Catalog | None = None
     if record is None or state.running == key:  # a trial that runs again is not told by what it found before
         before = _steps(record.result, state.baseline, "last time") if record and record.alone else []
         if state.running == key:
-            return _lines([*_running_lines(state), *before])
+            # As many lines before its first block as after it, so that the table stays in place.
+            name = Content.assemble((trial_name(key, _WIDEST), "bold"))
+            return _lines([name, Content.styled("running: ", DIM) + readings.live_state(state), *before])
         return _lines(
             [
                 Content.assemble((trial_name(key, _WIDEST), "bold")),
@@ -61,14 +63,6 @@ def selection_text(key: str, state: SessionState, catalog: Catalog | None = None
             ]
         )
     return _record_text(record, state, catalog, recorded=recorded)
-
-
-def _running_lines(state: SessionState) -> list[Content]:
-    """Its name and its state: as many lines before its first block as after it, so that the table stays in place."""
-    return [
-        Content.assemble((trial_name(state.running, _WIDEST), "bold")),
-        Content.styled("running: ", DIM) + readings.live_state(state),
-    ]
 
 
 def _why_not_running(name: str, state: SessionState) -> str:
