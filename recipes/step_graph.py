@@ -28,17 +28,17 @@ What the step of `train_step` does about values that are no part of a graph:
 - The update stays outside the recording, and runs after each replay, where it needs the host: under float16, whose
   gradient scaler asks it, and with an optimizer that counts its steps there, such as Adagrad and other libraries' own.
 - A step is not recorded, and a warning says why, where it keeps a state in an attribute from one call to the next,
-  decides by random numbers of the host, reads a file, takes values from an iterator, gets sparse batches or writes into
-  its batch.
+  decides by random numbers of the host or by a clock, reads a file, takes values from an iterator, gets sparse batches
+  or writes into its batch.
 
 Under DistributedDataParallel the recording holds the exchange of gradients too. It is made after eleven steps, since
 the wrapper times the first ten and waits for the GPU then, and the wrapper has to be made on a stream of its own:
 `prepare` does both. `fully_shard` and DataParallel are not recorded.
 
 A step of your own is recorded whole, several optimizers and all, once two of its first calls were seen to do the same.
-One that reads a result (`.item()`), copies other tensors between the host and the GPU, draws numbers on the host or
-counts its calls is left as it is, with the reason. In a recording that you write yourself, Python numbers are frozen,
-the learning rate among them.
+One that reads a result (`.item()`), copies other tensors between the host and the GPU, draws numbers on the host, reads
+a clock or counts its calls is left as it is, with the reason. In a recording that you write yourself, Python numbers
+are frozen, the learning rate among them.
 
 Numerics
 --------

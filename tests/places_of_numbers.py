@@ -306,7 +306,30 @@ DEEP = {"train": {"loss": {"parts": {"main": {"terms": {"factor": 1.0}}}}}}
 OF_NUMPY, NUMBER_OF_NUMPY = np.ones(4), {"factor": np.float64(1.0)}
 
 
+class Phase:
+    """An object that gives its number as a text only."""
+
+    number = 1.0
+
+    def __str__(self):
+        return str(self.number)
+
+    def __repr__(self):
+        return f"Phase({self.number})"
+
+
+def hold(lock, value, is_held):
+    if (value != 1.0) != is_held:
+        (lock.release if is_held else lock.acquire)()
+
+
+def is_free(lock):
+    """Whether a lock can be had, which is given back."""
+    return lock.acquire(False) and lock.release() is None
+
+
 READERS = {1.0: lambda: 1.0, 2.0: lambda: 2.0}
+PHASE, LOCK, LOCK_OF_PROCESSES = Phase(), threading.Lock(), multiprocessing.Lock()
 OF_VALUE = {1.0: HELD.options, 2.0: {"factor": 2.0}}
 
 
@@ -369,6 +392,26 @@ PLACES = {
     "level of a logger": (
         lambda: 2.0 if LOGGER.isEnabledFor(logging.DEBUG) else 1.0,
         lambda value: LOGGER.parent.setLevel(LEVELS[value]),
+    ),
+    "logger by its name": (
+        lambda: 2.0 if logging.getLogger("of_this_test.other").level == logging.DEBUG else 1.0,
+        lambda value: logging.getLogger("of_this_test.other").setLevel(LEVELS[value]),
+    ),
+    "first of all loggers": (
+        lambda: 2.0 if logging.root.isEnabledFor(logging.DEBUG) else 1.0,
+        lambda value: logging.root.setLevel(LEVELS[value]),
+    ),
+    "lock": (lambda: 2.0 if LOCK.locked() else 1.0, lambda value: hold(LOCK, value, LOCK.locked())),
+    "lock of processes": (
+        lambda: 1.0 if is_free(LOCK_OF_PROCESSES) else 2.0,
+        lambda value: hold(LOCK_OF_PROCESSES, value, not is_free(LOCK_OF_PROCESSES)),
+    ),
+    "text of an object": (lambda: float(str(PHASE)), lambda value: setattr(PHASE, "number", value)),
+    "object in a text": (lambda: float(f"{PHASE}0"), lambda value: setattr(PHASE, "number", value)),
+    "object filled into a text": (lambda: float("%s0" % PHASE), lambda value: setattr(PHASE, "number", value)),  # noqa: UP031
+    "text of an object for a programmer": (
+        lambda: 1.0 if repr(PHASE) == "Phase(1.0)" else 2.0,
+        lambda value: setattr(PHASE, "number", value),
     ),
     "list of Python's own class": (lambda: USER_LIST[0], lambda value: USER_LIST.__setitem__(0, value)),
     "method caller": (lambda: CALLER(HOLDER), lambda value: setattr(HOLDER, "of_object", value)),

@@ -1,6 +1,9 @@
 """Where a captured step finds the numbers and objects that the loss and the model read, however they are written."""
 
+import datetime
 import random
+import time
+from time import monotonic_ns
 
 import numpy as np
 import own_step_loops
@@ -133,3 +136,109 @@ def test_what_no_comparison_can_follow_is_not_captured(make, reason, tmp_path):
         found, step = both(data=batches(60), loss=loss, prepare=prepare)
     agree(found)
     assert step.graph.captures == 0
+
+
+class Counted:
+    def __init__(self):
+        self.calls = 0
+
+    def __str__(self):
+        return f"{self.calls} calls"
+
+
+def test_an_object_that_is_only_shown_may_change(capsys):
+    """A text that decides something would have to be compared."""
+    counted = Counted()
+
+    def change(at, model, optimizer):
+        counted.calls = at
+
+    def loss(model, batch):
+        if batch[0].dim() != 2:
+            raise ValueError(f"a batch has rows and columns, after {counted}")
+        print(f"after {counted}")
+        return of_model(model, batch) * (2.0 if isinstance(batch[1], str) else 1.0)
+
+    found, step = both(change, loss=loss)
+    agree(found)
+    assert step.graph.captures == 1
+    assert "after 2 calls" in capsys.readouterr().out
+
+
+STARTED_S, LATER_S, LATER_NS = time.time(), 3600.0, monotonic_ns() + 3600 * 10**9
+
+
+class Timed:
+    clock, took_s = time.perf_counter, 0.0
+
+    @classmethod
+    def is_late(cls):
+        return cls.clock() > 1e8
+
+
+def by_a_clock_of_its_own():
+    from time import monotonic
+
+    return 2.0 if monotonic() > 1e8 else 1.0
+
+
+def with_its_seconds(measure):
+    """A function that takes the time of another, as for a person to read."""
+
+    def measured():
+        began_s = time.perf_counter()
+        result = measure()
+        Timed.took_s = time.perf_counter() - began_s
+        return result
+
+    return measured
+
+
+# Factors that a clock decides; none of these is late yet.
+OF_A_CLOCK = {
+    "seconds": lambda: 2.0 if time.time() - STARTED_S > LATER_S else 1.0,
+    "nanoseconds": lambda: 2.0 if monotonic_ns() > LATER_NS else 1.0,
+    "clock in a class": lambda: 2.0 if Timed.is_late() else 1.0,
+    "imported inside": by_a_clock_of_its_own,
+    "date": lambda: 2.0 if datetime.datetime.now().year < 2000 else 1.0,
+    "date as a text": lambda: 2.0 if time.strftime("%Y") < "2000" else 1.0,
+}
+# Factors that none decides.
+OF_NO_CLOCK = {
+    "measured": with_its_seconds(lambda: 1.0),
+    "asked never": lambda: time.time() if STARTED_S < 0 else 1.0,
+    "date that was": lambda: datetime.datetime.fromtimestamp(STARTED_S, datetime.UTC).year / 2000,
+}
+
+
+@pytest.mark.parametrize("name", OF_A_CLOCK | OF_NO_CLOCK)
+def test_a_loss_that_a_clock_decides_is_not_captured(name):
+    factor = (OF_A_CLOCK | OF_NO_CLOCK)[name]
+    clock = time.perf_counter
+    found, step = both(loss=lambda model, batch: of_model(model, batch) * factor(), data=batches(20))
+    agree(found)
+    assert step.graph.captures == (name in OF_NO_CLOCK)
+    assert "reads a clock" in step.patience.reason or name in OF_NO_CLOCK
+    assert time.perf_counter is clock, "it was another for a try"
+
+
+@pytest.mark.parametrize("name", OF_A_CLOCK | {"measured": None, "asked never": None})
+def test_an_own_step_that_asks_a_clock_is_refused(name):
+    factor = (OF_A_CLOCK | OF_NO_CLOCK)[name]
+
+    def make():
+        model = own_step_loops.net()
+        optimizer = own_step_loops.sgd(model)
+
+        def step(batch):
+            loss = model(batch).square().mean() * factor()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return own_step_loops.Loop(step, [model], [optimizer])
+
+    step = own_step_loops.agree(make)
+    assert step.graph.captures == (name == "asked never")
+    assert bool(step.refusal) == (name != "asked never")

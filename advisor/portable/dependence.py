@@ -1,6 +1,6 @@
-"""Whether a step depends on values that a graph would repeat: the host's random numbers, tensors that a step leaves.
+"""Whether a step depends on values that a graph would repeat: the host's random numbers, clocks, tensors left behind.
 
-A step that depends on neither is captured, though it draws numbers or replaces tensors each time.
+A step that depends on none is captured, though it draws numbers, takes the time or replaces tensors each time.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from advisor.portable.clocks import DATES, Clocks
 from advisor.portable.host_draws import HostDraws
 from advisor.portable.layouts import have_equal_values
 from advisor.portable.nested import tensors_of
@@ -20,6 +21,8 @@ from advisor.portable.undone import undone
 UNIFORM = ("rand", "uniform_")
 LARGEST_BELOW_1 = 1 - 2**-8  # also in half precision
 SMALLEST_ABOVE_0 = 2**-24  # also in half precision; torch.rand draws 0 itself once in 16 million numbers
+# Seconds by which clocks are put forward, some 30 years: beyond all deadlines.
+FORWARD_S = 1_000_000_000
 DRAWS = "the step draws random numbers on the host, and a graph would repeat what they decided"
 
 
@@ -61,6 +64,24 @@ def depends_on_draws(model: torch.nn.Module, loss: Any, call: Callable[[], Any])
                     return True
         except Exception:  # user code under a mode that few people run
             return True
+    return are_different(*results)
+
+
+def depends_on_clocks(model: torch.nn.Module, loss: Any, call: Callable[[], Any], places: Sequence[Place]) -> bool:
+    """Whether the result of a call of a model, and of its loss if any, depends on the clocks in these places.
+
+    Many take the time for a person to read. So the call runs twice, the second time with the clocks put forward, and is
+    undone. True where it cannot run so, and where it asks for a date.
+    """
+    results = []
+    for forward_s in (0, FORWARD_S):
+        try:
+            with undone(model, loss), Clocks(places, forward_s) as clocks:
+                results.append(computed(model, call))
+        except Exception:  # a place may be one that nothing can be put into
+            return True
+        if not clocks.asked or any(clock in DATES for clock in clocks.asked):
+            return bool(clocks.asked)
     return are_different(*results)
 
 

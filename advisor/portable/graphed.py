@@ -3,7 +3,7 @@
 import operator
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -19,7 +19,8 @@ from advisor.portable.capturing import (
     places_on_host,
     renew_accumulators,
 )
-from advisor.portable.dependence import DRAWS, depends_on_draws, depends_on_values
+from advisor.portable.clocks import CLOCK
+from advisor.portable.dependence import DRAWS, depends_on_clocks, depends_on_draws, depends_on_values
 from advisor.portable.host_draws import AllHostDraws
 from advisor.portable.made_on_host import MadeOnHost, refuses_the_host
 from advisor.portable.nested import (
@@ -32,7 +33,7 @@ from advisor.portable.nested import (
     values_at,
 )
 from advisor.portable.observed_step import OTHER_NUMBERS
-from advisor.portable.optimizer_options import TensorRates, mark_stepped
+from advisor.portable.optimizer_options import TensorRates, mark_stepped, options_of
 from advisor.portable.optimizer_steps import updates_without_host
 from advisor.portable.parallel import unwrapped
 from advisor.portable.patience import (
@@ -73,9 +74,9 @@ class GraphedStep:
     as a short last one, runs eagerly between replays. The update stays outside the graph where the optimizer's step
     needs the host, where gradients are scaled, and where options other than the learning rate change again and again.
     A step goes on eagerly, with a warning that says why, and is looked at less and less often, where something changes
-    each time, where it decides by random numbers of the host, where it writes into its batch, and where it came to be
-    one that cannot be captured. Raises what the first capture raises: the host reads a result, or numbers for tensors
-    differ from step to step.
+    each time, where it decides by random numbers of the host or a clock, where it writes into its batch, and where it
+    came to be one that cannot be captured. Raises what the first capture raises: the host reads a result, or numbers
+    for tensors differ from step to step.
     """
 
     def __init__(self, step: TrainStep | InferStep, graph: Any = None) -> None:
@@ -94,7 +95,7 @@ class GraphedStep:
         self._optimizer = step.optimizer if isinstance(step, TrainStep) else None
         self._watch: Watch | None = None
         self._rates: TensorRates | None = None  # of an update that is captured
-        self._drawn: bool | None = None  # whether random numbers of the host decide on the step; None until it drew
+        self._decided: dict[Any, bool] = {}  # whether random numbers of the host or a clock decide on the step
         self._overwritten: dict[tuple[int, Any], Place] = {}  # of tensors that the step writes before it reads them
         self._carried: dict[tuple[int, Any], Place] = {}  # of those that it carries from step to step
         self._constants = HostConstants((), step.device)
@@ -212,7 +213,7 @@ class GraphedStep:
         step, inside = self.step, self._update_inside
         model, loss = unwrapped(step.model), self._watched_loss
         evaluates = isinstance(step, InferStep) and step.evaluates
-        self._drawn = None
+        self._decided = {}
         self._watch = Watch(
             model, loss, self._optimizer, updates=inside, evaluates=evaluates, overwritten=self._overwritten
         )
@@ -279,21 +280,26 @@ class GraphedStep:
         if changed == REPLACED and self._overwrites(batch):
             self._look_anew()
             changed = self._changed()
+        clocks = self._watch.clocks if self._watch and self.patience.is_almost_over else []
         if changed:
             self._look_anew()
-        elif drew and self._is_drawn(batch):
+        elif drew and self._is_decided_by(depends_on_draws, batch):
             changed = DRAWS
+        elif clocks and self._is_decided_by(depends_on_clocks, batch, clocks):
+            changed = CLOCK
         elif wrote:
             changed = WRITES_INTO_BATCH
         if changed:
             self.patience.look(changed)
 
-    def _is_drawn(self, batch: Any) -> bool:
-        """Whether random numbers of the host decide what a step computes; tried once, until something changes."""
-        if self._drawn is None:
+    def _is_decided_by(self, depends: Callable[..., bool], batch: Any, *places: Any) -> bool:
+        """Whether something outside decides what a step computes; tried once, until something changes."""
+        if depends not in self._decided:
             model, loss = self.step.model, self._watched_loss
-            self._drawn = self.graph.warm_up(lambda: depends_on_draws(model, loss, lambda: self._computed(batch)))
-        return self._drawn
+            self._decided[depends] = self.graph.warm_up(
+                lambda: depends(model, loss, lambda: self._computed(batch), *places)
+            )
+        return self._decided[depends]
 
     def _overwrites(self, batch: Any) -> bool:
         """Whether a step writes the tensors that it replaced before it reads them; tried once for each."""
@@ -491,9 +497,3 @@ class GraphedStep:
                 parameter.grad = gradient.clone()
         if present:
             torch._foreach_add_(*map(list, zip(*present, strict=True)))
-
-
-def options_of(optimizer: Any) -> list[Any]:
-    """The options of an optimizer's groups but the learning rate, which a captured update reads in a tensor."""
-    names = [name for name in optimizer.defaults if name != "lr"]
-    return [group.get(name) for group in optimizer.param_groups for name in names]

@@ -7,6 +7,7 @@ import warnings
 import torch
 
 from advisor.portable.capturing import as_if_captured, masks_as_given, own_copy, renew_accumulators
+from advisor.portable.clocks import CLOCK, Clocks
 from advisor.portable.dependence import DRAWS
 from advisor.portable.graphed import WRITES_INTO_BATCH, GraphedStep
 from advisor.portable.host_draws import AllHostDraws
@@ -145,10 +146,15 @@ class GraphedOwnStep(GraphedStep):
         """Run a step; one that is observed goes the way of a captured one."""
         if observed is None:
             return self.own.run(batch)
+        state = self._state
+        assert state is not None, "looked at before each step"
         self.own.around_forward = as_if_captured
         try:
-            with torch.compiler.set_stance("force_eager"), self._rates_in_tensors(), self._made.looking(), observed:
-                return self.own.run(batch)
+            eager, clocks = torch.compiler.set_stance("force_eager"), Clocks(state.reached.clocks)
+            with eager, self._rates_in_tensors(), self._made.looking(), observed, clocks:
+                result = self.own.run(batch)
+            observed.problem = observed.problem or (CLOCK if clocks.asked else "")
+            return result
         finally:
             self.own.around_forward = masks_as_given
 

@@ -16,6 +16,13 @@ def generators_of_host() -> list[typing.Any]:
     return own if numpy is None else [*own, numpy.random.rand.__self__]
 
 
+def is_generator(thing: typing.Any) -> bool:
+    """Whether an object draws random numbers on the host."""
+    return isinstance(thing, (torch.Generator, random.Random)) or not {"bit_generator", "_bit_generator"}.isdisjoint(
+        dir(type(thing))
+    )
+
+
 class HostDraws:
     """The states of Python's random generator and of NumPy's, where it is in use."""
 

@@ -326,3 +326,9 @@ def mark_stepped(optimizer: torch.optim.Optimizer) -> None:
     """Let schedulers know of a step that ran without ``optimizer.step()``: they warn when they come first."""
     if hasattr(optimizer.step, "_wrapped_by_lr_sched"):
         vars(optimizer)["_opt_called"] = True
+
+
+def options_of(optimizer: typing.Any) -> list[typing.Any]:
+    """The options of an optimizer's groups but the learning rate, which a captured update reads in a tensor."""
+    names = [name for name in optimizer.defaults if name != "lr"]
+    return [group.get(name) for group in optimizer.param_groups for name in names]

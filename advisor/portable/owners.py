@@ -29,6 +29,15 @@ def is_in_package(file: str) -> bool:
     return file.startswith("<frozen") or any(part in file for part in (*PACKAGES, folder_of(torch), folder_of(dis)))
 
 
+def file_of(call: typing.Any) -> str:
+    """The file with the code of a function that is called; empty where there is none, or it is PyTorch's."""
+    while isinstance(call, (functools.partial, types.MethodType)):
+        call = call.func if isinstance(call, functools.partial) else call.__func__
+    code = getattr(call, "__code__", None)
+    file = code.co_filename if isinstance(code, types.CodeType) else ""
+    return "" if folder_of(torch) in file else file
+
+
 def is_installed(call: typing.Any) -> bool:
     """Whether the code of a function or of an object that is called belongs to an installed package."""
     function = getattr(call, "__func__", call)

@@ -5,12 +5,14 @@ import collections
 import ctypes
 import dataclasses
 import enum
+import itertools
 import logging
 import multiprocessing.synchronize
 import os
 import pickle
 import queue
 import random
+import threading
 import types
 import typing
 import zlib
@@ -29,21 +31,26 @@ CONTENTS = "its contents"
 # Values of which there is one object each, or which compare as numbers do.
 CONSTANTS = (enum.Enum, torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format)
 # Python's own objects that are compared by what is in them, and functions that return it. These are arrays, what
-# processes share, the environment, queues, semaphores, and loggers, of which the levels count.
+# processes share, the environment, queues, semaphores, and loggers with their manager, of which the levels count.
 INSIDE: tuple[tuple[typing.Any, typing.Callable[[typing.Any], typing.Any]], ...] = (
     ((array.array, bytearray, memoryview, ctypes._SimpleCData, ctypes.Array, ctypes.Structure), bytes),
     (os._Environ, lambda value: dict(value._data)),
     (queue.SimpleQueue, queue.SimpleQueue.qsize),
     (multiprocessing.synchronize.Semaphore, multiprocessing.synchronize.Semaphore.get_value),
-    (logging.Logger, lambda value: (value.disabled, value.manager.disable, value.getEffectiveLevel())),
+    (logging.Logger, lambda value: (value.disabled, value.manager.disable, value.level, value.getEffectiveLevel())),
+    (logging.Manager, lambda value: (value.disable, value.root.level, levels_of(value.loggerDict))),
 )
 AS_WHOLE = tuple(kind for kind, _ in INSIDE)
+# Locks of threads, whose text says whether they are held, and of processes.
+LOCKS = (type(threading.Lock()), type(threading.RLock()), multiprocessing.synchronize.SemLock)
 # Containers and generators, of which only some are compared so.
 OTHERS_INSIDE: typing.Any = (
     (set, frozenset),
     (list, tuple),
     (dict, lambda value: (tuple(value), tuple(value.values()))),
     (random.Random, random.Random.getstate),
+    (multiprocessing.synchronize.SemLock, lambda value: value._semlock._get_value()),
+    (LOCKS, repr),
 )
 # Elements of an array that go into its sum; of more, as many evenly spaced. A count: they take some 0.1 ms.
 MOST_SUMMED = 100_000
@@ -125,10 +132,16 @@ def is_options(value: typing.Any) -> bool:
     return hasattr(value, "__dict__") and (of_dataclass or type(value).__name__ == "Namespace")
 
 
+def levels_of(loggers: dict[str, typing.Any]) -> typing.Any:
+    """The levels of loggers, and which of them are turned off."""
+    own: list[typing.Any] = list(map(vars, loggers.values()))
+    return [list(map(dict.get, own, itertools.repeat(name))) for name in ("level", "disabled")]
+
+
 def inner_state(value: typing.Any) -> typing.Any:
     """A value that changes when an object is written to; None for an object that is compared by its place alone.
 
-    These are arrays, random generators, sets, lists and dictionaries of numbers, and the environment.
+    These are arrays, random generators, sets, lists and dictionaries of numbers, the environment, loggers and locks.
     """
     for kind, inside in (*INSIDE, *OTHERS_INSIDE):
         if isinstance(value, kind):

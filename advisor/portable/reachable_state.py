@@ -10,7 +10,7 @@ import torch
 
 from advisor.portable.optimizer_steps import updates_without_host
 from advisor.portable.owners import is_in_package
-from advisor.portable.places import AS_WHOLE, Place, inner_state, is_plain, put_at, value_at
+from advisor.portable.places import AS_WHOLE, LOCKS, Place, inner_state, is_plain, put_at, value_at
 from advisor.portable.python_state import give_contents
 from advisor.portable.walk import Walk
 from advisor.portable.watching import Places
@@ -131,4 +131,4 @@ def fact_of(value: typing.Any) -> typing.Any:
     if isinstance(value, types.FunctionType) and not is_in_package(value.__code__.co_filename):
         return id(value.__code__), fact_of(value.__defaults__), fact_of(value.__kwdefaults__)  # its closure has places
     is_array = hasattr(type(value), "__array_interface__") and value.nbytes <= MOST_ARRAY_BYTES
-    return inner_state(value) if is_array or isinstance(value, AS_WHOLE) else (id(value), type(value))
+    return inner_state(value) if is_array or isinstance(value, (*AS_WHOLE, *LOCKS)) else (id(value), type(value))

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
+from advisor.portable.owners import is_of_package
+
 # The instructions for a global name that is read, is set, or is either. Attributes stand among a code's names too.
 READS_GLOBAL = ("LOAD_GLOBAL",)
 SETS_GLOBAL = ("STORE_GLOBAL",)
@@ -25,6 +27,13 @@ ALL_AT_ONCE = {"asdict", "astuple"}
 ALL_OF_THEM = ({"vars", "__dict__"}, {"values", "items"})
 # Names in ``os`` that read the environment.
 ENVIRONMENT = {"environ", "getenv"}
+# Names in ``logging`` that give a logger by its name.
+LOGGERS = {"getLogger", "getChild"}
+# Names by which code makes a text of a value, and those of functions that only show one to a person.
+GIVES_TEXT = {"str", "repr", "ascii", "format", "format_map"}
+SHOWS = {"print", "log", "debug", "info", "warning", "warn", "error", "exception", "critical"}
+# The first letters of the instructions that end a statement, or a part of it.
+ENDS_STATEMENT = ("STORE_", "RETURN_", "RAISE_", "YIELD_", "POP_TOP", "POP_JUMP", "JUMP_")
 # Functions whose names are kept, at most. A count.
 MOST_KEPT = 2000
 
@@ -85,6 +94,34 @@ def takes_all_attributes(code: types.CodeType) -> bool:
     """Whether code takes all attributes of an object at once: ``vars(options).values()``, ``make(**vars(options))``."""
     names = {*code.co_names, *("values" for one in dis.get_instructions(code) if one.opname == "DICT_MERGE")}
     return not ALL_AT_ONCE.isdisjoint(names) or not any(map(names.isdisjoint, ALL_OF_THEM))
+
+
+@functools.lru_cache(MOST_KEPT)
+def makes_texts(code: types.CodeType) -> bool:
+    """Whether code makes texts of values, but for those that it raises, prints or logs."""
+    return any(makes_text(statement) for statement in statements_of(code))
+
+
+def statements_of(code: types.CodeType) -> Iterator[list[dis.Instruction]]:
+    """The instructions of code, in parts that each end where a value is kept, given back, dropped or asked for."""
+    found: list[dis.Instruction] = []
+    for one in dis.get_instructions(code):
+        found.append(one)
+        if one.opname.startswith(ENDS_STATEMENT):
+            yield found
+            found = []
+
+
+def makes_text(statement: list[dis.Instruction]) -> bool:
+    """Whether a statement makes a text of a value that is more than shown to a person."""
+    names = {one.argval for one in statement if one.opname in (*READS_AROUND, *ASKS_ATTRIBUTE)}
+    kinds = {one.opname for one in statement}
+    if "RAISE_VARARGS" in kinds or ("POP_TOP" in kinds and not names.isdisjoint(SHOWS)):
+        return False
+    texts = any(one.opname == "LOAD_CONST" and isinstance(one.argval, str) for one in statement)
+    fills = texts and any(one.opname == "BINARY_OP" and one.argrepr.startswith("%") for one in statement)
+    asks_kind = {"str"} if "isinstance" in names else set()
+    return fills or not names.isdisjoint(GIVES_TEXT - asks_kind) or any(one.startswith("FORMAT_") for one in kinds)
 
 
 def texts_in(code: types.CodeType) -> frozenset[str]:
@@ -183,6 +220,17 @@ def modules_imported(function: types.FunctionType, codes: Iterable[types.CodeTyp
 def function_behind(member: typing.Any) -> typing.Any:
     """The function behind a property, a class method or a static method of a class; another member itself."""
     return getattr(member, "fget", getattr(member, "func", getattr(member, "__func__", member)))
+
+
+def hidden_in(kind: type, own: dict[str, typing.Any]) -> list[str]:
+    """The names of data in a user's class that a value in the namespace of an object would hide."""
+    return [
+        name
+        for base in kind.__mro__
+        if not is_of_package(base)
+        for name, value in vars(base).items()
+        if name not in own and is_data_of_class(name, value)
+    ]
 
 
 def is_data_of_class(name: str, value: typing.Any) -> bool:

@@ -9,14 +9,15 @@ not run.
 import builtins
 import collections
 import collections.abc
+import datetime
 import enum
 import functools
 import gc
 import io
 import itertools
+import logging
 import operator
 import os
-import random
 import sys
 import types
 import typing
@@ -25,10 +26,11 @@ from contextvars import ContextVar
 
 import torch
 
-from advisor.portable.host_draws import generators_of_host
+from advisor.portable.clocks import CLOCK, NOW, is_clock
+from advisor.portable.host_draws import generators_of_host, is_generator
 from advisor.portable.nested import slots_of
 from advisor.portable.owners import (
-    folder_of,
+    file_of,
     inherits_from_package,
     is_in_package,
     is_installed,
@@ -37,16 +39,28 @@ from advisor.portable.owners import (
     is_without_state,
     packages_of,
 )
-from advisor.portable.places import AS_WHOLE, CONTENTS, Place, is_options, is_plain, named, value_at, value_of_cell
+from advisor.portable.places import (
+    AS_WHOLE,
+    CONTENTS,
+    LOCKS,
+    Place,
+    is_options,
+    is_plain,
+    named,
+    value_at,
+    value_of_cell,
+)
 from advisor.portable.python_state import CONTAINERS, MOST_COPIED, OF_TORCH, is_compared_as_whole
 from advisor.portable.read_code import (
     ENVIRONMENT,
+    LOGGERS,
     READS_GLOBAL,
     USES_GLOBAL,
     asks_by_any_name,
     codes_of,
     function_behind,
-    is_data_of_class,
+    hidden_in,
+    makes_texts,
     methods_called,
     modules_imported,
     names_by_text,
@@ -97,6 +111,7 @@ class Walk:
         self.arrays: list[typing.Any] = []  # and what is compared as these are: sets, the environment
         self.objects: list[typing.Any] = []  # modules, and objects of the user's own classes
         self.generators: list[typing.Any] = []
+        self.clocks: list[Place] = []
         self.device_generators: list[torch.Generator] = []
         self.dicts: list[dict[typing.Any, typing.Any]] = []
         self.sequences: list[typing.Any] = []
@@ -186,11 +201,13 @@ class Walk:
     def _look_at_python_module(self, label: str, module: types.ModuleType) -> None:
         """Look at what code names of a module; of an installed one at constants, lists and most functions."""
         own = vars(module)
+        self._waiting += [(label, datetime.datetime)] if module is datetime else []
         if not is_of_package(module):
             self._look_at_some(label, own, own)
             return
         for name, value in list(own.items()):
-            if is_of_other_package(value) or is_plain(value) or isinstance(value, list):
+            found = is_of_other_package(value) or is_plain(value) or is_clock(value)
+            if found or isinstance(value, (list, logging.Logger)):
                 self._unnamed.append((name, functools.partial(self._note_single, f"{label}.{name}", own, name)))
 
     def _look_at_layer(self, label: str, layer: torch.nn.Module) -> None:
@@ -219,6 +236,8 @@ class Walk:
             self.arrays.append(thing)
             if hasattr(kind, "__array_interface__") and thing.dtype.kind == "O":
                 self._waiting += [(label, part) for part in thing.flat[:MOST_COPIED]]
+        elif isinstance(thing, LOCKS):  # to wait for one decides nothing
+            self._unnamed += [(name, functools.partial(self.arrays.append, thing)) for name in ("locked", "acquire")]
         elif isinstance(thing, torch.Generator) and thing.device.type != "cpu":
             self.device_generators.append(thing)
         elif is_generator(thing):
@@ -313,6 +332,8 @@ class Walk:
             self._look_at_class(type(kind))
         elif type(kind) is not type:  # as that of an enumeration, which gives its members
             self._look_at_methods(kind.__name__, type(kind), kind)
+        if issubclass(kind, datetime.date):
+            self._unnamed += [(name, functools.partial(self._refuse, CLOCK)) for name in NOW]
         is_called = issubclass(kind, torch.autograd.Function)  # by PyTorch: it runs both passes
         for base in kind.__mro__:
             if is_of_package(base) or (id(base), makes) in self._seen_classes:
@@ -410,6 +431,10 @@ class Walk:
         self._takes_all |= takes_all_attributes(code)
         if not ENVIRONMENT.isdisjoint(names):
             self._note("os.environ", os.environ, (vars(os), "environ"))
+        if not LOGGERS.isdisjoint(names):
+            self._note("the levels of loggers", logging.Logger.manager, (logging.Logger, "manager"))
+        if makes_texts(code):
+            self._names |= {"__repr__", "__str__"}
         if not self.only_reads and (any_by := ANYTHING.intersection(names_of_globals(code))):
             self._refuse(f"{function.__name__} may reach anything by {', '.join(any_by)}")
         readers = ({"open"} - function.__globals__.keys() | FILE_READERS) & names
@@ -443,6 +468,7 @@ class Walk:
             label += "'"
         self.noted[label] = value, place
         self._texts |= {value} if type(value) is str else set()
+        self.clocks += [place] if is_clock(value) else []
         self._waiting.append((label, value))
 
     @property
@@ -467,33 +493,6 @@ def found_in(*calls: typing.Any) -> Walk:
     return Walk(*calls)
 
 
-def hidden_in(kind: type, own: dict[str, typing.Any]) -> list[str]:
-    """The names of data in a user's class that a value in the namespace of an object would hide."""
-    return [
-        name
-        for base in kind.__mro__
-        if not is_of_package(base)
-        for name, value in vars(base).items()
-        if name not in own and is_data_of_class(name, value)
-    ]
-
-
-def is_generator(thing: typing.Any) -> bool:
-    """Whether an object draws random numbers on the host."""
-    return isinstance(thing, (torch.Generator, random.Random)) or not {"bit_generator", "_bit_generator"}.isdisjoint(
-        dir(type(thing))
-    )
-
-
 def name_of_kind(thing: typing.Any, otherwise: str = "the step") -> str:
     """The name of an object's class, in place of a variable that holds it; of a function or a class another one."""
     return otherwise if isinstance(thing, (types.FunctionType, type)) else type(thing).__name__
-
-
-def file_of(call: typing.Any) -> str:
-    """The file with the code of a function that is called; empty where there is none, or it is PyTorch's."""
-    while isinstance(call, (functools.partial, types.MethodType)):
-        call = call.func if isinstance(call, functools.partial) else call.__func__
-    code = getattr(call, "__code__", None)
-    file = code.co_filename if isinstance(code, types.CodeType) else ""
-    return "" if folder_of(torch) in file else file

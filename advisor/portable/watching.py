@@ -4,7 +4,8 @@ A CUDA graph repeats kernels on the same memory. It follows what happens in that
 takes the place of another, a layer that is frozen, a changed mode, hook or Python number. Numbers, tensors and objects
 are looked for where the code of the loss, of the layers' ``forward``, of the user's own functions that they call and of
 the functions of packages that those call reads them (``walk.py``). One that is reached in another way, such as deeper
-in a package, is not noticed: keep such a number in a tensor and change that in place.
+in a package, is not noticed: keep such a number in a tensor and change that in place. Neither is what the system is
+asked for, such as whether a file is there.
 """
 
 import functools
@@ -80,7 +81,7 @@ class Watch:
         self.numbers_in = Places([place for place in places if is_plain(value_at(*place))])
         self.objects_in = Places([place for place in places if not is_plain(value_at(*place))])
         self.written_to = [*walk.arrays, *walk.generators]
-        self.unfollowed = walk.problem
+        self.unfollowed, self.clocks = walk.problem, walk.clocks
         self.objects, self.tensors = walk.objects, walk.tensors
         self.functions, self.spaces = list(walk.functions), walk.spaces
         # The changes in words, the state that tells of each, and the comparison of two such states.
