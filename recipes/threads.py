@@ -9,7 +9,7 @@ Why it helps
 ------------
 Fewer threads leave cores to the DataLoader's workers and spend less time waiting for each other on small
 operations; in a container, or beside other processes, PyTorch can have counted cores that it does not get. Where other
-programs want all cores, half as many threads are part of what is tried first.
+programs were busy while the baseline was measured, as many threads as cores were free are part of what is tried first.
 
 When it does not
 ----------------
@@ -30,8 +30,8 @@ first principles.
 from advisor.recipe import CPU, Recipe, Stage, WholeNumbers
 from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
-# Expected speed-up where other programs want all cores: threads that are not running keep the others waiting. Unitless;
-# a cautious figure: one thread in place of two took 0.1 to 0.25 of the time of small convolutions beside 6 programs.
+# Expected speed-up where other programs want cores: threads that are not running keep the others waiting. Unitless; a
+# cautious figure: one thread in place of two took 0.1 to 0.25 of the time of small convolutions beside 6 programs.
 _GAIN_IN_A_CROWD = 1.5
 
 
@@ -48,7 +48,7 @@ class Threads(Recipe):
     shown = "torch.set_num_threads({value})\n"
 
     def suits(self, facts: Facts, value: Value) -> bool:
-        return facts.hardware.host.crowding > 1 and value == max(1, facts.workload.usable_cores // 2)
+        return value == _left_by_others(facts)
 
     def gain_for(self, facts: Facts, value: Value) -> float:
         return _GAIN_IN_A_CROWD if self.suits(facts, value) else super().gain_for(facts, value)
@@ -56,8 +56,28 @@ class Threads(Recipe):
     def candidates(self, facts: Facts) -> Proposal:
         workload, usable = facts.workload, facts.workload.usable_cores
         workers = workload.loader.num_workers if workload.loader else 0
-        wanted = {min(facts.hardware.host.physical_cores, usable), usable // 2, usable - workers, usable}
+        physical = min(facts.hardware.host.physical_cores, usable)
+        wanted = {physical, usable // 2, usable - workers, usable, _left_by_others(facts)}
         values = sorted(value for value in wanted if value >= 1 and value != workload.threads)
         if not values:
             return Skip(f"{workload.threads} threads on {usable} usable cores leave nothing else to try")
         return list(values)
+
+    def why(self, facts: Facts, value: Value) -> str:
+        if not self.suits(facts, value):
+            return super().why(facts, value)
+        host = facts.hardware.host
+        return (
+            f"Other programs used {host.foreign_cores:.1f} of {host.logical_cores} cores beside the baseline, and its "
+            f"{facts.workload.threads} threads wait for the one that has no core"
+        )
+
+
+def _left_by_others(facts: Facts) -> int:
+    """The threads that get a core each beside other programs; 0 where all of the present ones do.
+
+    Half of them at least: a baseline that wants all cores leaves others half of the time, however much they want.
+    """
+    host = facts.hardware.host
+    threads = min(facts.workload.threads, host.logical_cores)
+    return max(1, threads // 2, host.free_cores) if host.free_cores < threads else 0

@@ -3,10 +3,12 @@
 import os
 import subprocess
 import sys
+import time
 
 import psutil
 import pytest
 
+from advisor.machine.host import CpuReading
 from advisor.trial.measurement import guards
 from advisor.trial.measurement.guards import CpuClock, HostLoad
 
@@ -15,7 +17,7 @@ class ScriptedLoad(HostLoad):
     """The host's load with figures for: seconds by the clock, processor seconds of all, and of this trial."""
 
     def __init__(self, *readings):
-        self.left = [guards._Reading(*one) for one in readings]
+        self.left = [CpuReading(*one) for one in readings]
         super().__init__()
 
     def _read(self):
@@ -30,12 +32,33 @@ def test_work_of_others_disturbs_where_it_leaves_too_little():
     assert ScriptedLoad((0, 0, 0), (10, 5 * cores, 0)).disturbance() == ""
 
 
+SPIN = "import time; end = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
+SERVES = (
+    f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {SPIN!r}])\nprint(flush=True)\nsys.stdin.read()"
+)
+
+
 def test_the_work_of_this_process_and_its_children_is_its_own():
     load = HostLoad()
     before = load._own_s()
-    spin = "import time; end = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
-    subprocess.run([sys.executable, "-c", spin], check=True)
+    subprocess.run([sys.executable, "-c", SPIN], check=True)
     assert load._own_s() - before >= 0.29
+
+
+def test_the_work_of_what_a_live_child_had_done_is_its_own():
+    load = HostLoad()
+    before = load._own_s()
+    command, pipe = [sys.executable, "-c", SERVES], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as server:
+        server.stdout.readline()
+        assert load._own_s() - before >= 0.29
+
+
+def test_the_cores_of_others_are_told_of_a_time_that_the_kernel_counts():
+    now = time.perf_counter()
+    assert ScriptedLoad((now, 0, 0), (now + 10, 30, 13)).foreign() == 0.0
+    assert ScriptedLoad((now - 9, 0, 0), (now + 1, 30, 13)).foreign() == pytest.approx(1.7)
+    assert ScriptedLoad((now - 9, 0, 0), (now + 1, 30, 31)).foreign() == 0.0
 
 
 def kernel_of(root, mhz):

@@ -18,7 +18,7 @@ from advisor.experiment.policy import POLICY
 from advisor.experiment.request import Request
 from advisor.experiment.search import best
 from advisor.recipe.settings import Settings
-from advisor.records import TargetSpec, TrialKind
+from advisor.records import Hardware, TargetSpec, TrialKind
 from advisor.runner.trials import Runner
 
 STACK = Settings({**BF16.settings, **GRAPH.settings})
@@ -98,6 +98,22 @@ def test_the_turns_of_a_slow_baseline_get_their_reserve_and_begin_with_no_more(l
     assert not lab.affords(Move(Kind.CONTROL, BASELINE, 1.04, "control"), known), "it takes as long as the baseline"
     lab.clock.now = 90.0
     assert not lab.affords(turns, known)
+
+
+@pytest.mark.parametrize(
+    ("other_run", "foreign_cores", "reserve_s"), [(1.0, 31.0, 20.0), (2.2, 0.0, 20.0), (2.2, 31.0, 1.2 * 32.0)]
+)
+def test_turns_that_alone_can_recommend_a_stack_get_all_of_their_time_beside_other_programs(
+    lab, other_run, foreign_cores, reserve_s
+):
+    """Turns of 22 s began when 19 s were left, and were given up."""
+    facts = cpu_facts(hardware=Hardware(host=host(foreign_cores=foreign_cores)))
+    known = with_stack(STACK, known_of(facts))
+    judge = known.judge.with_run(STACK, result_at(3.0)).with_control(result_at(other_run))
+    for _ in range(5):
+        lab.bench.budget.learn(26.0, BASELINE)
+    lab.bench.budget.learn(3.0, STACK)
+    assert lab.reserve_s(replace(known, judge=judge)) == pytest.approx(reserve_s)
 
 
 def test_nothing_is_reserved_for_turns_that_no_longer_fit(lab):

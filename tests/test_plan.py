@@ -181,9 +181,10 @@ def test_gradients_that_are_off_stay_off_in_the_stack(present):
     assert plan.usual_stack().get("infer.grad") is None, "not even by the weaker of the two"
 
 
-@pytest.mark.parametrize(("load", "threads"), [(40.0, 8), (20.0, None)])
-def test_the_leap_has_fewer_threads_where_other_programs_want_all_cores(load, threads):
-    facts = cpu_facts(threads=16, hardware=Hardware(host=host(load=load)), profile=profile_facts(step_ms=10.0))
+@pytest.mark.parametrize(("foreign_cores", "threads"), [(30.0, 8), (20.0, 12), (10.0, None)])
+def test_the_leap_has_fewer_threads_where_other_programs_want_cores(foreign_cores, threads):
+    machine = Hardware(host=host(foreign_cores=foreign_cores))
+    facts = cpu_facts(threads=16, hardware=machine, profile=profile_facts(step_ms=10.0))
     assert known_of(facts).plan.usual_stack().get("cpu.threads") == threads
 
 

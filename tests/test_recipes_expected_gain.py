@@ -4,12 +4,12 @@ import math
 from dataclasses import replace
 
 import pytest
-from facts import LINEAR, adamw_facts, gpu_facts, loader_facts, profile_facts
+from facts import LINEAR, adamw_facts, gpu_facts, host, loader_facts, profile_facts
 from proposals import CATALOG, proposed, reason
 from test_recipes import FACTS, RECIPES
 
 from advisor.recipe.catalog import GAIN_LIMITS, UNKNOWN_GAIN, Catalog
-from advisor.records import Bottleneck, Mode, Numerics, OperatorRow
+from advisor.records import Bottleneck, Hardware, Mode, Numerics, OperatorRow
 
 WITHOUT_PROFILE = {name: replace(facts, profile=None) for name, facts in FACTS.items()}
 PROFILED = {
@@ -81,6 +81,9 @@ def test_workers_gain_the_time_that_the_step_waits():
     assert gain("num_workers", 2, waits) == pytest.approx(1 / 0.4)
     assert gain("num_workers", 16, waits) == pytest.approx(5.0)
     assert gain("num_workers", 16, gpu_facts(loader=loader)) == 1.5
+    crowded = Hardware(host=host(foreign_cores=30.6))
+    assert gain("num_workers", 2, replace(waits, hardware=crowded)) == 1.02, "other programs leave one core of 32"
+    assert gain("num_workers", 2, replace(waits, hardware=Hardware(host=host(foreign_cores=30.4)))) > 2
     has_some = gpu_facts(loader=loader_facts(num_workers=4), current={"data.num_workers": 4})
     assert gain("num_workers", 16, has_some) == 1.0
 

@@ -209,14 +209,36 @@ def test_threads_other_than_the_present_number():
     assert "nothing else to try" in reason("threads", cpu_facts(threads=1, usable_cores=1, hardware=alone))
 
 
-def test_half_the_threads_are_tried_first_where_other_programs_want_all_cores():
-    recipe, crowded = CATALOG["threads"], cpu_facts(threads=16, hardware=Hardware(host=host(load=40.0)))
-    quiet = cpu_facts(threads=16, hardware=Hardware(host=host(load=20.0)))  # of 32 cores, of which it may use 16
-    assert recipe.suits(crowded, 8)
-    assert recipe.expected_gain(crowded, 8) > recipe.expected_gain(crowded, 12)
-    assert not recipe.suits(crowded, 12)
+def beside(foreign_cores):
+    """Facts of 16 threads on 16 cores of a machine with 32, of which other programs use this many."""
+    return cpu_facts(threads=16, hardware=Hardware(host=host(foreign_cores=foreign_cores)))
+
+
+@pytest.mark.parametrize(("foreign_cores", "threads"), [(17.0, 15), (20.3, 12), (26.0, 8), (31.0, 8)])
+def test_as_many_threads_as_find_a_core_are_tried_first_beside_other_programs(foreign_cores, threads):
+    recipe, crowded = CATALOG["threads"], beside(foreign_cores)
+    assert [value for value in proposed("threads", crowded) if recipe.suits(crowded, value)] == [threads]
+    assert recipe.expected_gain(crowded, threads) > recipe.expected_gain(crowded, threads + 1)
+    assert f"Other programs used {foreign_cores:.1f} of 32 cores" in recipe.why(crowded, threads)
+
+
+@pytest.mark.parametrize("foreign_cores", [0.0, 1.0, 16.4])
+def test_where_all_threads_find_a_core_none_is_left_out(foreign_cores):
+    recipe, quiet = CATALOG["threads"], beside(foreign_cores)
+    assert proposed("threads", quiet) == [8]
     assert not recipe.suits(quiet, 8)
     assert recipe.expected_gain(quiet, 8) == recipe.gain
+    assert "Other programs used" not in recipe.why(quiet, 8)
+
+
+@pytest.mark.parametrize("threads", [2, 16])
+@pytest.mark.parametrize(("foreign_cores", "suits"), [(0.4, False), (0.7, True), (1.9, True)])
+def test_one_thread_on_two_cores_is_tried_first_beside_a_program_that_keeps_one_busy(threads, foreign_cores, suits):
+    small = host(physical_cores=2, logical_cores=2, usable_cores=2, foreign_cores=foreign_cores)
+    facts = cpu_facts(threads=threads, usable_cores=2, hardware=Hardware(host=small))
+    assert proposed("threads", facts) == ([1] if threads == 2 else [1, 2])
+    assert CATALOG["threads"].suits(facts, 1) is suits
+    assert not CATALOG["threads"].suits(facts, 2)
 
 
 @pytest.mark.parametrize("name", FACTS)

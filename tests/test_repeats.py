@@ -1,12 +1,14 @@
 """When the bench measures a disturbed trial again."""
 
 import pytest
+from fake_trials import FakeRun
 from made_up import CATALOG, result_at
 
 from advisor.experiment.measuring.bench import Bench
 from advisor.experiment.measuring.budget import Budget
 from advisor.experiment.past.journal import Journal
 from advisor.experiment.request import Request
+from advisor.machine.host import CoresInUse
 from advisor.records import Outcome, TargetSpec, TrialKind, TrialResult
 
 BUSY = "other processes used 1.9 of 2 cores while it was measured"
@@ -37,6 +39,14 @@ def bench_on(machine, folder, monkeypatch, total_s=100.0):
     request = Request(TargetSpec("target.py", str(folder)), budget_s=total_s)
     budget = Budget(total_s, machine)
     return Bench(request, machine, budget, Journal.create(request), emit=lambda event: None, catalog=CATALOG)
+
+
+@pytest.mark.parametrize(("foreign_cores", "ran"), [(0.3, 2), (1.4, 1)])
+def test_a_baseline_beside_programs_that_were_busy_before_is_not_repeated(tmp_path, monkeypatch, foreign_cores, ran):
+    monkeypatch.setattr(CoresInUse, "foreign", lambda cores: foreign_cores)
+    run = FakeRun(tmp_path, lambda settings: result_at(1.0, disturbed="" if settings else BUSY), only=("tf32",)).run()
+    assert run.started.count("baseline") == ran
+    assert run.state.facts.hardware.host.foreign_cores == foreign_cores
 
 
 @pytest.mark.parametrize(

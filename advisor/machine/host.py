@@ -4,7 +4,10 @@ import math
 import os
 import platform
 import re
+import resource
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -14,6 +17,8 @@ from advisor.records import HostInfo, HostSample
 CPU_FEATURES = "avx2 avx512f avx512_vnni avx512_bf16 amx_bf16 amx_int8 asimdbf16 bf16 i8mm sve sve2"
 # The time over which the processor's share is taken, in seconds.
 _LOOKS_FOR_S = 0.2
+# The shortest time over which the cores in use are told. Seconds; the kernel counts in hundredths of one.
+_SHORTEST_WATCH_S = 1.0
 
 
 def host_info(root: Path = Path("/")) -> HostInfo:
@@ -131,3 +136,53 @@ def sample_host() -> HostSample:
     memory = psutil.virtual_memory()
     # psutil's share since the last call would be 0 at each thread's first one.
     return HostSample(psutil.cpu_percent(_LOOKS_FOR_S), memory.total - memory.available, memory.total)
+
+
+@dataclass(frozen=True, slots=True)
+class CpuReading:
+    """Seconds by the clock, and processor seconds: of all programs, and of this one with its children."""
+
+    at_s: float
+    busy_s: float
+    own_s: float
+
+
+class CoresInUse:
+    """Watches the host's processors from its creation on. Time stolen by a hypervisor counts as others' work."""
+
+    def __init__(self) -> None:
+        self._process = psutil.Process()
+        self._start = self._read()
+
+    def average(self) -> tuple[float, float]:
+        """The cores in use since the start: by all programs, and by others than this process and its children."""
+        now = self._read()
+        elapsed_s = now.at_s - self._start.at_s
+        busy = (now.busy_s - self._start.busy_s) / elapsed_s
+        return busy, busy - (now.own_s - self._start.own_s) / elapsed_s
+
+    def foreign(self) -> float:
+        """The cores that other programs have used since the start; 0 for a time too short to tell."""
+        short = time.perf_counter() - self._start.at_s < _SHORTEST_WATCH_S
+        return 0.0 if short else max(0.0, self.average()[1])
+
+    def _read(self) -> CpuReading:
+        times = psutil.cpu_times()
+        idle_s = times.idle + getattr(times, "iowait", 0.0)
+        # Guest time is part of user time already.
+        guests_s = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
+        return CpuReading(time.perf_counter(), sum(times) - idle_s - guests_s, self._own_s())
+
+    def _own_s(self) -> float:
+        """Processor seconds of this process and its children: finished ones, and live ones with theirs.
+
+        Live ones are a DataLoader's workers, or the fork server, whose children are the trials.
+        """
+        usages = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
+        total = sum(usage.ru_utime + usage.ru_stime for usage in usages)
+        for child in self._process.children(recursive=True):
+            try:
+                total += sum(child.cpu_times()[:4])  # the last two are those of its own finished children
+            except psutil.NoSuchProcess:
+                continue
+        return total

@@ -105,7 +105,8 @@ class HostSample:
 class HostInfo:
     """The host as psutil and the kernel describe it. ``usable_cores`` honours the process's CPU affinity.
 
-    ``load`` is the number of programs that wanted a core at a time, over the minute before.
+    ``load`` is the number of programs that wanted a core at a time, over the minute before. ``foreign_cores`` is the
+    number of cores that other programs used while the target was built and its baseline measured.
     """
 
     cpu: str
@@ -119,6 +120,17 @@ class HostInfo:
     system: str
     python: str
     load: float = 0.0
+    foreign_cores: float = 0.0
+
+    @property
+    def free_cores(self) -> int:
+        """The cores of the machine that other programs leave, to the nearest whole number."""
+        return self.logical_cores - round(self.foreign_cores)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether other programs leave no core beside the one that a step is called on."""
+        return self.free_cores <= 1 < self.logical_cores
 
     @property
     def crowding(self) -> float:

@@ -10,6 +10,7 @@ from advisor.experiment.measuring.bench import ENERGY_S, Bench
 from advisor.experiment.ranking import INSTRUMENTED
 from advisor.experiment.request import Request
 from advisor.machine.hardware import counts_energy
+from advisor.machine.host import CoresInUse
 from advisor.records import Facts, Finding, Hardware, Objective, Outcome, TrialKind, TrialResult, TrialSpec
 from advisor.source.reading import relevant
 
@@ -43,7 +44,9 @@ def first_run(bench: Bench, hardware: Hardware, findings: tuple[Finding, ...]) -
 
     Raises TargetError when it fails, and UsageError when it has no energy and that is the objective.
     """
+    cores = CoresInUse()
     bench.build_once()
+    bench.repeats_help = not round(cores.foreign())  # what kept cores busy before the first trial goes on
     spec = bench.spec("baseline", {}, kind=TrialKind.BASELINE, at_least_s=ENERGY_S)
     spec = replace(spec, timeout_s=bench.budget.first_timeout_s)
     result = bench.run(spec)
@@ -60,7 +63,7 @@ def first_run(bench: Bench, hardware: Hardware, findings: tuple[Finding, ...]) -
         raise UsageError(*_NO_ENERGY)
     profile = bench.profiled.profile if bench.profiled else None
     facts = Facts(
-        hardware,
+        replace(hardware, host=replace(hardware.host, foreign_cores=cores.foreign())),
         bench.inspected.workload,
         profile,
         bench.inspected.versions,

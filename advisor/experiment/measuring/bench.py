@@ -70,7 +70,8 @@ class Bench:
     """Runs trials and learns how long they take.
 
     ``builds_anew`` says why the target cannot be built once for many trials; empty when it can, or when that was not
-    tried. ``inspected`` and ``profiled`` are the latest messages with a workload's facts and its profile.
+    tried. ``repeats_help``: a disturbed trial may be undisturbed when it is repeated. ``inspected`` and ``profiled``
+    are the latest messages with a workload's facts and its profile.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class Bench:
         self.measuring_s = 0.0
         self.warming_up_s = 0.0
         self.builds_anew = ""
-        self._repeats_help = True
+        self.repeats_help = True
         self._links_known = False
         self._ahead: dict[Settings, _Ahead] = {}
         self._stepping_since: dict[str, float] = {}
@@ -206,12 +207,12 @@ class Bench:
         """
         result = self._run_once(spec, ahead)
         expected_s = max(self.expected_s(spec.settings), result.wall_s or 0.0)
-        if not (may_repeat and result.disturbed and self._repeats_help and self.budget.allows_repeat(expected_s)):
+        if not (may_repeat and result.disturbed and self.repeats_help and self.budget.allows_repeat(expected_s)):
             return result
         self._emit(events.Said(f"{spec.trial_id} is measured again: {result.disturbed}"))
         again = self._run_once(replace(spec, timeout_s=min(spec.timeout_s, self.budget.repeat_timeout_s(expected_s))))
         self.budget.repeated_s += again.wall_s or 0.0
-        self._repeats_help = again.measured and not again.disturbed
+        self.repeats_help = again.measured and not again.disturbed
         return result if not again.measured else min(result, again, key=_unreliability)
 
     def _run_once(self, spec: TrialSpec, ahead: Mapping[str, Value] | None = None) -> TrialResult:

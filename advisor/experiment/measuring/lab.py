@@ -120,16 +120,18 @@ class Lab:
         return budget.allows(POLICY.gamble * cost_s, reserve_s=self._reserve_against_a_leap_s(known))
 
     def reserve_s(self, known: Known) -> float:
-        """The seconds that are reserved for measuring the stack in turn with the baseline: a fifth at most.
+        """The seconds that are reserved for measuring the stack in turn with the baseline.
 
-        Nothing is, once there is no time for that any more: what is left is of use for something shorter.
+        A fifth at most, unless only the turns can show what the stack gains beside other programs. Nothing is, once
+        there is no time for that any more: what is left is of use for something shorter.
         """
         if not known.stack or known.judge.took_turns(known.stack):
             return 0.0
         if not self.bench.budget.allows(self._turns_begin_with_s(known, known.stack)):
             return 0.0
         needed_s = turns_s(self.bench, known.stack, side_by_side=self._may_run_side_by_side(known, known.stack))
-        return min(_MARGIN * needed_s, self._most_reserved_s)
+        in_full = known.plan.facts.hardware.host.is_crowded and need_turns(known)
+        return _MARGIN * needed_s if in_full else min(_MARGIN * needed_s, self._most_reserved_s)
 
     @property
     def _most_reserved_s(self) -> float:

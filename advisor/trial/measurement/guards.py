@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import resource
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from statistics import fmean, median
 import psutil
 
 from advisor.machine.hardware import POWER_CAP, SLOWDOWNS, GpuGauges, GpuReading, compute_pids, own_pids, process_name
+from advisor.machine.host import CoresInUse
 from advisor.machine.nvml import NVML, Nvml, NvmlUnavailableError
 from advisor.records import Block, GpuReadings
 
@@ -346,46 +346,13 @@ def _cores_to_read() -> set[int]:
     return {psutil.Process().cpu_num(), *usable[:: 1 + len(usable) // _CORES_READ]}
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    at_s: float
-    busy_s: float
-    own_s: float
-
-
-class HostLoad:
-    """Watches the host's processors from its creation on. Time stolen by a hypervisor counts as others' work."""
-
-    def __init__(self) -> None:
-        self._process = psutil.Process()
-        self._start = self._read()
+class HostLoad(CoresInUse):
+    """Tells whether other programs left a measurement too little of the processors."""
 
     def disturbance(self) -> str:
         """A phrase on the CPU time of other processes since the start, if they left too little; else empty."""
-        now = self._read()
-        elapsed_s = now.at_s - self._start.at_s
         cores = psutil.cpu_count() or 1
-        busy = (now.busy_s - self._start.busy_s) / elapsed_s
-        foreign = busy - (now.own_s - self._start.own_s) / elapsed_s
+        busy, foreign = self.average()
         if foreign < _FOREIGN_CORES or busy < _SATURATED_SHARE * cores:
             return ""
         return f"other processes used {foreign:.1f} of {cores} cores {_MEANWHILE}"
-
-    def _read(self) -> _Reading:
-        times = psutil.cpu_times()
-        idle_s = times.idle + getattr(times, "iowait", 0.0)
-        # Guest time is part of user time already.
-        guests_s = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
-        return _Reading(time.perf_counter(), sum(times) - idle_s - guests_s, self._own_s())
-
-    def _own_s(self) -> float:
-        """Processor seconds of this process, its finished children, and its live ones (DataLoader workers)."""
-        usages = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
-        total = sum(usage.ru_utime + usage.ru_stime for usage in usages)
-        for child in self._process.children(recursive=True):
-            try:
-                times = child.cpu_times()
-            except psutil.NoSuchProcess:
-                continue
-            total += times.user + times.system
-        return total
