@@ -37,6 +37,10 @@ IN_PLACE_OPERATORS = {
 
 def traced_for_fusing(model: torch.nn.Module, limit_s: float = 10.0) -> torch.fx.GraphModule:
     """The model as one graph for both modes, free of in-place operations. Raises CannotTraceError."""
+    if any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
+        raise CannotTraceError("is or has TorchScript, which has been traced or compiled already")
+    if "forward" in vars(model):
+        raise CannotTraceError("has a forward of its own among its attributes, which a trace would replace")
     traced, evaluated = trace_both(model, limit_s)
     if any(type(module).train is not torch.nn.Module.train for module in model.modules()):
         raise CannotTraceError("sets the modes of its modules in a train() of its own, which a trace would lose")
@@ -132,8 +136,6 @@ def fusable_chains(model: torch.nn.Module, limit_s: float = 10.0) -> int:
 
 def fuse_pointwise_chains(model: torch.nn.Module) -> None:
     """Let a model's forward run a graph of it in which every pointwise chain is compiled. Raises CannotTraceError."""
-    if "forward" in vars(model):
-        raise CannotTraceError("has a forward of its own among its attributes, which a trace would replace")
     traced = traced_for_fusing(model)
     chains = [dict.fromkeys(chain) for chain in chains_in(traced)]
     fused = fuse_by_partitions(traced, chains, prefix="pointwise_chain_")

@@ -41,16 +41,49 @@ class PythonState:
         modules = list(modules)
         hooks = [vars(module)[name] for module in modules for name in HOOKS & vars(module).keys() if with_hooks]
         self.held = [(holder, contents_copied(holder)) for holder in (*holders_in(modules), *hooks)]
+        self.scripts = Scripts(modules)
+        self.of_scripts = self.scripts.read()
 
     @property
     def is_other_now(self) -> bool:
         """Whether any of them holds other objects, or in another order."""
-        return not all(holds_same(holder, contents) for holder, contents in self.held)
+        same = all(holds_same(holder, contents) for holder, contents in self.held)
+        return not same or not same_leaves(self.scripts.read(), self.of_scripts)
 
     def put_back(self) -> None:
         """Give all of them the contents that they had. What was written into a tensor stays."""
         for holder, contents in self.held:
             give_contents(holder, contents)
+        self.scripts.put_back(self.of_scripts)
+
+
+class Scripts:
+    """The modules of TorchScript among some, which hold their modes, numbers and tensors beside Python's attributes."""
+
+    def __init__(
+        self, modules: typing.Iterable[torch.nn.Module], is_wanted: typing.Callable[[str], bool] = operator.truth
+    ) -> None:
+        kinds = [(vars(one)["_c"], vars(one)["_concrete_type"]) for one in modules if "_concrete_type" in vars(one)]
+        self.places = [(held, name) for held, kind in kinds for name in kind.get_attributes() if is_wanted(name)]
+
+    def read(self) -> list[typing.Any]:
+        """All that they hold; lists and dictionaries are copies."""
+        return [held.getattr(name) for held, name in self.places]
+
+    def put_back(self, values: list[typing.Any]) -> None:
+        """Give them what was read before."""
+        for (held, name), now, value in zip(self.places, self.read(), values, strict=True):
+            if not same_leaves(now, value):
+                held.setattr(name, value)
+
+
+def same_leaves(one: typing.Any, other: typing.Any) -> bool:
+    """Whether two nested lists and dictionaries hold the same tensors and objects, and equal numbers and texts."""
+    leaves, others = torch.utils._pytree.tree_leaves(one), torch.utils._pytree.tree_leaves(other)
+    return len(leaves) == len(others) and all(
+        now is then or (type(now) is type(then) and type(now) in PLAIN_KINDS and now == then)
+        for now, then in zip(leaves, others, strict=True)
+    )
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ import torch
 
 from advisor.portable.owners import is_installed
 from advisor.portable.places import CONTENTS, Place, inner_state, is_plain, value_at, value_of_cell
+from advisor.portable.python_state import Scripts, same_leaves
 from advisor.portable.walk import found_in
 
 REPLACED = "a tensor or an object was replaced that the model or the loss reads"
@@ -73,6 +74,8 @@ class Watch:
         self.own = [part for module in modules for part in parts_of_module(module) if part]
         self.hooks = [hooks for module in modules for hooks in hooks_of(module)] + HOOKS_OF_ALL
         self.attributes = [vars(module) for module in modules if "training" in vars(module)]
+        is_mode, is_other = (functools.partial(is_so, "training") for is_so in (operator.eq, operator.ne))
+        self.scripts, self.modes_of_scripts = Scripts(modules, is_other), Scripts(modules, is_mode)
         self.flags = flag_readers()
         found = walk.places
         whole = [place for place, key in found.values() if key == CONTENTS]
@@ -110,6 +113,7 @@ class Watch:
             ("the optimizer's parameters or state changed", self.read_optimizer, same_objects),
             ("other layers are in training mode", self.read_modes, operator.eq),
             ("an object has another class", lambda: list(map(type, self.objects)), operator.eq),
+            ("a module of TorchScript changed", self.scripts.read, same_leaves),
             (
                 "a layer has another forward",
                 lambda: list(map(dict.get, self.attributes, repeat("forward"))),
@@ -120,7 +124,8 @@ class Watch:
 
     def remember(self) -> None:
         """Take the present state as the one that later ones are compared with."""
-        tensors = [part for part in self.read_objects() if isinstance(part, torch.Tensor)]
+        parts = [*self.read_objects(), *torch.utils._pytree.tree_leaves(self.scripts.read())]
+        tensors = [part for part in parts if isinstance(part, torch.Tensor)]
         self.placed = [tensor for tensor in (*tensors, *self.tensors) if has_address(tensor)]
         self.parameters = [tensor for tensor in tensors if isinstance(tensor, torch.nn.Parameter)]
         self.remembered = {words: read() for words, read, _ in self.checks}
@@ -148,7 +153,7 @@ class Watch:
     def read_modes(self) -> Any:
         """The modes of the layers; of a step that puts a model into evaluation mode itself, only that it does."""
         evaluated = self.evaluates and self.model.training
-        return evaluated or list(map(dict.get, self.attributes, repeat("training")))
+        return evaluated or [*map(dict.get, self.attributes, repeat("training")), *self.modes_of_scripts.read()]
 
     def read_optimizer(self) -> list[Any]:
         """The parameters that are cleared and updated; of a captured update also its groups, state and ``step``."""
