@@ -154,6 +154,17 @@ def test_the_turns_come_early_where_only_they_can_show_what_the_stack_gains(othe
     assert turns.gain == gain
 
 
+@pytest.mark.parametrize(
+    ("foreign_cores", "in_turn", "asked"), [(0.0, True, True), (31.0, False, True), (31.0, True, False)]
+)
+def test_a_baseline_that_varies_beside_other_programs_is_not_run_again_after_the_turns(foreign_cores, in_turn, asked):
+    known = with_stack(STACK, known_of(cpu_facts(hardware=Hardware(host=host(foreign_cores=foreign_cores)))))
+    judge = known.judge.with_run(STACK, result_at(3.0)).with_control(result_at(2.2))
+    judge = judge.with_in_turn(STACK) if in_turn else judge
+    known = replace(known, judge=judge, done=frozenset({Kind.CONTROL, Kind.REFERENCE, Kind.PROFILE}))
+    assert any(move.kind is Kind.AGAIN and not move.settings for move in moves(known)) is asked
+
+
 @pytest.mark.parametrize(("gain", "started"), [(POLICY.bold, True), (1.15, False)])
 def test_a_compilation_that_may_end_too_late_is_started_only_for_a_bold_leap(lab, gain, started):
     lab.clock.now = 88.0

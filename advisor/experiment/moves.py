@@ -259,7 +259,13 @@ def repeats(known: Known) -> Moves:
 
 
 def _baseline_again(known: Known) -> Moves:
+    """The baseline again, where it varies; not beside other programs once the turns have shown what the stack gains.
+
+    Threads without a core vary by several times there, and more runs of them make nothing certain.
+    """
     judge = known.judge
+    if known.plan.facts.hardware.host.is_crowded and judge.took_turns(known.stack):
+        return
     nulls = 1 + len(judge.runs.get(BASELINE, ())) + len(judge.controls)  # disturbed ones as well: the next may be too
     if 1 < nulls < POLICY.most_runs and judge.noise_floor > POLICY.noisy / 2:
         yield Move(Kind.AGAIN, BASELINE, 1 + judge.noise_floor / 2, "baseline, again")
