@@ -75,7 +75,7 @@ class Backend:
         return 1
 
     def made_current(self) -> torch.device:
-        """Make the device the one that PyTorch uses where none is named; return it with its index."""
+        """Make this device PyTorch's current one, and return it with its index."""
         return self.device
 
     def synchronize(self) -> None:

@@ -347,7 +347,10 @@ def _holds_no_cuda(pid: int, root: Path) -> bool:
 
 
 def visible_gpus(hardware: Hardware, environment: Mapping[str, str] = os.environ) -> tuple[GpuInfo, ...]:
-    """The GPUs that CUDA numbers from 0 here, in its order; that of NVML where they are all of one model."""
+    """The GPUs that this process may use, in the order in which CUDA numbers them.
+
+    NVML's order, in which they are given, is CUDA's where all are of one model.
+    """
     chosen = environment.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return hardware.gpus

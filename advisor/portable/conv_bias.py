@@ -138,9 +138,9 @@ class AbsentBias(StandInForward):
 
     @property
     def is_needed(self) -> bool:
-        """Whether the bias learns: it was unfrozen, or the convolution trains before a norm that is frozen.
+        """Whether the bias would learn: it was unfrozen, or its convolution trains before a norm in evaluation mode.
 
-        A loop may train in evaluation mode to freeze the norms. One that validates with gradients looks the same.
+        Loops train so to freeze their norms; a validation that records gradients cannot be told from that.
         """
         if self.parameter is None or not torch.is_grad_enabled():
             return False

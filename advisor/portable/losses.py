@@ -118,7 +118,7 @@ def is_callable_with(signature: inspect.Signature, count: int) -> bool:
 
 
 def is_module(annotation: Any) -> bool:
-    """Whether an annotation is a class of modules."""
+    """Whether an annotation is ``torch.nn.Module`` or a class that inherits from it."""
     return isinstance(annotation, type) and issubclass(annotation, torch.nn.Module)
 
 

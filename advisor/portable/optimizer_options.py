@@ -323,7 +323,7 @@ def same_rate(one: typing.Any, other: typing.Any) -> bool:
 
 
 def mark_stepped(optimizer: torch.optim.Optimizer) -> None:
-    """Let schedulers know of a step that ran without ``optimizer.step()``: they warn when they come first."""
+    """Tell schedulers that a step has run without ``optimizer.step()``: else they warn that they are called first."""
     if hasattr(optimizer.step, "_wrapped_by_lr_sched"):
         vars(optimizer)["_opt_called"] = True
 

@@ -39,11 +39,11 @@ class PaddedLinear(PaddedRows, torch.nn.Linear):  # type: ignore[override]  # th
 
     @property
     def bias(self) -> torch.Tensor | None:  # type: ignore[override]
-        """The biases that count."""
+        """The biases without those of padded outputs."""
         return None if self._parameters["bias"] is None else counting_rows(self, "bias", self.out_features)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
-        """The outputs that count, out of all."""
+        """The outputs without the padded ones."""
         wide = torch.nn.functional.linear(input, stored(self, "weight"), self._parameters["bias"])
         return wide[..., : self.out_features]
 

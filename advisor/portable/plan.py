@@ -95,7 +95,7 @@ class StepPlan:
 
     @property
     def device_type(self) -> str:
-        """``cuda`` or ``cpu``."""
+        """The type of the device: ``cuda`` or ``cpu``."""
         return self.device.partition(":")[0]
 
     @property

@@ -47,7 +47,7 @@ class ForkedTrial:
         return self._connection.fileno()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until the trial has ended, or so many seconds."""
+        """Wait until the trial has ended, for ``timeout`` seconds at most."""
         if self._ended:
             return
         with contextlib.suppress(EOFError, OSError):

@@ -105,7 +105,7 @@ class _Threads:
     before: frozenset[int] = frozenset()
 
     def want(self, nthreads: int) -> None:
-        """Stand in for ``torch.set_num_threads`` while building."""
+        """Note the number that the target asks for, in place of ``torch.set_num_threads``, while it is built."""
         self.wanted = int(nthreads)
 
 

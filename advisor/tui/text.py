@@ -172,9 +172,9 @@ def trial_name(name: str, width: int) -> str:
 
 
 def trial_label(name: str, state: SessionState, width: int, *, most: int = 0) -> str:
-    """A trial's name in so many cells; of a candidate that is too long the recipe's, where it has no other candidates.
+    """A trial's name for ``width`` cells; a name that is too long becomes the recipe's, if that has one candidate only.
 
-    What is still too long gets as many cells as it needs, ``most`` at most, and is cut in its middle behind that.
+    A name that is still too long may take up to ``most`` cells, and is cut in its middle to fit them.
     """
     candidate = state.candidate(name)
     if candidate is None:

@@ -161,7 +161,7 @@ class Judge:
 
     @cached_property
     def baseline_runs(self) -> tuple[TrialResult, ...]:
-        """The measured runs of the baseline: those that nothing disturbed, where there are two of them, else all."""
+        """The measured runs of the baseline: only undisturbed ones if there are at least two of those, else all."""
         runs = (self.baseline, *(run for run in self.runs.get(BASELINE, ()) if run.measured))
         calm = tuple(run for run in runs if not run.disturbed)
         return calm if len(calm) > 1 else runs
@@ -284,7 +284,7 @@ class Judge:
     # --- comparisons ----------------------------------------------------------------------------------------------
 
     def compare(self, settings: Mapping[str, Value]) -> Comparison:
-        """Samples per second over the baseline's, with its interval; of settings that were measured."""
+        """The speed-up of measured settings: their samples per second over the baseline's, with its interval."""
         key = Settings(settings)
         beside = self.alternated.get(key)
         if beside is not None:

@@ -264,9 +264,10 @@ def _norms(new: Sequence[float], old: Sequence[float]) -> tuple[float, ...]:
 
 
 def distance(new: Sequence[float], old: Sequence[float]) -> float:
-    """The relative L2 distance of the samples; where they are equal, of the sums of all outputs that precede them.
+    """The relative distance of two outputs, each given as the sum of all its values, followed by a sample of them.
 
-    Of whole numbers, such as tokens or classes, it is the share of the samples that differ.
+    It is the L2 distance of the samples, or that of the sums where the samples are equal. Of whole numbers, such as
+    tokens or classes, it is the share of the samples that differ.
     """
     total_new, total_old = new[0], old[0]
     differing = sum(a != b for a, b in zip(new[1:], old[1:], strict=True))

@@ -82,7 +82,10 @@ def _effects(judge: Judge, settings: Mapping[str, Value], result: TrialResult) -
 
 
 def steps_to_break_even(judge: Judge, settings: Mapping[str, Value], result: TrialResult) -> int | None:
-    """Steps of these settings after which the slower start of a run has paid back, by the speeds that are compared."""
+    """The number of steps after which these settings have made up for a slower start; None where a step is no faster.
+
+    The speeds are those that are compared; the start is that of ``result``.
+    """
     step_ms, rate = judge.speed(settings)
     steps_like_baseline_s = step_ms / 1e3 * rate / _baseline_speed_next_to(judge, Settings(settings))[1]
     extra_s = overhead_s(result, speed(result)[0]) - overhead_s(judge.baseline, speed(judge.baseline)[0])

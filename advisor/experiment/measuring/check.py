@@ -53,10 +53,10 @@ def check(
     *,
     started: float | None = None,
 ) -> Checked:
-    """Measure pairs of processes, plain and tuned, while the budget holds another; it began when the clock ``started``.
+    """Time the plain loop and the tuned one in pairs of processes, as many as the budget holds.
 
-    A pair for which there is too little time after all is left out. Raises TargetError where a process fails, or where
-    not even one pair fits into the budget.
+    The budget began at ``started``, of ``time.monotonic()``; now if that is left out. A pair that time runs out for is
+    left out. Raises TargetError where a process fails, or where not even one pair fits into the budget.
     """
     started = time.monotonic() if started is None else started
     settings = Settings.from_file(path)

@@ -101,7 +101,10 @@ class ScalingLab:
         return median(self._walls) if self._walls else self.bench.expected_s(known.carried) + _START_S
 
     def affords(self, move: Move, known: Scaling) -> bool:
-        """Whether there is time for a move, and for the turns behind it where there is a stack; bold ones need none."""
+        """Whether the budget has time for a move and for the turns that confirm the stack afterwards.
+
+        No time is kept for turns after a bold move, without a stack, and once it is confirmed.
+        """
         if self.bench.steering.ending:
             return False
         cost_s = self.cost_s(move, known)

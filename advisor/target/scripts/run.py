@@ -43,7 +43,7 @@ def _bound_by(statement: ast.stmt) -> list[str]:
 
 
 def script_workload(script: str, directory: str) -> Any:
-    """Run a script, whose arguments are in ``sys.argv``, and return the workload that it has. Raises TargetError.
+    """Run a script, whose arguments are in ``sys.argv``, and return the workload of its loop. Raises TargetError.
 
     Whatever else the script raises passes through.
     """

@@ -147,9 +147,9 @@ class GpuWatch:
 
     @contextmanager
     def reading(self, uuid: str) -> Iterator[None]:
-        """Read the GPU of this UUID until the block ends; nothing is read of one that NVML does not know.
+        """Read the GPU of this UUID until the block ends; a GPU that NVML does not know is not read.
 
-        This process has a CUDA context by now, so that NVML can list it.
+        Call it when this process has a CUDA context: NVML lists the process only then.
         """
         self._gauges = gauges = _gauges(uuid, self._nvml)
         if gauges is None:

@@ -96,7 +96,7 @@ class OperatorTable(RowTable):
         return chosen or next(iter(self._columns), None)
 
     def sort_by_next(self) -> None:
-        """Sort by the column right of the present one, around the end."""
+        """Sort by the next column to the right; after the last one, by the first."""
         keys = [column.key for column in self._columns]
         if keys and self.order:
             self.sorted_by = keys[(keys.index(self.order.key) + 1) % len(keys)]
