@@ -41,9 +41,7 @@ class DeterministicOff(Recipe):
     shown = "torch.use_deterministic_algorithms({value})\ntorch.backends.cudnn.deterministic = {value}\n"
 
     def candidates(self, facts: Facts) -> Proposal:
-        if not facts.current(self.key, self.default):
-            return Skip("determinism is off already")
-        return [False]
+        return [False] if facts.current(self.key, self.default) else Skip("determinism is off already")
 
     def why(self, facts: Facts, value: Value) -> str:
         return "Your program asks for deterministic algorithms; this is what they cost."

@@ -61,8 +61,7 @@ class Int8Weights(Recipe):
     def candidates(self, facts: Facts) -> Proposal:
         if not facts.workload.linear_shapes:
             return Skip("the model has no linear layers, and only those are quantized")
-        missing = without_package(self.package, at_least=(0, 14))
-        if missing:
+        if missing := without_package(self.package, at_least=(0, 14)):
             return missing
         return ["int8wo", "int8dq", "int4wo"] if _has_int4(facts) else ["int8wo", "int8dq"]
 

@@ -40,6 +40,4 @@ class SyncBatchNorm(ParallelRecipe):
     }
 
     def values_for(self, facts: Facts) -> Proposal:
-        if not facts.workload.has("batch_norm"):
-            return Skip("the model has no batch norms")
-        return [True]
+        return [True] if facts.workload.has("batch_norm") else Skip("the model has no batch norms")

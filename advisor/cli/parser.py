@@ -240,8 +240,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Turn argparse's own complaints into ours."""
-        match = re.fullmatch(r"argument ([^:]+): expected (.*)", message)
-        if match:
+        if match := re.fullmatch(r"argument ([^:]+): expected (.*)", message):
             option = match[1].split("/")[-1]
             value = self._option_string_actions[option].metavar
             written = f"Write {option} {value}. " if isinstance(value, str) else ""

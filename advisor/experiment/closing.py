@@ -29,8 +29,7 @@ def _too_late(known: Known, candidate: Candidate, bench: Bench) -> str:
     needed_s = bench.expected_s(candidate.settings)
     if not bench.budget.allows(needed_s):
         return f"no time: it needs about {needed_s:.0f} s; {RAISE_BUDGET}"
-    conflict = known.plan.catalog.conflict({**known.stack, **candidate.settings})
-    if conflict:
+    if conflict := known.plan.catalog.conflict({**known.stack, **candidate.settings}):
         return f"it cannot be combined with the stack: {conflict}"
     return f"the remaining time is reserved for confirming the stack; {RAISE_BUDGET}"
 

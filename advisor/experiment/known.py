@@ -384,8 +384,7 @@ class Known:
         result = known.judge.result(move.settings)
         if not known.plan.may_stack(candidate) or fills_the_device(known.plan.facts, move.settings, result):
             return known
-        why = known.why_unusable(move.settings)
-        if why:
+        if why := known.why_unusable(move.settings):
             alone = len(move.settings) <= 1
             return known if alone else known._without(candidate.key, f"together with the others: {why}")
         gain = known.judge.gain(move.settings, known.stack)

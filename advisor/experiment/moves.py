@@ -345,6 +345,4 @@ def why_not(known: Known, candidate: Candidate) -> str:
             "no speed-up is expected, and its trial starts Python and imports everything anew; "
             f"add --only {candidate.recipe} to measure it"
         )
-    if not is_next_rung(known, candidate):
-        return why_ended(known, candidate)
-    return ""
+    return "" if is_next_rung(known, candidate) else why_ended(known, candidate)

@@ -118,9 +118,8 @@ def _write_by_name(writer: _Writer, wanted: Wanted) -> None:
     The settings go first: what they bring with them depends on whether they were written.
     """
     for key, value in {**wanted.settings, **wanted.brought}.items():
-        of_one_process = (
-            key == "data.batch_size" and wanted.gpus > 1
-        )  # a plain name does not say whose samples it counts
+        # A plain name does not say whose samples it counts.
+        of_one_process = key == "data.batch_size" and wanted.gpus > 1
         if of_one_process or not writer.is_open(key) or not _is_alone(key, wanted.settings):
             continue
         if _goes_with_workers(writer, wanted, key):
@@ -259,8 +258,7 @@ def _write_section(document: Document, settings: Mapping[str, Value]) -> None:
         )
     for key, value in settings.items():
         path = (SECTION, key)
-        obstacle = document.obstacle(path)
-        if obstacle:
+        if obstacle := document.obstacle(path):
             raise UsageError(
                 f"the settings cannot go into the config's section {SECTION}: {obstacle}.",
                 f"Write {SECTION}: as one `key: value` a line, or export without --config.",

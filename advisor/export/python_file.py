@@ -74,8 +74,7 @@ def python_source(
 def _chosen(catalog: Catalog, settings: Mapping[str, Value], mode: Mode) -> list[tuple[Recipe, Value]]:
     """The settings of a mode with their recipes, in the order of their stages. Raises UsageError for bad ones."""
     catalog.check(settings)
-    conflict = catalog.conflict(settings)
-    if conflict:
+    if conflict := catalog.conflict(settings):
         raise UsageError(f"these settings cannot be combined: {conflict}.", "Leave one of them out.")
     return [(recipe, value) for recipe, value in catalog.in_order(settings) if mode in recipe.modes]
 

@@ -278,9 +278,7 @@ def largest_difference(ratios: Sequence[float]) -> float:
 def break_even_steps(extra_start_s: float, old_step_s: float, new_step_s: float) -> int | None:
     """Steps after which a slower start has paid back: 0 when it is not slower, None when the step is not faster."""
     saved = old_step_s - new_step_s
-    if saved <= 0:
-        return None
-    return max(0, math.ceil(extra_start_s / saved))
+    return None if saved <= 0 else max(0, math.ceil(extra_start_s / saved))
 
 
 def _with_interval(estimate: float, resampled: Sequence[float]) -> Interval:

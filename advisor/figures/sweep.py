@@ -63,8 +63,7 @@ def sweep_points(
     is one whose calls exceed ``latency_limit_ms`` in their 95th percentile.
     """
     points = {}
-    own = baseline.result.batch_size
-    if own:
+    if own := baseline.result.batch_size:
         points[own] = SweepPoint(
             own,
             _positive(baseline.step_ms),

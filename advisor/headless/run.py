@@ -82,8 +82,7 @@ def run_headless(
 
 def _exit_code(state: SessionState, written: Written) -> int:
     """The exit code of a session that has ended. Raises the error of one that failed, or of an output."""
-    error = _failure(state) or next(iter(written.errors), None)
-    if error:
+    if error := _failure(state) or next(iter(written.errors), None):
         raise error
     return ExitCode.INTERRUPTED if state.finished and state.finished.cancelled else ExitCode.OK
 

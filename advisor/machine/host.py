@@ -50,8 +50,7 @@ def usable_cores(root: Path = Path("/")) -> int:
 
 def _cpu_name(cpuinfo: str) -> str:
     for key in ("model name", "Model", "Hardware", "cpu model", "cpu"):
-        match = re.search(rf"^{key}\s*:\s*(\S.*)$", cpuinfo, re.M)
-        if match:
+        if match := re.search(rf"^{key}\s*:\s*(\S.*)$", cpuinfo, re.M):
             return " ".join(match[1].split())
     return platform.processor() or platform.machine() or "unknown CPU"
 
@@ -86,10 +85,7 @@ def _cpu_quota(folder: Path) -> float | None:
     """Cores that a control group may use, or None when it has no limit: cpu.max in version 2, cfs_quota in 1."""
     quota, _, period = text_of_file(folder / "cpu.max").strip().partition(" ")
     if not quota:
-        quota, period = (
-            text_of_file(folder / "cpu.cfs_quota_us").strip(),
-            text_of_file(folder / "cpu.cfs_period_us").strip(),
-        )
+        quota, period = (text_of_file(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period"))
     if not quota.isdigit() or not period.isdigit() or int(period) == 0:
         return None
     return int(quota) / int(period)

@@ -42,21 +42,18 @@ def _no_triton(facts: Facts) -> Skip | None:
     if capability and capability < (7, 0):
         have = ".".join(map(str, capability))
         return Skip(f"compute capability {have} is too old for Triton's kernels (7.0 and later work)")
-    named = os.environ.get("CC")
-    if named:
+    if named := os.environ.get("CC"):
         return None if shutil.which(named) else Skip(f"the C compiler that $CC names, {named}, is not found")
     return None if _first_found("gcc", "clang") else Skip("torch.compile needs a C compiler: install gcc or clang")
 
 
 def _no_cpp_compiler() -> Skip | None:
     """The CPU backend calls the compiler that $CXX names, or g++; it looks for no other."""
-    named = os.environ.get("CXX")
-    if named:
+    if named := os.environ.get("CXX"):
         return None if shutil.which(named) else Skip(f"the C++ compiler that $CXX names, {named}, is not found")
     if shutil.which("g++"):
         return None
-    other = _first_found("clang++", "c++")
-    if other:
+    if other := _first_found("clang++", "c++"):
         return Skip(f"torch.compile looks for g++, which is not installed; set CXX={other} to use that one")
     return Skip("torch.compile needs a C++ compiler on the CPU: install g++, or name another in $CXX")
 

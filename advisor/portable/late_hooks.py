@@ -70,8 +70,6 @@ def unless_hooks_differ(
     hooks = LateHooks(module, of_inner=of_inner, is_block=is_block)
 
     def call(*args: typing.Any, **kwargs: typing.Any) -> typing.Any:
-        if hooks.differ:
-            return plain(*args, **kwargs)
-        return compiled(*args, **kwargs)
+        return plain(*args, **kwargs) if hooks.differ else compiled(*args, **kwargs)
 
     return call

@@ -73,8 +73,7 @@ def flags_with(
     name = type(optimizer).__name__
     if base is None:
         raise ValueError(f"{name} has a step of its own, which may not know the options of PyTorch's optimizers")
-    unknown = [option for option in changes if option not in optimizer.defaults]
-    if unknown:
+    if unknown := [option for option in changes if option not in optimizer.defaults]:
         raise ValueError(f"{name} takes no option {', '.join(unknown)}")
     try:
         return [flags_of(base, {**group, **changes}) for group in optimizer.param_groups]

@@ -51,9 +51,7 @@ def is_of_package(one: typing.Any) -> bool:
     """Whether a class or a module belongs to an installed package or to Python, and not to the user."""
     home = one if isinstance(one, types.ModuleType) else sys.modules.get(one.__module__)
     place = getattr(home, "__file__", None) or next(iter(getattr(home, "__path__", ())), None)
-    if place is None:
-        return is_of_library(one)
-    return is_in_package(place)
+    return is_of_library(one) if place is None else is_in_package(place)
 
 
 def is_of_library(one: typing.Any) -> bool:

@@ -42,9 +42,7 @@ def spread_model(
         return model
     if plan.sync_batch_norm:
         model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    if plan.strategy == "fully_shard":
-        return sharded(model, optimizer, plan)
-    return replicated(model, plan)
+    return sharded(model, optimizer, plan) if plan.strategy == "fully_shard" else replicated(model, plan)
 
 
 def replicated(model: torch.nn.Module, plan: typing.Any) -> torch.nn.Module:

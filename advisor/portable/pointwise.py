@@ -171,10 +171,8 @@ class FusedForward(StandInForward):
         ]
 
     def __reduce__(self) -> typing.Any:
-        return getattr, (
-            self.module,
-            "forward",
-        )  # what is saved as a whole has its class's forward, and needs none of this
+        # What is saved as a whole has its class's forward, and needs none of this.
+        return getattr, (self.module, "forward")
 
     def __deepcopy__(self, memo: dict[int, typing.Any]) -> "FusedForward":
         memo[id(self)] = copied = object.__new__(type(self))

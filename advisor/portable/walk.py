@@ -437,8 +437,7 @@ class Walk:
             self._names |= {"__repr__", "__str__"}
         if not self.only_reads and (any_by := ANYTHING.intersection(names_of_globals(code))):
             self._refuse(f"{function.__name__} may reach anything by {', '.join(any_by)}")
-        readers = ({"open"} - function.__globals__.keys() | FILE_READERS) & names
-        if readers:
+        if readers := ({"open"} - function.__globals__.keys() | FILE_READERS) & names:
             self._refuse(f"the step reads a file ({min(readers)}), and a graph would repeat what it held")
 
     def _global_names(self, function: types.FunctionType, codes: list[types.CodeType]) -> typing.Iterable[str]:

@@ -350,8 +350,7 @@ def _chosen(recipe: Recipe, only: Sequence[str], skip: Sequence[str]) -> Skip | 
 
 
 def _values(recipe: Recipe, facts: Facts) -> list[Candidate] | Skip:
-    unfit = _unfit(recipe, facts)
-    if unfit:
+    if unfit := _unfit(recipe, facts):
         return unfit
     current = facts.current(recipe.key, recipe.default)
     try:

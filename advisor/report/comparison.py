@@ -185,8 +185,7 @@ def _verdicts(one: SessionState, other: SessionState) -> Iterator[Change]:
     """The candidates whose verdict is another one, or whose intervals lie apart; then those of one session only."""
     before, after = _tried(one), _tried(other)
     for name in [name for name in before if name in after]:
-        change = _verdict(name, before[name], after[name])
-        if change:
+        if change := _verdict(name, before[name], after[name]):
             yield change
     yield from (Change(name, "not tried", _effect(record)) for name, record in after.items() if name not in before)
     yield from (Change(name, _effect(record), "not tried") for name, record in before.items() if name not in after)

@@ -126,9 +126,7 @@ def effect_words(record: TrialRecord, figure: Callable[[Comparison | None], str]
 
 def noise_words(baseline: BaselineRecord) -> str:
     """The noise floor as a phrase; unless something was repeated it is not known."""
-    if baseline.runs < 2:
-        return "noise not measured"
-    return f"noise {format_noise(baseline.noise_floor)}"
+    return "noise not measured" if baseline.runs < 2 else f"noise {format_noise(baseline.noise_floor)}"
 
 
 def with_the_stack(record: TrialRecord) -> str:
@@ -262,8 +260,7 @@ def _held_back(reasons: Sequence[str]) -> Iterator[Reading]:
     """The slowdowns of a GPU. A power cap is normal for a heavy step; a slowdown for heat or power is a problem."""
     if POWER_CAP in reasons:
         yield Reading("at its power cap")
-    slowed = [reason for reason in reasons if reason in SLOWDOWNS]
-    if slowed:
+    if slowed := [reason for reason in reasons if reason in SLOWDOWNS]:
         yield Reading(f"slowed down ({', '.join(slowed)})", problem=True)
     others = [reason for reason in reasons if reason != POWER_CAP and reason not in SLOWDOWNS]
     if others:

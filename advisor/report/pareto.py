@@ -181,8 +181,7 @@ def pareto_sentence(state: SessionState) -> str:
 
 def pareto_section(state: SessionState) -> Iterator[Section]:
     """The front of speed against memory; nothing where only the baseline was measured."""
-    rows = tuple(pareto_rows(state))
-    if rows:
+    if rows := tuple(pareto_rows(state)):
         headings = tuple(heading.capitalize() for heading in PARETO_HEADINGS)
         table = Table(headings, tuple((Code(name), *cells) for name, *cells in rows), frozenset(headings[1:]))
         yield Section("Speed against memory", (Paragraph(pareto_sentence(state)), table))

@@ -168,8 +168,7 @@ def trials(records: Sequence[TrialRecord], state: SessionState, catalog: Catalog
     rows = tuple(_trial(record, baseline, catalog, with_energy=with_energy) for record in records)
     brief = ("Setting", "Verdict", "Speed-up")
     yield Table(headings, rows, frozenset({"Speed-up", "Step", "Memory", "Energy", "Warm-up"}), brief, "Remark")
-    shown = tuple(_shown_besides(records, state, catalog))
-    if shown:
+    if shown := tuple(_shown_besides(records, state, catalog)):
         yield Paragraph("Other findings of the trials:")
         yield Bullets(shown)
 
@@ -316,8 +315,7 @@ def price_text(finding: Finding, state: SessionState) -> str:
     if profile is None:
         return MISSING
     places = [place for place in profile.sync_places or () if place.place == finding.place]
-    waits_ms = sum(place.blocked_ms or 0.0 for place in places)
-    if waits_ms:
+    if waits_ms := sum(place.blocked_ms or 0.0 for place in places):
         return f"the host waits {format_ms(waits_ms)} a step"
     steps = {row.way: row.step_ms for row in profile.habits if row.habit == finding.recipe and row.step_ms is not None}
     others = [step_ms for way, step_ms in steps.items() if way != finding.value]

@@ -163,9 +163,7 @@ def step_words(step: Step) -> str:
         rest = step.end / step.start
         than = f" {'more' if rest > 1 else 'less'} than one by one" if step.name == _TOGETHER else ""
         return f"{'+' * (rest > 1)}{rest:.{2 if rest < 10 else 1}f}x{than}"
-    if step.contribution is None:
-        return "not measured apart"
-    return format_gain(step.contribution)
+    return "not measured apart" if step.contribution is None else format_gain(step.contribution)
 
 
 def _details(step: Step) -> Iterator[str]:

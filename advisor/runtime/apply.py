@@ -25,8 +25,7 @@ def apply_settings(
     UsageError when two settings cannot be combined or one is unknown; whatever else a recipe raises passes through.
     """
     catalog.check(settings)
-    reason = catalog.conflict(settings)
-    if reason:
+    if reason := catalog.conflict(settings):
         raise UsageError(f"these settings cannot be combined: {reason}.", "Leave one of them out.")
     for recipe, value in catalog.in_order(settings):
         apply_recipe(recipe, components, value, refused)

@@ -136,9 +136,7 @@ def as_tensors(result: Any) -> Any:
         return torch.tensor(float(result))
     if isinstance(result, Mapping):
         return {"loss": as_tensors(result["loss"])} if "loss" in result else result
-    if type(result) in (list, tuple):
-        return type(result)(map(as_tensors, result))
-    return result
+    return type(result)(map(as_tensors, result)) if type(result) in (list, tuple) else result
 
 
 def captures_own(step: OwnStep) -> bool:

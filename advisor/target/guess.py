@@ -173,9 +173,7 @@ def image_samples(model: nn.Module, shape: tuple[int, ...], *, train: bool) -> S
 
     run = counted_run(model, images(_COUNTED)) if train else None
     make = with_labels(images, run[0], _COUNTED) if run else _with_classes(images, model) if train else None
-    if make is None:
-        return Samples(images, trains=False)
-    return Samples(make, trains=True, optimizer=momentum)
+    return Samples(images, trains=False) if make is None else Samples(make, trains=True, optimizer=momentum)
 
 
 def _with_classes(images: Callable[[int], torch.Tensor], model: nn.Module) -> Callable[[int], Any] | None:

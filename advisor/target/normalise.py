@@ -422,9 +422,7 @@ def _loss_text(loop: Loop) -> str:
         return "inside your own step"
     if loop.loss is not None:
         return losses.describe_loss(loop.loss)
-    if loop.mode is Mode.INFER:
-        return "none"
-    return "chosen by the outputs and targets"
+    return "none" if loop.mode is Mode.INFER else "chosen by the outputs and targets"
 
 
 def _trainable(model: nn.Module) -> list[nn.Parameter]:

@@ -179,9 +179,7 @@ def _last_told(told: bytes) -> tuple[str, str]:
 def _problem_of_end(name: str, failure: str, exit_code: int) -> str:
     if failure:
         return f"fails in {name}: {failure}"
-    if exit_code < 0:
-        return f"dies in {name} ({signal.Signals(-exit_code).name})"
-    return ""
+    return f"dies in {name} ({signal.Signals(-exit_code).name})" if exit_code < 0 else ""
 
 
 class _Activity:

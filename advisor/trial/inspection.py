@@ -206,8 +206,7 @@ def _paddable_outputs(model: nn.Module) -> tuple[tuple[int, int, int], ...]:
     found: dict[tuple[int, ...], tuple[int, int, int]] = {}
     for multiple in (8, 64):
         outputs = [layer.out_features for layer in padding.layers_to_pad(model, multiple)]
-        sizes = tuple(padding.padded_size(size, multiple) for size in outputs)
-        if sizes:
+        if sizes := tuple(padding.padded_size(size, multiple) for size in outputs):
             found.setdefault(sizes, (multiple, len(outputs), max(outputs)))
     return tuple(found.values())
 

@@ -42,8 +42,7 @@ def result_of(error: BaseException, channel: Channel) -> TrialResult:
 
 def fitting_hint(model: nn.Module, batch: Any, error: BaseException) -> str:
     """A hint for a first step that fails on a batch of the user's: the inputs that it lacks, or its shapes."""
-    missing = _missing_inputs(model, error)
-    if missing:
+    if missing := _missing_inputs(model, error):
         keys = ", ".join(f'"{name}": ...' for name in _needed_inputs(model))
         lacks = " and ".join(missing)
         return f"A batch is {describe(batch)}, and the model needs {lacks} too: let each batch be a dict, {{{keys}}}."

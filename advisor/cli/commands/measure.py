@@ -253,9 +253,8 @@ def parse(arguments: Sequence[str], commands: Collection[str], about: str) -> Me
 def _target_and_resume(
     target: str | None, resume: str | None, commands: Collection[str]
 ) -> tuple[str | None, str | None]:
-    if (
-        target is None and resume and (":" in resume or resume == "demo")
-    ):  # `--resume TARGET` reads as `--resume SESSION`
+    # `--resume TARGET` reads as `--resume SESSION`.
+    if target is None and resume and (":" in resume or resume == "demo"):
         target, resume = resume, ""
     if target is None and resume is None:
         raise UsageError(

@@ -272,9 +272,7 @@ class Judge:
     def speed(self, settings: Mapping[str, Value]) -> tuple[float, float]:
         """Milliseconds per step and samples per second of settings that were measured; of turns, where there were."""
         beside = self.alternated.get(Settings(settings))
-        if beside is not None:
-            return beside.speeds[0]
-        return _speed_of_runs(self._calm_runs(settings))
+        return beside.speeds[0] if beside is not None else _speed_of_runs(self._calm_runs(settings))
 
     def _calm_runs(self, settings: Mapping[str, Value]) -> tuple[TrialResult, ...]:
         """The measured runs of these settings that nothing disturbed; all where each was, and of the baseline."""

@@ -149,8 +149,7 @@ def compare_numerics(
 
 def _without_comparing(result: TrialResult, baseline: TrialResult, declared: Numerics) -> NumericsResult | None:
     """The verdict where losses and outputs cannot be compared: one is unusable, or the two runs saw other data."""
-    problem = why_unusable(result, baseline)
-    if problem:
+    if problem := why_unusable(result, baseline):
         return NumericsResult(Numerics.CHANGED, declared, None, problem)
     if not finite(baseline):
         what = "losses" if baseline.losses else "outputs"

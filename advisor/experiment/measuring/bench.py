@@ -191,8 +191,7 @@ class Bench:
 
     def start_interpreter(self, settings: Mapping[str, Value]) -> None:
         """Start the interpreter that a later trial with these settings needs, if it needs one of its own."""
-        environment = self.catalog.environment(settings)
-        if environment:
+        if environment := self.catalog.environment(settings):
             log_path = self._journal.log_path(f"{next(self._numbers):03d}-interpreter")
             with contextlib.suppress(EOFError, OSError):  # the trial that needs it meets and reports it
                 self.runner.interpreters.start(environment, log_path)

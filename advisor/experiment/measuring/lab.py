@@ -131,11 +131,8 @@ class Lab:
             return 0.0
         needed_s = turns_s(self.bench, known.stack, side_by_side=self._may_run_side_by_side(known, known.stack))
         in_full = known.plan.facts.hardware.host.is_crowded and need_turns(known)
-        return _MARGIN * needed_s if in_full else min(_MARGIN * needed_s, self._most_reserved_s)
-
-    @property
-    def _most_reserved_s(self) -> float:
-        return POLICY.reserve_share * self.bench.budget.total_s
+        most_s = POLICY.reserve_share * self.bench.budget.total_s
+        return _MARGIN * needed_s if in_full else min(_MARGIN * needed_s, most_s)
 
     def _turns_begin_with_s(self, known: Known, settings: Settings) -> float:
         """The seconds with which the turns may begin. Whole trials have to end; live ones time a few blocks."""

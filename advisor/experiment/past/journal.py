@@ -75,8 +75,7 @@ class Journal:
             journal = cls(path, request)
         except OSError as error:
             raise _unwritable(folder, error.strerror) from error
-        problem = journal._write(_header(request))
-        if problem:
+        if problem := journal._write(_header(request)):
             path.unlink()  # half a line, which would be the latest session
             raise _unwritable(folder, problem)
         return journal

@@ -36,9 +36,7 @@ class Exported(Adapter):
 
     def workload(self, value: Any, spec: TargetSpec) -> Any:
         """An exported program in memory, or TorchScript: inference."""
-        if isinstance(value, torch.export.ExportedProgram):
-            return _of_program(value, spec)
-        return None
+        return _of_program(value, spec) if isinstance(value, torch.export.ExportedProgram) else None
 
 
 def _program(path: Path, shown: str) -> Any:

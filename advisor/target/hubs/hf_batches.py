@@ -109,12 +109,9 @@ def _give_a_start(config: Any) -> None:
 def _give_an_end(model: Any) -> None:
     """Say which token is for padding: classes of a text are read before the first of them."""
     texts = "input_ids" in inspect.signature(model.forward).parameters
-    if texts and getattr(text_of(model.config), "pad_token_id", None) is None and _classifies_texts(model):
+    classes = labels_of(model) == "class" or type(model).__name__.endswith("ForSequenceClassification")
+    if texts and classes and getattr(text_of(model.config), "pad_token_id", None) is None:
         text_of(model.config).pad_token_id = model.config.pad_token_id = 0
-
-
-def _classifies_texts(model: Any) -> bool:
-    return labels_of(model) == "class" or type(model).__name__.endswith("ForSequenceClassification")
 
 
 def _samples(about: ModelInputs, *, train: bool) -> Samples:

@@ -188,8 +188,7 @@ class Body:
     def __call__(self, batch: Any) -> torch.Tensor:
         """Run the body on a batch and return the loss."""
         for _ in range(_MOST_ROUNDS):
-            losses = self._round(batch)
-            if losses:
+            if losses := self._round(batch):
                 self._loss, self._skipped = losses[-1].detach(), 0
                 return self._loss
             if not self._has_another():

@@ -79,9 +79,7 @@ def _tensors(values: Any) -> list[torch.Tensor]:
 
 def _bytes(tensor: torch.Tensor) -> int:
     """The bytes of a tensor's elements; of an expanded one those that there are."""
-    if tensor.layout is not torch.strided:
-        return 0
-    return min(tensor.nbytes, tensor.untyped_storage().nbytes())
+    return min(tensor.nbytes, tensor.untyped_storage().nbytes()) if tensor.layout is torch.strided else 0
 
 
 # What torch.tensor() ends in: its numbers come from Python, and go to the device by a copy wherever it is called.

@@ -119,8 +119,7 @@ class View(Container):
 
     def action_copy(self) -> None:
         """Copy the selection to the terminal's clipboard (OSC 52), and say so."""
-        text = self.text_to_copy()
-        if text:
+        if text := self.text_to_copy():
             self.app.copy_to_clipboard(text)
             self.notify(f"{counted(len(text.splitlines()), 'line')} copied to the clipboard.", markup=False)
 

@@ -189,8 +189,7 @@ class ExportView(View):
 
     @on(OptionList.OptionHighlighted, "#formats")
     def _on_format_highlighted(self) -> None:
-        chosen = self.chosen
-        if chosen:
+        if chosen := self.chosen:
             if self._named:
                 self._paths[self._named] = self._path.value
             self._named, self._path.value = chosen.id, self._paths[chosen.id]

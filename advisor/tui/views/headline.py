@@ -42,9 +42,7 @@ def headline(state: SessionState, kept: int = 0) -> Content:
         return _pending(state.stack, state)
     if state.stack and state.stack.comparison and state.stack.settings:
         return _of_the_stack(state.stack, state)
-    if state.baseline is None:
-        return _before_the_baseline(state, kept)
-    return _best_so_far(state)
+    return _before_the_baseline(state, kept) if state.baseline is None else _best_so_far(state)
 
 
 def _two(head: str, rest: str, style: str = "bold") -> Content:
@@ -62,8 +60,7 @@ def _before_the_baseline(state: SessionState, kept: int) -> Content:
 
 def _pending(stack: StackRecord, state: SessionState) -> Content:
     """The rest of a stack after a rejection: no figure until it has been measured."""
-    count = len(stack.settings)
-    if count:
+    if count := len(stack.settings):
         left = f"{counted(count, 'setting')} left in the stack, {stack.result.reason}"
         return _two(left, "How fast they are together is not known before that.")
     others = any(item.recipe not in state.rejected for item in state.recommendations)

@@ -51,8 +51,7 @@ def hardware_facts(hardware: Hardware | None, device_uuid: str | None, *, short:
         facts += _gpu_facts(gpu)[:1] if short else _gpu_facts(gpu)
     else:
         facts.append(("GPU", Content.styled(hardware.gpu_note or "none found", DIM)))
-    others = [other.name for other in hardware.gpus if other is not gpu]
-    if others:
+    if others := [other.name for other in hardware.gpus if other is not gpu]:
         facts.append(("More GPUs", f"{len(others)}: {', '.join(sorted(set(others)))}"))
     facts += [("Links", f"{link}, {pairs}") for pairs, link in link_rows(hardware.links)]
     return facts + (_host_facts(hardware.host)[:1] if short else _host_facts(hardware.host))

@@ -389,8 +389,7 @@ def tally(state: SessionState, *, wide: bool) -> Content:
         return Content.styled("Nothing was tried." if over else "Nothing has been tried yet.", DIM)
     parts = [Content.assemble((f"{done} of {total}", "bold"), " tried")]
     for verdict, word in ((Verdict.FASTER, "faster"), (Verdict.SLOWER, "slower"), (Verdict.FAILED, "failed")):
-        count = verdicts.count(verdict)
-        if count:
+        if count := verdicts.count(verdict):
             symbol, colour = MARKS[verdict]
             parts.append(Content.styled(f"{count} {word}" if wide else f"{symbol} {count}", f"${colour}"))
     return Content.styled("  ·  " if wide else "  ", DIM).join(parts)

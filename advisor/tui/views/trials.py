@@ -256,8 +256,7 @@ class TrialsView(DecidingView):
         return self.selected_key
 
     def decide(self, decision: Decision) -> None:
-        candidate = self.context.state.candidate(self.selected_key)
-        if candidate:
+        if candidate := self.context.state.candidate(self.selected_key):
             accepted = decision is Decision.ACCEPTED
             value = value_to_accept(self.context.state, candidate) if accepted else None
             self.post_message(Decided(candidate.recipe, decision, value))

@@ -112,8 +112,7 @@ class KeyFooter(Widget):
         self.tooltip = key.tooltip if key else None
 
     def on_click(self, event: events.Click) -> None:
-        key = self._key_at(event.x)
-        if key:
+        if key := self._key_at(event.x):
             self.app.simulate_key(key.key)
 
 
