@@ -165,6 +165,15 @@ def test_a_baseline_that_varies_beside_other_programs_is_not_run_again_after_the
     assert any(move.kind is Kind.AGAIN and not move.settings for move in moves(known)) is asked
 
 
+@pytest.mark.parametrize(("foreign_cores", "gain"), [(0.0, POLICY.drop_gain), (31.0, POLICY.information)])
+def test_fewer_threads_are_left_out_late_where_others_keep_the_cores_busy(foreign_cores, gain):
+    """Beside busy programs a trial of both threads took the last 20 s of a session, after one of 4 s with one."""
+    facts = cpu_facts(threads=16, hardware=Hardware(host=host(foreign_cores=foreign_cores)))
+    stack = Settings({"cpu.threads": 8, **FUSED.settings})
+    gains = {move.settings: move.gain for move in moves(with_stack(stack, known_of(facts))) if move.kind is Kind.DROP}
+    assert gains == {stack.without("cpu.threads"): gain, stack.without(FUSED.key): POLICY.drop_gain}
+
+
 @pytest.mark.parametrize(("gain", "started"), [(POLICY.bold, True), (1.15, False)])
 def test_a_compilation_that_may_end_too_late_is_started_only_for_a_bold_leap(lab, gain, started):
     lab.clock.now = 88.0

@@ -76,8 +76,13 @@ def drops(known: Known) -> Moves:
 
 
 def _usual_gain_of_leaving_out(known: Known, key: str) -> float:
-    """The usual gain of leaving out a setting: larger for autotuning in libraries, which may cost as well as gain."""
+    """The usual gain of leaving out a setting: larger for autotuning in libraries, which may cost as well as gain.
+
+    Little for one that this machine calls for: without it a trial takes as long as the baseline's.
+    """
     recipe = known.plan.catalog.by_key(key)
+    if recipe.suits(known.plan.facts, known.stack[key]):
+        return POLICY.information
     return 1.04 if recipe.times_kernels else POLICY.drop_gain
 
 
