@@ -174,6 +174,16 @@ def test_fewer_threads_are_left_out_late_where_others_keep_the_cores_busy(foreig
     assert gains == {stack.without("cpu.threads"): gain, stack.without(FUSED.key): POLICY.drop_gain}
 
 
+@pytest.mark.parametrize(("foreign_cores", "kind"), [(0.0, Kind.ALONE), (31.0, Kind.ADD)])
+def test_candidates_are_tried_with_the_stack_where_others_keep_the_cores_busy(foreign_cores, kind):
+    """Beside busy programs a candidate took 10 s by itself, and the stack of one thread 3 s."""
+    facts = cpu_facts(threads=16, hardware=Hardware(host=host(foreign_cores=foreign_cores)))
+    known = with_stack(Settings({"cpu.threads": 8}), known_of(facts))
+    known = replace(known, done=frozenset({Kind.CONTROL, Kind.REFERENCE, Kind.PROFILE}))
+    told = [move for move in moves(known) if move.candidate and move.candidate.name == "fused_optimizer=foreach"]
+    assert max(told, key=lambda move: move.gain).kind is kind
+
+
 @pytest.mark.parametrize(("gain", "started"), [(POLICY.bold, True), (1.15, False)])
 def test_a_compilation_that_may_end_too_late_is_started_only_for_a_bold_leap(lab, gain, started):
     lab.clock.now = 88.0

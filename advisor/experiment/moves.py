@@ -219,8 +219,11 @@ def _was_tried(known: Known, candidate: Candidate) -> bool:
 def _is_cheaper_alone(known: Known, candidate: Candidate) -> bool:
     """Whether a candidate's own trial comes first: it costs less than one on top of what has to be compiled.
 
-    Not where the stack is what makes it worth much, as workers for a step that has become shorter than its data takes.
+    Not where the stack is what makes it worth much, as workers for a step that has become shorter than its data takes;
+    nor beside other programs, where a step without the stack's fewer threads takes many times as long.
     """
+    if known.plan.facts.hardware.host.is_crowded and not known.plan.catalog.compiles(known.stack):
+        return False
     recipe = known.plan.recipe(candidate)
     if not known.stack or recipe.expensive or known.plan.is_usual(candidate) or not _is_alone_next(known, candidate):
         return False
