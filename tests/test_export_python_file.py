@@ -278,6 +278,14 @@ def test_every_name_that_the_source_uses_is_in_it(catalog, settings, mode):
     assert set(needs(source)) - set(bound_by(source)) <= set(dir(builtins)) | {"__file__", "__name__"}
 
 
+def test_the_names_of_a_comprehension_are_its_own():
+    """Python 3.12 has them in the scope around it: one of them was taken for a definition that two modules give."""
+    code = "SIZES = [len(name) for name in NAMES]\nname = 1\n"
+    assert bound_by("SIZES = [len(name) for name in NAMES]") == ("SIZES",)
+    assert needs("SIZES = [len(name) for name in NAMES]") == {"len", "NAMES"}
+    assert set(bound_by(code)) == {"SIZES", "name"}
+
+
 def test_modules_of_a_step_that_give_a_name_two_meanings_are_refused(monkeypatch):
     texts = {
         "first": "import torch\nLIMIT = 1",

@@ -180,23 +180,39 @@ def _binds(node: ast.stmt, text: str) -> dict[str, str]:
 
 @functools.lru_cache(maxsize=_STATEMENTS_KEPT)
 def bound_by(code: str) -> tuple[str, ...]:
-    """The names that code binds at its top level."""
+    """The names that code binds at its top level, without those of comprehensions, which Python 3.12 has there too."""
     symbols = symtable.symtable(code, "code", "exec").get_symbols()
-    return tuple(symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported())
+    bound = [symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported()]
+    passing = _names_of_comprehensions(code) if len(bound) > 1 else frozenset[str]()
+    return tuple(name for name in bound if name not in passing)
+
+
+def _names_of_comprehensions(code: str) -> frozenset[str]:
+    """The names that only the loops inside comprehensions bind."""
+    nodes = list(ast.walk(ast.parse(code)))
+    loops = [node.target for node in nodes if isinstance(node, ast.comprehension)]
+    passing = Counter(node.id for loop in loops for node in ast.walk(loop) if isinstance(node, ast.Name))
+    bound = Counter(node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    defined = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    return frozenset(name for name, count in passing.items() if count == bound[name]) - defined
 
 
 @functools.lru_cache(maxsize=_STATEMENTS_KEPT)
 def needs(text: str) -> frozenset[str]:
     """The names that code uses of the module around it."""
-    found: set[str] = set()
-    tables = [symtable.symtable(text, "code", "exec")]
+    whole = symtable.symtable(text, "code", "exec")
+    found = {symbol.get_name() for symbol in whole.get_symbols() if symbol.is_referenced()}
+    found -= _names_of_comprehensions(text)
+    tables = whole.get_children()
     while tables:
         table = tables.pop()
-        module = table.get_type() == "module"
-        symbols = (symbol for symbol in table.get_symbols() if module or symbol.is_global())
-        found.update(symbol.get_name() for symbol in symbols if symbol.is_referenced())
+        found.update(name for name in table.get_identifiers() if _is_needed(table.lookup(name)))
         tables += table.get_children()
     return frozenset(found)
+
+
+def _is_needed(symbol: symtable.Symbol) -> bool:
+    return symbol.is_referenced() and symbol.is_global()
 
 
 @dataclass(frozen=True, slots=True)
