@@ -83,8 +83,7 @@ class Float8(Recipe):
                 f"no linear layer has sizes in multiples of {_MULTIPLE} and at least {_LARGE:,} weights; "
                 "smaller ones lose more to the casts than they gain"
             )
-        missing = lacks_units(facts, "float8") or without_package(self.package, at_least=(0, 14))
-        if missing:
+        if missing := lacks_units(facts, "float8") or without_package(self.package, at_least=(0, 14)):
             return missing
         return ["tensorwise", "rowwise"] if _in_bfloat16(facts) else ["tensorwise"]
 

@@ -148,8 +148,7 @@ def _is_one_more(known: Known, settings: Settings) -> bool:
 
 def of_nothing_to_try(request: Request, plan: Plan) -> str:
     """The reason that no candidate is left; about the recipes that ``--only`` names, when it names some."""
-    named = [f"{recipe}: {plan.skipped[recipe]}" for recipe in request.only if recipe in plan.skipped]
-    if named:
+    if named := [f"{recipe}: {plan.skipped[recipe]}" for recipe in request.only if recipe in plan.skipped]:
         told = f"no recipe that --only names can be tried ({'; '.join(named)})"
         return f"{told}: name others, or leave --only out"
     fewer = "; leave --skip out to try more" if request.skip else ""

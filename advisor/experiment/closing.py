@@ -21,8 +21,7 @@ def _too_late(known: Known, candidate: Candidate, bench: Bench) -> str:
     """The reason that there was no time for a candidate, with a remedy."""
     if bench.steering.ending:
         return ENDED
-    together = [s for s in known.judge.runs if s.get(candidate.key) == candidate.value]
-    if together:
+    if together := [s for s in known.judge.runs if s.get(candidate.key) == candidate.value]:
         why = [known.why_unusable(settings) for settings in together]
         came_to = f"it could not be used beside others: {why[-1]}" if all(why) else "it was no better beside others"
         return f"{came_to}; {RAISE_BUDGET} alone"

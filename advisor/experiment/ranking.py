@@ -35,8 +35,7 @@ def best_per_recipe(
 
 
 def _best(group: list[TrialRecord], by: Yardstick, stack: Mapping[str, Value]) -> TrialRecord:
-    in_stack = [record for record in group if stack.get(record.candidate.key) == record.candidate.value]
-    if in_stack:
+    if in_stack := [record for record in group if stack.get(record.candidate.key) == record.candidate.value]:
         return in_stack[0]
     best = max(group, key=lambda record: _merit(record, by))
     if any(not isinstance(record.candidate.value, int) for record in group):

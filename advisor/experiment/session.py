@@ -20,7 +20,7 @@ from advisor.experiment.measuring.budget import Budget, expected_compile_s
 from advisor.experiment.measuring.lab import Lab
 from advisor.experiment.measuring.verification import verify
 from advisor.experiment.past.journal import Journal, PastSession
-from advisor.experiment.past.resuming import Hints, hints_for, keep_hints, take_over, workload_name
+from advisor.experiment.past.resuming import hints_for, keep_hints, take_over, workload_name
 from advisor.experiment.past.sameness import check_same_machine
 from advisor.experiment.plan import Plan
 from advisor.experiment.policy import POLICY
@@ -292,8 +292,8 @@ class Session:
 
     def _begin(self, facts: Facts, result: TrialResult) -> None:
         """Set up the knowledge after the baseline; a continued session also takes over its earlier measurements."""
-        hints = hints_for(workload_name(self.request.target, facts))
-        self._prepare_budget(facts, hints)
+        hints, budget = hints_for(workload_name(self.request.target, facts)), self._bench.budget
+        budget.guessed_compile_s, budget.hinted_compile_s = expected_compile_s(facts), hints.compile_s
         consent = self._consented(Consent(self.catalog, facts.workload.mode, self.request.allow))
         judge = Judge(
             self.catalog,
@@ -317,11 +317,6 @@ class Session:
                 "the baseline's own losses or outputs are not finite, so no numerics can be compared: check the data, "
                 "the loss and the learning rate"
             )
-
-    def _prepare_budget(self, facts: Facts, hints: Hints) -> None:
-        budget = self._bench.budget
-        budget.guessed_compile_s = expected_compile_s(facts)
-        budget.hinted_compile_s = hints.compile_s
 
     def _search(self, known: Known, *, wanted: Callable[[Move], bool] = lambda move: True) -> None:
         """Search from a state, and keep the result for when the same decisions come back."""

@@ -172,8 +172,7 @@ class _Writer:
     def say(self, phrase: Phrase) -> None:
         """Write a phrase's entries, or note the obstacle."""
         entries = [entry for entry in phrase.entries if self._is_needed(entry)]
-        obstacle = next(filter(None, (self.document.obstacle(entry.path) for entry in entries)), "")
-        if obstacle:
+        if obstacle := next(filter(None, (self.document.obstacle(entry.path) for entry in entries)), ""):
             self.remarks.append(f"{', '.join(phrase.keys)}: the config's {obstacle}")
             self._blocked.update(phrase.keys)
             return

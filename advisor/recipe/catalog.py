@@ -321,8 +321,7 @@ def _check(recipe: Recipe, known: Mapping[str, Recipe]) -> None:
     if any(recipe.key == other.key for other in known.values()):
         raise ValueError(f"the setting {recipe.key} is owned by another recipe")
     Settings({recipe.key: recipe.default})
-    missing = [heading for heading in HEADINGS if not card_section(recipe, heading)]
-    if missing:
+    if missing := [heading for heading in HEADINGS if not card_section(recipe, heading)]:
         raise ValueError(f"the module docstring lacks {', '.join(missing)}; it begins {card(recipe)[:40]!r}")
 
 

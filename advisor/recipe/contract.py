@@ -313,8 +313,7 @@ class Recipe(ABC):
 
     def why(self, facts: Facts, value: Value) -> str:
         """One sentence: why this may help on this workload."""
-        found = [finding for finding in facts.findings if finding.recipe == self.id]
-        if found:
+        if found := [finding for finding in facts.findings if finding.recipe == self.id]:
             return f"Found at {found[0].place}{f' and {len(found) - 1} more' if found[1:] else ''}: {found[0].what}"
         profile = facts.profile
         if profile is not None and profile.bottleneck in self.attacks:

@@ -262,8 +262,7 @@ def _held_back(reasons: Sequence[str]) -> Iterator[Reading]:
         yield Reading("at its power cap")
     if slowed := [reason for reason in reasons if reason in SLOWDOWNS]:
         yield Reading(f"slowed down ({', '.join(slowed)})", problem=True)
-    others = [reason for reason in reasons if reason != POWER_CAP and reason not in SLOWDOWNS]
-    if others:
+    if others := [reason for reason in reasons if reason != POWER_CAP and reason not in SLOWDOWNS]:
         yield Reading(f"clocks limited ({', '.join(others)})", problem=True)
 
 

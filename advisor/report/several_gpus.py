@@ -86,8 +86,7 @@ def result_sentence(record: ScalingRecord) -> str:
 
 
 def _why_none(record: ScalingRecord, places: str) -> str:
-    failed = [f"{row.name}: {row.reason.rstrip('.')}." for row in record.rows[1:]]
-    if failed:
+    if failed := [f"{row.name}: {row.reason.rstrip('.')}." for row in record.rows[1:]]:
         return " ".join((f"Nothing on {places} could be measured.", *failed))
     return f"Nothing was measured on {places} before the session ended: raise --budget."
 

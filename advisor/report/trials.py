@@ -215,8 +215,7 @@ def _shown_besides(records: Sequence[TrialRecord], state: SessionState, catalog:
         numerics = record.numerics
         worse = f"numerics: {numerics.text}" if numerics and numerics.worse_than_declared else ""
         after = catalog.after(state.facts, record) if state.facts else ""
-        told = [text for text in (after.rstrip("."), worse, *own_notes(record.result, state)) if text]
-        if told:
+        if told := [text for text in (after.rstrip("."), worse, *own_notes(record.result, state)) if text]:
             yield f"{record.candidate.name}: {'; '.join(told)}."
 
 

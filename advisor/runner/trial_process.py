@@ -329,8 +329,7 @@ def wait_for_any(trials: Collection[Trial]) -> list[tuple[Trial, TrialResult]]:
     while True:
         watched = [one for trial in trials for one in trial.watched]
         ready = wait(watched, timeout=min(trial.left_s for trial in trials))
-        ended = [(trial, result) for trial in trials if (result := trial.take_news(ready)) is not None]
-        if ended:
+        if ended := [(trial, result) for trial in trials if (result := trial.take_news(ready)) is not None]:
             return ended
 
 

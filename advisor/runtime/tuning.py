@@ -278,8 +278,7 @@ class Tuning:
 
 def _warn_of_missing(environment: Mapping[str, str]) -> None:
     """Warn of environment variables that had to be set before Python started, with the command that sets them."""
-    missing = {name: text for name, text in environment.items() if text not in os.environ.get(name, "")}
-    if missing:
+    if missing := {name: text for name, text in environment.items() if text not in os.environ.get(name, "")}:
         assignments = " ".join(f"{name}={shlex.quote(text)}" for name, text in missing.items())
         warnings.warn(
             f"some settings need environment variables from the start: run your script as `{assignments} python ...`",

@@ -151,8 +151,7 @@ class ScalingLab:
 
     def end(self, known: Scaling) -> None:
         """Post at the end what no time was left for."""
-        untried = {move.setup.name: _NO_TIME for move in moves(known) if not known.has_tried(move.setup)}
-        if untried:
+        if untried := {move.setup.name: _NO_TIME for move in moves(known) if not known.has_tried(move.setup)}:
             self._emit(events.ScalingMeasured(replace(known, passed_over={**known.passed_over, **untried}).record()))
 
 

@@ -188,8 +188,7 @@ class Launcher:
         if dead and not failures.was_stopped_by_watchdog(self.spec.log_path):
             self._await_agent(_SETTLING_S)
             return failures.of_death(dead, self.spec.log_path)
-        silent = [one for one in self._ranks if not one.ended and one.result is None]
-        if silent:
+        if any(not one.ended and one.result is None for one in self._ranks):
             return self._hang("the others waited for it until their time was over")
         if own:
             return failures.of_rank(own[0].number, own[0].result)
