@@ -452,9 +452,14 @@ class ReplayTrial:
             prepare_s=stages.prepare_s,
             warmup_s=stages.warmup_s,
             measuring_s=measuring_s,
-            phases=template.phases if self.spec.times_phases else {},
+            phases=self._phases(),
             log_path=self.spec.log_path,
         )
+
+    def _phases(self) -> dict[str, float]:
+        if not self.spec.times_phases or not self._blocks:
+            return {}
+        return self._runner.predictor.phases(self._answer.settings, median(block.step_ms for block in self._blocks))
 
     def _with_stream(self, template: TrialResult) -> TrialResult:
         """The numerics under another random stream, where such runs of these settings were recorded."""
