@@ -81,6 +81,12 @@ def test_a_broken_recipe_is_a_problem_and_the_others_load(tmp_path, text, proble
     assert set(catalog.recipes) - set(load_catalog().recipes) == {"good"}
 
 
+def test_a_pipe_among_the_recipes_is_a_problem_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.py")
+    catalog = catalog_with(tmp_path, good=recipe_text("good"))
+    assert catalog.problems == (f"{tmp_path / 'pipe.py'}: ImportError: {tmp_path / 'pipe.py'} cannot be imported",)
+
+
 def test_of_two_files_with_one_id_the_first_counts(tmp_path):
     catalog = catalog_with(tmp_path, a=recipe_text("mine"), b=recipe_text("mine", key="planted.second"))
     assert catalog["mine"].key == "planted.mine"

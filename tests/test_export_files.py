@@ -66,6 +66,12 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 
+def test_a_pipe_that_nobody_reads_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="pipe cannot be written"):
+        write_atomically(tmp_path / "pipe", "a: 1\n")
+
+
 def test_a_missing_folder_is_named_with_what_to_do(tmp_path):
     with pytest.raises(UsageError, match="does not exist") as caught:
         write_atomically(tmp_path / "no" / "tuned.yaml", "a: 1\n")

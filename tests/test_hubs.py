@@ -120,6 +120,7 @@ def test_an_unknown_name_is_answered_with_the_nearest():
     assert "timm:resnet50" in failure("timm:").hint
     assert failure(":").message == "':' is not a target."
     assert failure(":build").message == "':build' is not a target."
+    assert failure("..:build").message == "'..:build' is not a target."
 
 
 @pytest.mark.usefixtures("timm")

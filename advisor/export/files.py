@@ -34,7 +34,11 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
         if target.is_file() or not Path(path).exists():
             replace_whole(target, raw, _mode_for(target))
         else:  # a device or a pipe, such as /dev/stdout: there is nothing to replace
-            Path(path).write_bytes(raw)
+            # Without waiting for a pipe's reader, who may never come.
+            descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            os.set_blocking(descriptor, True)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(raw)
     except OSError as error:
         raise UsageError(
             f"{path} cannot be written: {error.strerror or error}.",

@@ -279,7 +279,7 @@ class _Source:
         digest = hashlib.sha256(str(self.path.resolve()).encode()).hexdigest()[:12]
         name = f"perf_advisor_recipe_{self.path.stem}_{digest}"
         spec = importlib.util.spec_from_file_location(name, self.path)
-        if spec is None or spec.loader is None:
+        if spec is None or spec.loader is None or not self.path.is_file():  # a pipe would be waited for
             raise ImportError(f"{self.path} cannot be imported")
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module

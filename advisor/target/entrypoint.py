@@ -157,7 +157,7 @@ def parse_target(target: str) -> tuple[str, str]:
     module, separator, attribute = target.rpartition(":")
     if not separator:
         module, attribute = target, DEFAULT_ATTRIBUTE
-    if not module or not attribute:
+    if not module or not attribute or (module.startswith(".") and not _is_file(module)):
         raise TargetError(
             f"{target!r} is not a target.",
             "Give module:attr, path/file.py:attr, timm:NAME, hf:NAME, torchvision:NAME or demo, such as mymodel:build.",
