@@ -1,9 +1,11 @@
 """What a person is told when the first step of the workload fails."""
 
+import errno
+
 from torch import nn, randn
 
 from advisor.portable.calls import splitter
-from advisor.trial.raised import fitting_hint
+from advisor.trial.raised import fitting_hint, result_of
 
 
 class Pair(nn.Module):
@@ -38,6 +40,12 @@ def test_an_input_that_a_batch_lacks_is_named_with_the_batch_that_has_it():
 def test_a_batch_as_the_hint_says_is_taken():
     split = splitter(Pair(), with_target=False)({"image1": randn(2), "image2": randn(2)})
     Pair()(*split.args, **split.kwargs)
+
+
+def test_a_refusal_of_the_system_says_what_to_do():
+    result = result_of(OSError(errno.EMFILE, "Too many open files"), channel=None)
+    assert result.reason == "OSError: [Errno 24] Too many open files"
+    assert "ulimit -n" in result.hint
 
 
 def test_a_shape_that_does_not_fit_is_told():

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from advisor.errors import AdvisorError, TargetError, TooSlowError
+from advisor.errors import AdvisorError, TargetError, TooSlowError, refusal_of
 from advisor.files.paths import is_library
 from advisor.portable.calls import inputs_of, required_keywords
 from advisor.portable.parallel import unwrapped
@@ -37,7 +37,9 @@ def result_of(error: BaseException, channel: Channel) -> TrialResult:
     if isinstance(error, AdvisorError):
         outcome = Outcome.TIMED_OUT if isinstance(error, TooSlowError) else Outcome.FAILED
         return _failed(outcome, error.message, error.hint, error.details)
-    return _failed(Outcome.FAILED, one_line(error), "The trial's log has the whole story.", user_frames(error))
+    refused = refusal_of(error)
+    hint = refused.hint if refused else "The trial's log has the whole story."
+    return _failed(Outcome.FAILED, one_line(error), hint, user_frames(error))
 
 
 def fitting_hint(model: nn.Module, batch: Any, error: BaseException) -> str:
