@@ -141,6 +141,12 @@ def test_a_missing_attribute_lists_the_names_that_are_there(load):
     assert error.hint == "It defines: LR, make, train."
 
 
+def test_a_module_whose_names_raise_is_named_with_the_line(load):
+    error = failure(load, "def __getattr__(name):\n    raise RuntimeError('not ' + name)\n")
+    assert error.message == "build in mine failed: RuntimeError: not build"
+    assert "raise RuntimeError" in error.details
+
+
 def test_an_empty_module(load):
     assert failure(load, "").hint == "It defines: nothing public."
 

@@ -127,8 +127,9 @@ def _value(spec: TargetSpec) -> Any:
     if is_script(spec.target, spec.directory, DEFAULT_ATTRIBUTE):
         return in_user_code(f"running {spec.target}", lambda: script_workload(spec.target, spec.directory))
     module = _import(module_name, spec.directory, spec.target)
-    found = _attribute(module, module_name, attribute)
-    return in_user_code(f"{attribute} in {module_name}", lambda: _build(found, spec, attribute))
+    what = f"{attribute} in {module_name}"
+    found = in_user_code(what, lambda: _attribute(module, module_name, attribute))
+    return in_user_code(what, lambda: _build(found, spec, attribute))
 
 
 def _handed_over(spec: TargetSpec) -> Any:
