@@ -50,7 +50,7 @@ def exists(path: str | Path) -> bool:
 
 def content_of(path: str | Path, most_bytes: int = 16 * 2**20) -> bytes:
     """The content of a file. Raises OSError for a larger one, and for a pipe or a device, which may never end."""
-    if not stat.S_ISREG((found := Path(path).stat()).st_mode):
+    if not stat.S_ISREG((found := Path(path).stat()).st_mode) and not Path(path).samefile(os.devnull):
         raise OSError("it is a folder, a pipe or a device")
     if found.st_size > most_bytes:
         raise OSError(f"it is larger than {most_bytes / 2**20:.0f} MiB")
