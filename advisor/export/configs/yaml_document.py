@@ -4,7 +4,7 @@ The text is never dumped again: values are found by the marks of the parsed node
 quoting, indentation, line endings, anchors and document markers stay as they were, byte for byte.
 """
 
-import json
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -107,8 +107,8 @@ class YamlDocument:
         """The text with all changes. Raises UsageError where its layout does not allow them."""
         text = _spliced(self.source, [*self._edits, *map(self._added, self._additions.values())])
         try:
-            fits = _told(plain(composed(text)[0]) or {}) == _told(self._wanted)
-        except (UsageError, ValueError):  # the latter of a mapping that holds itself
+            fits = _are_same(plain(composed(text)[0]) or {}, self._wanted, {})
+        except UsageError:
             fits = False
         if not fits:
             raise UsageError(
@@ -281,8 +281,22 @@ def _put(tree: Any, path: Path, value: Scalar) -> None:
     tree[int(path[-1]) if isinstance(tree, list) else path[-1]] = value
 
 
-def _told(tree: object) -> str:
-    return json.dumps(tree, sort_keys=True, default=repr)
+def _are_same(one: object, other: object, known: dict[tuple[int, int], bool]) -> bool:
+    """Whether two trees hold the same values of the same types; never of one that holds itself.
+
+    ``known`` are the pairs of parts that were compared, since anchors may name a part many times.
+    """
+    pair = id(one), id(other)
+    if pair not in known:
+        known[pair] = False
+        if isinstance(one, dict) and isinstance(other, dict):
+            same = one.keys() == other.keys() and all(_are_same(one[key], other[key], known) for key in one)
+        elif isinstance(one, list) and isinstance(other, list):
+            same = len(one) == len(other) and all(map(_are_same, one, other, itertools.repeat(known)))
+        else:
+            same = type(one) is type(other) and repr(one) == repr(other)
+        known[pair] = same
+    return known[pair]
 
 
 # --- text -------------------------------------------------------------------------------------------------------
