@@ -113,13 +113,14 @@ class Watch:
             ("the optimizer's parameters or state changed", self.read_optimizer, same_objects),
             ("other layers are in training mode", self.read_modes, operator.eq),
             ("an object has another class", lambda: list(map(type, self.objects)), operator.eq),
-            ("a module of TorchScript changed", self.scripts.read, same_leaves),
             (
                 "a layer has another forward",
                 lambda: list(map(dict.get, self.attributes, repeat("forward"))),
                 operator.eq,
             ),
         )
+        if self.scripts.places:
+            self.checks += (("a module of TorchScript changed", self.scripts.read, same_leaves),)
         self.remember()
 
     def remember(self) -> None:
