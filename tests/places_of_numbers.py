@@ -328,6 +328,72 @@ def is_free(lock):
     return lock.acquire(False) and lock.release() is None
 
 
+class Weightings(dict):
+    factor = 1.0
+
+    def __missing__(self, _):
+        return self.factor
+
+
+class Stages(list):
+    def __init__(self):
+        super().__init__([1.0, 2.0])
+        self.place = 0
+
+    @property
+    def now(self):
+        return self[self.place]
+
+
+class Pair(collections.namedtuple("Pair", "first second")):
+    factor = 1.0
+
+    @property
+    def product(self):
+        return self.first * self.factor
+
+
+class Numbered(torch.utils.data.Dataset):
+    factor = 1.0
+
+    def __len__(self):
+        return 4
+
+
+class Private:
+    def __init__(self):
+        self.held = {"factor": 1.0}
+
+    def __getattribute__(self, name):
+        return object.__getattribute__(self, "held")[name] if name == "factor" else object.__getattribute__(self, name)
+
+
+def once():
+    return 1.0
+
+
+def twice():
+    return 2.0
+
+
+def by_default(factor=1.0):
+    return factor
+
+
+CODES = {1.0: once.__code__, 2.0: twice.__code__}
+
+
+def put_last(value):
+    for name in ("first", "second") if value == 1.0 else ("second", "first"):
+        IN_ORDER[name] = IN_ORDER.pop(name)
+
+
+WEIGHTINGS, STAGES, PAIR, PRIVATE = Weightings(), Stages(), Pair(1.0, 2.0), Private()
+IN_ORDER = {"first": 1, "second": 2}
+PARAMETER = torch.nn.Parameter(torch.ones(2))
+OPTIMIZER, LOADER = torch.optim.SGD([PARAMETER], 0.1), torch.utils.data.DataLoader(Numbered())
+SAMPLER = torch.utils.data.DistributedSampler(Numbered(), num_replicas=1, rank=0)
+PARAMETER.factor = OPTIMIZER.factor = 1.0
 READERS = {1.0: lambda: 1.0, 2.0: lambda: 2.0}
 PHASE, LOCK, LOCK_OF_PROCESSES = Phase(), threading.Lock(), multiprocessing.Lock()
 OF_VALUE = {1.0: HELD.options, 2.0: {"factor": 2.0}}
@@ -413,6 +479,20 @@ PLACES = {
         lambda: 1.0 if repr(PHASE) == "Phase(1.0)" else 2.0,
         lambda value: setattr(PHASE, "number", value),
     ),
+    "attribute of a parameter": (lambda: PARAMETER.factor, lambda value: setattr(PARAMETER, "factor", value)),
+    "attribute of an optimizer": (lambda: OPTIMIZER.factor, lambda value: setattr(OPTIMIZER, "factor", value)),
+    "epoch of a sampler": (lambda: 1.0 + SAMPLER.epoch, lambda value: SAMPLER.set_epoch(int(value) - 1)),
+    "dataset of a loader": (
+        lambda: LOADER.dataset.factor,
+        lambda value: setattr(LOADER.dataset, "factor", value),
+    ),
+    "kind of a dictionary": (lambda: WEIGHTINGS["loss"], lambda value: setattr(WEIGHTINGS, "factor", value)),
+    "kind of a list": (lambda: STAGES.now, lambda value: setattr(STAGES, "place", int(value) - 1)),
+    "kind of a tuple": (lambda: PAIR.product, lambda value: setattr(Pair, "factor", value)),
+    "order of a dictionary": (lambda: float(next(iter(IN_ORDER.values()))), put_last),
+    "code of a function": (once, lambda value: setattr(once, "__code__", CODES[value])),
+    "other defaults": (by_default, lambda value: setattr(by_default, "__defaults__", (value,))),
+    "private attribute": (lambda: PRIVATE.factor, lambda value: PRIVATE.held.update(factor=value)),
     "list of Python's own class": (lambda: USER_LIST[0], lambda value: USER_LIST.__setitem__(0, value)),
     "method caller": (lambda: CALLER(HOLDER), lambda value: setattr(HOLDER, "of_object", value)),
     "getter in the step": (

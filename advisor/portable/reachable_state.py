@@ -9,11 +9,11 @@ from itertools import chain
 import torch
 
 from advisor.portable.optimizer_steps import updates_without_host
-from advisor.portable.owners import is_in_package
+from advisor.portable.owners import is_in_package, is_installed
 from advisor.portable.places import AS_WHOLE, LOCKS, Place, inner_state, is_plain, put_at, value_at
 from advisor.portable.python_state import give_contents
 from advisor.portable.walk import Walk
-from advisor.portable.watching import Places
+from advisor.portable.watching import CODE_OF, Places
 
 # Largest NumPy array that is compared by its contents. Bytes.
 MOST_ARRAY_BYTES = 4096
@@ -34,6 +34,7 @@ class ReachableState(Walk):
         self.optimizers: list[torch.optim.Optimizer] = []
         super().__init__(*roots)
         self.facts = {label: fact_of(value) for label, (value, place) in self.noted.items() if not is_empty(*place)}
+        self.facts["the code of functions"] = [fact_of(one) for one in self.functions if not is_installed(one)]
         self._singles = Places(self.singles)
         self.remember()
 
@@ -53,7 +54,7 @@ class ReachableState(Walk):
         """Whether all places hold the same objects."""
         if self._read_sizes() != self._sizes or self._contents != list(map(inner_state, self.arrays)):
             return False
-        if self._kinds != list(map(type, self.objects)):
+        if self._kinds != list(map(type, self.objects)) or self._codes != self._read_codes():
             return False
         return all(map(operator.is_, self._read_values(), self._values))
 
@@ -95,10 +96,14 @@ class ReachableState(Walk):
         self._values = list(self._read_values())
         self._contents = list(map(inner_state, self.arrays))
         self._kinds = list(map(type, self.objects))
+        self._codes = self._read_codes()
 
     def _read_sizes(self) -> list[int]:
         others = chain(self.sequences, self.namespaces, self.classes)
         return [*map(dict.__len__, self.dicts), *map(len, others)]
+
+    def _read_codes(self) -> list[types.CodeType]:
+        return list(map(CODE_OF, self.functions))
 
     def _read_values(self) -> typing.Iterator[typing.Any]:
         filled = self._filled
@@ -124,7 +129,9 @@ def fact_of(value: typing.Any) -> typing.Any:
     """The key by which a value is compared: itself, a container's class and size, a function's code, or an identity."""
     if is_plain(value):
         return type(value), value
-    if isinstance(value, (dict, tuple, frozenset, list, set, collections.deque)):
+    if isinstance(value, dict):
+        return type(value), [key for key in dict.keys(value) if is_plain(key)], len(value)
+    if isinstance(value, (tuple, frozenset, list, set, collections.deque)):
         return type(value), len(value)
     if isinstance(value, types.MethodType):
         return id(value.__self__), id(value.__func__)

@@ -20,8 +20,8 @@ USES_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")
 READS_AROUND = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF")
 ASKS_ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
 # Names by which code asks for an attribute whose name is a text.
-BY_TEXT = {"getattr", "attrgetter", "methodcaller", "vars", "__dict__"}
-ATTRIBUTE_BY_TEXT = {"getattr", "setattr", "hasattr", "delattr"}
+BY_TEXT = {"getattr", "__getattribute__", "attrgetter", "methodcaller", "vars", "__dict__"}
+ATTRIBUTE_BY_TEXT = {"getattr", "__getattribute__", "setattr", "hasattr", "delattr"}
 # Those by which it takes all attributes of an object at once, by themselves and together with others.
 ALL_AT_ONCE = {"asdict", "astuple"}
 ALL_OF_THEM = ({"vars", "__dict__"}, {"values", "items"})
@@ -34,6 +34,16 @@ GIVES_TEXT = {"str", "repr", "ascii", "format", "format_map"}
 SHOWS = {"print", "log", "debug", "info", "warning", "warn", "error", "exception", "critical"}
 # The first letters of the instructions that end a statement, or a part of it.
 ENDS_STATEMENT = ("STORE_", "RETURN_", "RAISE_", "YIELD_", "POP_TOP", "POP_JUMP", "JUMP_")
+# Names by which code reaches attributes that it does not name.
+ANY_ATTRIBUTE = frozenset({"__dict__", "vars", "attrgetter", "methodcaller"})
+# Methods that make an object, or show it to a person.
+MAKING = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__", "__repr__", "__str__"})
+# Functions by which code reaches whatever a text names.
+ANYTHING = frozenset({"globals", "eval", "exec"})
+# Methods that read a file.
+FILE_READERS = frozenset({"read_text", "read_bytes"})
+# Methods of Python's own containers that read what they hold, as in ``weight_of = options.get``.
+READERS = frozenset({"get", "__getitem__"})
 # Functions whose names are kept, at most. A count.
 MOST_KEPT = 2000
 

@@ -29,11 +29,13 @@ import torch
 from advisor.portable.clocks import CLOCK, NOW, is_clock
 from advisor.portable.host_draws import generators_of_host, is_generator
 from advisor.portable.nested import slots_of
+from advisor.portable.noted import Noted
 from advisor.portable.owners import (
     file_of,
     inherits_from_package,
     is_in_package,
     is_installed,
+    is_of_library,
     is_of_other_package,
     is_of_package,
     is_without_state,
@@ -41,19 +43,22 @@ from advisor.portable.owners import (
 )
 from advisor.portable.places import (
     AS_WHOLE,
-    CONTENTS,
     LOCKS,
     Place,
     is_options,
     is_plain,
-    named,
     value_at,
     value_of_cell,
 )
 from advisor.portable.python_state import CONTAINERS, MOST_COPIED, OF_TORCH, is_compared_as_whole
 from advisor.portable.read_code import (
+    ANY_ATTRIBUTE,
+    ANYTHING,
     ENVIRONMENT,
+    FILE_READERS,
     LOGGERS,
+    MAKING,
+    READERS,
     READS_GLOBAL,
     USES_GLOBAL,
     asks_by_any_name,
@@ -76,48 +81,26 @@ from advisor.portable.read_code import (
 # Values that are watched, at most. A count: each is compared before every replay, in some 0.05 us.
 MOST_REACHED = 40_000
 SEQUENCES = (list, set, collections.deque)
+OF_DATA = (torch.utils.data.DataLoader, torch.utils.data.Dataset, torch.utils.data.Sampler)
 CALLS = (types.FunctionType, types.MethodType, types.BuiltinMethodType, functools.partial)
-# Names by which code reaches attributes that it does not name.
-ANY_ATTRIBUTE = frozenset({"__dict__", "vars", "attrgetter", "methodcaller"})
-# Methods that make an object, or show it to a person.
-MAKING = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__", "__repr__", "__str__"})
-# Functions by which code reaches whatever a text names.
-ANYTHING = frozenset({"globals", "eval", "exec"})
-# Methods that read a file.
-FILE_READERS = frozenset({"read_text", "read_bytes"})
-# Methods of Python's own containers that read what they hold, as in ``weight_of = options.get``.
-READERS = frozenset({"get", "__getitem__"})
 
 
-class Walk:
+class Walk(Noted):
     """Walks from ``roots`` and notes what is reached.
 
     With ``only_reads`` it notes what the forward passes of models and losses read. Without, all that a step may read or
-    change: also the state of modules and optimizers, and attributes that are only set. ``noted`` has the values and
-    their places by names such as ``trainer.steps``; ``singles`` are the places in namespaces whose other places may not
-    matter. ``problem`` says what is reached that no comparison can follow; empty where there is nothing.
+    change: also the state of modules and optimizers, and attributes that are only set. ``problem`` says what is reached
+    that no comparison can follow; empty where there is nothing.
     """
 
     only_reads = True
 
     def __init__(self, *roots: typing.Any) -> None:
+        super().__init__()
         # Objects by their numbers; those that are looked after elsewhere are not looked at.
         self.seen: dict[int, typing.Any] = {id(one): one for one in generators_of_host()}
-        self.noted: dict[str, tuple[typing.Any, Place]] = {}
-        self.singles: list[Place] = []
-        self.tensors: list[torch.Tensor] = []
-        self.modules: list[torch.nn.Module] = []
-        self.functions: dict[types.FunctionType, None] = {}
-        self.arrays: list[typing.Any] = []  # and what is compared as these are: sets, the environment
-        self.objects: list[typing.Any] = []  # modules, and objects of the user's own classes
-        self.generators: list[typing.Any] = []
-        self.clocks: list[Place] = []
-        self.device_generators: list[torch.Generator] = []
-        self.dicts: list[dict[typing.Any, typing.Any]] = []
-        self.sequences: list[typing.Any] = []
-        self.namespaces: list[dict[str, typing.Any]] = []  # of which single attributes are looked at
-        self.classes: list[typing.Mapping[str, typing.Any]] = []  # their namespaces
         self.problem = self.taken_from = ""
+        self._of_data: set[int] = set()  # loaders and datasets of which the numbers count
         self._seen_classes: set[tuple[int, bool]] = set()
         self._configs: set[int] = set()  # objects of packages of which all attributes count
         self._names = {"forward", "__call__"}  # in the code that is reached
@@ -166,6 +149,7 @@ class Walk:
         if (is_plain(thing) and not isinstance(thing, enum.Enum)) or id(thing) in self.seen:
             return
         self.seen[id(thing)] = thing  # kept, or another object could get its number
+        self._look_at_beside(label, thing)
         if isinstance(thing, torch.Tensor):
             self.tensors.append(thing)
         elif isinstance(thing, CALLS):
@@ -189,6 +173,13 @@ class Walk:
         else:
             self._look_at_object(label, thing)
 
+    def _look_at_beside(self, label: str, thing: typing.Any) -> None:
+        """Look at the attributes of a tensor, and of a container of a class of the user's own."""
+        if isinstance(thing, torch.Tensor) and vars(thing):
+            self._look_at_some(label, vars(thing), vars(thing))
+        elif isinstance(thing, (dict, tuple, frozenset, *SEQUENCES)) and not is_of_package(type(thing)):
+            self._look_at_attributes(label, thing)
+
     def _some_of(self, held: typing.Any, parts: typing.Iterable[typing.Any]) -> list[typing.Any]:
         """All parts of a container; in forward passes the first of many, none of one that is compared as a whole."""
         if self.only_reads and is_compared_as_whole(held):
@@ -206,7 +197,8 @@ class Walk:
             self._look_at_some(label, own, own)
             return
         for name, value in list(own.items()):
-            found = is_of_other_package(value) or is_plain(value) or is_clock(value)
+            is_function = isinstance(value, types.FunctionType) and not is_of_library(value)
+            found = is_function or is_plain(value) or is_clock(value)
             if found or isinstance(value, (list, logging.Logger)):
                 self._unnamed.append((name, functools.partial(self._note_single, f"{label}.{name}", own, name)))
 
@@ -217,6 +209,8 @@ class Walk:
         self.modules.append(layer)
         self.objects.append(layer)
         self._waiting += [(f"{label}.{name}", child) for name, child in layer.named_children()]
+        for name, parameter in layer.named_parameters(recurse=False):
+            self._look_at_beside(f"{label}.{name}", parameter)
         of_torch = kind.__module__.startswith("torch.")
         names = (own.keys() - OF_TORCH) | ({"forward"} & own.keys())
         read = {name for name in names if type(own[name]) is float} if of_torch else names_read(kind, "forward")
@@ -238,10 +232,9 @@ class Walk:
                 self._waiting += [(label, part) for part in thing.flat[:MOST_COPIED]]
         elif isinstance(thing, LOCKS):  # to wait for one decides nothing
             self._unnamed += [(name, functools.partial(self.arrays.append, thing)) for name in ("locked", "acquire")]
-        elif isinstance(thing, torch.Generator) and thing.device.type != "cpu":
-            self.device_generators.append(thing)
         elif is_generator(thing):
-            self.generators.append(thing)
+            of_device = isinstance(thing, torch.Generator) and thing.device.type != "cpu"
+            (self.device_generators if of_device else self.generators).append(thing)
         elif isinstance(thing, (operator.attrgetter, operator.methodcaller)):
             made_by: typing.Any = thing.__reduce__()
             given = [*getattr(made_by[0], "args", ()), *made_by[1]]
@@ -251,6 +244,8 @@ class Walk:
             self._waiting.append((label, thing()))
         elif isinstance(thing, (types.MappingProxyType, collections.abc.MappingView)):
             self._waiting += [(label, part) for part in gc.get_referents(thing) if not isinstance(part, type)]
+        elif isinstance(thing, OF_DATA) and not owned:
+            self._look_at_data(label, thing)
         elif owned or not is_without_state(kind):
             self._look_at_attributes(label, thing)
         own = getattr(thing, "__dict__", None)
@@ -268,9 +263,20 @@ class Walk:
         return f"the step reaches {label} ({kind}), an iterator or a file, whose state cannot be compared"
 
     def _look_at_optimizer(self, label: str, optimizer: torch.optim.Optimizer) -> None:
-        """Look at the options of an optimizer's groups."""
+        """Look at the options of an optimizer's groups, and at its other attributes that code names."""
+        self._look_at_some(label, vars(optimizer), vars(optimizer).keys() - {"param_groups", "state"})
         for group in optimizer.param_groups:
             self._look_at_some(label, group, group.keys() - {"params"}, always=group)
+
+    def _look_at_data(self, label: str, thing: typing.Any) -> None:
+        """Look at the numbers that code names in a loader, a sampler or a dataset, and in those that it holds."""
+        own = vars(thing)
+        plain = [name for name, value in own.items() if is_plain(value) or isinstance(value, list)]
+        self._look_at_some(label, own, [*plain, *hidden_in(type(thing), own)])
+        for name, value in own.items():
+            if isinstance(value, OF_DATA) and id(value) not in self._of_data:
+                self._of_data.add(id(value))
+                self._look_at_data(f"{label}.{name}", value)
 
     def _look_at_attributes(self, label: str, thing: typing.Any) -> None:
         self.modules += [thing] if isinstance(thing, torch.nn.Module) else []
@@ -401,7 +407,9 @@ class Walk:
                 self._look_at_globals_of(function)
             return
         around: list[tuple[typing.Any, str, str]] = [(cell, "", name) for name, cell in cells]
-        self._waiting += [(label, function.__defaults__), (label, function.__kwdefaults__)]
+        for name in ("__defaults__", "__kwdefaults__"):
+            if getattr(function, name):
+                self._note_single(f"{label}.{name}", function, name)
         codes = list(codes_of(code))
         self._waiting += [(module.__name__, module) for module in modules_imported(function, codes)]
         for part in codes:
@@ -469,20 +477,6 @@ class Walk:
         self._texts |= {value} if type(value) is str else set()
         self.clocks += [place] if is_clock(value) else []
         self._waiting.append((label, value))
-
-    @property
-    def places(self) -> dict[tuple[int, typing.Any], Place]:
-        """The places that can hold something else later, by what they can be found by; containers as a whole too."""
-        fixed = (tuple, frozenset, set)
-        single = (place for _, place in self.noted.values() if not isinstance(place[0], fixed))
-        whole = ((container, CONTENTS) for container in (*self.dicts, *self.sequences))
-        return {named(place): place for place in (*single, *whole)}
-
-    @property
-    def spaces(self) -> list[typing.Any]:
-        """The namespaces, containers and cells that code which is run can write to."""
-        holders = [*(holder for holder, _ in self.places.values()), *self.namespaces]
-        return list({id(holder): holder for holder in holders}.values())
 
 
 def found_in(*calls: typing.Any) -> Walk:

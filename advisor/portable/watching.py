@@ -5,7 +5,8 @@ takes the place of another, a layer that is frozen, a changed mode, hook or Pyth
 are looked for where the code of the loss, of the layers' ``forward``, of the user's own functions that they call and of
 the functions of packages that those call reads them (``walk.py``). One that is reached in another way, such as deeper
 in a package, is not noticed: keep such a number in a tensor and change that in place. Neither is what the system is
-asked for, such as whether a file is there.
+asked for, such as whether a file is there, another function in the place of a package's own, the length of a dataset of
+PyTorch's, or, with a GPU, a write to a tensor of the host that Python takes numbers from, as by ``tolist()``.
 """
 
 import functools
@@ -17,7 +18,7 @@ from typing import Any
 
 import torch
 
-from advisor.portable.owners import is_installed
+from advisor.portable.owners import is_in_package, is_installed
 from advisor.portable.places import CONTENTS, Place, inner_state, is_plain, value_at, value_of_cell
 from advisor.portable.python_state import Scripts, same_leaves
 from advisor.portable.walk import found_in
@@ -25,6 +26,8 @@ from advisor.portable.walk import found_in
 REPLACED = "a tensor or an object was replaced that the model or the loss reads"
 REQUIRES_GRAD = operator.attrgetter("requires_grad")
 HOOKS_OF_TENSOR = operator.attrgetter("_backward_hooks", "_post_accumulate_grad_hooks")
+# Another function's may be put in their places, as notebooks do that load a changed file anew.
+CODE_OF = operator.attrgetter("__code__")
 # PyTorch's global flags that choose kernels, by the names of the quick functions behind ``torch.backends``.
 FLAG_NAMES = (
     "is_grad_enabled",
@@ -79,6 +82,7 @@ class Watch:
         self.flags = flag_readers()
         found = walk.places
         whole = [place for place, key in found.values() if key == CONTENTS]
+        self.ordered = [one for one in whole if isinstance(one, dict) and all(map(is_plain, one))]
         self.containers = [*whole, *walk.classes, *walk.namespaces]
         places = [found[name] for name in found.keys() - set(overwritten) if name[1] != CONTENTS]
         self.numbers_in = Places([place for place in places if is_plain(value_at(*place))])
@@ -86,6 +90,7 @@ class Watch:
         self.written_to = [*walk.arrays, *walk.generators]
         self.unfollowed, self.clocks = walk.problem, walk.clocks
         self.objects, self.tensors = walk.objects, walk.tensors
+        self.own_functions = [one for one in walk.functions if not is_in_package(one.__code__.co_filename)]
         self.functions, self.spaces = list(walk.functions), walk.spaces
         # The changes in words, the state that tells of each, and the comparison of two such states.
         self.checks: tuple[tuple[str, Callable[[], Any], Callable[[Any, Any], bool]], ...] = (
@@ -100,7 +105,7 @@ class Watch:
             ("a number changed that the model or the loss reads", self.numbers_in.read, same_numbers),
             (
                 "a list, a dictionary or an object's attributes grew or shrank that the model or the loss uses",
-                lambda: list(map(len, self.containers)),
+                lambda: [*map(len, self.containers), *map(list, self.ordered)],
                 operator.eq,
             ),
             (REPLACED, self.objects_in.read, same_objects),
@@ -112,7 +117,11 @@ class Watch:
             ("a global flag of PyTorch changed", lambda: [flag() for flag in self.flags], operator.eq),
             ("the optimizer's parameters or state changed", self.read_optimizer, same_objects),
             ("other layers are in training mode", self.read_modes, operator.eq),
-            ("an object has another class", lambda: list(map(type, self.objects)), operator.eq),
+            (
+                "an object has another class, or a function other code",
+                lambda: [*map(type, self.objects), *map(CODE_OF, self.own_functions)],
+                operator.eq,
+            ),
             (
                 "a layer has another forward",
                 lambda: list(map(dict.get, self.attributes, repeat("forward"))),
@@ -154,7 +163,8 @@ class Watch:
     def read_modes(self) -> Any:
         """The modes of the layers; of a step that puts a model into evaluation mode itself, only that it does."""
         evaluated = self.evaluates and self.model.training
-        return evaluated or [*map(dict.get, self.attributes, repeat("training")), *self.modes_of_scripts.read()]
+        modes = list(map(dict.get, self.attributes, repeat("training")))
+        return evaluated or (modes + self.modes_of_scripts.read() if self.modes_of_scripts.places else modes)
 
     def read_optimizer(self) -> list[Any]:
         """The parameters that are cleared and updated; of a captured update also its groups, state and ``step``."""
