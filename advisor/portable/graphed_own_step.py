@@ -93,6 +93,9 @@ class GraphedOwnStep(GraphedStep):
         if hook := foreign_hook(self._state.reached.modules):
             self._refuse(hook)
             return True
+        if any(observed.reads_clock for observed in self._observed):
+            self._refuse(CLOCK)
+            return True
         if len(self._observed) < OBSERVED_STEPS:
             reason = "too few of the last steps were alike"
         elif torch.is_autocast_enabled(self.device.type) and torch.is_autocast_cache_enabled():
@@ -153,7 +156,7 @@ class GraphedOwnStep(GraphedStep):
             eager, clocks = torch.compiler.set_stance("force_eager"), Clocks(state.reached.clocks)
             with eager, self._rates_in_tensors(), self._made.looking(), observed, clocks:
                 result = self.own.run(batch)
-            observed.problem = observed.problem or (CLOCK if clocks.asked else "")
+            observed.reads_clock = bool(clocks.asked)
             return result
         finally:
             self.own.around_forward = masks_as_given

@@ -7,6 +7,19 @@ import torch
 
 from advisor.portable.places import CONTENTS, Place, named
 
+# Names by which code reaches attributes that it does not name.
+ANY_ATTRIBUTE = frozenset({"__dict__", "vars", "attrgetter", "methodcaller"})
+# Methods that make an object, or show it to a person.
+MAKING = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__", "__repr__", "__str__"})
+# Functions by which code reaches whatever a text names.
+ANYTHING = frozenset({"globals", "eval", "exec"})
+# Methods that read a file.
+FILE_READERS = frozenset({"read_text", "read_bytes"})
+# Methods of Python's own containers that read what they hold, as in ``weight_of = options.get``.
+READERS = frozenset({"get", "__getitem__"})
+# Names in ``logging`` that give a logger by its name.
+LOGGERS = {"getLogger", "getChild"}
+
 
 class Noted:
     """The values and objects that are reached.

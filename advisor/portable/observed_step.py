@@ -56,6 +56,7 @@ class ObservedStep(TorchDispatchMode):
         self.read: dict[int, torch.Tensor] = {}
         self.numbers: list[tuple[torch.Tensor, Any]] = []
         self.problem = self.sends = ""
+        self.reads_clock = False  # as whoever runs the step may find
         self.sends_made = sends_made
         self.sent: list[Any] = []
         found = [(leaf, leaf.grad) for leaf in leaves]

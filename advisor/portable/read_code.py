@@ -27,23 +27,11 @@ ALL_AT_ONCE = {"asdict", "astuple"}
 ALL_OF_THEM = ({"vars", "__dict__"}, {"values", "items"})
 # Names in ``os`` that read the environment.
 ENVIRONMENT = {"environ", "getenv"}
-# Names in ``logging`` that give a logger by its name.
-LOGGERS = {"getLogger", "getChild"}
 # Names by which code makes a text of a value, and those of functions that only show one to a person.
 GIVES_TEXT = {"str", "repr", "ascii", "format", "format_map"}
 SHOWS = {"print", "log", "debug", "info", "warning", "warn", "error", "exception", "critical"}
 # The first letters of the instructions that end a statement, or a part of it.
 ENDS_STATEMENT = ("STORE_", "RETURN_", "RAISE_", "YIELD_", "POP_TOP", "POP_JUMP", "JUMP_")
-# Names by which code reaches attributes that it does not name.
-ANY_ATTRIBUTE = frozenset({"__dict__", "vars", "attrgetter", "methodcaller"})
-# Methods that make an object, or show it to a person.
-MAKING = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__", "__repr__", "__str__"})
-# Functions by which code reaches whatever a text names.
-ANYTHING = frozenset({"globals", "eval", "exec"})
-# Methods that read a file.
-FILE_READERS = frozenset({"read_text", "read_bytes"})
-# Methods of Python's own containers that read what they hold, as in ``weight_of = options.get``.
-READERS = frozenset({"get", "__getitem__"})
 # Functions whose names are kept, at most. A count.
 MOST_KEPT = 2000
 

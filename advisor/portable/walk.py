@@ -29,7 +29,7 @@ import torch
 from advisor.portable.clocks import CLOCK, NOW, is_clock
 from advisor.portable.host_draws import generators_of_host, is_generator
 from advisor.portable.nested import slots_of
-from advisor.portable.noted import Noted
+from advisor.portable.noted import ANY_ATTRIBUTE, ANYTHING, FILE_READERS, LOGGERS, MAKING, READERS, Noted
 from advisor.portable.owners import (
     file_of,
     inherits_from_package,
@@ -52,13 +52,7 @@ from advisor.portable.places import (
 )
 from advisor.portable.python_state import CONTAINERS, MOST_COPIED, OF_TORCH, is_compared_as_whole
 from advisor.portable.read_code import (
-    ANY_ATTRIBUTE,
-    ANYTHING,
     ENVIRONMENT,
-    FILE_READERS,
-    LOGGERS,
-    MAKING,
-    READERS,
     READS_GLOBAL,
     USES_GLOBAL,
     asks_by_any_name,
