@@ -108,6 +108,10 @@ def test_an_expert_trains_as_the_script_does(name, who):
             choices = experts.stacks_of(WORKLOADS[name], who)[0]
             step, data = experts.write(WORKLOADS[name], who, written, choices)
             result = step(first_batch(data))
+    except RuntimeError as error:
+        if "primitive descriptor for the LSTM" in str(error) and torch.backends.cpu.get_cpu_capability() == "AVX2":
+            pytest.skip("oneDNN has no LSTM in bfloat16 for this processor")
+        raise
     finally:
         hook.remove()
     assert plain._finite(result)
