@@ -472,18 +472,22 @@ def test_a_captured_inference_step_keeps_the_modes_of_a_training_model():
 
 
 def test_looking_for_changes_is_cheap():
-    """At most 3 % of a captured step of 0.3 ms on a model of that size; the bound leaves room for a loaded machine."""
+    """As cheap as 1,200 additions in Python, 30 us on slow cores: in turn, since shared cores change their speed."""
     layers = [layer for _ in range(4) for layer in (nn.Linear(8, 8), nn.ReLU(), nn.Dropout(0.1))]
     model = nn.Sequential(*layers)
     step = graphed(model, sgd(model.parameters()), lambda model, batch: model(batch[0]).sum())
     for batch in [(torch.ones(4, 8),)] * 6:
         step(batch)
 
-    def seconds():
+    def additions():
+        total = 0
+        for number in range(400):
+            total += number
+
+    def seconds(call):
         started = process_time()
         for _ in range(100):
-            step._changed()
-        return (process_time() - started) / 100
+            call()
+        return process_time() - started
 
-    assert min(seconds() for _ in range(20)) < 30e-6
-    assert median(seconds() for _ in range(5)) < 200e-6
+    assert median(seconds(step._changed) / seconds(additions) for _ in range(20)) < 3
