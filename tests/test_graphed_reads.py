@@ -23,23 +23,28 @@ def test_a_factor_of_the_loss_is_noticed_wherever_it_stands(name, monkeypatch, t
     assert step.graph.captures == 2
 
 
+def loop_with(factor):
+    """A loop with a step of its own, whose loss is multiplied by what ``factor`` gives."""
+    model = own_step_loops.net()
+    optimizer = own_step_loops.sgd(model)
+
+    def step(batch):
+        loss = model(batch).square().mean() * factor()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return own_step_loops.Loop(step, [model], [optimizer])
+
+
 @pytest.mark.parametrize("name", [name for name in PLACES if name != "global by its name"])  # which is refused
 def test_a_factor_in_an_own_step_is_noticed_wherever_it_stands(name, monkeypatch, tmp_path):
     read, write = place_of(name, monkeypatch, tmp_path)
 
     def make():
         write(1.0)
-        model = own_step_loops.net()
-        optimizer = own_step_loops.sgd(model)
-
-        def step(batch):
-            loss = model(batch).square().mean() * read()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            return loss
-
-        return own_step_loops.Loop(step, [model], [optimizer])
+        return loop_with(read)
 
     step = own_step_loops.agree(
         make, change=lambda at, loop: write(1.0 if at < 6 else 2.0), data=own_step_loops.batches(16)
@@ -226,19 +231,6 @@ def test_a_loss_that_a_clock_decides_is_not_captured(name):
 def test_an_own_step_that_asks_a_clock_is_refused(name):
     factor = (OF_A_CLOCK | OF_NO_CLOCK)[name]
 
-    def make():
-        model = own_step_loops.net()
-        optimizer = own_step_loops.sgd(model)
-
-        def step(batch):
-            loss = model(batch).square().mean() * factor()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            return loss
-
-        return own_step_loops.Loop(step, [model], [optimizer])
-
-    step = own_step_loops.agree(make)
+    step = own_step_loops.agree(lambda: loop_with(factor))
     assert step.graph.captures == (name == "asked never")
     assert bool(step.refusal) == (name != "asked never")

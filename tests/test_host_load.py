@@ -1,4 +1,4 @@
-"""What disturbs a measurement on the host: other processes, and a processor whose clock falls."""
+"""Disturbances of a measurement on the host: other processes, and a processor whose clock falls."""
 
 import os
 import subprocess
