@@ -208,6 +208,14 @@ def test_repeated_blocks_are_compiled_by_themselves_where_the_whole_may_take_too
     assert not any(move.is_bold for move in later)
 
 
+def test_trials_measure_for_longer_once_a_stack_is_known(lab, monkeypatch):
+    specs = []
+    monkeypatch.setattr(lab.bench.runner, "run", lambda spec, listener: specs.append(spec) or result_at(2.0))
+    lab.measure(leap(STACK), known_of(gpu_facts()))
+    lab.measure(leap(STACK.merged(FUSED.settings)), with_stack(STACK))
+    assert [(spec.measure_s, spec.warmup_limit_s) for spec in specs] == [(1.0, 1.5), (1.5, 2.25)]
+
+
 def test_no_trial_may_run_much_longer_than_the_budget(lab):
     lab.clock.now = 90.0
     assert lab.bench.spec("x", WHOLE).timeout_s <= 12.0

@@ -47,7 +47,7 @@ def first_run(bench: Bench, hardware: Hardware, findings: tuple[Finding, ...]) -
     cores = CoresInUse()
     bench.build_once()
     bench.repeats_help = not round(cores.foreign())  # what kept cores busy before the first trial goes on
-    spec = bench.spec("baseline", {}, kind=TrialKind.BASELINE, at_least_s=ENERGY_S)
+    spec = bench.spec("baseline", {}, kind=TrialKind.BASELINE, at_least_s=ENERGY_S, soon=True)
     spec = replace(spec, timeout_s=bench.budget.first_timeout_s)
     result = bench.run(spec)
     forked = not bench.builds_anew

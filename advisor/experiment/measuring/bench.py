@@ -42,6 +42,8 @@ from advisor.runner.trials import Lane, Runner
 
 # The energy counter needs a second: what the report compares by joules is measured for that long.
 ENERGY_S = 1.05
+# Longest warm-up of a trial after its first steps, as a multiple of its measuring time.
+_WARMUP_FACTOR = 1.5
 # Time that a library takes to choose kernels in the first steps. Seconds; 0 to 13 on an H200, by model.
 _TIMING_KERNELS_S = 8.0
 # Building may take this share of the budget, and this many seconds at least, before trials build for themselves. A
@@ -110,14 +112,16 @@ class Bench:
         *,
         kind: TrialKind = TrialKind.CANDIDATE,
         at_least_s: float = 0.0,
+        soon: bool = False,
     ) -> TrialSpec:
-        """A trial's spec, with its limits from the budget."""
+        """A trial's spec, with its limits from the budget; shorter ones if its result is wanted ``soon``."""
+        measure_s = self.budget.first_measure_s if soon else self.budget.measure_s
         return TrialSpec(
             trial_id=name,
             target=self.request.target,
             settings=dict(settings),
-            measure_s=self.budget.measure_s,
-            warmup_limit_s=self.budget.warmup_limit_s,
+            measure_s=measure_s,
+            warmup_limit_s=_WARMUP_FACTOR * measure_s,
             timeout_s=self.budget.timeout_s,
             at_least_s=max(at_least_s, ENERGY_S if self.request.objective is Objective.ENERGY else 0.0),
             log_path=self._journal.log_path(f"{next(self._numbers):03d}-{name}"),

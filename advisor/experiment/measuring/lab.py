@@ -185,8 +185,9 @@ class Lab:
         return None
 
     def _spec(self, move: Move, known: Known) -> TrialSpec:
-        stacked = len(move.settings) > 1
-        spec = self.bench.spec(move.name, move.settings, at_least_s=ENERGY_S if stacked else 0.0)
+        at_least_s = ENERGY_S if len(move.settings) > 1 else 0.0
+        soon = move.kind is Kind.LEAP and not known.stack
+        spec = self.bench.spec(move.name, move.settings, at_least_s=at_least_s, soon=soon)
         if move.kind is Kind.AGAIN and not move.settings and known.judge.spread.random:
             # Another draw of what the steps draw: the more are seen, the better their spread is known.
             spec = replace(spec, stream_seed=self.bench.request.seed + 1 + len(known.judge.baseline_runs))
