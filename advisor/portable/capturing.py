@@ -197,7 +197,13 @@ class HostConstants:
     """
 
     def __init__(self, places: Iterable[Place], device: torch.device) -> None:
+        self.device = device
         self.held = [(place, value_at(*place), value_at(*place).to(device)) for place in places]
+
+    def not_held(self, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        """The tensors in the host's memory that have no copies, where the step's device is another one."""
+        held = {id(tensor) for _, tensor, _ in self.held}
+        return [one for one in tensors if one.device.type == "cpu" != self.device.type and id(one) not in held]
 
     @contextmanager
     def on_device(self) -> Iterator[None]:

@@ -210,12 +210,12 @@ class GraphedStep:
 
     def _look_anew(self) -> None:
         """Take the present state as the one that later ones are compared with."""
-        step, inside = self.step, self._update_inside
+        step, inside, written = self.step, self._update_inside, self._overwritten
         model, loss = unwrapped(step.model), self._watched_loss
         evaluates = isinstance(step, InferStep) and step.evaluates
         self._decided = {}
         self._watch = Watch(
-            model, loss, self._optimizer, updates=inside, evaluates=evaluates, overwritten=self._overwritten
+            model, loss, self._optimizer, self._constants, updates=inside, evaluates=evaluates, overwritten=written
         )
         self._options = options_of(self._optimizer) if inside else []
 

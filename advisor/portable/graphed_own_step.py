@@ -6,7 +6,7 @@ import warnings
 
 import torch
 
-from advisor.portable.capturing import as_if_captured, masks_as_given, own_copy, renew_accumulators
+from advisor.portable.capturing import HostConstants, as_if_captured, masks_as_given, own_copy, renew_accumulators
 from advisor.portable.clocks import CLOCK, Clocks
 from advisor.portable.dependence import DRAWS
 from advisor.portable.graphed import WRITES_INTO_BATCH, GraphedStep
@@ -20,7 +20,7 @@ from advisor.portable.places import Place, put_at, value_at
 from advisor.portable.reachable_state import ReachableState
 from advisor.portable.steps import OwnStep
 from advisor.portable.watching import REQUIRES_GRAD, count_hooks, flag_readers, foreign_hook, has_address
-from advisor.portable.writes import address_of, writes_to
+from advisor.portable.writes import address_of, sum_on_host, writes_to
 
 # Steps in a row that each change something, or differ from the one before, until the step is refused. A count.
 MOST_DIFFERING_STEPS = 4
@@ -248,7 +248,7 @@ class GraphedOwnStep(GraphedStep):
         self._parts, self._live = parts, []
         self._look_anew()
         assert self._state is not None, "looked at just now"
-        self._state.numbers = observed.numbers
+        self._state.remember_host([number for number, _ in observed.numbers])
         self._state.fixed = [(leaf, grad) for leaf, grad in kept if grad is None or observed.has_read_gradient(leaf)]
         return True
 
@@ -282,14 +282,14 @@ class StepState:
 
     ``replaced`` are the names of tensors that each step replaces without having read them: these may be others.
     ``leaves`` are the tensors with gradients. Of a captured step, ``fixed`` has those gradients that must be the same,
-    and ``numbers`` the tensors on the host whose values it uses.
+    and ``numbers`` the tensors on the host whose values it may use.
     """
 
     def __init__(self, step: OwnStep, replaced: typing.Container[str]) -> None:
         self.step = step
         self.replaced = replaced
         self.fixed: list[tuple[torch.Tensor, torch.Tensor | None]] | None = None
-        self.numbers: list[tuple[torch.Tensor, typing.Any]] = []
+        self.numbers: list[tuple[torch.Tensor, int]] = []
         self.flags = flag_readers()
         self.flag_values = self._read_flags()
         self.reached = ReachableState(step.function, step.model)
@@ -326,6 +326,11 @@ class StepState:
         """The states of the random generators on the host: the global ones, and those of the step's own."""
         return [AllHostDraws(), *self.reached.draws()]
 
+    def remember_host(self, numbers: list[torch.Tensor]) -> None:
+        """Take what the step's tensors on the host hold for what a graph repeats, and what these numbers are."""
+        there = HostConstants((), self.step.device).not_held(self.placed)
+        self.numbers = [(tensor, sum_on_host(tensor)) for tensor in (*numbers, *there)]
+
     def _names_changed(self) -> list[str]:
         """The names of what was changed. Where equal objects took the place of others, these are taken for the same."""
         if self.reached.is_same_now():
@@ -345,8 +350,8 @@ class StepState:
             return "the memory of a tensor"
         if self._read_flags() != self.flag_values:
             return "a global flag of PyTorch"
-        if any(tensor.item() != value for tensor, value in self.numbers):
-            return "a number in a tensor on the host"
+        if any(sum_on_host(tensor) != contents for tensor, contents in self.numbers):
+            return "a tensor on the host"
         if self.fixed is not None:
             same = all(leaf.grad is gradient for leaf, gradient in self.fixed)
         else:

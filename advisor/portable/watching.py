@@ -5,8 +5,8 @@ takes the place of another, a layer that is frozen, a changed mode, hook or Pyth
 are looked for where the code of the loss, of the layers' ``forward``, of the user's own functions that they call and of
 the functions of packages that those call reads them (``walk.py``). One that is reached in another way, such as deeper
 in a package, is not noticed: keep such a number in a tensor and change that in place. Neither is what the system is
-asked for, such as whether a file is there, another function in the place of a package's own, the length of a dataset of
-PyTorch's, or, with a GPU, a write to a tensor of the host that Python takes numbers from, as by ``tolist()``.
+asked for, such as whether a file is there, another function in the place of a package's own, or the length of a dataset
+of PyTorch's.
 """
 
 import functools
@@ -18,10 +18,12 @@ from typing import Any
 
 import torch
 
+from advisor.portable.capturing import HostConstants
 from advisor.portable.owners import is_in_package, is_installed
 from advisor.portable.places import CONTENTS, Place, inner_state, is_plain, value_at, value_of_cell
 from advisor.portable.python_state import Scripts, same_leaves
 from advisor.portable.walk import found_in
+from advisor.portable.writes import sum_on_host
 
 REPLACED = "a tensor or an object was replaced that the model or the loss reads"
 REQUIRES_GRAD = operator.attrgetter("requires_grad")
@@ -54,8 +56,9 @@ class Watch:
 
     ``updates`` says that the optimizer's step is captured too, and ``evaluates`` that the step itself puts the model
     into evaluation mode. The places in ``overwritten``, as ``named()`` has them, are not looked at: the step writes
-    them before it reads them. Looking must be quick, so places are found once, and read by functions in C. A new Watch
-    is due when the layers changed.
+    them before it reads them. Tensors of the host are compared by their contents, for a graph repeats the numbers that
+    Python took from them; not so ``constants``, which the step reads on its device. Looking must be quick, so places
+    are found once, and read by functions in C. A new Watch is due when the layers changed.
     """
 
     def __init__(
@@ -63,12 +66,14 @@ class Watch:
         model: torch.nn.Module,
         loss: Any,
         optimizer: Any,
+        constants: HostConstants,
         *,
         updates: bool = False,
         evaluates: bool = False,
         overwritten: Iterable[tuple[int, str]] = (),
     ) -> None:
         self.model = model
+        self.constants = constants
         self.optimizer = optimizer
         self.updates = updates
         self.evaluates = evaluates
@@ -114,6 +119,11 @@ class Watch:
                 lambda: list(map(inner_state, self.written_to)),
                 operator.eq,
             ),
+            (
+                "a tensor of the host was written to that the model or the loss reads",
+                lambda: list(map(sum_on_host, self.on_host)),
+                operator.eq,
+            ),
             ("a global flag of PyTorch changed", lambda: [flag() for flag in self.flags], operator.eq),
             ("the optimizer's parameters or state changed", self.read_optimizer, same_objects),
             ("other layers are in training mode", self.read_modes, operator.eq),
@@ -138,6 +148,7 @@ class Watch:
         tensors = [part for part in parts if isinstance(part, torch.Tensor)]
         self.placed = [tensor for tensor in (*tensors, *self.tensors) if has_address(tensor)]
         self.parameters = [tensor for tensor in tensors if isinstance(tensor, torch.nn.Parameter)]
+        self.on_host = self.constants.not_held(self.placed)
         self.remembered = {words: read() for words, read, _ in self.checks}
 
     def changed(self) -> str:

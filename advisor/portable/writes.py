@@ -1,13 +1,15 @@
 """Writes to memory: which tensors an operator writes to and where, and what a try wrote, undone."""
 
 import contextlib
+import ctypes
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from advisor.portable.nested import tensors_of
+from advisor.portable.nested import MOST_HOST_ELEMENTS, tensors_of
 
 
 def address_of(tensor: torch.Tensor) -> int:
@@ -32,6 +34,14 @@ def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list
 def writes_to(tensor: torch.Tensor) -> int:
     """The number of writes to a tensor; 0 where nobody counts them."""
     return 0 if tensor.is_inference() else tensor._version
+
+
+def sum_on_host(tensor: torch.Tensor) -> int:
+    """A number that changes when a tensor of the host is written to: of its bytes, or of a large one the writes."""
+    if tensor.layout is not torch.strided or tensor.numel() > MOST_HOST_ELEMENTS:
+        return writes_to(tensor)
+    whole = tensor.detach().contiguous()
+    return zlib.crc32(ctypes.string_at(whole.data_ptr(), whole.nbytes))
 
 
 class KeptMemory(TorchDispatchMode):
