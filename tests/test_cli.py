@@ -227,6 +227,28 @@ def test_sessions_are_listed_with_their_results(command):
     assert "interrupted" in listed
 
 
+def test_damage_is_told_by_each_command_that_reads_a_session(command, state):
+    good, failed, lost = journaled(sample_history()), journaled(failed_history()), journaled(sample_history())
+    folder = state / "sessions"
+    for name in (good, failed):
+        with (folder / f"{name}.jsonl").open("a") as file:
+            file.write("x\n")
+    (folder / f"{lost}.jsonl").write_text("x\n")
+    warning = "warning: 1 line of the journal of {} cannot be read; measurements may be missing.\n"
+    assert warning.format(good) in command("export", good).stderr
+    assert warning.format(failed) in command("report", failed).stderr
+    assert warning.format(good) + warning.format(failed) in command("compare", good, failed).stderr
+    shown = command("report", good)
+    assert f"1 line of the journal of {good} cannot be read" in shown.stdout
+    assert shown.stderr == ""
+    listed = command("sessions")
+    assert good in listed.stdout
+    assert listed.stderr == f"warning: 1 session cannot be read: {lost}; `perf-advisor report {lost}` says why.\n"
+    for name in (good, failed):
+        (folder / f"{name}.jsonl").unlink()
+    assert command("sessions").stdout == ""
+
+
 def test_a_session_is_shown_again(command):
     done = command("report", journaled(sample_history()))
     assert done.returncode == 0

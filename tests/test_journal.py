@@ -1,3 +1,4 @@
+import errno
 import json
 import math
 import os
@@ -21,8 +22,9 @@ from sample_session import (
 
 from advisor.errors import UsageError
 from advisor.experiment import events
-from advisor.experiment.past.journal import Journal, list_sessions, open_session, sessions_folder
+from advisor.experiment.past.journal import ABOUT_DAMAGE, Journal, list_sessions, open_session, sessions_folder
 from advisor.experiment.request import Request
+from advisor.experiment.state import SessionState
 from advisor.records import (
     AllReduceSweep,
     AllReduceTime,
@@ -292,9 +294,30 @@ def test_journals_that_cannot_be_read(text):
     readable = written([events.StageStarted("one")])
     path = sessions_folder() / "20010101-000000.jsonl"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(UsageError, match="20010101-000000 cannot be read"):
+    with pytest.raises(UsageError, match="20010101-000000 cannot be read: the first line of its journal is damaged"):
         open_session("2001")
     assert [past.session_id for past in list_sessions()] == [readable.session_id]
+
+
+def test_a_journal_that_one_may_not_read_says_so(monkeypatch):
+    path = written([events.StageStarted("one")]).path
+
+    def refused(*_):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr("advisor.experiment.past.journal.content_of", refused)
+    with pytest.raises(UsageError, match=r"cannot be read: Permission denied\.$") as raised:
+        open_session()
+    assert raised.value.hint == "Use files and folders that you may read and enter."
+
+
+def test_lines_that_are_lost_are_a_warning_of_the_session():
+    path = written(sample_history()).path
+    assert open_session().told() == open_session().events
+    for lines in ("1 line", "2 lines"):
+        path.write_bytes(path.read_bytes() + b"x\n")
+        (told,) = [said.text for said in SessionState.of(open_session().told()).messages if said.about == ABOUT_DAMAGE]
+        assert told == f"{lines} of the journal of {path.stem} cannot be read; measurements may be missing"
 
 
 # --- finding sessions -----------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from advisor.experiment.measuring.bench import Bench, SessionCancelledError
 from advisor.experiment.measuring.budget import Budget, expected_compile_s
 from advisor.experiment.measuring.lab import Lab
 from advisor.experiment.measuring.verification import verify
-from advisor.experiment.past.journal import Journal, PastSession
+from advisor.experiment.past.journal import ABOUT_DAMAGE, Journal, PastSession
 from advisor.experiment.past.resuming import hints_for, keep_hints, take_over, workload_name
 from advisor.experiment.past.sameness import check_same_machine
 from advisor.experiment.plan import Plan
@@ -274,7 +274,8 @@ class Session:
             self._outbox.warn(f"a recipe could not be loaded: {problem}")
         if self._damaged:
             lost = counted(self._damaged, "line")
-            self._outbox.warn(f"{lost} of the journal cannot be read; their measurements are repeated where needed")
+            told = f"{lost} of the journal cannot be read; their measurements are repeated where needed"
+            self._outbox.warn(told, once=ABOUT_DAMAGE)
         for recipe, decision in self.decisions().items():
             self._outbox.post(events.Decided(recipe, decision))  # in the journal already
         self._outbox.emit(events.GoalSet(self.request.goal, self._outbox.session_id))

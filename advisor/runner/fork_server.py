@@ -176,7 +176,7 @@ def _start(made: BaseProcess, give_up: Callable[[], bool], until: float, imports
             _kill()  # then the thread's own wait ends
             if late:
                 raise ImportsTooLongError(f"PyTorch was not imported within {time.monotonic() - began:.0f} s")
-            if not start.done.wait(1.0):
+            if not start.done.wait(1.0) or start.error:
                 raise StartError("it does not answer")
         if imports and not told and time.monotonic() - began > _IMPORTS_SLOWLY_S:
             told = True
@@ -223,8 +223,8 @@ def _let_it_go_on() -> None:
 
 def _why(error: OSError | EOFError) -> str:
     """The reason that no process could be started, such as an abort of PyTorch's import."""
-    found = _end() if _pid() not in (None, _SERVES.pid) else None
-    if found and found.si_code != os.CLD_EXITED and found.si_status != signal.SIGKILL:  # not ours
+    by_itself = _pid() not in (None, _SERVES.pid) and not isinstance(error, StartError)
+    if by_itself and (found := _end()) and found.si_code != os.CLD_EXITED:
         name = signal.Signals(found.si_status).name
         return f"importing PyTorch ended Python by {name}, as `python -c 'import torch'` shows"
     return f"the fork server could not start a process: {type(error).__name__} {error}".rstrip()

@@ -120,7 +120,7 @@ class Trial:
         except (EOFError, OSError) as error:
             reason = f"a trial could not be started: {error}"
             refused = refusal_of(error.__cause__ or error)
-            crashed = self._ended(Outcome.CRASHED, reason, refused.hint if refused else "")
+            crashed = self._ended(Outcome.CRASHED, reason, refused.hint if refused else process_stack.limits())
             self._result = self._ended(Outcome.CANCELLED, "cancelled") if self._cancelled else crashed
         self._has_begun()
 
@@ -267,15 +267,17 @@ class Trial:
         code = self._process.exitcode
         if code is not None and code < 0:
             return self._killed(signal.Signals(-code))
-        return self._ended(Outcome.CRASHED, f"the trial process ended with exit code {code}", _LEFT)
+        hint = process_stack.limits("vd") or _LEFT  # without memory Python may not come to the first line of ours
+        return self._ended(Outcome.CRASHED, f"the trial process ended with exit code {code}", hint)
 
     def _killed(self, number: signal.Signals) -> TrialResult:
         """The process ended by a signal. The system sends SIGKILL for want of memory, and counts how often."""
-        ended = f"the trial process was ended by {number.name}"
+        ended, limits = f"the trial process was ended by {number.name}", process_stack.limits()
         if number is not signal.SIGKILL:
-            return self._ended(Outcome.CRASHED, ended)
+            return self._ended(Outcome.CRASHED, ended, limits)
         if self._kills_before is not None and process_stack.out_of_memory_kills() == self._kills_before:
-            return self._ended(Outcome.CRASHED, f"{ended} (by a person or another program: there was memory left)")
+            by = "by a limit, a person or another program" if limits else "by a person or another program"
+            return self._ended(Outcome.CRASHED, f"{ended} ({by}: there was memory left)", limits)
         return self._ended(Outcome.OUT_OF_MEMORY, f"{ended} (the system kills a process that takes too much memory)")
 
     def _time_out(self) -> TrialResult:

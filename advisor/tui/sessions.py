@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Sequence
@@ -83,16 +84,17 @@ class SessionsScreen(ModalScreen[str | None]):
     @work(thread=True, exit_on_error=False, group="sessions")
     def _read(self) -> None:
         known, others, told_at = list[_Row](), list[_Row](), 0.0
-        for past in list_sessions():
-            if not self.is_attached:
-                return
-            target = past.request.target
-            row = (past.session_id, target.command, result_line(SessionState.of(past.events)))
-            if past.session_id != self._besides:
-                (known if self._target in ("", target.target) else others).append(row)
-            if time.monotonic() - told_at > _TOLD_EVERY_S:
-                self.app.call_from_thread(self._add, known)
-                known, told_at = [], time.monotonic()
+        with contextlib.suppress(OSError):  # a folder that one may not read
+            for past in list_sessions():
+                if not self.is_attached:
+                    return
+                target = past.request.target
+                row = (past.session_id, target.command, result_line(SessionState.of(past.events)))
+                if past.session_id != self._besides:
+                    (known if self._target in ("", target.target) else others).append(row)
+                if time.monotonic() - told_at > _TOLD_EVERY_S:
+                    self.app.call_from_thread(self._add, known)
+                    known, told_at = [], time.monotonic()
         self.app.call_from_thread(self._all_read, [*known, *others])
 
     def _add(self, rows: Sequence[_Row]) -> None:

@@ -255,8 +255,9 @@ def test_an_import_ends_with_the_budget(imports_for_long):
     assert time.monotonic() - started < SOON_S
 
 
-def test_an_import_that_ends_python_is_told_as_that(imports_for_long):
-    """As PyTorch's does for PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb=128, which has the wrong sign."""
-    imports_for_long(0, "os.abort()")
-    with pytest.raises(fork_server.StartError, match=r"^importing PyTorch ended Python by SIGABRT"):
+@pytest.mark.parametrize("name", ["SIGABRT", "SIGKILL", "SIGXCPU"])
+def test_an_import_that_ends_python_is_told_as_that(imports_for_long, name):
+    """As PyTorch's does for PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb=128, which has the wrong sign, and a limit."""
+    imports_for_long(0, f"os.kill(os.getpid(), {getattr(signal, name):d})")
+    with pytest.raises(fork_server.StartError, match=rf"^importing PyTorch ended Python by {name}"):
         fork_server.start(fork_server.CONTEXT.Process(target=time.sleep, args=(0,)))

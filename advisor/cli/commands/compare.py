@@ -53,6 +53,8 @@ def _measured(session_id: str) -> Measured:
     from advisor.report.comparison import Measured
 
     past = open_session(session_id)
+    if past.damage:
+        print(f"warning: {past.damage}.", file=sys.stderr)
     return Measured(past.session_id, past.request, SessionState.of(past.events))
 
 

@@ -32,9 +32,9 @@ def revisit(session_id: str, outputs: Outputs, recipe_folders: tuple[str, ...], 
 
     past = open_session(session_id or None)
     check_own_files(outputs, past.request)
-    state, catalog = SessionState.of(past.events), load_catalog(recipe_folders)
-    if past.damaged:
-        print(f"warning: {past.damaged} lines of the session's journal cannot be read.", file=sys.stderr)
+    state, catalog = SessionState.of(past.told()), load_catalog(recipe_folders)
+    if past.damage and not (show and state.baseline):  # or it is shown with the rest
+        print(f"warning: {past.damage}.", file=sys.stderr)
     if missing := sorted(_not_loaded(state, catalog)):
         told = f"the session tried recipes that are not loaded: {', '.join(map(plain, missing))}"
         print(f"warning: {told}; name their folder with --recipes DIR.", file=sys.stderr)

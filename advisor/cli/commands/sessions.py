@@ -5,24 +5,31 @@ from collections.abc import Callable, Sequence
 
 from advisor.cli.parser import Parser
 from advisor.errors import ExitCode
-from advisor.figures.formatting import MISSING, format_seconds, plain
+from advisor.figures.formatting import MISSING, counted, format_first, format_seconds, plain
+
+_MOST_NAMED = 3
 
 
 def show() -> int:
     """List the recorded sessions."""
-    from advisor.experiment.past.journal import list_sessions
+    from advisor.experiment.past.journal import list_sessions, session_ids
     from advisor.experiment.state import SessionState
     from advisor.headless.terminal import print_text, table
     from advisor.report.verdict import result_line
 
-    made = table("session", "target", "result", "length")
+    made, found, read = table("session", "target", "result", "length"), session_ids(), set[str]()
     for past in list_sessions():
+        read.add(past.session_id)
         state = SessionState.of(past.events)
         length = format_seconds(state.finished.session_s) if state.finished else MISSING
         made.add_row(past.session_id, plain(past.request.target.command), result_line(state), length)
     if made.row_count:
         print_text(made, sys.stdout)
-    else:
+    if unread := [session_id for session_id in found if session_id not in read]:
+        many = format_first(unread, _MOST_NAMED)
+        told = f"{counted(len(unread), 'session')} cannot be read: {many}; `perf-advisor report {unread[0]}` says why."
+        print(f"warning: {told}", file=sys.stderr)
+    elif not made.row_count:
         print("There is no session yet: `perf-advisor demo` makes one.")
     return ExitCode.OK
 

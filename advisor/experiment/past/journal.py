@@ -20,16 +20,19 @@ from typing import Any
 
 import msgspec
 
-from advisor.errors import UsageError
-from advisor.experiment.events import KINDS, BlockTimed, Event, Held, ProgressMade, TrialActivity
+from advisor.errors import UsageError, refusal_of
+from advisor.experiment.events import KINDS, BlockTimed, Event, Held, ProgressMade, Said, TrialActivity
 from advisor.experiment.past.kept_config import from_json, to_json
 from advisor.experiment.request import Request
+from advisor.figures.formatting import counted
 from advisor.files.paths import content_of, is_file
 from advisor.files.state_folder import make_private, state_folder
 from advisor.recipe.settings import Settings
 from advisor.records.secrets import arguments_without_secrets, without_secrets
 
 SCHEMA = 1
+# What a warning about damaged lines is about.
+ABOUT_DAMAGE = "journal"
 _FACTS = frozenset({"facts", "hardware", "profile", "workload"})
 # Times and sizes by the units in their names: none is without end, as a loss may be.
 _UNITS = ("_ms", "_s", "_bytes", "_per_sample", "seconds")
@@ -147,6 +150,16 @@ class PastSession:
     withheld: tuple[str, ...] = ()
     withheld_arguments: tuple[str, ...] = ()
 
+    @property
+    def damage(self) -> str:
+        """A sentence on the lines that could not be read; empty where all could."""
+        lost = f"{counted(self.damaged, 'line')} of the journal of {self.session_id} cannot be read"
+        return f"{lost}; measurements may be missing" if self.damaged else ""
+
+    def told(self) -> tuple[Event, ...]:
+        """The events, and a warning where some could not be read."""
+        return (*self.events, Said(self.damage, "warning", ABOUT_DAMAGE)) if self.damaged else self.events
+
     def check_arguments(self) -> None:
         """Raise UsageError where the target's arguments are not all known."""
         if self.withheld_arguments:
@@ -179,9 +192,18 @@ def list_sessions() -> Iterator[PastSession]:
             continue
 
 
+def session_ids() -> list[str]:
+    """The ids of all sessions, the oldest first, also of those that cannot be read."""
+    return [path.stem for path in _journals()]
+
+
 def _journals() -> list[Path]:
-    """Every journal, the oldest first; of those of one second the names sort otherwise."""
-    return sorted(filter(is_file, sessions_folder().glob("*.jsonl")), key=_started)
+    """Every journal, the oldest first; of those of one second the names sort otherwise. Raises OSError."""
+    try:
+        found = [path for path in sessions_folder().iterdir() if path.suffix == ".jsonl" and is_file(path)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(found, key=_started)
 
 
 def _started(path: Path) -> tuple[float, str]:
@@ -248,10 +270,16 @@ def _read(path: Path) -> PastSession:
         withheld = msgspec.convert(header.get("withheld", ()), tuple[str, ...])
         withheld_arguments = msgspec.convert(header.get("withheld_arguments", ()), tuple[str, ...])
         started = datetime.fromtimestamp(header["started"])
+    except OSError as error:
+        refused = refusal_of(error)
+        raise UsageError(
+            f"the session {path.stem} cannot be read: {error.strerror or error}.",
+            refused.hint if refused else "`perf-advisor sessions` lists those that can be read.",
+        ) from error
     except _UNREADABLE as error:
         raise UsageError(
-            f"the session {path.stem} cannot be read: {error}",
-            "It may be from another version; `perf-advisor sessions` lists those that can be read.",
+            f"the session {path.stem} cannot be read: the first line of its journal is damaged.",
+            f"Restore {path}; `perf-advisor sessions` lists those that can be read.",
         ) from error
     if lines and not lines[-1]:
         lines.pop()  # nothing follows the last line's end
