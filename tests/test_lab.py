@@ -23,6 +23,7 @@ from advisor.runner.trials import Runner
 
 STACK = Settings({**BF16.settings, **GRAPH.settings})
 WHOLE = STACK.merged(COMPILED.settings)
+BUSY = "other processes used 1.3 of 2 cores while it was measured"
 
 
 @pytest.fixture
@@ -165,6 +166,33 @@ def test_a_baseline_that_varies_beside_other_programs_is_not_run_again_after_the
     assert any(move.kind is Kind.AGAIN and not move.settings for move in moves(known)) is asked
 
 
+@pytest.mark.parametrize(
+    ("foreign_cores", "in_turn", "sooner"), [(0.0, True, True), (31.0, False, True), (31.0, True, False)]
+)
+def test_noise_and_phases_come_after_the_stacks_settings_beside_other_programs_once_it_took_turns(
+    foreign_cores, in_turn, sooner
+):
+    """Beside busy programs the control took 7 s and the instrumented pass 19 to 32 s of a session of 90 s."""
+    known = with_stack(STACK, known_of(cpu_facts(hardware=Hardware(host=host(foreign_cores=foreign_cores)))))
+    known = replace(known, judge=known.judge.with_in_turn(STACK) if in_turn else known.judge)
+    gains = [move.gain for move in moves(known) if move.kind in (Kind.CONTROL, Kind.PROFILE)]
+    assert len(gains) == 2
+    assert all((gain > POLICY.drop_gain) is sooner for gain in gains)
+
+
+@pytest.mark.parametrize(
+    ("foreign_cores", "disturbed", "asked"), [(0.0, BUSY, True), (31.0, BUSY, False), (31.0, "", True)]
+)
+def test_a_rival_is_not_run_again_where_other_programs_go_on_disturbing_all_runs(foreign_cores, disturbed, asked):
+    """Beside busy programs seven repeats took 29 s of a session of 90 s, and none could make anything certain."""
+    known = with_stack(STACK, known_of(cpu_facts(hardware=Hardware(host=host(foreign_cores=foreign_cores)))))
+    rival = STACK.merged(FUSED.settings)
+    judge = known.judge.without_runs(STACK).with_run(STACK, replace(result_at(2.0), disturbed=BUSY))
+    judge = judge.with_run(rival, replace(result_at(2.6), disturbed=disturbed))
+    known = replace(known, judge=judge, tried={FUSED.name: rival})
+    assert any(move.kind is Kind.AGAIN and move.settings for move in moves(known)) is asked
+
+
 @pytest.mark.parametrize(("foreign_cores", "gain"), [(0.0, POLICY.drop_gain), (31.0, POLICY.information)])
 def test_fewer_threads_are_left_out_late_where_others_keep_the_cores_busy(foreign_cores, gain):
     """Beside busy programs a trial of both threads took the last 20 s of a session, after one of 4 s with one."""
@@ -271,3 +299,22 @@ def test_an_instrumented_pass_takes_longer_beside_other_programs_and_leaves_the_
     known = with_stack(STACK, known_of(facts))
     lab.measure(profile, known)
     assert specs[0].timeout_s == pytest.approx(lab.bench.budget.timeout_s - lab.reserve_s(known))
+
+
+@pytest.mark.parametrize(
+    ("load", "foreign_cores", "factor"), [(0.6, 0.4, 1.0), (0.6, 1.5, 1.75), (5.0, 1.5, 2.5), (0.6, 0.0, 1.0)]
+)
+def test_what_keeps_a_core_busy_takes_longer_beside_programs_that_came_a_moment_ago(load, foreign_cores, factor):
+    """The load of the minute before was 0.6 beside two programs that had just begun."""
+    assert host(logical_cores=2, load=load, foreign_cores=foreign_cores).crowding == pytest.approx(factor)
+
+
+@pytest.mark.parametrize(("facts", "more"), [(cpu_facts(), True), (gpu_facts(), False)], ids=["CPU", "GPU"])
+def test_an_instrumented_pass_takes_the_longer_the_longer_the_steps_of_a_cpu(lab, facts, more):
+    """Its steps of half a second took 14 s, and 7 were expected."""
+    profile, known = Move(Kind.PROFILE, BASELINE, 1.08, "baseline, instrumented"), known_of(facts)
+    slower = replace(known, judge=replace(known.judge, baseline=result_at(0.1)))
+    longer_s = (slower.judge.speed(BASELINE)[0] - known.judge.speed(BASELINE)[0]) / 1e3
+    assert longer_s > 0
+    took_s = lab.cost_s(profile, slower) - lab.cost_s(profile, known)
+    assert took_s == pytest.approx(14 * longer_s if more else 0.0)

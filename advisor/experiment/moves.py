@@ -45,10 +45,11 @@ def instruments(known: Known) -> Moves:
         if {Kind.CONTROL, Kind.REFERENCE} <= known.done:
             yield Move(Kind.AGAIN, BASELINE, POLICY.leap_gain, "baseline, other random numbers")
         return
+    says_little = _noise_is_no_question(known)  # nor are the shares of a step's phases what they are on idle cores
     if Kind.CONTROL not in known.done:
-        yield Move(Kind.CONTROL, BASELINE, 1.04, f"{CONTROL}=true")
+        yield Move(Kind.CONTROL, BASELINE, POLICY.drop_gain if says_little else 1.04, f"{CONTROL}=true")
     if Kind.PROFILE not in known.done:
-        yield Move(Kind.PROFILE, BASELINE, 1.08, INSTRUMENTED)
+        yield Move(Kind.PROFILE, BASELINE, POLICY.drop_gain if says_little else 1.08, INSTRUMENTED)
     if Kind.REFERENCE not in known.done:
         yield Move(Kind.REFERENCE, BASELINE, 1.02, "baseline in a higher precision")
     if Kind.HOST not in known.done and known.plan.facts.on_cuda:
@@ -266,13 +267,18 @@ def repeats(known: Known) -> Moves:
     yield from _rivals_again(known)
 
 
-def _baseline_again(known: Known) -> Moves:
-    """The baseline again, where it varies; not beside other programs once the turns have shown what the stack gains.
+def _noise_is_no_question(known: Known) -> bool:
+    """Whether other programs keep the cores busy, and the turns have shown what the stack gains beside them.
 
     Threads without a core vary by several times there, and more runs of them make nothing certain.
     """
+    return known.plan.facts.hardware.host.is_crowded and known.judge.took_turns(known.stack)
+
+
+def _baseline_again(known: Known) -> Moves:
+    """The baseline again, where it varies."""
     judge = known.judge
-    if known.plan.facts.hardware.host.is_crowded and judge.took_turns(known.stack):
+    if _noise_is_no_question(known):
         return
     nulls = 1 + len(judge.runs.get(BASELINE, ())) + len(judge.controls)  # disturbed ones as well: the next may be too
     if 1 < nulls < POLICY.most_runs and judge.noise_floor > POLICY.noisy / 2:
@@ -309,11 +315,22 @@ def _rivals_again(known: Known) -> Moves:
 
 
 def _again(known: Known, settings: Settings, gain: float) -> Moves:
-    """Run settings once more, unless they failed the last time: they would fail again for as long as time is left."""
+    """Run settings once more, unless they failed the last time: they would fail again for as long as time is left.
+
+    Nor where other programs disturbed all runs of them and of the stack, and go on: no run more makes those certain.
+    """
     runs = known.judge.runs.get(settings)
+    if _stay_disturbed(known, settings):
+        return
     if not runs or runs[-1].measured:
         alone = (candidate.name for candidate in known.plan.candidates if candidate.settings == settings)
         yield Move(Kind.AGAIN, settings, gain, f"again: {next(alone, str(settings)) or 'baseline'}")
+
+
+def _stay_disturbed(known: Known, settings: Settings) -> bool:
+    """Whether other programs keep the cores busy and disturbed each run of these settings and of the stack."""
+    runs = [run for one in (settings, known.stack) for run in known.judge.measured_runs(one)]
+    return known.plan.facts.hardware.host.is_crowded and all(run.disturbed for run in runs)
 
 
 def _less_measured(judge: Judge, *combinations: Settings) -> Settings:

@@ -136,9 +136,11 @@ class HostInfo:
     def crowding(self) -> float:
         """The factor by which what keeps a core busy takes longer than on a quiet machine; 1.0 where cores are free.
 
-        The load is that of all the machine's cores, also of those that a container may not use.
+        The load is that of all the machine's cores, also of those that a container may not use. It is an average of the
+        minute before: programs that came since show in the cores that they used meanwhile.
         """
-        return max(1.0, self.load / self.logical_cores)
+        shared = 1 + self.foreign_cores / self.logical_cores if self.is_crowded else 1.0
+        return max(shared, self.load / self.logical_cores)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,9 @@ _CPU_MEASURE_S = 0.5
 # H200's host 4.4 s for a ResNet-50 of 178, 6.6 for a Whisper of 518, more than 8.7 for a T5-small of 1,256. Seconds.
 _INSTRUMENTS_S = 3.0
 _INSTRUMENTS_PER_OPERATION_S = 0.007
+# Steps of an instrumented pass on the CPU, where they take most of its time: three or more in phases, four recorded,
+# one counted, two by several clocks, and as long as four of validation. A count.
+_INSTRUMENTED_STEPS = 14
 # A compilation that is doubtful, or expected to gain little, is given up after this many times its expected duration;
 # later where other programs want the cores. Unitless.
 _PATIENCE = 2.0
@@ -79,7 +82,8 @@ class Lab:
             case Kind.PROFILE:
                 facts = known.plan.facts
                 beside_s = _INSTRUMENTS_S + _INSTRUMENTS_PER_OPERATION_S * facts.operations
-                return once_s + facts.hardware.host.crowding * beside_s
+                steps_s = 0.0 if facts.on_cuda else _INSTRUMENTED_STEPS * known.judge.speed(BASELINE)[0] / 1e3
+                return once_s + facts.hardware.host.crowding * beside_s + steps_s
             case Kind.HOST:
                 return _CPU_TRIAL_S
         return max(once_s, 0.1)
