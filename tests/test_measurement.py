@@ -127,6 +127,14 @@ def test_single_steps_take_no_longer_where_steps_are_slower_than_they_were_in_th
     assert (block.steps, step.steps - block.steps) == (83, 7)
 
 
+@pytest.mark.parametrize(("step_s", "more"), [(0.1, 0), (0.03, 7)])
+def test_blocks_of_one_step_are_single_steps_already(clock_of, step_s, more):
+    clock, step = clock_of(step_s)
+    blocks = measure(clock, step_s, 1.2)
+    assert step.steps - sum(block.steps for block in blocks) == more
+    assert clock.percentiles() == pytest.approx((1e3 * step_s,) * 3)
+
+
 @pytest.mark.parametrize(("step_s", "limit_s", "calls"), [(0.0, 1.0, 400), (0.03, 1.0, 20), (0.03, 0.1, None)])
 def test_the_latency_of_single_calls(clock_of, step_s, limit_s, calls):
     clock, _ = clock_of(0.001)
@@ -291,8 +299,22 @@ def test_what_workers_have_ready_is_consumed_in_warming_up(clock_of):
 
 def test_a_step_longer_than_the_limit_is_run_once_when_the_probe_ran_some_before(clock_of):
     clock, step = clock_of(0.05)
-    warm = warm_up(clock, limit_s=0.01, cold=False)
+    warm = warm_up(clock, limit_s=0.01, earlier=1)
     assert (warm.steps, step.steps, warm.steady) == (1, 1, True)
+
+
+@pytest.mark.parametrize(("earlier", "least_s", "most_s"), [(0, 2.1, 2.6), (10, 1.1, 1.6), (30, 0.0, 0.11)])
+def test_the_steps_before_it_count_towards_the_limit_of_warming_up(clock_of, earlier, least_s, most_s):
+    """Beside other programs steps of half a second were warmed up for as long again as the five before."""
+    clock, _ = clock_of(*(0.1 * 1.1**place for place in range(40)))
+    warm = warm_up(clock, limit_s=2.0, earlier=earlier, earlier_step_s=0.12)
+    assert least_s <= warm.seconds <= most_s
+
+
+def test_an_earlier_step_that_compiled_does_not_end_the_warm_up(clock_of):
+    clock, _ = clock_of(0.1)
+    warm = warm_up(clock, limit_s=2.0, earlier=5, earlier_step_s=6.0)
+    assert warm.steps >= 5
 
 
 # --- the feed -------------------------------------------------------------------------------------------------

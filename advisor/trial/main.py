@@ -226,6 +226,8 @@ class Trial:
         settling = time.perf_counter()
         settled = settle_loss(parts.step, batches)
         settling_s = time.perf_counter() - settling
+        if self._is_beside_the_stack:
+            return _FirstSteps(Probe(0.0, 0), None, settling_s, settling - began, loss_known=False)
         parts.loop.notes.extend(settled)
         data = self._inspect_data(parts.loop, parts.components, batches)
         if self.spec.kind is TrialKind.AHEAD:
@@ -233,6 +235,11 @@ class Trial:
         probe = self._probe(parts, batches)
         looking_s = time.perf_counter() - began - settling_s - probe.seconds
         return _FirstSteps(probe, data, settling_s, looking_s, loss_known=bool(batches) and not settled)
+
+    @property
+    def _is_beside_the_stack(self) -> bool:
+        """Whether this is the baseline that takes turns: only its blocks are read, so its first steps warm it up."""
+        return self.spec.kind is TrialKind.TURNS and not self.spec.settings
 
     def _inspect_data(self, loop: Loop, components: Components, batches: list[Any]) -> DataPrint | None:
         """Describe the first batches, for the comparison with other trials; in the baseline, collect all the facts."""
@@ -277,7 +284,7 @@ class Trial:
         clock = StepClock(parts.device, stepper(step, feed, parts.components.batch_size or 1))
         if self.spec.kind.inspects and probe.steps:
             self._refuse_hopeless(parts.loop, probe.seconds, probe.usual_step_s)
-        warm = self._warm_up(clock, feed, probe.steps)
+        warm = self._warm_up(clock, feed, probe)
         warm_mark = compile_mark()
         started = time.perf_counter()
         blocks = self._blocks(clock, feed, warm)
@@ -340,14 +347,15 @@ class Trial:
             f"Give it time with --budget {minutes}m, or a shorter step with {_smaller(loop)}.",
         )
 
-    def _warm_up(self, clock: StepClock, feed: Feed, probed_steps: int) -> WarmUp:
+    def _warm_up(self, clock: StepClock, feed: Feed, probe: Probe) -> WarmUp:
         self._say("warming up")
         queued = feed.queued_batches
         return warm_up(
             clock,
             limit_s=self.spec.warmup_limit_s,
             at_least=queued + 1 if queued else 0,
-            cold=not probed_steps,
+            earlier=probe.steps,
+            earlier_step_s=probe.usual_step_s,
             cycle_of=feed.cycle,
         )
 

@@ -23,7 +23,7 @@ from advisor.experiment.past.journal import Journal
 from advisor.experiment.request import Request
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
-from advisor.records import BlockDone, Outcome, TargetSpec, TrialKind, TrialResult
+from advisor.records import FIRST_STEPS, Block, BlockDone, Outcome, TargetSpec, TrialKind, TrialResult
 from advisor.runner.trial_process import Trial
 from advisor.runner.trials import Runner
 
@@ -99,6 +99,42 @@ def test_blocks_take_turns_while_another_pair_as_long_as_the_last_fits(tmp_path,
     assert evidence.alternated.result.blocks == evidence.alternated.new
     assert set(evidence.alternated.result.phases) >= {"forward", "backward"}
     assert bench.measuring_s == pytest.approx(2 * pairs * BLOCK_S)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "pairs"),
+    [((2.0,), FEWEST_PAIRS), ((0.5,), FEWEST_PAIRS), ((2.0, 1.1), MOST_PAIRS)],
+    ids=["twice as fast", "half as fast", "now and then as fast"],
+)
+def test_few_pairs_of_long_blocks_are_enough_where_each_shows_a_large_difference(tmp_path, monkeypatch, ratios, pairs):
+    """On busy cores twelve pairs of 1.5 s each said what five had said."""
+    bench, measure, timed = Bench(tmp_path, 2.5 * MOST_PAIRS * BLOCK_S), Trial.measure_block, []
+
+    def measure_scripted(trial, seconds):
+        done = measure(trial, seconds)
+        if not trial.spec.settings:
+            return replace(done, block=Block(1, 4, 1.0))
+        timed.append(done)
+        return replace(done, block=Block(1, 4, 1.0 / ratios[len(timed) % len(ratios)]))
+
+    monkeypatch.setattr(Trial, "measure_block", measure_scripted)
+    assert len(side_by_side(bench, SETTINGS).alternated.new) == pairs
+
+
+def test_the_baseline_beside_the_stack_runs_no_steps_that_nobody_reads(tmp_path):
+    """Its first steps took 6 s of a session on busy cores, and the warm-up as long again."""
+    bench, told = Bench(tmp_path, 0.9 * BLOCK_S), []
+    listener = bench.listener
+
+    def listen_to(spec):
+        inner = listener(spec)
+        return lambda message: (told.append((spec.trial_id, getattr(message, "text", ""))), inner(message))
+
+    bench.listener = listen_to
+    assert side_by_side(bench, SETTINGS).alternated.result.losses
+    assert (STACK, FIRST_STEPS) in told
+    assert (BASELINE, FIRST_STEPS) not in told
+    assert (BASELINE, "warming up") in told
 
 
 @pytest.mark.parametrize("in_time", [2 * LEAST_PAIRS - 1, 2 * LEAST_PAIRS, 2 * LEAST_PAIRS + 1])

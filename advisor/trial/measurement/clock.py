@@ -213,9 +213,10 @@ def mean_step_s(blocks: Sequence[Block]) -> float:
 
 
 def _time_single_steps(clock: StepClock, blocks: Sequence[Block], measure_s: float, *, waiting: bool) -> None:
-    """Time single steps, or take them from the blocks where steps are too long for more of them."""
+    """Time single steps, or take them from the blocks: where steps are too long for more, or these are single steps."""
     step_s = mean_step_s(blocks)
-    if _FEWEST_SINGLE_STEPS * step_s > measure_s:
+    waited_for = not clock.backend.is_ahead and all(block.steps == 1 for block in blocks)
+    if _FEWEST_SINGLE_STEPS * step_s > measure_s or (waited_for and len(blocks) >= _FEWEST_SINGLE_STEPS):
         clock.step_ms += [block.step_ms for block in blocks]
     else:
         wanted = steps_in(_SINGLE_STEPS_S, step_s)
@@ -299,19 +300,28 @@ class WarmUp:
 
 
 def warm_up(
-    clock: StepClock, *, limit_s: float, at_least: int = 0, cold: bool = True, cycle_of: CycleOf = lambda most: 1
+    clock: StepClock,
+    *,
+    limit_s: float,
+    at_least: int = 0,
+    earlier: int = 0,
+    earlier_step_s: float = math.inf,
+    cycle_of: CycleOf = lambda most: 1,
 ) -> WarmUp:
     """Run steps until two windows in a row agree within 5 %, or ``limit_s`` has passed since the first step ended.
 
     The limit does not include the first step, which may compile for minutes. ``at_least`` further steps always run.
-    After earlier steps (``cold`` is false) a single step longer than ``limit_s`` is enough.
-    Windows hold whole cycles of the data, by ``cycle_of``.
+    The ``earlier`` steps count towards the limit, at ``earlier_step_s`` each or as long as this first one where that is
+    less: one that compiled is no measure of them. Where they took all of it, a single step is enough. Windows hold
+    whole cycles of the data, by ``cycle_of``.
     """
     start = time.perf_counter()
     first = clock.run(1)
-    if first.seconds > limit_s and not at_least and not cold:
-        return WarmUp(first.seconds, 1, first.seconds, steady=True)
-    since = time.perf_counter()
+    usual_s = min(first.seconds, earlier_step_s)
+    before_s = earlier * usual_s if earlier else 0.0
+    if before_s > limit_s and not at_least:
+        return WarmUp(first.seconds, 1, usual_s, steady=True)
+    since = time.perf_counter() - before_s
     steps, windows = 1, [first.seconds]
     needed = max(_FEWEST_STEPS, at_least)
     while True:
