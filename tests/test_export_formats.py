@@ -132,6 +132,13 @@ def test_next_steps_follow_the_mode(state):
     assert format_of("json").next_steps("r.json", found)[0] == "read r.json, or pass it on"
 
 
+def test_a_session_whose_facts_are_lost_still_says_what_to_do_with_a_compiled_model(state):
+    state.facts = None
+    found = Found(state, sample_request(), Outputs(), Catalog({}))
+    (told,) = format_of("compiled").next_steps("model.pt2", found)
+    assert told.startswith("in your service: ")
+
+
 @pytest.mark.parametrize(
     ("changes", "lines"),
     [

@@ -114,8 +114,12 @@ class LossCall(Planned):
 
     def loss_of_output(self, batch: Any) -> Any:
         """Run the model on a batch and call the loss with its output and target; the loss's result as it is."""
+        return self._loss_of(self.output_of(batch), self.target_of(batch))
+
+    def output_of(self, batch: Any) -> Any:
+        """Run the model on a batch."""
         split = (self.split_mapping if isinstance(batch, Mapping) else self.split)(batch)
-        return self._loss_of(self.model(*split.args, **split.kwargs), self.target_of(batch))
+        return self.model(*split.args, **split.kwargs)
 
     def target_in(self, batch: Any) -> Any:
         """The target of a batch, or the tuple of those that the loss needs."""

@@ -98,9 +98,13 @@ class LossTries:
         if self.call.loss_takes_model is not None:
             return ""
         with self.call.as_in_a_step():
-            form, found = form_that_works(
-                self.call.loss_function, self.call.model, batch, lambda: self.call.loss_of_output(batch)
-            )
+            try:
+                form, found = form_that_works(
+                    self.call.loss_function, self.call.model, batch, lambda: self.call.loss_of_output(batch)
+                )
+            except LossError:
+                self.call.output_of(batch)  # where the model fails, its error is the one to tell
+                raise
         self.call.loss_takes_model = form
         self.call.compile_whole()
         return found

@@ -13,6 +13,8 @@ _STACK_BYTES = 2**16
 _CALLS_TOLD = 8
 _WAIT_S = 1.0
 _LOOK_EVERY_S = 0.05
+# Python's own words before the stack of a process that a signal such as SIGSEGV ends.
+_FATAL = "Fatal Python error: "
 
 
 def innermost_calls(pid: int, log_path: str) -> str:
@@ -44,6 +46,16 @@ def last_stack(log_path: str) -> str:
     calls = tail(log_path, _STACK_BYTES).rpartition(STACK_BEGINS)
     innermost = "\n".join(calls[2].splitlines()[:_CALLS_TOLD])
     return f"When its time was over it was here, the innermost call first:\n{innermost}" if calls[1] else ""
+
+
+def last_words(path: str) -> str:
+    """The end of the log of a process that has ended; of the stack of one that crashed the innermost calls."""
+    said, crashed, stack = tail(path, _STACK_BYTES).rpartition(_FATAL)
+    if not crashed:
+        return tail(path)
+    calls = [line for line in stack.splitlines() if line.startswith("  File ")]
+    crash = "\n".join((f"{_FATAL}{stack.splitlines()[0]}, the innermost call first:", *calls[:_CALLS_TOLD]))
+    return said[-LOG_TAIL_BYTES:] + crash
 
 
 def tail(path: str, length: int = LOG_TAIL_BYTES) -> str:

@@ -103,6 +103,7 @@ def redirect_output(log_path: str) -> None:
     sys.stdin = os.fdopen(0, closefd=False)
     sys.stdout = _writer(1)
     sys.stderr = _writer(2)
+    faulthandler.enable(file=sys.stderr, all_threads=False)
     faulthandler.register(TELL_WHERE, file=sys.stderr, all_threads=False)
 
 

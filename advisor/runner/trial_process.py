@@ -14,7 +14,7 @@ from typing import cast
 
 from advisor.errors import refusal_of
 from advisor.process.channel import GarbageError, Inbox
-from advisor.process.stacks import innermost_calls, tail
+from advisor.process.stacks import innermost_calls, last_words
 from advisor.records import (
     Activity,
     BlockDone,
@@ -41,6 +41,11 @@ GRACE_S = 5.0
 # The system waits for 24 days at most in one call. Seconds.
 _LONGEST_WAIT_S = 3600.0
 _HINTS = {Outcome.OUT_OF_MEMORY: "Try a smaller batch size.", Outcome.CANCELLED: ""}
+_CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+_CRASHED = (
+    "Compiled code crashed in the first call below: leave that call out, or install another version of its library."
+)
+_SENT = "Something outside perf-advisor ended it: run again."
 _LEFT = "Take out what ends the process, such as os._exit in the target; the trial's log may say more."
 
 Listener = Callable[[TrialMessage], None]
@@ -274,10 +279,10 @@ class Trial:
         """The process ended by a signal. The system sends SIGKILL for want of memory, and counts how often."""
         ended, limits = f"the trial process was ended by {number.name}", process_stack.limits()
         if number is not signal.SIGKILL:
-            return self._ended(Outcome.CRASHED, ended, limits)
+            return self._ended(Outcome.CRASHED, ended, limits or (_CRASHED if number in _CRASHES else _SENT))
         if self._kills_before is not None and process_stack.out_of_memory_kills() == self._kills_before:
             by = "by a limit, a person or another program" if limits else "by a person or another program"
-            return self._ended(Outcome.CRASHED, f"{ended} ({by}: there was memory left)", limits)
+            return self._ended(Outcome.CRASHED, f"{ended} ({by}: there was memory left)", limits or _SENT)
         return self._ended(Outcome.OUT_OF_MEMORY, f"{ended} (the system kills a process that takes too much memory)")
 
     def _time_out(self) -> TrialResult:
@@ -310,7 +315,7 @@ class Trial:
             outcome=outcome,
             reason=reason,
             hint=hint or _HINTS.get(outcome, "The trial's log may say more."),
-            details=tail(self.spec.log_path) if outcome is not Outcome.CANCELLED else "",
+            details=last_words(self.spec.log_path) if outcome is not Outcome.CANCELLED else "",
             log_path=self.spec.log_path,
         )
 

@@ -1,11 +1,12 @@
 """A trial, from its first instruction in a process of its own to its last message."""
 
+import contextlib
 import gc
 import math
 import multiprocessing
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -224,7 +225,8 @@ class Trial:
         began = time.perf_counter()
         batches = probe_batches(parts.components.data, self.spec.seed, parts.components.plan)
         settling = time.perf_counter()
-        settled = settle_loss(parts.step, batches)
+        with self._told_of_target(parts.loop, batches):
+            settled = settle_loss(parts.step, batches)
         settling_s = time.perf_counter() - settling
         if self._is_beside_the_stack:
             return _FirstSteps(Probe(0.0, 0), None, settling_s, settling - began, loss_known=False)
@@ -265,8 +267,14 @@ class Trial:
         plan, loop = parts.components.plan, parts.loop
         self._say(FIRST_STEPS if plan.compiles_with == "none" else COMPILING)
         probe = probe_training if plan.mode is Mode.TRAIN else probe_inference
-        try:
+        with self._told_of_target(loop, batches):
             return probe(parts.step, batches, self.spec.stream_seed)
+
+    @contextlib.contextmanager
+    def _told_of_target(self, loop: Loop, batches: list[Any]) -> Iterator[None]:
+        """Tell an error of the baseline's first steps as one of the target."""
+        try:
+            yield
         except (torch.OutOfMemoryError, AdvisorError):
             raise
         except Exception as error:

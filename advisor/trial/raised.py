@@ -37,8 +37,11 @@ def result_of(error: BaseException, channel: Channel) -> TrialResult:
     if isinstance(error, AdvisorError):
         outcome = Outcome.TIMED_OUT if isinstance(error, TooSlowError) else Outcome.FAILED
         return _failed(outcome, error.message, error.hint, error.details)
-    refused = refusal_of(error)
-    hint = refused.hint if refused else "The trial's log has the whole story."
+    hint = "The trial's log has the whole story."
+    if refused := refusal_of(error):
+        hint = refused.hint
+    elif not isinstance(error, Exception):  # such as SystemExit
+        hint = "Fix the lines below: code that is measured may not end the program."
     return _failed(Outcome.FAILED, one_line(error), hint, user_frames(error))
 
 

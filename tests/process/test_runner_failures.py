@@ -102,7 +102,34 @@ def test_a_crash_names_the_signal(trial):
     result, _ = trial(building("print('before', flush=True); ctypes.string_at(0)"))
     assert result.outcome is Outcome.CRASHED
     assert "SIGSEGV" in result.reason
-    assert "before" in result.details
+    assert result.hint.startswith("Compiled code crashed in the first call below")
+    before, _, calls = result.details.partition("Fatal Python error: Segmentation fault, the innermost call first:\n")
+    assert before == "before\n"
+    assert re.match(r'  File ".*ctypes.*", line \d+ in string_at\n  File ".*target.py", line \d+ in build\n', calls)
+    assert "total:" not in calls
+
+
+def test_a_process_that_another_program_ends_was_not_the_targets_fault(trial):
+    result, _ = trial(building("os.kill(os.getpid(), 15)"))
+    assert (result.reason, result.hint) == (
+        "the trial process was ended by SIGTERM",
+        "Something outside perf-advisor ended it: run again.",
+    )
+
+
+@pytest.mark.parametrize("error", ["SystemExit('no data')", "KeyboardInterrupt()"])
+def test_a_step_may_not_end_the_program(trial, error):
+    result, _ = trial(TINY_TARGET.replace("return 1.0 * x", f"raise {error}"), kind=TrialKind.BASELINE)
+    assert result.outcome is Outcome.FAILED
+    assert result.hint == "Fix the lines below: code that is measured may not end the program."
+    assert f"raise {error}" in result.details
+
+
+def test_a_model_that_fails_is_not_told_as_a_loss_that_works_in_no_form(trial):
+    text = TINY_TARGET.replace("nn.CrossEntropyLoss()", "lambda o, t: (o - t).sum()")
+    result, _ = trial(text.replace("return 1.0 * x", "raise ValueError('boom')"), kind=TrialKind.BASELINE)
+    assert result.reason == "the first step failed: ValueError: boom"
+    assert "raise ValueError('boom')" in result.details
 
 
 def test_leaving_the_process_is_a_crash(trial):

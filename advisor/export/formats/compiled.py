@@ -50,8 +50,8 @@ class CompiledModel(Format):
         """Always: it is loaded in a fresh process, and its outputs are compared."""
         return Exported(path)
 
-    def next_steps(self, name: str, found: Found) -> tuple[str, str]:
-        return f'in your service: model = torch._inductor.aoti_load_package("{name}")', _where_it_runs(found)[0]
+    def next_steps(self, name: str, found: Found) -> tuple[str, ...]:
+        return f'in your service: model = torch._inductor.aoti_load_package("{name}")', *_where_it_runs(found)
 
 
 def _check_infers(found: Found, path: str) -> None:
