@@ -303,7 +303,8 @@ VALUES, BYTES_SEEN = MANY.values(), memoryview(BYTES)
 LARGE_SET, CALLER = set(range(200)), operator.methodcaller("first_call")
 HELD, WEIGHING, OWN_FACTOR, WEIGHED, OF_THREAD = Held(), Weighing(), Weighing(), Weighed(), threading.local()
 DEEP = {"train": {"loss": {"parts": {"main": {"terms": {"factor": 1.0}}}}}}
-OF_NUMPY, NUMBER_OF_NUMPY = np.ones(4), {"factor": np.float64(1.0)}
+OF_NUMPY, NUMBER_OF_NUMPY, COUNTED = np.ones(4), {"factor": np.float64(1.0)}, [0]
+LARGEST, LENGTH = OF_NUMPY.max, COUNTED.__len__
 
 
 class Phase:
@@ -526,6 +527,8 @@ PLACES = {
     "attribute that a method gives": (lambda: WEIGHTS.factor, lambda value: WEIGHTS.held.update(factor=value)),
     "context variable": (lambda: VARIABLE.get(), VARIABLE.set),  # noqa: PLW0108 - by its name
     "method of a context variable": (lambda: VALUE_NOW(), VARIABLE.set),  # noqa: PLW0108 - by its name
+    "method of an array": (lambda: float(LARGEST()), OF_NUMPY.fill),
+    "method of a list": (lambda: float(LENGTH()), lambda value: COUNTED.__setitem__(slice(None), [0] * int(value))),
     "environment": (lambda: float(os.environ["FACTOR"]), lambda value: os.environ.__setitem__("FACTOR", str(value))),
     "getenv": (lambda: float(os.getenv("FACTOR", "1")), lambda value: os.environ.__setitem__("FACTOR", str(value))),
     "global": (factor_of_global, set_global),

@@ -148,7 +148,8 @@ def test_a_folder_that_one_may_not_enter_is_an_error(tmp_path, monkeypatch):
     def refuse(path):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
-    monkeypatch.setattr(os, "listdir", refuse)  # root may enter every folder
+    for name in ("listdir", "scandir"):  # root may enter every folder
+        monkeypatch.setattr(os, name, refuse)
     with pytest.raises(UsageError, match="cannot be read: Permission denied"):
         load_catalog([str(tmp_path)])
 

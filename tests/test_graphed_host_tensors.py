@@ -18,24 +18,24 @@ WEIGHTS = torch.tensor([1.0, 2.0], dtype=torch.float64)
 WEIGHT = torch.tensor(1.0, dtype=torch.float64)
 COUNT = torch.tensor([1])
 MANY = torch.ones(100_000, dtype=torch.float64)
-READS = {
-    "tolist": lambda: WEIGHTS.tolist()[0],
-    "item": lambda: 2 * WEIGHTS[0].item(),
-    "a method": WEIGHTS[0].item,
-    "float": lambda: float(WEIGHT),
-    "int": lambda: int(COUNT),
-    "index": lambda: [1.0, 2.0, 3.0][COUNT],
-    "numpy": lambda: WEIGHTS.numpy()[0],
-    "iteration": lambda: sum(float(one) for one in WEIGHTS),
-    "asarray": lambda: np.asarray(WEIGHTS).sum(),
-    "truth": lambda: 1.0 if (WEIGHTS > 1.5).all() else 2.0,
-    "as a number of an operator": lambda: WEIGHT,
-    "of many": lambda: 2 * MANY[0].item(),
-    "of a layer": lambda: MODEL.scale.tolist()[0],
-}
 MODEL = nn.Linear(3, 2, device=META)
 MODEL.register_buffer("scale", torch.ones(2, dtype=torch.float64))
-ON_HOST = (WEIGHTS, WEIGHT, COUNT, MANY, MODEL.scale)
+# The tensors that are written to, and what reads them.
+READS = {
+    "tolist": (WEIGHTS, lambda: WEIGHTS.tolist()[0]),
+    "item": (WEIGHTS, lambda: 2 * WEIGHTS[0].item()),
+    "a method": (WEIGHTS, WEIGHTS[0].item),
+    "float": (WEIGHT, lambda: float(WEIGHT)),
+    "int": (COUNT, lambda: int(COUNT)),
+    "index": (COUNT, lambda: [1.0, 2.0, 3.0][COUNT]),
+    "numpy": (WEIGHTS, lambda: WEIGHTS.numpy()[0]),
+    "iteration": (WEIGHTS, lambda: sum(float(one) for one in WEIGHTS)),
+    "asarray": (WEIGHTS, lambda: np.asarray(WEIGHTS).sum()),
+    "truth": (WEIGHTS, lambda: 1.0 if (WEIGHTS > 1.5).all() else 2.0),
+    "as a number of an operator": (WEIGHT, lambda: WEIGHT),
+    "of many": (MANY, lambda: 2 * MANY[0].item()),
+    "of a layer": (MODEL.scale, lambda: MODEL.scale.tolist()[0]),
+}
 
 
 class GraphOnMeta(RecordedGraph):
@@ -46,17 +46,13 @@ class GraphOnMeta(RecordedGraph):
         self.result = call()
 
 
-def write(factor):
-    for tensor in ON_HOST:
-        tensor.mul_(factor)
-
-
 @pytest.fixture(autouse=True)
 def written_back(monkeypatch):
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind: False)  # which knows no such device
+    before = [(tensor, tensor.clone()) for tensor in (WEIGHTS, WEIGHT, COUNT, MANY, MODEL.scale)]
     yield
-    for tensor, value in zip(ON_HOST, (torch.tensor([1.0, 2.0]), 1.0, 1, 1.0, 1.0), strict=True):
-        tensor.copy_(value) if isinstance(value, torch.Tensor) else tensor.fill_(value)
+    for tensor, values in before:
+        tensor.copy_(values)
 
 
 def step_of(factor):
@@ -93,10 +89,11 @@ def run(step, count):
 @pytest.mark.parametrize("make", [step_of, own_step_of])
 @pytest.mark.parametrize("name", READS)
 def test_a_write_to_a_tensor_of_the_host_is_noticed_however_python_reads_it(name, make):
-    step = make(READS[name])
+    tensor, read = READS[name]
+    step = make(read)
     run(step, 8)
     assert step.captured, getattr(step, "refusal", step.patience.reason)
-    write(2)
+    tensor.mul_(2)
     run(step, 1)
     assert not step.captured
     run(step, 8)
@@ -105,7 +102,7 @@ def test_a_write_to_a_tensor_of_the_host_is_noticed_however_python_reads_it(name
 
 @pytest.mark.parametrize("make", [step_of, own_step_of])
 def test_a_write_by_an_array_that_shares_the_memory_is_noticed(make):
-    step = make(READS["tolist"])
+    step = make(lambda: WEIGHTS.tolist()[0])
     run(step, 8)
     WEIGHTS.numpy()[0] = 5.0
     run(step, 1)

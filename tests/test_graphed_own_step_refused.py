@@ -5,6 +5,7 @@ import copy
 import functools
 import io
 import pathlib
+import queue
 import random
 import types
 
@@ -154,6 +155,26 @@ def test_what_a_graph_cannot_repeat_is_refused_in_a_sentence_and_the_step_goes_o
         assert all(torch.equal(value, other[name]) for name, value in state.items())
     assert step.graph.captures == 0
     assert len([one for one in warned if "cuda_graph" in str(one.message)]) == 1
+
+
+def test_what_a_step_takes_by_a_method_of_a_queue_refuses_it():
+    def make():
+        model, waiting = net(), queue.SimpleQueue()
+        for place in range(STEPS):
+            waiting.put(1.0 + place)
+        optimizer, take = sgd(model), waiting.get
+
+        def step(batch):
+            loss = model(batch).square().mean() * take()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return Loop(step, [model], [optimizer])
+
+    with pytest.warns(UserWarning, match="the step changes what an array or a queue holds each time"):
+        agree(make)
 
 
 @pytest.mark.parametrize("assigns", [False, True])

@@ -1,5 +1,6 @@
 """What a captured step has to follow beside numbers: tensors of all kinds, gradients and random numbers."""
 
+import collections
 import copy
 import operator
 import random
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from graph_stand_in import RecordedGraph
-from graphed_steps import Net, adam, agree, batches, both, graphed, net, of_model, plain, run, sgd
+from graphed_steps import STEPS, Net, adam, agree, batches, both, graphed, net, of_model, plain, run, sgd
 from torch import nn
 
 from advisor.errors import RefusedError
@@ -87,6 +88,25 @@ def test_a_step_that_decides_by_random_numbers_of_the_host_is_not_captured(draw)
     step = graphed(model, sgd(model.parameters()))
     with pytest.warns(UserWarning, match="draws random numbers on the host"):
         run(step, batches(60))
+    assert step.graph.captures == 0
+
+
+@pytest.mark.parametrize(
+    "make_draw",
+    [
+        lambda: random.Random(3).random,
+        lambda: np.random.default_rng(3).random,
+        lambda: collections.deque(random.Random(3).choices([0.0, 1.0], k=STEPS)).popleft,
+        lambda: iter(random.Random(3).choices([0.0, 1.0], k=STEPS)).__next__,
+    ],
+    ids=["random", "numpy", "deque", "iterator"],
+)
+def test_a_step_that_draws_by_a_method_in_an_attribute_is_not_captured(make_draw):
+    def prepare(model):
+        model.draw = make_draw()
+
+    found, step = both(prepare=prepare, loss=lambda model, batch: of_model(model, batch) * (1 + model.draw()))
+    agree(found)
     assert step.graph.captures == 0
 
 

@@ -15,8 +15,10 @@ MAKING = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__",
 ANYTHING = frozenset({"globals", "eval", "exec"})
 # Methods that read a file.
 FILE_READERS = frozenset({"read_text", "read_bytes"})
-# Methods of Python's own containers that read what they hold, as in ``weight_of = options.get``.
-READERS = frozenset({"get", "__getitem__"})
+# Methods of Python's own containers that only write, as in ``note = history.append``. Others may read what they hold.
+WRITERS = frozenset(
+    {"add", "append", "appendleft", "clear", "discard", "extend", "insert", "remove", "update", "write"}
+)
 # Names in ``logging`` that give a logger by its name.
 LOGGERS = {"getLogger", "getChild"}
 

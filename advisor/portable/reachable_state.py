@@ -34,6 +34,8 @@ class ReachableState(Walk):
         self.optimizers: list[torch.optim.Optimizer] = []
         super().__init__(*roots)
         self.facts = {label: fact_of(value) for label, (value, place) in self.noted.items() if not is_empty(*place)}
+        named = {id(value) for value, _ in self.noted.values()}
+        self.facts["what an array or a queue holds"] = [inner_state(one) for one in self.arrays if id(one) not in named]
         self.facts["the code of functions"] = [fact_of(one) for one in self.functions if not is_installed(one)]
         self._singles = Places(self.singles)
         self.remember()

@@ -29,7 +29,7 @@ import torch
 from advisor.portable.clocks import CLOCK, NOW, is_clock
 from advisor.portable.host_draws import generators_of_host, is_generator
 from advisor.portable.nested import slots_of
-from advisor.portable.noted import ANY_ATTRIBUTE, ANYTHING, FILE_READERS, LOGGERS, MAKING, READERS, Noted
+from advisor.portable.noted import ANY_ATTRIBUTE, ANYTHING, FILE_READERS, LOGGERS, MAKING, WRITERS, Noted
 from advisor.portable.owners import (
     file_of,
     inherits_from_package,
@@ -76,7 +76,8 @@ from advisor.portable.read_code import (
 MOST_REACHED = 40_000
 SEQUENCES = (list, set, collections.deque)
 OF_DATA = (torch.utils.data.DataLoader, torch.utils.data.Dataset, torch.utils.data.Sampler)
-CALLS = (types.FunctionType, types.MethodType, types.BuiltinMethodType, functools.partial)
+METHODS_IN_C = (types.BuiltinMethodType, types.MethodWrapperType)
+CALLS = (types.FunctionType, types.MethodType, *METHODS_IN_C, functools.partial)
 
 
 class Walk(Noted):
@@ -383,10 +384,9 @@ class Walk(Noted):
             self._waiting.append((label, call.__self__))
 
     def _reads_its_owner(self, method: types.BuiltinMethodType) -> bool:
-        """Whether a method of one of Python's own classes matters, such as the ``get`` of a dictionary."""
-        if isinstance(method.__self__, type):
-            return True
-        return method.__name__ in READERS if self.only_reads else not isinstance(method.__self__, types.ModuleType)
+        """Whether a method in C reads what has it, such as the ``get`` of a dictionary and a generator's ``random``."""
+        writes = self.only_reads and method.__name__ in WRITERS
+        return not writes and not isinstance(method.__self__, types.ModuleType)
 
     def _look_at_function(self, label: str, function: types.FunctionType) -> None:
         self.functions[function] = None
