@@ -3,6 +3,7 @@ import sys
 import textwrap
 import time
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -314,6 +315,19 @@ def test_a_value_of_a_wrong_shape(load, returned, message):
     assert failure(load, f"def build():\n    return {returned}\n").message.startswith(f"the target returned {message}")
 
 
+@pytest.mark.parametrize("text", ["async def build():\n    return 1\n", "def build():\n    yield 1\n"])
+def test_a_builder_that_only_begins_when_it_is_called_is_told(load, text):
+    for target in ("mine:build", "mine.py"):
+        error = failure(load, text, target)
+        assert error.message.startswith("the target returned a ")
+        assert error.hint.startswith("Write `def` and `return`")
+
+
+@torch.inference_mode()
+def made_in_inference_mode():
+    return torch.ones(2, 4)
+
+
 def test_a_tensor_that_stayed_on_the_host_is_told_how_to_move():
     weight, scores = torch.ones(3), torch.ones(2, 3, device="meta")
     with pytest.raises(RuntimeError) as caught:
@@ -342,10 +356,14 @@ def test_weights_of_another_model_are_told_how_to_fit():
         (lambda: nn.Linear(4, 4)(torch.ones(2, 4, dtype=torch.float64)), "x.float() in the dataset"),
         (lambda: nn.Conv1d(4, 4, 1)(torch.ones(2, 4, 3, dtype=torch.float64)), "x.float() in the dataset"),
         (lambda: exec("get_ipython()", {}), "lines with get_ipython() out"),
+        (lambda: exec("from .a import b", {"__name__": "mine"}), "as in `perf-advisor package.module:build`"),
+        (lambda: torch.ones(1).sum().backward(), "take .detach(), .item() and torch.no_grad() out"),
+        (lambda: nn.Linear(4, 4)(made_in_inference_mode()), "outside torch.inference_mode()"),
+        (lambda: nn.Linear(4, 4)(numpy.ones((2, 4))), "torch.from_numpy(x) in the dataset"),
     ],
 )
 def test_what_a_batch_or_a_notebook_brought_is_told_how_to_mend(run, hint):
-    with pytest.raises((RuntimeError, NameError)) as caught:
+    with pytest.raises((RuntimeError, NameError, ImportError, TypeError)) as caught:
         run()
     assert hint in entrypoint.hint_for(caught.value, "usual")
 

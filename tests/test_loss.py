@@ -17,6 +17,7 @@ from advisor.portable.losses import (
     default_loss,
     describe_loss,
     main_output,
+    of_two,
     takes_model,
 )
 from advisor.portable.plan import StepPlan
@@ -327,6 +328,10 @@ def test_memory_that_runs_out_says_nothing_about_the_form():
 
 
 def test_losses_as_a_person_reads_them():
+    def of_three(output, boxes, labels):
+        return output.sum()
+
+    assert describe_loss(of_two(of_three)) == "of_three"
     assert describe_loss(None) == "none"
     assert describe_loss(nn.CrossEntropyLoss()) == "CrossEntropyLoss"
     assert describe_loss(of_output) == "of_output"

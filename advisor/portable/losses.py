@@ -100,6 +100,7 @@ def of_two(loss: Callable[..., Any]) -> Callable[..., Any]:
 
     signature = inspect.signature(loss.forward if isinstance(loss, torch.nn.Module) else loss)
     of_parts.__signature__ = signature  # type: ignore[attr-defined]
+    of_parts.__name__ = describe_loss(loss)
     return of_parts
 
 

@@ -214,11 +214,13 @@ def _kill() -> None:
 
 
 @atexit.register  # before multiprocessing waits at the exit for the fork server's word on each child
-def _let_it_go_on() -> None:
-    """Have a fork server that was stopped end with this process."""
-    if (pid := _pid()) is not None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)
+def _let_them_go_on() -> None:
+    """Have a fork server and a resource tracker that were stopped end with this process."""
+    tracker: int | None = getattr(resource_tracker, "_resource_tracker")._pid  # noqa: B009 - it has no public name
+    for pid in (_pid(), tracker):
+        if pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
 
 
 def _why(error: OSError | EOFError) -> str:

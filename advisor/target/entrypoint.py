@@ -85,6 +85,24 @@ _HINTS = (
         "torchrun is its only rank after `export RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=localhost "
         "MASTER_PORT=0`.",
     ),
+    (
+        ("with no known parent package",),
+        "A file that imports relatively is part of a package: name it as a module, from the folder that holds the "
+        "package, as in `perf-advisor package.module:build`.",
+    ),
+    (
+        ("does not require grad and does not have a grad_fn",),
+        "The loss does not depend on a parameter that is trained: take .detach(), .item() and torch.no_grad() out of "
+        "the model and the loss.",
+    ),
+    (
+        ("Inference tensors cannot be saved for backward",),
+        "Make the model and the batches outside torch.inference_mode(), or give --mode infer.",
+    ),
+    (
+        ("must be Tensor, not numpy.ndarray",),
+        "Give tensors in place of arrays: torch.from_numpy(x) in the dataset or the collate function.",
+    ),
     (_NOTEBOOK, "This was a notebook: take the lines with get_ipython() out, then run again."),
     (
         _TWO_TYPES,

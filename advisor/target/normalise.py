@@ -253,6 +253,8 @@ def _may_return(value: Any) -> str:
     """A hint for a value that is no workload: the forms that a build may return."""
     if inspect.isfunction(value) or inspect.ismethod(value):
         return f"Return {_SHAPES}. A step of your own, a function of a batch, is {EXAMPLE}."
+    if inspect.iscoroutine(value) or inspect.isgenerator(value) or inspect.isasyncgen(value):
+        return f"Write `def` and `return` in place of `async def` and `yield`, and return {_SHAPES}."
     return (_for_several(value) if isinstance(value, tuple | list) else "") or f"Return {_SHAPES}."
 
 

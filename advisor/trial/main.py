@@ -223,6 +223,7 @@ class Trial:
     def _first_steps(self, parts: _Parts) -> _FirstSteps:
         """Look at the first batches, and run the steps whose losses and outputs are compared."""
         began = time.perf_counter()
+        self._say("reading the first batches")
         batches = probe_batches(parts.components.data, self.spec.seed, parts.components.plan)
         settling = time.perf_counter()
         with self._told_of_target(parts.loop, batches):

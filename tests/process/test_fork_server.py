@@ -190,19 +190,24 @@ def test_a_fork_server_ends_with_a_session_that_ends_while(meanwhile, tmp_path, 
         household.kill(pid)
 
 
-STOPS_IT = """
+STOPS_THEM = """
 import os, signal, time
+from multiprocessing import resource_tracker
 from advisor.runner import fork_server
 fork_server._PRELOAD = []
 fork_server.start(fork_server.CONTEXT.Process(target=time.sleep, args=(600,), daemon=True))
+tracker = resource_tracker._resource_tracker._pid
+print(tracker)
 os.kill(fork_server._pid(), signal.SIGSTOP)
+os.kill(tracker, signal.SIGSTOP)
 """
 
 
-def test_a_session_ends_although_its_fork_server_was_stopped(tmp_path):
+def test_a_session_ends_although_its_fork_server_and_its_resource_tracker_were_stopped(tmp_path):
     script = tmp_path / "session.py"
-    script.write_text(f"if __name__ == '__main__':\n{textwrap.indent(STOPS_IT, '    ')}", encoding="utf-8")
-    subprocess.run([sys.executable, str(script)], check=True, timeout=SOON_S)
+    script.write_text(f"if __name__ == '__main__':\n{textwrap.indent(STOPS_THEM, '    ')}", encoding="utf-8")
+    done = subprocess.run([sys.executable, str(script)], check=True, timeout=SOON_S, capture_output=True, text=True)
+    assert gone(int(done.stdout))
 
 
 def test_programs_that_a_trial_starts_put_temporary_files_where_they_are_removed(spec, tmp_path):

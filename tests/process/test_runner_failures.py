@@ -189,6 +189,14 @@ def test_a_hang_is_timed_out_and_its_whole_group_ends(trial, tmp_path):
     assert all(gone(int(pid)) for pid in appears(pids))
 
 
+def test_a_loader_that_hangs_is_told_as_that(trial):
+    hangs = f"{SLOW}".replace("torch.ones(64, 2), torch.ones(64, 2))", "torch.ones(64, 2), Hangs())")
+    text = hangs.format(seconds=0, size=4) + "\n\nclass Hangs:\n    def size(self, _):\n        return 64\n\n"
+    text += "    def __getitem__(self, index):\n        time.sleep(60)\n"
+    result, _ = trial(text, timeout_s=3.0, kind=TrialKind.BASELINE)
+    assert result.reason == "no result after 3 s (reading the first batches)"
+
+
 SLOW = """
 import time
 import torch

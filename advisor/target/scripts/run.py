@@ -33,7 +33,7 @@ def is_script(target: str, directory: str, builder: str) -> bool:
 
 def _bound_by(statement: ast.stmt) -> list[str]:
     """The names that a statement at the top level of a file defines."""
-    if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return [statement.name]
     if isinstance(statement, ast.Import | ast.ImportFrom):
         return [alias.asname or alias.name for alias in statement.names]
