@@ -168,6 +168,27 @@ def test_a_loss_that_calls_the_model_is_refused():
         run(step, batches(5))
 
 
+def test_a_loss_that_goes_back_from_what_the_model_keeps_is_refused():
+    """As the balance of experts, in an attribute: only from outputs a gradient comes back into the graphs."""
+
+    class Balanced(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.balance = net(), None
+
+        def forward(self, x):
+            self.balance = sum(one.square().mean() for one in self.inner.parameters())
+            return self.inner(x)
+
+    model = Balanced()
+    step = around(model, sgd(model.parameters()), lambda output, target: matched(output, target) + model.balance)
+    with pytest.raises(ValueError, match="the loss reads 'balance', which the forward pass sets"):
+        run(step, batches(8))
+    read_by_nobody = around(model, sgd(model.parameters()), matched)
+    run(read_by_nobody, batches(8))
+    assert read_by_nobody.captured
+
+
 def test_a_capture_that_fails_in_the_loss_says_so():
     model = net()
     plan = StepPlan(mode="train", device="cpu", cuda_graph=True)

@@ -105,6 +105,30 @@ def test_a_weight_of_the_loss_is_noticed(loss, set_weight):
     assert step.graph.captures == 2
 
 
+@pytest.mark.parametrize(("name", "value"), [("reduction", "sum"), ("ignore_index", 1), ("label_smoothing", 0.3)])
+def test_an_option_of_a_loss_of_pytorchs_is_noticed(name, value):
+    criterion = nn.CrossEntropyLoss()
+    usual = getattr(criterion, name)
+    found, step = both(
+        lambda at, model, optimizer: setattr(criterion, name, usual if at < 6 else value),
+        loss=lambda model, batch: 0.1 * criterion(model(batch[0]), batch[1]),
+    )
+    agree(found)
+    assert step.graph.captures == 2
+
+
+def test_an_option_of_a_layer_of_pytorchs_is_noticed():
+    pool = nn.AvgPool1d(2)
+
+    def change(at, model, optimizer):
+        pool.count_include_pad = at < 6
+
+    pool.padding = (1,)
+    found, step = both(change, loss=lambda model, batch: pool(model(batch[0])).square().mean())
+    agree(found)
+    assert step.graph.captures == 2
+
+
 def test_a_number_that_the_loss_does_not_read_costs_nothing():
     loss = Weighted()
 

@@ -8,6 +8,7 @@ from advisor.portable.capturing import CudaGraph, own_copy
 from advisor.portable.graphed import GraphedStep
 from advisor.portable.nested import map_tensors, tensors_of
 from advisor.portable.steps import TrainStep
+from advisor.portable.walk import found_in
 
 
 class GraphedAroundLoss(GraphedStep):
@@ -30,6 +31,27 @@ class GraphedAroundLoss(GraphedStep):
 
     def _computed(self, batch: Any) -> Any:
         return self.step.forward(batch)
+
+    def _capture(self, batch: Any) -> bool:
+        was_captured = self._was_captured
+        if not super()._capture(batch):
+            return False
+        if reason := self._read_beside_outputs():
+            self._drop(reason)
+            self._was_captured = was_captured
+            if not was_captured:
+                raise ValueError(reason)
+            return False
+        return True
+
+    def _read_beside_outputs(self) -> str:
+        """A sentence on a tensor that the loss goes back from and that is no output; empty for none."""
+        assert self._left is not None, "noted by the capture"
+        read = found_in(getattr(self.step, "loss_function", None)).places
+        for space, name, value in self._left.left:
+            if (id(space), name) in read and any(one.requires_grad for one in tensors_of(value)):
+                return f"the loss reads {name!r}, which the forward pass sets: it cannot stay outside the graphs"
+        return ""
 
     def _capture_step(self, step: TrainStep) -> None:
         if not step.loss_is_apart:

@@ -208,7 +208,9 @@ class Walk(Noted):
             self._look_at_beside(f"{label}.{name}", parameter)
         of_torch = kind.__module__.startswith("torch.")
         names = (own.keys() - OF_TORCH) | ({"forward"} & own.keys())
-        read = {name for name in names if type(own[name]) is float} if of_torch else names_read(kind, "forward")
+        read: typing.Collection[str] = names_read(kind, "forward")
+        if of_torch:
+            read = {name for name in names if type(own[name]) is float or (name in read and is_plain(own[name]))}
         self._look_at_some(label, own, [*names, *hidden_in(kind, own)], always={"forward", *read})
         if not of_torch:
             self._look_at_class(kind)
