@@ -5,14 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from facts import cpu_facts, gpu_facts, loader_facts, profile_facts
+from facts import cpu_facts, gpu_facts, host, loader_facts, profile_facts
 
-from advisor.experiment.judging.judge import AlternatedBlocks, Judge, prior_spread, speed
+from advisor.experiment.judging.judge import AlternatedBlocks, Judge, beside_spread, prior_spread, speed
 from advisor.experiment.judging.records import overhead_s, stack_record, steps_to_break_even, trial_record
 from advisor.experiment.objective import Goal
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
-from advisor.records import Block, Candidate, Mode, Numerics, Objective, Outcome, TrialResult, Verdict
+from advisor.records import Block, Candidate, Hardware, Mode, Numerics, Objective, Outcome, TrialResult, Verdict
 
 CATALOG = load_catalog()
 CANDIDATE = Candidate("autocast", "precision.autocast", "bfloat16")
@@ -287,6 +287,17 @@ def test_two_processes_that_take_turns_may_differ_by_where_their_memory_lies(jud
         assert tried.compare(BF16).verdict is told
         # Processes that ran one after the other may differ by more: that says nothing of two side by side.
         assert tried.with_control(result(14.0, seed=2)).compare(BF16).verdict is told
+
+
+@pytest.mark.parametrize(
+    ("foreign_cores", "ratio", "told"),
+    [(0.0, 1.2, Verdict.FASTER), (31.0, 1.2, Verdict.NO_DIFFERENCE), (31.0, 1.8, Verdict.FASTER)],
+)
+def test_turns_beside_other_programs_tell_no_small_gain(foreign_cores, ratio, told):
+    """A session reported 1.20x of a U-Net whose plain loops took 787 and 802 ms."""
+    facts = cpu_facts(hardware=Hardware(host=host(foreign_cores=foreign_cores)))
+    judge = Judge(CATALOG, Mode.TRAIN, result(10.0), beside=beside_spread(facts)).with_run(BF16, result(10.0))
+    assert judge.with_alternated(BF16, beside(10.0 / ratio, 10.0)).compare(BF16).verdict is told
 
 
 @pytest.mark.parametrize("seed", range(10))

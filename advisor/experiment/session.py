@@ -10,7 +10,7 @@ from advisor.errors import AdvisorError, ExitCode, UsageError, refusal_of
 from advisor.experiment import caveats, closing, events
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import Decision, Decisions, Steering
-from advisor.experiment.judging.judge import Judge, prior_spread
+from advisor.experiment.judging.judge import Judge, beside_spread, prior_spread
 from advisor.experiment.judging.numerics import finite
 from advisor.experiment.judging.tolerance import own_rounding
 from advisor.experiment.known import Kind, Known, Move
@@ -303,6 +303,7 @@ class Session:
             goal=self.request.goal,
             own_rounding=own_rounding(self.catalog, facts.workload),
             prior=prior_spread(facts),
+            beside=beside_spread(facts),
         )
         plan = Plan.of(self.catalog, self.request, facts, consent, hints=hints.settings)
         known = Known.begin(plan, judge)

@@ -56,6 +56,9 @@ _DISTURBED = 0.7
 _KNOWN = 1000.0
 # Two live processes that take turns on one machine share its drift; what is left is where their memory lies.
 _BESIDE = ProcessSpread(0.012, 30.0)
+# The same where other programs leave a process no second core: threads that lack one run in one of several ways for
+# all of a process's life. Where plain loops took 787 and 802 ms, a session reported 1.20x. Estimated from that.
+_BESIDE_IN_A_CROWD = ProcessSpread(0.1, 30.0)
 _BESIDE_FLOOR = 0.03
 # Other draws of random numbers may differ more than the two or three seen, by this factor. Unitless; of simulated
 # GraphSAGE steps with dropout 7 % were refused after two draws, 1 % after three, 0.2 % after four.
@@ -97,6 +100,11 @@ def prior_spread(facts: Facts) -> float:
     return _HOST_BOUND if busy < _BUSY else _DEVICE_BOUND
 
 
+def beside_spread(facts: Facts) -> ProcessSpread:
+    """The spread of two live processes that take turns: larger where other programs keep the cores busy."""
+    return _BESIDE_IN_A_CROWD if facts.hardware.host.is_crowded else _BESIDE
+
+
 def _is_captured(settings: Mapping[str, Value]) -> bool:
     """Whether a step of these settings is a graph that is replayed, wholly or in large parts."""
     return bool(settings.get("step.cuda_graph")) or settings.get("compile.mode") in MODES_WITH_GRAPHS
@@ -115,7 +123,8 @@ class Judge:
     failed ones too. ``controls`` changed nothing but the random streams. ``alternated`` are pairs that took turns
     block by block, ``in_turn`` the settings whose runs alternated with the baseline's. ``reference`` are the
     baseline's first steps in a higher precision, ``own_rounding`` the unit round-off of the user's own arithmetic.
-    ``prior`` is the expected standard deviation between processes, ``cpu_step_ms`` the baseline's step on the CPU.
+    ``prior`` is the expected standard deviation between processes, ``beside`` the spread of two live ones that take
+    turns, ``cpu_step_ms`` the baseline's step on the CPU.
     """
 
     catalog: Catalog
@@ -129,6 +138,7 @@ class Judge:
     reference: TrialResult | None = None
     own_rounding: float = 0.0
     prior: float = _DEVICE_BOUND
+    beside: ProcessSpread = _BESIDE
     cpu_step_ms: float | None = None
 
     # --- evidence -------------------------------------------------------------------------------------------------
@@ -286,7 +296,7 @@ class Judge:
         key = Settings(settings)
         beside = self.alternated.get(key)
         if beside is not None:
-            interval = paired_ratio_interval(rates(beside.new), rates(beside.old), _BESIDE)
+            interval = paired_ratio_interval(rates(beside.new), rates(beside.old), self.beside)
             return Comparison(*interval, min(self.noise_floor, _BESIDE_FLOOR), paired=True)
         return Comparison(*self._ratio(key, BASELINE), self.noise_floor, paired=key in self.in_turn)
 

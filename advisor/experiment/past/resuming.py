@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from advisor.experiment.events import Event, RunMeasured, TurnsMeasured
-from advisor.experiment.judging.judge import BASELINE, AlternatedBlocks, Judge, prior_spread
+from advisor.experiment.judging.judge import BASELINE, AlternatedBlocks, Judge, beside_spread, prior_spread
 from advisor.experiment.known import Kind, Known
 from advisor.experiment.plan import Plan
 from advisor.experiment.ranking import CONTROL
@@ -25,7 +25,11 @@ def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Kno
         return known
     facts = replace(past.facts, findings=known.plan.facts.findings, sources=known.plan.facts.sources)
     judge = replace(
-        known.judge, baseline=past.baseline.result, prior=prior_spread(facts), cpu_step_ms=past.baseline.cpu_step_ms
+        known.judge,
+        baseline=past.baseline.result,
+        prior=prior_spread(facts),
+        beside=beside_spread(facts),
+        cpu_step_ms=past.baseline.cpu_step_ms,
     )
     ran = [record for record in past.trials.values() if _counts(record)]
     judge = _with_records(_with_runs(judge, history), ran, past.stack).with_run(BASELINE, known.judge.baseline)
