@@ -332,6 +332,15 @@ def test_options_of_workers_go_where_the_workers_go():
     assert yaml.safe_load(alone.text)["train"] == {"num_workers": 4, "persistent_workers": True}
 
 
+@pytest.mark.parametrize(("text", "end"), [("[a]\r\nb = 1\r\n", "\r\n"), ("[a]\nb = 1\r\n", "\n"), ("", "\n")])
+def test_lines_that_are_added_to_toml_end_as_the_others(text, end):
+    patch = patch_of(text, Wanted({"x.y": 2}), name="config.toml")
+    assert patch.text.startswith(text)
+    added = patch.text.removeprefix(text)
+    assert added.count("\n") == added.count(end) > 0
+    assert added.count("\r\n") == (0 if end == "\n" else added.count("\n"))
+
+
 @pytest.mark.parametrize("name", ["config.yaml", "config.toml"])
 def test_a_config_without_workers_keeps_none_of_their_options(name):
     text = "num_workers = 4\npersistent_workers = true\nprefetch_factor = 4\n"

@@ -1,5 +1,6 @@
 """A TOML config, changed through tomlkit, which keeps comments and layout."""
 
+import re
 import tomllib
 from collections.abc import MutableMapping
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 from advisor.errors import UsageError
 from advisor.export.configs.document import Path, Scalar, is_index, is_interpolation, same_value
 from advisor.files.config_file import parsed
+
+_NEWLINE = re.compile(r"(?<!\r)\n")
 
 
 class TomlDocument:
@@ -16,6 +19,8 @@ class TomlDocument:
         import tomlkit
         from tomlkit.exceptions import TOMLKitError
 
+        # All lines of a file end alike; tomlkit ends those that it adds with a newline alone.
+        self._newline = "\r\n" if "\n" in text and not _NEWLINE.search(text) else "\n"
         self.tree: dict[str, Any] = parsed(text, "the config.toml")
         try:
             self._document: Any = tomlkit.parse(text)
@@ -64,7 +69,7 @@ class TomlDocument:
         """The text with all changes."""
         import tomlkit
 
-        text = tomlkit.dumps(self._document)
+        text = _NEWLINE.sub(self._newline, tomlkit.dumps(self._document))
         try:
             tomllib.loads(text)
         except ValueError as error:
@@ -72,4 +77,4 @@ class TomlDocument:
                 "the config's layout leaves no room for the settings.",
                 "Export without --config, and load that file beside your config.",
             ) from error
-        return str(text)
+        return text
