@@ -76,6 +76,7 @@ def _limited(folder: Path, kind: int, most: int) -> Met:
 
 fault("command line", "no descriptors left")(lambda folder: _limited(folder, resource.RLIMIT_NOFILE, 12))
 fault("command line", "no address space left")(lambda folder: _limited(folder, resource.RLIMIT_AS, 10**9))
+fault("command line", "no processor time left")(lambda folder: _limited(folder, resource.RLIMIT_CPU, 2))
 
 
 def _measures(folder: Path, **environment: str) -> Met:
