@@ -202,6 +202,17 @@ def test_fewer_threads_are_left_out_late_where_others_keep_the_cores_busy(foreig
     assert gains == {stack.without("cpu.threads"): gain, stack.without(FUSED.key): POLICY.drop_gain}
 
 
+@pytest.mark.parametrize(("foreign_cores", "kinds"), [(0.0, {Kind.ALONE}), (31.0, {Kind.ALONE, Kind.ADD})])
+def test_what_is_tried_for_its_figure_may_be_tried_with_the_stack_where_others_keep_the_cores_busy(
+    foreign_cores, kinds
+):
+    facts = cpu_facts(threads=16, hardware=Hardware(host=host(foreign_cores=foreign_cores)))
+    known = with_stack(Settings({"cpu.threads": 8}), known_of(facts))
+    told = [move for move in moves(known) if move.candidate and move.candidate.recipe == "flush_denormal"]
+    assert {move.kind for move in told} == kinds
+    assert {move.gain for move in told} == {POLICY.information}
+
+
 @pytest.mark.parametrize(("foreign_cores", "kind"), [(0.0, Kind.ALONE), (31.0, Kind.ADD)])
 def test_candidates_are_tried_with_the_stack_where_others_keep_the_cores_busy(foreign_cores, kind):
     """Beside busy programs a candidate took 10 s by itself, and the stack of one thread 3 s."""

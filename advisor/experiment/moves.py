@@ -142,12 +142,14 @@ def adds(known: Known) -> Moves:
             continue
         if _was_tried(known, candidate) or not is_next_rung(known, candidate) or _displaces(known, settings):
             continue
-        gain = _gain_on_top(known, candidate)
+        gain, least = _gain_on_top(known, candidate), POLICY.least_gain
         if known.plan.consent.accepts(candidate.recipe, candidate.value):
             gain = POLICY.leap_gain
         elif _is_cheaper_alone(known, candidate):
             continue
-        if gain > POLICY.least_gain:
+        elif _runs_sooner_on_the_stack(known) and not known.fails_with_others(candidate):
+            gain, least = max(gain, POLICY.information), 1.0
+        if gain > least:
             kind = Kind.ADD if known.stack else Kind.ALONE
             name = f"stack with {candidate.name}" if known.stack else candidate.name
             yield Move(kind, settings, gain, name, known.stack, candidate)
@@ -217,13 +219,19 @@ def _was_tried(known: Known, candidate: Candidate) -> bool:
     return not new & known.plan.recipe(candidate).partners
 
 
+def _runs_sooner_on_the_stack(known: Known) -> bool:
+    """Whether a trial on the stack takes less time than one by itself, since other programs keep the cores busy."""
+    crowded = known.plan.facts.hardware.host.is_crowded
+    return bool(known.stack) and crowded and not known.plan.catalog.compiles(known.stack)
+
+
 def _is_cheaper_alone(known: Known, candidate: Candidate) -> bool:
     """Whether a candidate's own trial comes first: it costs less than one on top of what has to be compiled.
 
     Not where the stack is what makes it worth much, as workers for a step that has become shorter than its data takes;
     nor beside other programs, where a step without the stack's fewer threads takes many times as long.
     """
-    if known.plan.facts.hardware.host.is_crowded and not known.plan.catalog.compiles(known.stack):
+    if _runs_sooner_on_the_stack(known):
         return False
     recipe = known.plan.recipe(candidate)
     if not known.stack or recipe.expensive or known.plan.is_usual(candidate) or not _is_alone_next(known, candidate):
