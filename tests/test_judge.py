@@ -297,7 +297,9 @@ def test_turns_beside_other_programs_tell_no_small_gain(foreign_cores, ratio, to
     """A session reported 1.20x of a U-Net whose plain loops took 787 and 802 ms."""
     facts = cpu_facts(hardware=Hardware(host=host(foreign_cores=foreign_cores)))
     judge = Judge(CATALOG, Mode.TRAIN, result(10.0), beside=beside_spread(facts)).with_run(BF16, result(10.0))
-    assert judge.with_alternated(BF16, beside(10.0 / ratio, 10.0)).compare(BF16).verdict is told
+    compared = judge.with_alternated(BF16, beside(10.0 / ratio, 10.0)).with_control(result(14.0, seed=2)).compare(BF16)
+    assert compared.verdict is told
+    assert compared.noise_floor == pytest.approx(0.1 if foreign_cores else 0.03, abs=0.002)
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -297,7 +297,8 @@ class Judge:
         beside = self.alternated.get(key)
         if beside is not None:
             interval = paired_ratio_interval(rates(beside.new), rates(beside.old), self.beside)
-            return Comparison(*interval, min(self.noise_floor, _BESIDE_FLOOR), paired=True)
+            floor = max(_BESIDE_FLOOR, noise_floor(self.beside))
+            return Comparison(*interval, min(self.noise_floor, floor), paired=True)
         return Comparison(*self._ratio(key, BASELINE), self.noise_floor, paired=key in self.in_turn)
 
     def compare_later_runs(self, settings: Mapping[str, Value]) -> Comparison:
