@@ -1,7 +1,14 @@
-"""Tries and traces leave every tensor as it was, such as a teacher that follows the weights in each forward pass."""
+"""Tries and traces leave every tensor as it was, such as a teacher that follows the weights in each forward pass.
+
+Random generators, too: a step after a try draws what a plain loop draws.
+"""
 
 import copy
+import functools
+import itertools
+import random
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -122,3 +129,69 @@ def test_finding_the_form_of_a_loss_leaves_a_tensor_of_its_own_as_it_was():
     step.settle_loss((torch.ones(4, 4), torch.arange(4) % 3))
     assert not queue.any()
     assert place.item() == 0
+
+
+# --- random generators ----------------------------------------------------------------------------------------
+
+DRAWS = {
+    "Python's": lambda: random.random,
+    "of Python": lambda: random.Random(3).random,
+    "an object's": lambda: functools.partial(random.Random(3).betavariate, 1, 1),
+    "of NumPy": lambda: np.random.default_rng(3).random,
+    "of NumPy's older kind": lambda: np.random.RandomState(3).rand,
+    "of PyTorch": lambda: functools.partial(torch.rand, (), generator=torch.Generator().manual_seed(3)),
+}
+
+
+class Skipping(nn.Module):
+    """Uses the input of an activation, and the result of a convolution before its norm, at random."""
+
+    def __init__(self, draw):
+        super().__init__()
+        self.convolution, self.norm = nn.Conv1d(2, 3, 1), nn.BatchNorm1d(3)
+        self.linear, self.activation, self.draw = nn.Linear(4, 4), nn.ReLU(), draw
+
+    def forward(self, x):
+        convolved = self.convolution(x)
+        hidden = self.linear(self.norm(convolved))
+        shown = self.activation(hidden)
+        return shown if self.draw() < 0.5 else shown + hidden + convolved
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_a_try_leaves_random_generators_as_they_were(name):
+    random.seed(1)
+    draw = DRAWS[name]()
+    model = Skipping(draw)
+    with undone(model):
+        wanted = [float(draw()) for _ in range(3)]
+    with undone(nn.Linear(1, 1), lambda output, target: draw()):
+        assert [float(draw()) for _ in range(3)] == wanted
+    assert [float(draw()) for _ in range(3)] == wanted
+
+
+@pytest.mark.parametrize("name", DRAWS)
+@pytest.mark.parametrize("key", ["model.inplace_activations", "model.conv_bias_before_norm"])
+def test_what_a_trace_finds_is_not_used_where_random_numbers_decide(key, name):
+    """The trace would see one of the ways that the forward pass takes."""
+    random.seed(2)
+    model = Skipping(DRAWS[name]())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    value = key == "model.inplace_activations"
+    with pytest.warns(UserWarning, match=f"{key}: {str(value).lower()} is left out: .*draws random numbers in its"):
+        Tuning({key: value}).prepare(model, optimizer)
+    assert not model.activation.inplace
+    assert model.convolution.bias is not None
+
+
+def test_a_model_that_takes_values_from_an_iterator_is_not_tried():
+    class Weighted(nn.Linear):
+        def forward(self, x):
+            return next(self.weights) * super().forward(x)
+
+    model = Weighted(3, 2)
+    model.weights = itertools.count(1)
+    plan = StepPlan("train", "cpu", autocast="bfloat16")
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), 0.0), nn.functional.cross_entropy, plan)
+    step((torch.ones(4, 3), torch.zeros(4, dtype=torch.long)))
+    assert next(model.weights) == 2

@@ -50,7 +50,8 @@ class GraphedAroundLoss(GraphedStep):
         read = found_in(getattr(self.step, "loss_function", None)).places
         for space, name, value in self._left.left:
             if (id(space), name) in read and any(one.requires_grad for one in tensors_of(value)):
-                return f"the loss reads {name!r}, which the forward pass sets: it cannot stay outside the graphs"
+                place = repr(name) if isinstance(name, str) else "a container"
+                return f"the loss reads {place}, which the forward pass sets: it cannot stay outside the graphs"
         return ""
 
     def _capture_step(self, step: TrainStep) -> None:

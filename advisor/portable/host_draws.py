@@ -74,6 +74,31 @@ def seed_host(seed: int) -> None:
 
 
 @contextlib.contextmanager
+def own_draws_kept(generators: typing.Iterable[typing.Any]) -> typing.Iterator[None]:
+    """Give random generators that somebody made their states back on leaving."""
+    kept = [(put, get()) for get, put in map(access_to, generators)]
+    try:
+        yield
+    finally:
+        for put, state in kept:
+            put(state)
+
+
+def access_to(
+    generator: typing.Any,
+) -> tuple[typing.Callable[[], typing.Any], typing.Callable[[typing.Any], typing.Any]]:
+    """The functions that return and set the state of a random generator of Python's, PyTorch's or NumPy's."""
+    if isinstance(generator, torch.Generator):
+        return generator.get_state, generator.set_state
+    if isinstance(generator, random.Random):
+        return lambda: random.Random.getstate(generator), lambda state: random.Random.setstate(generator, state)
+    if hasattr(generator, "set_state"):
+        return lambda: generator.get_state(legacy=False), generator.set_state
+    bits = generator.bit_generator
+    return lambda: bits.state, lambda state: setattr(bits, "state", state)
+
+
+@contextlib.contextmanager
 def draws_kept(*modules: torch.nn.Module) -> typing.Iterator[None]:
     """Give the generators of the host, and of the GPUs that modules are on, their states back on leaving."""
     tensors = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]

@@ -39,7 +39,7 @@ class LossTries:
     def __init__(self, call: Any, loss: Callable[..., Any] | None) -> None:
         self.call = call
         alone = unwrapped(call.model) is call.model
-        may_try = loss is not None and alone and not iterator_of(loss)
+        may_try = loss is not None and alone and not iterator_of(call.model, loss)
         self._target_is_open = may_try and not call.loss_takes_output_only
         autocast = call.plan.autocast != "none"
         self._precision_is_open = autocast and may_try and may_refuse_autocast(call.loss_function)
@@ -251,11 +251,11 @@ def form_that_works(
     gradient. What a try changes is undone: gradients, buffers (the statistics of batch normalisation), random numbers.
     Raises LossError when neither form works.
     """
-    if taken_from := iterator_of(loss):
+    if taken_from := iterator_of(model, loss):
         if calls_first(loss):
             return True, f"the loss is called as {form_text(True)}: it calls what it is given first"
         raise LossError(
-            f"the loss {describe_loss(loss)} takes values from a {taken_from}, and a try would use one up.",
+            f"{describe_loss(loss)} or the model takes values from a {taken_from}, and a try would use one up.",
             "Write it as `def loss(output, target)` or `def loss(model, batch)`, with these names.",
         )
     failures = []
@@ -271,9 +271,9 @@ def form_that_works(
     )
 
 
-def iterator_of(loss: Callable[..., Any]) -> str:
-    """The kind of an iterator that a loss takes values from, such as a generator; empty for none."""
-    return found_in(loss).taken_from
+def iterator_of(*calls: Callable[..., Any]) -> str:
+    """The kind of an iterator that a model or a loss takes values from, such as a generator; empty for none."""
+    return found_in(*calls).taken_from
 
 
 def calls_first(loss: Callable[..., Any]) -> bool:

@@ -12,7 +12,14 @@ import torch
 
 from advisor.portable.host_draws import draws_kept
 from advisor.portable.python_state import PythonState
-from advisor.portable.tracing import TOO_LONG_TO_TRACE, CannotTraceError, LimitedTracer, inputs_to_trace, not_followed
+from advisor.portable.tracing import (
+    TOO_LONG_TO_TRACE,
+    CannotTraceError,
+    LimitedTracer,
+    draws_refused,
+    inputs_to_trace,
+    not_followed,
+)
 from advisor.portable.writes import WritesUndone
 
 LAYERS = (torch.nn.modules.conv._ConvNd, torch.nn.Linear)
@@ -281,7 +288,7 @@ def norms_after(node: torch.fx.Node, view: View) -> list[Norm]:
 
 @contextlib.contextmanager
 def kept_as_it_is(model: torch.nn.Module, training: bool) -> typing.Iterator[None]:
-    """Inside this context the model is in a mode; afterwards it is as it was.
+    """Inside this context the model is in a mode, and draws no random numbers; afterwards it is as it was.
 
     In training, what was in evaluation mode inside a model in training mode stays so: it is frozen.
     """
@@ -292,7 +299,7 @@ def kept_as_it_is(model: torch.nn.Module, training: bool) -> typing.Iterator[Non
             model.train(training)
         for module in frozen:
             module.training = False
-        with draws_kept(model):
+        with draws_refused(model):
             yield
     finally:
         state.put_back()

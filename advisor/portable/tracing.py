@@ -9,8 +9,10 @@ import typing
 
 import torch
 
-from advisor.portable.host_draws import draws_kept
+from advisor.portable.host_draws import AllHostDraws, draws_kept, own_draws_kept
+from advisor.portable.places import inner_state
 from advisor.portable.python_state import PythonState, buffers_kept
+from advisor.portable.walk import found_in
 from advisor.portable.writes import writes_undone
 
 TOO_LONG_TO_TRACE = "has too many operations to trace in reasonable time"
@@ -92,7 +94,7 @@ def trace(model: torch.nn.Module, limit_s: float = 10.0) -> torch.fx.GraphModule
     versions = written_versions(model)
     with buffers_kept(model):
         try:
-            with draws_kept(model), own_functions_refused(), writes_undone(model) as writes:
+            with draws_refused(model), own_functions_refused(), writes_undone(model) as writes:
                 graph = LimitedTracer(limit_s).trace(model)
                 wrote = writes.any_so_far
             freezes = wrote or before.is_other_now or written_versions(model) != versions
@@ -133,6 +135,20 @@ def trace_both(model: torch.nn.Module, limit_s: float = 10.0) -> list[torch.fx.G
     finally:
         for module, training in modes.items():
             module.training = training
+
+
+@contextlib.contextmanager
+def draws_refused(model: torch.nn.Module) -> typing.Iterator[None]:
+    """Give random generators their states back on leaving. Raises CannotTraceError where the code inside drew numbers.
+
+    What they decide, as which layers are left out at random, a trace would repeat.
+    """
+    generators = found_in(model).generators
+    with draws_kept(model), own_draws_kept(generators):
+        before = AllHostDraws(), list(map(inner_state, generators))
+        yield
+        if before != (AllHostDraws(), list(map(inner_state, generators))):
+            raise CannotTraceError("draws random numbers in its forward, whose decisions a trace would freeze")
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from advisor.portable.host_draws import draws_kept
+from advisor.portable.host_draws import draws_kept, own_draws_kept
 from advisor.portable.losses import modules_of_loss
 from advisor.portable.places import Values
 from advisor.portable.python_state import PythonState, buffers_kept
@@ -26,9 +26,11 @@ def undone(model: torch.nn.Module, loss: Any = None) -> Iterator[None]:
     gradients = [(parameter, parameter.grad) for whole in wholes for parameter in whole.parameters()]
     modules = [module for whole in wholes for module in whole.modules()]
     attributes, elsewhere = PythonState(modules, with_hooks=True), Values(found_in(loss).places.values())
+    walk = found_in(model, loss)
+    own_draws = own_draws_kept((*walk.generators, *walk.device_generators))
     try:
         eager = torch.compiler.set_stance("force_eager")
-        with buffers_kept(*wholes), draws_kept(*wholes), eager, writes_undone(*wholes):
+        with buffers_kept(*wholes), draws_kept(*wholes), own_draws, eager, writes_undone(*wholes):
             yield
     finally:
         for parameter, gradient in gradients:

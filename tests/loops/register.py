@@ -23,6 +23,7 @@ MODULES = (
     "structure_loops",
     "loss_loops",
     "research_loops",
+    "stateful_loops",
     "framework_loops",
     "inference_loops",
 )
