@@ -17,7 +17,8 @@ When it does not
 Where the library fuses the bias into the convolution, only the backward pass gains. torch.compile may fuse the rest.
 In inference `model.fold_batch_norm` removes the norm altogether, which is worth more. A loop that freezes its norms
 later, asks for the gradients of the biases, or evaluates without `torch.no_grad()` gets them back, and what was gained
-is lost.
+is lost. One that sets an attribute later, so that the forward pass reads the result of such a convolution elsewhere,
+does not: leave the setting out there.
 
 Numerics
 --------

@@ -15,7 +15,9 @@ When it does not
 ----------------
 It saves memory more than time. torch.compile does the same by itself. Models whose forward branches on values or takes
 optional arguments cannot be traced, and are left alone; activations that are called as functions are too. A hook that
-keeps a layer's output afterwards sees it overwritten.
+keeps a layer's output afterwards sees it overwritten. An activation is also left alone where its input would be needed
+once an attribute that is True or False is turned. Not so for a number or a global name that the forward branches on: do
+not change one later in a way that makes it read the input.
 
 Numerics
 --------

@@ -184,6 +184,27 @@ def test_what_a_trace_finds_is_not_used_where_random_numbers_decide(key, name):
     assert model.convolution.bias is not None
 
 
+def test_an_activation_keeps_its_input_where_a_switch_of_the_users_would_need_it():
+    """As a skip connection that a loop turns on later."""
+
+    class Switched(nn.Module):
+        def __init__(self, *, residual):
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+            self.relu, self.other = nn.ReLU(), nn.ReLU()
+            self.residual = residual
+
+        def forward(self, x):
+            hidden = self.first(x)
+            shown = self.relu(hidden)
+            return self.other(self.last(shown + hidden if self.residual else shown))
+
+    for residual in (False, True):
+        model = Switched(residual=residual)
+        Tuning({"model.inplace_activations": True}).prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        assert (model.relu.inplace, model.other.inplace, model.residual) == (False, True, residual)
+
+
 def test_a_model_that_takes_values_from_an_iterator_is_not_tried():
     class Weighted(nn.Linear):
         def forward(self, x):

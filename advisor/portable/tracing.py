@@ -10,8 +10,10 @@ import typing
 import torch
 
 from advisor.portable.host_draws import AllHostDraws, draws_kept, own_draws_kept
+from advisor.portable.owners import is_of_package
 from advisor.portable.places import inner_state
-from advisor.portable.python_state import PythonState, buffers_kept
+from advisor.portable.python_state import OF_TORCH, PythonState, buffers_kept
+from advisor.portable.read_code import names_read
 from advisor.portable.walk import found_in
 from advisor.portable.writes import writes_undone
 
@@ -135,6 +137,37 @@ def trace_both(model: torch.nn.Module, limit_s: float = 10.0) -> list[torch.fx.G
     finally:
         for module, training in modes.items():
             module.training = training
+
+
+def traces_switched(model: torch.nn.Module, limit_s: float = 10.0) -> list[torch.fx.GraphModule]:
+    """The model traced with each switch of the user's layers the other way, where a tracer can follow it then.
+
+    A switch is an attribute, True or False, that the forward of a layer reads: a loop may turn it later.
+    """
+    found: dict[tuple[type, str], list[torch.nn.Module]] = {}
+    for module in model.modules():
+        kind: typing.Any = type(module)
+        read = () if is_of_package(kind) else (names_read(kind, "forward") & vars(module).keys()) - OF_TORCH
+        for name in sorted(one for one in read if type(vars(module)[one]) is bool):
+            found.setdefault((kind, name), []).append(module)
+    traced = []
+    for (_, name), modules in found.items():
+        with contextlib.suppress(CannotTraceError), turned(modules, name):
+            traced += trace_both(model, limit_s)
+    return traced
+
+
+@contextlib.contextmanager
+def turned(modules: list[torch.nn.Module], name: str) -> typing.Iterator[None]:
+    """Inside this context an attribute of these modules is the other way."""
+    before = [vars(module)[name] for module in modules]
+    try:
+        for module, value in zip(modules, before, strict=True):
+            vars(module)[name] = not value
+        yield
+    finally:
+        for module, value in zip(modules, before, strict=True):
+            vars(module)[name] = value
 
 
 @contextlib.contextmanager
