@@ -187,7 +187,7 @@ def hooked():
         (Straight, "uses the autograd function Rounding"),
         (Branches, "has a forward that torch.fx cannot follow"),
         (Remembers, "keeps values in its forward"),
-        (Draws, "makes tensors of its own"),
+        (Draws, "draws random numbers in its forward"),
         (Optional, "optional arguments"),
         (TwoPaths, "takes other paths in training"),
         (Unused, "does not use"),

@@ -178,9 +178,9 @@ def draws_refused(model: torch.nn.Module) -> typing.Iterator[None]:
     """
     generators = found_in(model).generators
     with draws_kept(model), own_draws_kept(generators):
-        before = AllHostDraws(), list(map(inner_state, generators))
+        before = AllHostDraws().numbers(), list(map(inner_state, generators))
         yield
-        if before != (AllHostDraws(), list(map(inner_state, generators))):
+        if before != (AllHostDraws().numbers(), list(map(inner_state, generators))):
             raise CannotTraceError("draws random numbers in its forward, whose decisions a trace would freeze")
 
 
