@@ -164,11 +164,11 @@ class FakeTrial:
 
     def _warm_up(self) -> TrialResult | None:
         """What the trial tells before it measures; its result where it ends there."""
+        facts = self._trials.facts
         if self._spec.kind.inspects:
-            facts = self._trials.facts
             self._listen(Inspected(facts.workload, facts.versions))
-            if facts.profile is not None:
-                self._listen(Profiled(facts.profile))
+        if self._spec.kind in (TrialKind.BASELINE, TrialKind.PROFILE) and facts.profile is not None:
+            self._listen(Profiled(facts.profile))
         self._listen(Activity("warming up"))
         late = self._is_late(math.inf if self._answer.outcome is Outcome.TIMED_OUT else self._trials.trial_s)
         if self._trials.ended:

@@ -277,7 +277,7 @@ def test_a_stage_is_told_once(lab):
 
 
 def test_kinds_of_trials_say_whether_they_describe_the_workload():
-    assert [kind for kind in TrialKind if kind.inspects] == [TrialKind.BASELINE, TrialKind.PROFILE]
+    assert [kind for kind in TrialKind if kind.inspects] == [TrialKind.BASELINE]
 
 
 def test_lines_of_what_is_new_carry_the_share_of_now(lab):

@@ -80,7 +80,7 @@ class TrialKind(StrEnum):
     @property
     def inspects(self) -> bool:
         """Whether the trial describes the workload."""
-        return self in (TrialKind.BASELINE, TrialKind.PROFILE)
+        return self is TrialKind.BASELINE
 
 
 class Verdict(StrEnum):

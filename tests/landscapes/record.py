@@ -163,14 +163,15 @@ class Recorder:
         self._repeat_fastest()
 
     def _first_run(self, hardware: Hardware) -> tuple[TrialResult, Heard]:
-        """The baseline with its inspection and its profile: from it the facts come."""
+        """The baseline with its inspection, from which the facts come, and once more with the instrumented pass."""
         heard = Heard(self.clock)
-        spec = replace(self._spec(Settings({}), _FIRST_TIMEOUT_S), kind=TrialKind.PROFILE)
-        result = self._timed(spec, heard)
+        spec = self._spec(Settings({}), _FIRST_TIMEOUT_S)
+        result = self._timed(replace(spec, kind=TrialKind.BASELINE), heard)
         if not result.measured or heard.inspected is None:
             raise RuntimeError(f"the baseline failed: {result.reason}\n{result.hint}\n{result.details}")
+        again = self._timed(replace(spec, kind=TrialKind.PROFILE), heard)
         profile_s = self.clock() - heard.stages.get("profiling", self.clock())
-        self.runs.append(Run({}, slim(result)))
+        self.runs += [Run({}, slim(one)) for one in (result, again) if one.measured]
         self._done.add(Settings({}))
         startup_s, build_s = result.startup_s or 0.0, result.build_s or 0.0
         self.landscape = Landscape(

@@ -412,7 +412,7 @@ class ReplayTrial:
         if kind is TrialKind.BASELINE and profile is not None:
             profile = _phases_alone(profile) if landscape.workload.loader is not None else None
             needed_s = _PHASES_S
-        if kind.inspects and profile is not None:
+        if kind in (TrialKind.BASELINE, TrialKind.PROFILE) and profile is not None:
             self._listen(Activity("profiling"))
             if not self._passes(self._clock() + needed_s):
                 return

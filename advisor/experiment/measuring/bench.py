@@ -281,7 +281,8 @@ class Bench:
 
     def _within_patience(self, spec: TrialSpec) -> TrialSpec:
         """A trial that compiles nothing hangs when it takes much longer than usual; the others need that time."""
-        if self.catalog.compiles(spec.settings) or spec.kind.inspects or spec.world:
+        takes_longer = spec.kind in (TrialKind.BASELINE, TrialKind.PROFILE)
+        if self.catalog.compiles(spec.settings) or takes_longer or spec.world:
             return spec
         return replace(spec, timeout_s=min(spec.timeout_s, self.budget.patience_s))
 
