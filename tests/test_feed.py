@@ -1,0 +1,207 @@
+"""The feed that gives a timed loop its batches, epoch after epoch, and the probe of the first steps."""
+
+from __future__ import annotations
+
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
+
+from advisor.errors import TargetError
+from advisor.portable.loaders import length_of
+from advisor.portable.plan import StepPlan
+from advisor.recipe import Components
+from advisor.records import Mode
+from advisor.runtime.step import make_step
+from advisor.trial.measurement.feed import Feed
+from advisor.trial.measurement.probe import PROBE_STEPS, probe_batches, probe_inference, probe_training
+from advisor.trial.timed_loop import resident_data, stepper
+
+# --- the feed -------------------------------------------------------------------------------------------------
+
+
+class Stream(IterableDataset):
+    def __init__(self, size):
+        self.size = size
+
+    def __iter__(self):
+        return iter(torch.arange(self.size).unsqueeze(1))
+
+
+def loader_of(size, **options):
+    return DataLoader(TensorDataset(torch.arange(size)), **{"batch_size": 4, **options})
+
+
+def test_a_feed_goes_on_epoch_after_epoch_with_its_short_last_batch():
+    feed = Feed(loader_of(10))
+    assert [len(feed.next()[0]) for _ in range(7)] == [4, 4, 2, 4, 4, 2, 4]
+    assert not feed.resident
+
+
+def test_a_feed_over_a_stream():
+    feed = Feed(DataLoader(Stream(5), batch_size=2))
+    assert [feed.next().flatten().tolist() for _ in range(4)] == [[0, 1], [2, 3], [4], [0, 1]]
+
+
+def test_a_resident_batch_is_given_again_and_again():
+    batch = torch.ones(3)
+    feed = Feed(batch)
+    assert feed.resident
+    assert feed.next() is feed.next() is batch
+    assert feed.queued_batches == 0
+
+
+@pytest.mark.parametrize(
+    ("plan", "converted"),
+    [({}, False), ({"input_dtype": "bfloat16"}, True), ({"memory_format": "channels_last"}, True)],
+)
+def test_a_resident_batch_is_converted_in_every_step_as_new_ones_would_be(plan, converted):
+    seen = []
+
+    class Model(nn.Module):
+        def forward(self, images):
+            seen.append(images)
+            return images
+
+    components = Components(Model(), None, torch.ones(2, 3, 4, 4), StepPlan(Mode.INFER, "cpu", **plan), None)
+    feed = Feed(resident_data(components))
+    samples = stepper(make_step(components, None), feed, 1)(3)
+    assert samples == 6
+    assert feed.next().dtype is torch.float32
+    assert feed.next().is_contiguous()
+    assert [images is feed.next() for images in seen] == [not converted] * 3
+    if plan.get("input_dtype"):
+        assert {images.dtype for images in seen} == {torch.bfloat16}
+    if plan.get("memory_format"):
+        assert all(images.is_contiguous(memory_format=torch.channels_last) for images in seen)
+
+
+@pytest.mark.parametrize("loader", [loader_of(3, drop_last=True), DataLoader(Stream(0), batch_size=2)])
+def test_a_loader_that_yields_nothing_is_the_targets_fault(loader):
+    with pytest.raises(TargetError, match="yields no batch") as error:
+        Feed(loader).next()
+    assert "drop_last" in error.value.hint
+
+
+class ReadOnce(IterableDataset):
+    """A generator made once: a second epoch finds it used up."""
+
+    def __init__(self, size):
+        self.rows = iter(torch.arange(size))
+
+    def __iter__(self):
+        return self.rows
+
+
+class Epochs(DataLoader):
+    """Notes when the iterator of an epoch is made and when it is gone."""
+
+    def __init__(self, noted):
+        super().__init__(TensorDataset(torch.arange(4)), batch_size=2)
+        self.noted = noted
+
+    def __iter__(self):
+        self.noted.append("begun")
+        iterator = super().__iter__()
+        weakref.finalize(iterator, self.noted.append, "gone")
+        return iterator
+
+
+def test_the_iterator_of_an_epoch_is_gone_before_the_next_one_is_made_as_in_a_loop_of_ones_own():
+    of_feed, of_loop = [], []
+    feed, loop = Feed(Epochs(of_feed)), Epochs(of_loop)
+    for _ in range(6):
+        feed.next()
+    for _ in range(2):
+        for _batch in loop:
+            pass
+    assert of_feed == [*of_loop, "begun"] == ["begun", "gone"] * 2 + ["begun"]
+
+
+class FailsLater(Dataset):
+    """A dataset that fails from its second epoch on."""
+
+    def __init__(self):
+        self.read = 0
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        self.read += 1
+        if self.read > 2:
+            raise OSError("the share is gone")
+        return torch.ones(1)
+
+
+def test_a_loader_that_fails_at_the_first_batch_of_a_later_epoch_is_named_as_such():
+    feed = Feed(DataLoader(FailsLater()))
+    feed.next(), feed.next()
+    with pytest.raises(TargetError, match=r"failed at batch 3: .*the share is gone"):
+        feed.next()
+
+
+def test_a_stream_that_can_be_read_once_only_is_named_as_such():
+    feed = Feed(DataLoader(ReadOnce(5), batch_size=2))
+    assert [len(feed.next()) for _ in range(3)] == [2, 2, 1]
+    with pytest.raises(TargetError, match="nothing after its first 3 batches"):
+        feed.next()
+
+
+class Unsized(Sampler):
+    """A sampler whose author left its length out, with what an abstract method raises."""
+
+    def __iter__(self):
+        return iter(range(10))
+
+    def __len__(self):
+        raise NotImplementedError
+
+
+def test_a_loader_may_not_know_how_many_batches_it_has():
+    loader = DataLoader(TensorDataset(torch.arange(10)), sampler=Unsized(), num_workers=2)
+    assert length_of(loader) is None
+    assert Feed(loader).cycle(100) == 2
+    assert length_of(DataLoader(Stream(5))) is None
+    assert length_of(loader_of(10)) == Feed(loader_of(10, num_workers=2)).cycle(100)
+
+
+def test_batches_that_workers_may_have_ready():
+    assert Feed(loader_of(10)).queued_batches == 0
+    assert Feed(loader_of(10, num_workers=3)).queued_batches == 6
+    assert Feed(loader_of(10, num_workers=2, prefetch_factor=5)).queued_batches == 10
+
+
+# --- the probe ------------------------------------------------------------------------------------------------
+
+
+def test_the_probes_batches_are_the_same_whatever_the_workers():
+    images = TensorDataset(torch.arange(100))
+    plain, with_workers = (
+        probe_batches(DataLoader(images, batch_size=4, shuffle=True, num_workers=workers), seed=3) for workers in (0, 2)
+    )
+    assert len(plain) == PROBE_STEPS
+    assert [batch[0].tolist() for batch in plain] == [batch[0].tolist() for batch in with_workers]
+
+
+def test_the_probe_takes_what_a_short_loader_has():
+    assert len(probe_batches(loader_of(8), seed=0)) == 2
+    assert probe_batches(loader_of(3, drop_last=True), seed=0) == []
+    assert probe_batches("batch", seed=0) == ["batch"] * PROBE_STEPS
+
+
+def test_the_probes_losses_have_a_stream_of_their_own():
+    def step(batch):
+        return torch.rand(()) + batch
+
+    losses = [probe_training(step, [0, 1], seed).losses for seed in (5, 5, 6)]
+    assert losses[0] == losses[1] != losses[2]
+
+
+def test_outputs_are_sampled_behind_their_sum():
+    probe = probe_inference(lambda batch: {"a": torch.ones(5000), "b": torch.tensor([2.0])}, [None], 0)
+    assert probe.outputs == (5002, *[1] * 256)
+    assert probe.steps == PROBE_STEPS
+    assert probe_inference(lambda batch: "text", [None], 0).outputs == ()
