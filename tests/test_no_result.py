@@ -46,16 +46,6 @@ def together(count, *, usable=True):
     return state
 
 
-def test_what_is_known_to_be_slower_was_judged():
-    """On a noisy machine the table said "slower" of two settings, and the result that nothing could be judged."""
-    state = session(lambda r: r, noise=0.5)
-    assert no_result(state).opening == "Nothing could be judged"
-    name = next(name for name, record in state.trials.items() if record.candidate.recipe != CONTROL)
-    state.trials[name] = replace(state.trials[name], comparison=Comparison(0.5, 0.4, 0.6, 0.5))
-    assert no_result(state).cause is Cause.TOO_NOISY
-    assert verdict(state).startswith("Nothing helps so far")
-
-
 def failed(result):
     return TrialResult(Outcome.FAILED, "no kernel")
 

@@ -18,7 +18,7 @@ from advisor.figures.formatting import (
     interval_or_words,
     plain,
 )
-from advisor.records import BaselineRecord, Mode, Objective, StackRecord, TrialRecord, Verdict
+from advisor.records import BaselineRecord, Mode, Objective, StackRecord, TrialRecord
 from advisor.report.conclusions import candidates_tried, count_untried, settings_to_export, stack_helps
 from advisor.report.figures import IN_TURN, MEASURED_ONCE, measured_on, own_figures, tokens_per_s
 
@@ -162,20 +162,15 @@ class Cause(Enum):
 
 @dataclass(frozen=True, slots=True)
 class NoResult:
-    """A cause with its reason, in lower case and without an end: ``no candidate was tried``.
-
-    ``found_slower``: some candidates are known to be slower, whatever is undecided of the others.
-    """
+    """A cause with its reason, in lower case and without an end: ``no candidate was tried``."""
 
     cause: Cause
     reason: str
-    found_slower: bool = False
 
     @property
     def opening(self) -> str:
         """The words before the reason: ``Nothing could be judged``. ``NO_GAIN`` has none: its reason is a sentence."""
-        some = self.found_slower or self.cause is Cause.ONLY_TOGETHER
-        return "Nothing helps so far" if some else "Nothing could be judged"
+        return "Nothing helps so far" if self.cause is Cause.ONLY_TOGETHER else "Nothing could be judged"
 
     @property
     def sentence(self) -> str:
@@ -194,14 +189,11 @@ def no_result(state: SessionState) -> NoResult:
         one, several = "the only trial of a single setting", f"all {len(tried)} trials of single settings"
         return NoResult(Cause.ALL_FAILED, f"{several if len(tried) > 1 else one} failed")
     noise = state.baseline.noise_floor if state.baseline else 0.0
-    slower = any(record.verdict is Verdict.SLOWER for record in tried)
     if noise > POLICY.noisy and state.baseline and state.baseline.apart:
         apart = format_percent(state.baseline.apart)
-        return NoResult(Cause.TOO_NOISY, f"identical runs were {apart} apart on this machine", slower)
+        return NoResult(Cause.TOO_NOISY, f"identical runs were {apart} apart on this machine")
     if noise > POLICY.noisy or _all_open(state, tried):
-        undecided = "step times vary so much that no gain can be told"
-        told = undecided if slower else "step times vary so much that faster and slower cannot be told apart"
-        return NoResult(Cause.TOO_NOISY, told, slower)
+        return NoResult(Cause.TOO_NOISY, "step times vary so much that faster and slower cannot be told apart")
     return NoResult(Cause.NO_GAIN, f"nothing that was tried {state.goal.better()}")
 
 
