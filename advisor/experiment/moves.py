@@ -47,7 +47,7 @@ def instruments(known: Known) -> Moves:
         return
     says_little = _noise_is_no_question(known)  # nor are the shares of a step's phases what they are on idle cores
     if Kind.CONTROL not in known.done:
-        yield Move(Kind.CONTROL, BASELINE, POLICY.drop_gain if says_little else 1.04, f"{CONTROL}=true")
+        yield Move(Kind.CONTROL, BASELINE, POLICY.information if says_little else 1.04, f"{CONTROL}=true")
     if Kind.PROFILE not in known.done:
         yield Move(Kind.PROFILE, BASELINE, POLICY.drop_gain if says_little else 1.08, INSTRUMENTED)
     if Kind.REFERENCE not in known.done:
@@ -276,11 +276,11 @@ def repeats(known: Known) -> Moves:
 
 
 def _noise_is_no_question(known: Known) -> bool:
-    """Whether other programs keep the cores busy, and the turns have shown what the stack gains beside them.
+    """Whether other programs keep the cores busy, so that only the turns show what the stack gains beside them.
 
     Threads without a core vary by several times there, and more runs of them make nothing certain.
     """
-    return known.plan.facts.hardware.host.is_crowded and known.judge.took_turns(known.stack)
+    return known.plan.facts.hardware.host.is_crowded and bool(known.stack)
 
 
 def _baseline_again(known: Known) -> Moves:
