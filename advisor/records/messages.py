@@ -13,8 +13,8 @@ class Started:
     startup_s: float
 
 
-# Activities that begin the warm-up of a trial.
-FIRST_STEPS, COMPILING = "first steps", "compiling"
+# Activities that others know by name: the first comes when the trial has come to the device, the others warm it up.
+APPLYING, FIRST_STEPS, COMPILING = "applying the settings", "first steps", "compiling"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +97,11 @@ class ForkEnded:
     """The trial that the builder forked is over; a negative exit code is the signal that ended it."""
 
     exitcode: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ForkAhead:
+    """To the builder: fork the next trial's process before its spec is known."""
 
 
 TrialMessage = Started | Activity | Inspected | Profiled | Compiled | Ready | BlockDone | TargetFailure | Finished

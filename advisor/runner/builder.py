@@ -12,7 +12,7 @@ from pathlib import Path
 from advisor.process.channel import GarbageError, Inbox, send_message
 from advisor.process.household import kill
 from advisor.process.stacks import innermost_calls
-from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec, TrialKind, TrialSpec
+from advisor.records import BuilderReady, ForkAhead, Forked, ForkEnded, TargetSpec, TrialKind, TrialSpec
 from advisor.runner import fork_server
 from advisor.runner.fork_server import CONTEXT
 from advisor.runner.process_stack import stands_still
@@ -158,6 +158,11 @@ class Builder:
             raise GarbageError("the builder does not answer as it should")
         self._trial = ForkedTrial(answer.pid, self._connection, self._inbox)
         return self._trial
+
+    def fork_ahead(self) -> None:
+        """Have the next trial's process forked before its spec is known: starting CUDA takes it a while."""
+        with contextlib.suppress(OSError):  # the next trial finds out that the builder is gone
+            self._connection.send(ForkAhead())
 
     def _answer(self) -> object:
         """The builder's next message. Raises OSError when it has none for long: it may have something to finish."""

@@ -16,6 +16,7 @@ from advisor.errors import refusal_of
 from advisor.process.channel import GarbageError, Inbox
 from advisor.process.stacks import innermost_calls, last_words
 from advisor.records import (
+    APPLYING,
     Activity,
     BlockDone,
     Compiled,
@@ -258,6 +259,8 @@ class Trial:
                 self._process.reported = True
         elif isinstance(message, Activity):
             self._activity = message.text
+            if message.text == APPLYING and self._builder is not None and isinstance(self._process, ForkedTrial):
+                self._builder.fork_ahead()  # this trial has come to the device, and has its first steps to do
         elif isinstance(message, Inspected):
             self._batch_size = message.workload.batch_size
         self._listen(message)

@@ -12,7 +12,6 @@ import contextlib
 import functools
 import gc
 import importlib
-import math
 import multiprocessing
 import os
 import signal
@@ -21,27 +20,25 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from multiprocessing.reduction import recv_handle
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from advisor.machine.device import Cuda
 from advisor.machine.host import usable_cores
-from advisor.portable.forked import read_independently
 from advisor.portable.owners import is_of_package
 from advisor.process.channel import out_of_reach, send_message
 from advisor.process.household import lead_own_group
 from advisor.process.meanwhile import environment, replaced
 from advisor.process.streams import redirect_output
 from advisor.process.threads import StartedThread, started_since, thread_ids
-from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec, TrialSpec
+from advisor.records import BuilderReady, TargetSpec
 from advisor.runtime.loop import Loop
 from advisor.target.entrypoint import load_target, one_line
 from advisor.trial.fork_probe import problem_of_forks
-from advisor.trial.main import trial_main
+from advisor.trial.forks import Fork, Forks, serve
 from advisor.trial.measurement.draws import seed_all
 
 # With this, asking whether there is a GPU asks NVML and leaves CUDA alone (PyTorch's documentation, "CUDA semantics").
@@ -57,9 +54,6 @@ _HINT = "start them with the first batch or the first step, not while building"
 # The modules that the first torch.compile imports. Importing them took 2.5 s of each compiling trial on an H200's host.
 _COMPILER = "torch._inductor.compile_fx"
 _FEWEST_CORES = 4
-_TRIAL_WITH_COMPANY = 3
-# Longest wait for a trial to end after its last message.
-_ENDING_S = 5.0
 _LOOK_EVERY_S = 0.02
 
 
@@ -76,22 +70,30 @@ def builder_main(
     connection = out_of_reach(connection)
     threads = _Threads(torch.get_num_threads())
     loop: Loop | None = None
+    ahead: Fork | None = None
     known = set(sys.modules)
     try:
         if imports:
             problem = import_libraries(imports, threads.wanted)
         else:
             loop = _build(target, seed, threads)
-            problem = _problem_of_forks(loop, threads)
+            problem = _problem_of_processes()
+        if not problem:
+            _spare_forks_the_garbage()
+            can_use_cuda = functools.partial(_can_use_cuda, is_wanted=_has_gpu(target))
+            forks = Forks(connection, loop, threads.wanted, can_use_cuda, go_ahead=_has_gpu(target) and _has_cores())
+        if loop is not None and not problem:
+            ahead = forks.first()  # it ends those idle threads that their library starts again when needed
+            problem = _problem_of_threads(loop, threads)
+            problem = _problem_of_cuda(ahead) or problem  # CUDA has threads of its own
     except BaseException as error:  # the trials will meet and report it
         problem = one_line(error)
     imported = _installed(sys.modules.keys() - known) if problem and loop is not None else ()
     send_message(connection, BuilderReady(problem, imported))
-    if problem:
-        return
-    _spare_forks_the_garbage()
-    meanwhile = _import_compiler if target.device != "cpu" and _has_cores() else None
-    _serve(connection, loop, threads.wanted, meanwhile=meanwhile)
+    if not problem:
+        serve(forks, ahead, meanwhile=_import_compiler if forks.go_ahead else None)
+    elif ahead is not None:
+        ahead.dismiss()
 
 
 @dataclass(slots=True)
@@ -152,19 +154,26 @@ def _installed(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name, one in loaded if name in wanted and one is not None and is_of_package(one))
 
 
-def _problem_of_forks(loop: Loop, threads: _Threads) -> str:
-    """The reason against forking the workload; empty when it can be."""
-    if _forks_cannot_use_cuda():  # this fork ends those idle threads that their library starts again when needed
-        return "building the model, or a library that it imports, uses CUDA: leave the model on the CPU"
-    if processes := multiprocessing.active_children():
-        return f"building the model starts processes ({processes[0].name}): {_HINT}"
+def _problem_of_processes() -> str:
+    """What speaks against forking this process after building: processes of its own; empty for none."""
+    processes = multiprocessing.active_children()
+    return f"building the model starts processes ({processes[0].name}): {_HINT}" if processes else ""
+
+
+def _problem_of_threads(loop: Loop, threads: _Threads) -> str:
+    """The same for threads: ones at work, or idle ones where a fork that is tried does not do all that it should."""
     started = started_since(threads.before)
-    if not started:
-        return ""
     if busy := [thread for thread in started if not thread.idle]:
         return f"building the model starts threads that are at work ({_listed(busy)}): {_HINT}"
-    problem = problem_of_forks(loop, threads.wanted)
+    problem = problem_of_forks(loop, threads.wanted) if started else ""
     return f"building the model starts threads ({_listed(started)}), and a fork {problem}: {_HINT}" if problem else ""
+
+
+def _problem_of_cuda(fork: Fork) -> str:
+    """The same for CUDA, as a fork tells that has tried it."""
+    if fork.can_use_cuda(_CUDA_START_S) or not torch.cuda.device_count():
+        return ""
+    return "building the model, or a library that it imports, uses CUDA: leave the model on the CPU"
 
 
 def _listed(threads: Sequence[StartedThread]) -> str:
@@ -232,27 +241,34 @@ def _text_of_a_fork(tell: Callable[[], str]) -> str:
 def _forks_cannot_use_cuda() -> bool:
     """Whether something has asked the CUDA driver in a way that spoils it for forks; a fork tells.
 
-    PyTorch knows what it asked itself. Where the driver's library is loaded, another library may have started it too:
-    then the fork tries to use a GPU. Where NVML is missing, whoever asks for a GPU asks CUDA in that way, and finds
-    none: then forks lose nothing by it.
+    Where NVML is missing, whoever asks for a GPU asks CUDA in that way, and finds none: then forks lose nothing by it.
     """
     child = os.fork()
     if child == 0:
-        os._exit(_UNUSABLE if torch.cuda._is_in_bad_fork() or (_driver_is_loaded() and _gpu_fails()) else 0)
+        os._exit(0 if _can_use_cuda() else _UNUSABLE)
     return _exit_code_of(child) != 0 and torch.cuda.device_count() > 0
+
+
+def _can_use_cuda(*, is_wanted: bool = False) -> bool:
+    """Whether this fork can use CUDA; it has started the driver then if that is wanted.
+
+    PyTorch knows what it asked itself. Where the driver's library is loaded, another library may have started it too:
+    then it is started here as well, which fails.
+    """
+    if torch.cuda._is_in_bad_fork():
+        return False
+    if not is_wanted and not _driver_is_loaded():
+        return True
+    try:
+        Cuda.start_driver()
+    except Exception:  # whatever a driver or PyTorch makes of it
+        return False
+    return True
 
 
 def _driver_is_loaded() -> bool:
     with contextlib.suppress(OSError):
         return _DRIVER in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
-    return False
-
-
-def _gpu_fails() -> bool:
-    try:
-        torch.empty(1, device="cuda")
-    except Exception:  # whatever a driver or PyTorch makes of it
-        return True
     return False
 
 
@@ -269,9 +285,13 @@ def _exit_code_of(child: int) -> int:
     return _UNUSABLE
 
 
+def _has_gpu(target: TargetSpec) -> bool:
+    return target.device != "cpu" and torch.cuda.device_count() > 0
+
+
 def _has_cores() -> bool:
     """Whether cores are idle beside a trial. A trial on a GPU uses one or two."""
-    return usable_cores() >= _FEWEST_CORES and torch.cuda.device_count() > 0
+    return usable_cores() >= _FEWEST_CORES
 
 
 def _import_compiler() -> bool:
@@ -292,96 +312,3 @@ def _spare_forks_the_garbage() -> None:
     """
     gc.collect()
     gc.freeze()
-
-
-def _serve(
-    connection: Connection, loop: Loop | None, threads: int, *, meanwhile: Callable[[], bool] | None = None
-) -> None:
-    """Fork a trial for each spec and report its end, until the other end of the channel closes.
-
-    The next trial may be asked for while one is still ending, which is then not told any more: it starts at once, and
-    takes no memory before the other has given its own back. To leave a GPU and to come to it take 0.4 s on an H200.
-
-    ``meanwhile`` is called once, while the third of them runs: a person waits for what the first shows, and the second
-    is the control, which tells the noise of all. When it says that forks are no use any more, that trial was the last:
-    later ones get a process that builds anew.
-    """
-    useful, trials = True, 0
-    before: BaseProcess | None = None
-    with contextlib.suppress(EOFError, OSError):
-        while useful:
-            if before is not None and not _next_is_asked_for(connection, before):
-                send_message(connection, ForkEnded(before.exitcode))
-                before = None
-            trial, gate = _fork(connection, loop, threads)
-            if before is not None:
-                _wait_for_any(before, timeout=_ENDING_S)
-            gate.close()
-            trials += 1
-            if meanwhile is not None and trials == _TRIAL_WITH_COMPANY:
-                useful = meanwhile()
-            before = trial
-        trial.join()
-        send_message(connection, ForkEnded(trial.exitcode))
-
-
-def _next_is_asked_for(connection: Connection, trial: BaseProcess) -> bool:
-    """Wait for the next spec or for the trial's end: whether the spec came first, or the other end closed."""
-    if _wait_for_any(trial, connection):
-        return True
-    trial.join()
-    return False
-
-
-def _wait_for_any(trial: BaseProcess, *connections: Connection, timeout: float | None = None) -> bool:
-    """Wait for the end of a trial's process or for a connection: whether that is ready.
-
-    Not by the process's sentinel, which DataLoader workers that outlive it hold open.
-    """
-    until = math.inf if timeout is None else time.monotonic() + timeout
-    while trial.is_alive() and time.monotonic() < until:
-        if connections and wait(connections, _LOOK_EVERY_S):
-            return True
-        if not connections:
-            time.sleep(_LOOK_EVERY_S)
-    return bool(connections and wait(connections, 0))
-
-
-def _fork(connection: Connection, loop: Loop | None, threads: int) -> tuple[BaseProcess, Connection]:
-    """Fork the next trial; return it and its gate. It takes no device memory until the gate is closed."""
-    spec, asked_at = connection.recv()
-    handle = recv_handle(connection)
-    closed, gate = multiprocessing.Pipe(duplex=False)
-    state = {"loop": loop, "threads": threads, "closed": closed, "builders_ends": (connection, gate)}
-    fork = multiprocessing.get_context("fork")
-    trial = fork.Process(target=_enter_fork, args=(spec, handle, asked_at), kwargs=state, name="trial")
-    trial.start()
-    os.close(handle)
-    closed.close()
-    assert trial.pid is not None
-    send_message(connection, Forked(trial.pid))
-    return trial, gate
-
-
-def _enter_fork(
-    spec: TrialSpec,
-    handle: int,
-    asked_at: float,
-    *,
-    loop: Loop | None,
-    threads: int,
-    closed: Connection,
-    builders_ends: tuple[Connection, Connection],
-) -> None:
-    for end in builders_ends:
-        end.close()
-    read_independently()
-    torch.set_num_threads(threads)
-    trial_main(spec, Connection(handle), asked_at, loop=loop, wait_for_memory=functools.partial(_wait_for_end, closed))
-
-
-def _wait_for_end(connection: Connection) -> None:
-    """Wait until the other end of a connection on which nothing is sent is closed."""
-    with contextlib.suppress(EOFError, OSError):
-        connection.recv()
-    connection.close()

@@ -26,6 +26,7 @@ from advisor.process.streams import flush_streams, redirect_output
 from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
 from advisor.records import (
+    APPLYING,
     COMPILING,
     FIRST_STEPS,
     Activity,
@@ -213,7 +214,7 @@ class Trial:
         return verified_result(loop, device, self.catalog, self.spec)
 
     def _prepare(self, loop: Loop, device: torch.device) -> _Parts:
-        self._say("applying the settings")
+        self._say(APPLYING)
         started = time.perf_counter()
         components = components_of(loop, device, self.catalog, self.spec.settings)
         gc.unfreeze()  # in the user's program the collector also looks at what is imported and built

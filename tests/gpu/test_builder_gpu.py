@@ -2,9 +2,13 @@
 
 import subprocess
 import sys
+import time
+from pathlib import Path
 
+import psutil
 import pytest
 
+from advisor.machine.hardware import device_used_bytes
 from advisor.records import Mode, TargetSpec, TrialSpec
 from advisor.runner.trials import Runner
 
@@ -46,6 +50,39 @@ def test_the_target_is_built_once_though_the_compiler_is_imported_beside_a_trial
         assert runner._builder.serves(spec), name
     runner.forget_build()
     assert (tmp_path / "builds").read_text() == "built "
+
+
+def waiting_with_driver(builder, besides):
+    """The builder's fork that has started CUDA's driver and is none of ``besides``, once there is one."""
+    until = time.monotonic() + SOON_S
+    while time.monotonic() < until:
+        for child in psutil.Process(builder.pid).children():
+            if child.pid not in besides and "libcuda.so" in Path(f"/proc/{child.pid}/maps").read_text():
+                return child.pid
+        time.sleep(0.1)
+    raise TimeoutError
+
+
+def test_the_next_trial_has_cudas_driver_before_its_spec_and_takes_nothing_of_the_gpu(target, tmp_path):
+    ask = "import torch; print(torch.cuda.get_device_properties(0).uuid)"
+    uuid = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True).stdout.strip()
+    Runner.prepare()
+    runner = Runner()
+    try:
+        assert not runner.build_once(target, 0, str(tmp_path / "build.log"), SOON_S)
+        pids, used = [], []
+        for _ in range(3):
+            pids.append(waiting_with_driver(runner._builder, pids))
+            time.sleep(1.0)  # it has started the driver by then, and the trial before has left
+            used.append(device_used_bytes(uuid))
+            spec = TrialSpec("t", target, {}, 0.2, 0.3, SOON_S, str(tmp_path / "trial.log"))
+            with runner.open(spec, lambda message: None) as trial:
+                assert trial.pid == pids[-1]
+                assert trial.result().measured
+    finally:
+        runner.forget_build()
+    time.sleep(1.0)
+    assert max(used) - device_used_bytes(uuid) < 2**24
 
 
 FORKS = """

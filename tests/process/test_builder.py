@@ -16,7 +16,8 @@ import torch
 from planted import TINY_TARGET
 from trial_processes import SOON_S, building, gone, spec_of
 
-from advisor.records import Outcome, TrialKind
+from advisor.records import Activity, Outcome, TrialKind
+from advisor.runner.builder import Builder
 from advisor.runner.trials import Runner
 from advisor.trial.builder import import_libraries
 
@@ -55,6 +56,15 @@ def test_a_target_is_built_once_for_many_trials(built, tmp_path):
     results = [run(runner, spec) for _ in range(3)]
     assert [result.outcome for result in results] == [Outcome.MEASURED] * 3
     assert len((tmp_path / "builds").read_text().split()) == 1
+
+
+def test_a_trial_that_has_come_to_its_device_has_the_next_one_forked(built, monkeypatch):
+    runner, problem, spec = built(TINY_TARGET)
+    assert not problem
+    told = []
+    monkeypatch.setattr(Builder, "fork_ahead", lambda *asked: told.extend(asked))
+    assert runner.run(spec, told.append).measured
+    assert [told[n - 1] for n, one in enumerate(told) if isinstance(one, Builder)] == [Activity("loading the model")]
 
 
 def test_a_forked_trial_computes_what_one_that_builds_for_itself_does(built):

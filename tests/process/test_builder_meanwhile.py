@@ -38,7 +38,7 @@ from advisor.process.channel import Inbox
 
 folder, useful = pathlib.Path(sys.argv[1]), sys.argv[2] == "useful"
 fork = multiprocessing.get_context("fork")
-builder._has_cores = lambda: True
+builder._has_gpu, builder._has_cores = lambda target: True, lambda: True
 def import_compiler():
     (folder / "imported").open("a").write("once")
     return useful
@@ -134,6 +134,81 @@ def test_a_trial_starts_while_the_one_before_ends_and_takes_memory_after_it(tmp_
     left = left[-3:]  # a fork of the builder's that tries CUDA leaves before the trials
     for after in (1, 2):
         assert started[after] < left[after - 1] < moved[after]
+
+
+SERVES_AHEAD = """
+import multiprocessing, os, pathlib, psutil, sys, time, torch
+from multiprocessing.reduction import send_handle
+from advisor.machine.device import Cuda
+from advisor.records import Finished, ForkAhead, TargetSpec, TrialSpec
+from advisor.trial import builder
+from advisor.process.channel import Inbox
+
+folder = pathlib.Path(sys.argv[1])
+started = folder / "started"
+fork = multiprocessing.get_context("fork")
+builder._has_gpu, builder._has_cores = lambda target: True, lambda: True
+builder._import_compiler = lambda: True
+torch.cuda._is_in_bad_fork = lambda: False  # without NVML, asking for a GPU spoils forks, and there is none
+Cuda.start_driver = staticmethod(lambda: started.open("a").write(f"{os.getpid()}\\n"))
+ours, theirs = fork.Pipe()
+target = TargetSpec("target.py", str(folder))  # on whatever there is
+
+def build():
+    ours.close()
+    builder.builder_main(target, 0, theirs, f"{folder}/build.log")
+
+def ahead(number):
+    for _ in range(600):
+        pids = started.read_text().split() if started.exists() else []
+        if len(pids) == number:
+            return int(pids[-1])
+        time.sleep(0.1)
+    raise TimeoutError(f"{len(pids)} forks ahead, not {number}")
+
+def trial():
+    mine, trials = fork.Pipe()
+    spec = TrialSpec("t", target, {}, 0.1, 0.2, 60.0, f"{folder}/trial.log")
+    ours.send((spec, time.monotonic()))
+    send_handle(ours, trials.fileno(), process.pid)
+    pid, box = told.next(60).pid, Inbox(mine)
+    while not isinstance(message := box.next(60), Finished):
+        assert message is not None
+    assert message.result.measured, message.result
+    assert told.next(60).exitcode == 0
+    return pid
+
+process = fork.Process(target=build)
+process.start()
+theirs.close()
+try:
+    told = Inbox(ours)
+    assert not told.next(60).problem
+    assert ahead(1) == trial()  # forked after building
+    ours.send(ForkAhead())
+    ours.send(ForkAhead())  # one is enough
+    assert ahead(2) == trial()
+    ours.send(ForkAhead())
+    waiting = psutil.Process(ahead(3))
+    waiting.kill()
+    while waiting.status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
+    assert waiting.pid != trial()  # it died while it waited
+    ours.send(ForkAhead())
+    waiting = psutil.Process(ahead(4))
+    ours.close()
+    process.join(30)
+    assert process.exitcode == 0, process.exitcode
+    assert waiting not in psutil.process_iter()
+finally:
+    process.kill()
+"""
+
+
+def test_a_fork_ahead_of_its_spec_runs_the_next_trial_or_ends_with_the_builder(tmp_path):
+    (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
+    done = forked.run(SERVES_AHEAD, str(tmp_path))
+    assert done.returncode == 0, done.stderr
 
 
 SHOWS = """
