@@ -203,6 +203,56 @@ def test_a_few_updates_before_one_of_another_model_are_a_part_of_the_step(rounds
     assert len(names["seen"]) == (0 if rounds == 100 else 3)
 
 
+@pytest.mark.parametrize("other_loss", ["other(x).abs().mean().backward()", "go_backward(x)"])
+@pytest.mark.parametrize("rounds", [3, 100])
+def test_a_step_that_is_a_function_holds_its_few_updates_too(rounds, other_loss, script):
+    """As of a Wasserstein GAN whose loop only calls a function, that makes both kinds of updates."""
+    loop, names = script(
+        AGAIN,
+        f"""
+        ROUNDS = {rounds}
+        batches, other = again(loader), nn.Linear(1, 1)
+        rarely = torch.optim.SGD(other.parameters(), lr=1e-4)
+        def go_backward(x):
+            other(x).abs().mean().backward()
+        def train():
+            for _ in range(ROUNDS):
+                x, y = next(batches)
+                {OWN_STEP}
+            rarely.zero_grad(); {other_loss}; rarely.step()
+        for count in range(100):
+            train()
+            seen.append(count)
+    """,
+    )
+    assert len(getattr(loop.optimizer, "optimizers", [1])) == (1 if rounds == 100 else 2)
+    names["seen"].clear()
+    batches(loop, 3)
+    assert len(names["seen"]) == (0 if rounds == 100 else 3)
+
+
+def test_a_short_epoch_of_a_function_that_the_loop_does_not_go_on_from_is_no_part_of_a_step(script):
+    """``model.train()`` is no call of the script's function ``train``, which holds the loop itself."""
+    loop, names = script(
+        AGAIN,
+        f"""
+        batches = again(loader)
+        def train(model):
+            model.train()
+            for _ in range(3):
+                x, y = next(batches)
+                {OWN_STEP}
+                seen.append(1)
+            model.train()
+        for epoch in range(100):
+            train(model)
+    """,
+    )
+    names["seen"].clear()
+    batches(loop, 3)
+    assert len(names["seen"]) in (0, 3)
+
+
 def test_the_loops_own_count_goes_round(script):
     loop, names = script(AGAIN, ONCE["a count"].replace("OWN", OWN_STEP))
     names["seen"].clear()

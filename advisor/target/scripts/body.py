@@ -7,7 +7,7 @@ import contextlib
 import copy
 import itertools
 import linecache
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from types import CodeType
 from typing import Any
@@ -20,7 +20,14 @@ from advisor.portable.loaders import length_of
 from advisor.process.meanwhile import replaced
 from advisor.target.batches import MOST_KEPT
 from advisor.target.scripts.files import writing_over_nothing
-from advisor.target.scripts.loops import behind, branch_of_the_loss, clears_gradients, is_part_of_round, tree_of
+from advisor.target.scripts.loops import (
+    behind,
+    branch_of_the_loss,
+    clears_gradients,
+    is_part_of_round,
+    tree_of,
+    with_called,
+)
 from advisor.target.scripts.positions import COUNTED, Loop, is_count, is_read_in, position_of, reads_once, value_of
 from advisor.target.scripts.seen import Seen, Where
 from advisor.target.scripts.surroundings import Context, Names, Readings, contexts_of, entered
@@ -44,7 +51,9 @@ class FoundLoop:
     ``contexts`` are the blocks of PyTorch's around it, the outermost first. ``behind`` are the statements of a round
     that call something after the update, in a line each. ``branch`` is the line of a branch by which the loss of one
     round may be computed otherwise than that of another; None without one. ``clears`` tells whether gradients are
-    cleared in the loop; where they are not, they add up. ``outer`` is the loop that it is a statement of.
+    cleared in the loop; where they are not, they add up. ``outer`` is the loop that it is a statement of. ``beside``
+    are the other statements of the loop around it, or of its function where none is. ``part`` is the loop of a few
+    rounds that is a part of its own.
     """
 
     statement: Loop
@@ -55,6 +64,8 @@ class FoundLoop:
     branch: int | None = None
     clears: bool = True
     outer: Loop | None = None
+    beside: Sequence[ast.stmt] = ()
+    part: FoundLoop | None = None
 
     @property
     def file(self) -> str:
@@ -86,14 +97,20 @@ def training_loop(seen: Seen) -> FoundLoop:
         raise NoBodyError("no loop in the script's own code stands around the update of the weights")
     reading = (loop for loop in found if position_in(loop, seen) or is_read_in(loop.statement, loop.code, seen.reads))
     loop = next(reading, found[0])
-    around = next((other for other in found if other.statement is loop.outer), None)
-    return around if around is not None and is_part_of_round(loop.statement, around.statement, loop.names) else loop
+    around = next((after for one, after in itertools.pairwise(found) if one is loop), None)
+    if around is None or not is_part_of_round(loop.file, loop.statement, loop.beside, loop.names):
+        return loop
+    return replace(around, part=loop)
 
 
 def optimizers_in(loop: FoundLoop) -> list[Optimizer]:
-    """The optimizers that a loop names."""
-    named = (node for node in ast.walk(loop.statement) if isinstance(node, ast.Name | ast.Attribute))
-    return [value for node in named if isinstance(value := value_of(node, loop.names), Optimizer)]
+    """The optimizers that a loop names, or what stands beside the one that is a part of it."""
+    places: list[tuple[ast.AST, dict[str, Any]]] = [(loop.statement, loop.names)]
+    if loop.part is not None:
+        places += [(beside, loop.part.names) for beside in with_called(loop.part.file, loop.part.beside)]
+    named = ((node, names) for place, names in places for node in ast.walk(place))
+    found = (value_of(node, names) for node, names in named if isinstance(node, ast.Name | ast.Attribute))
+    return [value for value in found if isinstance(value, Optimizer)]
 
 
 def step_of(loop: FoundLoop, seen: Seen) -> tuple[Body, Any]:
@@ -332,7 +349,7 @@ def _with_names(where: Where, loops: list[Loop], inner: list[Where], outer: list
 
     ``inner`` are the frames of functions that the loop called, in which the update was made.
     """
-    names = _names(where)
+    names, scope = _names(where), _scope_of(where)
     called = [text for one in inner for text in behind(getattr(_scope_of(one), "body", []), one.line)]
     outside = [context for caller in reversed(outer) for context in _contexts(caller, _names(caller), caller.line)]
     inside = [branch_of_the_loss(getattr(_scope_of(one), "body", []), one.line) for one in inner]
@@ -343,7 +360,9 @@ def _with_names(where: Where, loops: list[Loop], inner: list[Where], outer: list
         code = where.frame.f_code
         clears = clears_gradients(code.co_filename, loop, map(_scope_of, inner))
         parent = next((other for other in loops if loop in other.body), None)
-        yield FoundLoop(loop, names, code, around, after, branch, clears, parent)
+        holder: Any = next((other for one, other in itertools.pairwise(loops) if one is loop), scope)
+        beside = [one for one in holder.body if not one.lineno <= loop.lineno <= (one.end_lineno or 0)]
+        yield FoundLoop(loop, names, code, around, after, branch, clears, parent, beside)
 
 
 def _names(where: Where) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import ast
 import linecache
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 _BACKWARD = "backward"
@@ -206,14 +206,26 @@ def tree_of(source: str) -> ast.Module:
         return ast.Module([], [])
 
 
-def is_part_of_round(loop: ast.stmt, around: ast.For | ast.While, names: dict[str, Any]) -> bool:
-    """Whether a loop of a few rounds is followed, in the one around it, by statements that go backward too."""
+def is_part_of_round(file: str, loop: ast.stmt, beside: Sequence[ast.stmt], names: dict[str, Any]) -> bool:
+    """Whether a loop of a few rounds stands beside statements that go backward too, in functions that they call or not.
+
+    ``names`` are those of the loop.
+    """
     if not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Call) or ast.unparse(loop.iter.func) != "range":
         return False
-    if not any("backward" in _names_called(statement) for statement in around.body if statement is not loop):
+    if not any(_BACKWARD in _names_called(part) for part in with_called(file, beside)):
         return False
     rounds = eval(compile(ast.Expression(loop.iter), "", "eval"), names)  # noqa: S307 - it is the user's own loop
     return len(rounds) <= _FEW
+
+
+def with_called(file: str, statements: Sequence[ast.stmt]) -> list[ast.AST]:
+    """Statements with the file's functions and the methods of ``self`` that they call.
+
+    ``train`` of ``model.train()`` is neither.
+    """
+    tree = tree_of("".join(linecache.getlines(file)))
+    return [*statements, *_called_from(tree, ast.Module([*statements], []), _own_called)]
 
 
 def clears_gradients(file: str, loop: ast.For | ast.While, within: Iterable[ast.AST]) -> bool:
@@ -249,18 +261,26 @@ def _names_called(node: ast.AST) -> set[str]:
     return {name_called(part) for part in ast.walk(node) if isinstance(part, ast.Call)}
 
 
+def _own_called(node: ast.AST) -> set[str]:
+    """The names of functions and of methods of ``self`` that a piece of source calls."""
+    calls = (part.func for part in ast.walk(node) if isinstance(part, ast.Call))
+    return {text.removeprefix("self.") for text in map(ast.unparse, calls)}
+
+
 def name_called(call: ast.Call) -> str:
     """The last part of a call's name: ``step`` of ``optimizer.step()``."""
     return ast.unparse(call.func).rpartition(".")[2]
 
 
-def _called_from(tree: ast.Module, start: ast.AST) -> list[_Function]:
+def _called_from(
+    tree: ast.Module, start: ast.AST, called: Callable[[ast.AST], set[str]] = _names_called
+) -> list[_Function]:
     """The file's functions that a piece of it calls, and those that they call."""
     functions = [node for node in ast.walk(tree) if isinstance(node, _Function)]
     found: list[_Function] = []
     waiting: list[ast.AST] = [start]
     while waiting:
-        names = _names_called(waiting.pop())
+        names = called(waiting.pop())
         new = [one for one in functions if one.name in names and one not in found]
         found += new
         waiting += new
