@@ -36,11 +36,17 @@ def definitions_by(python: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([python, "-c", DEFINITIONS], env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.fixture(scope="module")
+def expected():
+    """What this Python finds."""
+    return json.loads(definitions_by(sys.executable).stdout)
+
+
 @pytest.mark.parametrize("version", VERSIONS)
-def test_it_finds_the_same_definitions(version):
+def test_it_finds_the_same_definitions(version, expected):
     works = (one for one in pythons(version) if not subprocess.run([one, "-c", ""], check=False).returncode)
     if (python := next(works, None)) is None:
         pytest.skip(f"Python {version} is not installed")
-    found, expected = definitions_by(python), definitions_by(sys.executable)
+    found = definitions_by(python)
     assert not found.returncode, found.stderr
-    assert json.loads(found.stdout) == json.loads(expected.stdout)
+    assert json.loads(found.stdout) == expected

@@ -286,6 +286,11 @@ def test_the_names_of_a_comprehension_are_its_own():
     assert set(bound_by(code)) == {"SIZES", "name"}
 
 
+def test_a_name_may_be_that_of_a_comprehension_in_a_function():
+    code = "import name\n\n\ndef sizes(names):\n    return [len(name) for name in names]\n"
+    assert set(bound_by(code)) == {"name", "sizes"}
+
+
 def test_modules_of_a_step_that_give_a_name_two_meanings_are_refused(monkeypatch):
     texts = {
         "first": "import torch\nLIMIT = 1",

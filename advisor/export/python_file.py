@@ -1,6 +1,7 @@
 """The Python file: settings as a module of plain PyTorch that does what ``advisor.load`` does without this package."""
 
 import ast
+import functools
 import json
 import re
 import textwrap
@@ -59,8 +60,10 @@ def python_source(
     library = library_for([without_codes, *codes.values(), *step], held)
     imports = ["import torch", "from types import SimpleNamespace", *library.imports]
     plan_data = _plan_data(plan, library.text)
-    file = "\n".join([*imports, plan_data, *step, templates.PREPARE, library.text])
-    divided = _divided(codes, file, without_codes)
+    others = ("\n".join(imports), plan_data, *step, templates.PREPARE)
+    taken = {name: text for code in others for name, text in top_level.bindings(code).items()}
+    taken.update(library.binds)
+    divided = _divided(codes, taken, without_codes)
     imports += [text for parts in divided.values() for text in parts.imports]
     constants = dict.fromkeys(text for parts in divided.values() for text in parts.constants)
     definitions = dict.fromkeys(text for parts in divided.values() for text in parts.definitions)
@@ -112,19 +115,18 @@ def _plan_data(plan: StepPlan, code: str) -> str:
     return "\n".join(["# How a step runs.", "PLAN = {", *lines, "}", "StepPlan = SimpleNamespace"])
 
 
-def _divided(codes: Mapping[str, str], file: str, prepare: str) -> dict[str, top_level.Hoisted]:
+def _divided(codes: Mapping[str, str], taken: Mapping[str, str], prepare: str) -> dict[str, top_level.Hoisted]:
     """The code of recipes by key, split for the top of the file and for ``prepare``.
 
-    ``file`` is the rest of the file, and ``prepare`` the function as it is without these recipes.
+    ``taken`` are the names of the rest of the file, and ``prepare`` is the function as it is without these recipes.
     """
     bound = {key: top_level.bindings(code) for key, code in codes.items()}
-    taken = top_level.bindings(file)
     found = {}
     for key, code in codes.items():
         others = top_level.locals_of(prepare)
         others |= {name for names in bound.values() for name, text in names.items() if bound[key].get(name) != text}
         parts = top_level.hoist(code, taken, others)
-        taken |= top_level.bindings("\n".join([*parts.imports, *parts.constants, *parts.definitions]))
+        taken = {**taken, **parts.binds}
         found[key] = parts
     return found
 
@@ -254,6 +256,7 @@ def _shown(recipe: Recipe, value: Value) -> str:
     return without_library(_outside_the_loop(recipe.code(value)).strip("\n"))
 
 
+@functools.lru_cache(maxsize=64)  # one export asks twice for a recipe's code
 def _outside_the_loop(code: str) -> str:
     """A recipe's code without the statements and comments that belong into the loop."""
     lines = code.splitlines()

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from advisor.portable import module_text, modules_in_order, source
 
 _MOVABLE = (ast.Import, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 # Names that exist inside prepare() only.
 _OF_PREPARE = frozenset({"model", "optimizer", "loader", "loss_fn", "device"})
 # Pieces of code whose names are kept; exports share most. Several times the statements of all portable modules.
@@ -45,12 +46,16 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Hoisted:
-    """A recipe's code, divided: imports, constants and definitions for the top of the file, and the rest."""
+    """A recipe's code, divided: imports, constants and definitions for the top of the file, and the rest.
+
+    ``binds`` has the names at the top, as a statement has its own.
+    """
 
     imports: tuple[str, ...]
     constants: tuple[str, ...]
     definitions: tuple[str, ...]
     rest: str
+    binds: Mapping[str, str]
 
 
 def hoist(code: str, taken: Mapping[str, str], others: Collection[str] = ()) -> Hoisted:
@@ -80,6 +85,7 @@ def hoist(code: str, taken: Mapping[str, str], others: Collection[str] = ()) -> 
         tuple(one.text for one in hoisted if one.is_constant),
         tuple(one.text for one in hoisted if not one.is_import and not one.is_constant),
         rest,
+        _bound_by_all(hoisted),
     )
 
 
@@ -91,11 +97,11 @@ def locals_of(function: str) -> set[str]:
 
 def bindings(code: str) -> dict[str, str]:
     """The names that code binds at its top level, each with its definition if that can be moved, else with no text."""
-    found = dict.fromkeys(bound_by(code), "")
-    for one in statements(code):
-        if one.can_be_hoisted:
-            found |= one.binds
-    return found
+    return dict.fromkeys(bound_by(code), "") | _bound_by_all(one for one in statements(code) if one.can_be_hoisted)
+
+
+def _bound_by_all(parts: Iterable[Statement]) -> dict[str, str]:
+    return {name: text for one in parts for name, text in one.binds.items()}
 
 
 def import_blocks(imports: Iterable[str]) -> tuple[str, str]:
@@ -188,13 +194,23 @@ def bound_by(code: str) -> tuple[str, ...]:
 
 
 def _names_of_comprehensions(code: str) -> frozenset[str]:
-    """The names that only the loops inside comprehensions bind."""
-    nodes = list(ast.walk(ast.parse(code)))
+    """The names that only the loops inside comprehensions bind at the top level of code."""
+    nodes = list(_outside_of_scopes(ast.parse(code)))
     loops = [node.target for node in nodes if isinstance(node, ast.comprehension)]
     passing = Counter(node.id for loop in loops for node in ast.walk(loop) if isinstance(node, ast.Name))
     bound = Counter(node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
     defined = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     return frozenset(name for name, count in passing.items() if count == bound[name]) - defined
+
+
+def _outside_of_scopes(node: ast.AST) -> Iterator[ast.AST]:
+    """A node and those under it, but for what is inside functions and classes: names there are their own."""
+    yield node
+    for name, value in ast.iter_fields(node):
+        if name != "body" or not isinstance(node, _SCOPES):
+            for part in value if isinstance(value, list) else [value]:
+                if isinstance(part, ast.AST):
+                    yield from _outside_of_scopes(part)
 
 
 @functools.lru_cache(maxsize=_STATEMENTS_KEPT)
@@ -217,10 +233,11 @@ def _is_needed(symbol: symtable.Symbol) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """The code of ``portable/`` that a file contains: import statements, and the text of the definitions."""
+    """The code of ``portable/`` that a file contains: import statements, the text of the definitions, and its names."""
 
     imports: tuple[str, ...]
     text: str
+    binds: Mapping[str, str]
 
 
 def library_for(codes: Iterable[str], held: Collection[str] = ()) -> Library:
@@ -237,7 +254,7 @@ def library_for(codes: Iterable[str], held: Collection[str] = ()) -> Library:
         new = {name for one in new for part in known[one] for name in part.needs} & known.keys() - wanted
     taken = list(dict.fromkeys(part for name, parts in known.items() if name in wanted for part in parts))
     imports = [one.text for one in taken if one.is_import]
-    return Library(tuple(imports), _joined([one for one in taken if not one.is_import]))
+    return Library(tuple(imports), _joined([one for one in taken if not one.is_import]), _bound_by_all(taken))
 
 
 def without_library(code: str) -> str:
