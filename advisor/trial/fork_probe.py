@@ -29,7 +29,7 @@ _QUIET_S = 1.0
 # Longest time of the parts that are the same in all programs. Seconds; 0.1 to 0.3 were measured on two cores.
 _LIMIT_S = 3.0
 # The workload's own parts pass once they have computed for this. Seconds; a GPU's step may take minutes on the CPU.
-_LARGE_PART_S = 1.0
+_LARGE_PART_S = 0.5
 _LOOK_EVERY_S = 0.05
 _STEPS = 2
 _SAMPLES = 2
@@ -47,7 +47,7 @@ _Part = tuple[str, Callable[[], None]]
 def problem_of_forks(loop: Loop, threads: int) -> str:
     """Run a trial's steps in a fork with this number of threads; return the problem, empty for none.
 
-    A fork that is quiet for a second hangs, and is killed. A step that has computed for a second has passed.
+    A fork that is quiet for a second hangs, and is killed. A step that has computed for half a second has passed.
     """
     reading, writing = os.pipe()
     child = os.fork()
