@@ -49,7 +49,9 @@ class InteropThreads(Recipe):
 
     def candidates(self, facts: Facts) -> Proposal:
         if not facts.workload.has("forked"):
-            return Skip("no parts of the model run in parallel: none is TorchScript that forks")
+            return Skip(
+                "no part of the model is TorchScript that calls torch.jit.fork, so no operators run in parallel"
+            )
         usable = facts.workload.usable_cores
         return sorted({1, max(1, usable // 2), usable})
 

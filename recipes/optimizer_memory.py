@@ -57,8 +57,8 @@ class OptimizerMemory(Recipe):
             return Skip("the workload has no optimizer")
         if not optimizer.builtin or optimizer.name not in _ADAM:
             return Skip(
-                f"the optimizer is {optimizer.name}{'' if optimizer.builtin else ' of another package'}; what "
-                "torch.optim's Adam and AdamW keep is what could be made smaller"
+                f"the optimizer is {optimizer.name}{'' if optimizer.builtin else ' of another package'}; only the "
+                "state of a single Adam or AdamW of torch.optim can be made smaller"
             )
         if optimizer.made_steps:
             return Skip(

@@ -443,6 +443,8 @@ def test_less_state_is_tried_where_the_state_is_large():
     beside_activations = replace(large, peak_allocated_bytes=300 * GIB)
     assert reason("optimizer_memory", beside_activations).startswith("the optimizer's state is 10 % of the memory")
     assert "the optimizer is SGD" in reason("optimizer_memory", gpu_facts())
+    two = gpu_facts(optimizer=replace(optimizer, name="Adam + Adam"), parameter_bytes=15 * GIB)
+    assert "the optimizer is Adam + Adam; only the state of a single Adam" in reason("optimizer_memory", two)
 
 
 def test_an_optimizer_that_has_made_steps_is_not_exchanged():

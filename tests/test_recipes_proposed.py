@@ -197,7 +197,7 @@ def test_only_what_forks_gets_threads_for_operators():
     forked = cpu_facts(families={"forked": 1}, usable_cores=8)
     assert proposed("interop_threads", forked) == [1, 4, 8]
     assert proposed("interop_threads", cpu_facts(families={"forked": 1}, usable_cores=1)) == [1]
-    assert "none is TorchScript that forks" in reason("interop_threads", cpu_facts())
+    assert "TorchScript that calls torch.jit.fork" in reason("interop_threads", cpu_facts())
 
 
 def test_threads_other_than_the_present_number():
