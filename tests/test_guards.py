@@ -19,6 +19,7 @@ from advisor.trial.measurement.guards import (
     Guards,
     HostLoad,
     Ourselves,
+    ThreadWaits,
     others_on_gpu,
     slowdown_of_gpu,
     summarised,
@@ -400,10 +401,18 @@ def test_a_gpu_that_slows_itself_down_says_how_far_off_the_timings_may_be(
 
 def test_how_far_off_timings_are_beside_another_process_is_not_known(guarded, library, monkeypatch):
     monkeypatch.setattr(HostLoad, "disturbance", lambda load: "other processes used 1.9 of 2 cores")
+    monkeypatch.setattr(ThreadWaits, "share", lambda waits: 0.4)
     library.bits = library.nvmlClocksThrottleReasonHwThermalSlowdown
     watched = guarded()
     assert watched.disturbed.startswith("other processes used 1.9 of 2 cores; the GPU slowed itself down")
-    assert watched.off_by == 0.0
+    assert (watched.off_by, watched.waited) == (0.0, None)
+
+
+@pytest.mark.parametrize(("programs", "waited"), [("other processes used 1.9 of 2 cores", 0.4), ("", None)])
+def test_the_waits_of_a_thread_are_told_where_other_programs_disturbed_it(guarded, monkeypatch, programs, waited):
+    monkeypatch.setattr(HostLoad, "disturbance", lambda load: programs)
+    monkeypatch.setattr(ThreadWaits, "share", lambda waits: 0.4)
+    assert guarded().waited == waited
 
 
 def test_energy_is_the_counters_difference_over_the_samples(guarded, monkeypatch):

@@ -124,6 +124,35 @@ def test_runs_that_were_all_disturbed_prove_nothing_until_one_was_not(judge):
     assert (slowed.result(BF16).disturbed, disturbed.result(BF16).disturbed) == ("", "another process ran")
 
 
+@pytest.mark.parametrize(
+    ("step_ms", "waited", "told"),
+    [
+        (20.0, 0.5, Verdict.FASTER),
+        (20.0, 0.75, Verdict.NO_DIFFERENCE),
+        (40.0, 0.75, Verdict.FASTER),
+        (20.0, None, Verdict.NO_DIFFERENCE),
+        (11.0, 0.5, Verdict.NO_DIFFERENCE),
+    ],
+)
+def test_settings_are_compared_less_the_waits_of_their_only_thread_for_a_core(judge, step_ms, waited, told):
+    """However much processes of the baseline differ there, whose threads wait for one another as well."""
+    busy = {"disturbed": "other processes used 1.6 of 2 cores"}
+    judge = Judge(CATALOG, Mode.TRAIN, result(100.0, **busy)).with_control(result(400.0, **busy))
+    whole = BF16.merged(FUSED.settings)
+    judge = judge.with_run(whole, result(10.0, seed=1, waited=0.5, **busy))
+    judge = judge.with_run(BF16, result(step_ms, seed=2, waited=waited, **busy))
+    assert judge.contribution(whole, BF16).verdict is told
+    assert judge.compare(whole).speedup == pytest.approx(10.0, rel=0.02), "as the step times have it"
+
+
+def test_repeats_of_one_thread_are_as_far_apart_as_they_are_without_its_waits(judge):
+    busy = {"disturbed": "other processes used 1.6 of 2 cores"}
+    for waited, step_ms in ((0.5, 20.0), (0.75, 40.0)):
+        judge = judge.with_run(BF16, result(step_ms, waited=waited, **busy))
+    assert judge.spread_of(BF16).seen == pytest.approx(0.0, abs=1e-6)
+    assert judge.with_run(BF16, result(40.0, waited=0.5, **busy)).spread_of(BF16).seen > 0.3
+
+
 @pytest.mark.parametrize(("step_ms", "told"), [(5.2, Verdict.FASTER), (8.5, Verdict.NO_DIFFERENCE)])
 def test_runs_on_a_gpu_that_slows_itself_down_prove_what_its_clock_leaves_open(step_ms, told):
     hot = {"disturbed": "the GPU slowed itself down", "off_by": 0.13}

@@ -189,16 +189,17 @@ class TrialResult:
     training those of the first step. ``weights`` are the squared norm of the parameters before the first of these
     steps and after each; norms of another number of ``parameters`` are not compared.
     ``disturbed`` says what from outside made the timings unreliable; empty when nothing did. ``off_by`` is how far off
-    they may be then, a standard deviation of their logarithm; 0 where that is not known. ``skipped_steps`` counts the
-    updates that a gradient scaler skipped in the probe. ``gradients_at_times`` counts the trained parameters that
-    had a gradient after some steps of the probe and none after others; ``operations`` those of the model's forward pass
-    that gradients flow through, 0 where they are not known. ``energy_j_per_sample`` is what the whole GPU
-    took while the blocks were timed, its idle draw and the host's pauses included. ``data`` tells what the first
-    batches of a loader were; None where one batch is used again and again. ``phases`` are ms per part of a step, each
-    waited for; empty where nobody asked for them. ``device``: the GPU that the trial ran on, where that is not the
-    session's own. ``ranks``: the findings of a trial over several ranks, whose blocks hold the samples of all, and
-    whose peaks are the largest of any rank. ``loss_known``: the loss is called as its signature says:
-    no try had to find out how.
+    they may be then, a standard deviation of their logarithm; 0 where that is not known. ``waited`` is the share of the
+    time in which the step's only thread waited for a core that others had; None where several threads ran, or where it
+    is not known. ``skipped_steps`` counts the updates that a gradient scaler skipped in the probe.
+    ``gradients_at_times`` counts the trained parameters that had a gradient after some steps of the probe and none
+    after others; ``operations`` those of the model's forward pass that gradients flow through, 0 where they are not
+    known. ``energy_j_per_sample`` is what the whole GPU took while the blocks were timed, its idle draw and the host's
+    pauses included. ``data`` tells what the first batches of a loader were; None where one batch is used again and
+    again. ``phases`` are ms per part of a step, each waited for; empty where nobody asked for them. ``device``: the GPU
+    that the trial ran on, where that is not the session's own. ``ranks``: the findings of a trial over several ranks,
+    whose blocks hold the samples of all, and whose peaks are the largest of any rank. ``loss_known``: the loss is
+    called as its signature says: no try had to find out how.
     """
 
     outcome: Outcome
@@ -226,6 +227,7 @@ class TrialResult:
     notes: tuple[str, ...] = ()
     disturbed: str = ""
     off_by: float = 0.0
+    waited: float | None = None
     skipped_steps: int = 0
     gradients_at_times: int = 0
     operations: int = 0

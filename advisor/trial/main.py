@@ -340,6 +340,7 @@ class Trial:
             phases=phases,
             disturbed=self.guards.disturbed,
             off_by=self.guards.off_by,
+            waited=self.guards.waited,
             energy_j_per_sample=self.guards.energy_j_per_sample(blocks),
             gpu=self.guards.gpu,
             loss_known=first.loss_known,

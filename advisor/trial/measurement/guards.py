@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import dropwhile, pairwise
 from pathlib import Path
@@ -25,6 +25,9 @@ _MEANWHILE = "while it was measured"
 # A measurement is disturbed by this much work of others (cores), once this share of all cores is busy.
 _FOREIGN_CORES = 0.25
 _SATURATED_SHARE = 0.85
+
+# A thread runs alone if all others take less than this share of its own processor time, the hypervisor included.
+_RUN_BESIDE = 0.05
 
 _CPU_CLOCK_FALL = 0.20
 _CORES_READ = 4
@@ -46,13 +49,14 @@ class Guards:
     Made at the trial's start, before it touches CUDA; ``watching`` goes around what is timed. ``watch_gpu`` is False
     for a trial on the CPU, and for one that takes turns with another on the same GPU, whose process is no stranger.
     NVML is opened for it, once in a trial's process; that time is in the trial's wall seconds and in no other figure.
-    Then ``disturbed`` and ``off_by`` are what ``TrialResult`` has.
+    Then ``disturbed``, ``off_by`` and ``waited`` are what ``TrialResult`` has.
     """
 
     def __init__(self, *, watch_gpu: bool, nvml: Nvml = NVML) -> None:
         self._gpu = GpuWatch(nvml) if watch_gpu else None
         self.disturbed = ""
         self.off_by = 0.0
+        self.waited: float | None = None
 
     @property
     def gpu(self) -> GpuReadings | None:
@@ -65,12 +69,14 @@ class Guards:
 
         Nothing is said of a block that raises.
         """
-        load, clock = HostLoad(), CpuClock()
+        load, clock, waits = HostLoad(), CpuClock(), ThreadWaits()
         with self._gpu.reading(gpu_uuid) if self._gpu and gpu_uuid else nullcontext():
             yield
         by_others = (load.disturbance(), self._gpu.by_others() if self._gpu else "")
         slowed = (clock.disturbance(), self._gpu.slowed() if self._gpu else "")
         self.disturbed = "; ".join(filter(None, (*by_others, *slowed)))
+        if self.disturbed and self.disturbed == by_others[0]:
+            self.waited = waits.share()
         if any(slowed) and not any(by_others):
             self.off_by = max(_LEAST_OFF_BY, clock.fell_by, self._gpu.fell_by if self._gpu else 0.0)
 
@@ -344,6 +350,45 @@ def _cores_to_read() -> set[int]:
     """This thread's core, and others of those that this process may use, spread over all of them."""
     usable = sorted(os.sched_getaffinity(0))
     return {psutil.Process().cpu_num(), *usable[:: 1 + len(usable) // _CORES_READ]}
+
+
+class ThreadWaits:
+    """Watches from its creation on how long the threads of this process wait for a core, where Linux tells it."""
+
+    def __init__(self, tasks: Path = Path("/proc/self/task")) -> None:
+        self._tasks = tasks
+        self._began, self._start, self._stolen_s = time.perf_counter(), self._read(), _stolen_s()
+
+    def share(self) -> float | None:
+        """The share of the time since in which the only thread that ran waited for a core.
+
+        None where several threads or child processes ran, which wait for one another as well; where a hypervisor took
+        time, which the kernel counts as the thread's own; and where the kernel tells nothing.
+        """
+        nothing = (0.0, 0.0)
+        since = [
+            (ran_s - self._start.get(thread, nothing)[0], waited_s - self._start.get(thread, nothing)[1])
+            for thread, (ran_s, waited_s) in self._read().items()
+        ]
+        ran_s, waited_s = max(since, default=nothing)
+        others_s = sum(ran for ran, _ in since) - ran_s + _stolen_s() - self._stolen_s
+        if ran_s <= 0 or others_s > _RUN_BESIDE * ran_s or psutil.Process().children():
+            return None
+        return waited_s / max(time.perf_counter() - self._began, ran_s + waited_s)
+
+    def _read(self) -> dict[str, tuple[float, float]]:
+        """The seconds that each thread has run, and those in which it could have and waited for a core."""
+        read: dict[str, tuple[float, float]] = {}
+        for file in self._tasks.glob("*/schedstat"):
+            with suppress(OSError):  # a thread that has just ended
+                ran_ns, waited_ns, _ = map(int, file.read_text(encoding="ascii").split())
+                read[file.parent.name] = (ran_ns / 1e9, waited_ns / 1e9)
+        return read
+
+
+def _stolen_s() -> float:
+    """The processor seconds that a hypervisor gave to other machines, where the kernel tells them."""
+    return float(getattr(psutil.cpu_times(), "steal", 0.0))
 
 
 class HostLoad(CoresInUse):
