@@ -297,7 +297,15 @@ def test_the_scaler_can_be_reached_saved_and_loaded(model):
     assert plain_step.state_dict() == {"scaler": None, "accumulated": 0}
 
 
-@pytest.mark.parametrize("wrap", [lambda model: torch.compile(model, backend="eager"), nn.DataParallel])
+def in_fabric(model):
+    fabric = pytest.importorskip("lightning.fabric").Fabric(accelerator="cpu", devices=1)
+    return fabric.setup_module(model)
+
+
+WRAPPERS = [lambda model: torch.compile(model, backend="eager"), nn.DataParallel, in_fabric]
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS)
 def test_a_model_that_was_wrapped_after_it_was_prepared_is_the_prepared_one(wrap):
     """To evaluate with it does not end its training, as it would for a model of which nothing is known."""
     torch.manual_seed(0)

@@ -306,6 +306,7 @@ def _is_for_any_loader(recipe: Recipe) -> bool:
 def as_prepared(model: nn.Module) -> nn.Module:
     """The model inside the wrappers that a loop may put around what ``prepare`` returned; else the model itself."""
     inner = unwrapped(getattr(model, "_orig_mod", model))
+    inner = getattr(inner, "_original_module", inner)  # of Fabric's wrapper
     return model if inner is model else as_prepared(inner)
 
 

@@ -37,6 +37,7 @@ from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFa
 from advisor.runtime.compilation import Models
 from advisor.runtime.loop import GivenBatches, Loop, describe
 from advisor.runtime.optimizers import optimizers_in
+from advisor.runtime.tuning import as_prepared
 from advisor.target.entrypoint import one_line
 from advisor.trial.measurement.data_prints import pickle_problem, pinning_problem
 from advisor.trial.measurement.draws import count_problem, state_problem
@@ -144,7 +145,7 @@ def _generated_tokens(loop: Loop) -> int | None:
 
 
 def _name_of(model: nn.Module) -> str:
-    return " + ".join(type(part).__name__ for part in (model if isinstance(model, Models) else [model]))
+    return " + ".join(type(as_prepared(part)).__name__ for part in (model if isinstance(model, Models) else [model]))
 
 
 def current_settings(loop: Loop) -> dict[str, Value]:
