@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import cached_property
 
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import REJECTED
 from advisor.experiment.judging.judge import BASELINE, AlternatedBlocks, Judge, prior_spread
 from advisor.experiment.judging.records import trial_record
+from advisor.experiment.kept import kept
 from advisor.experiment.plan import COMPILE_MODE, Plan
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import fills_the_device
@@ -153,17 +153,9 @@ class Known:
         """Whether anything is known of a candidate."""
         return self.judge.has_tried(candidate.settings) or bool(self._most_telling(candidate)[0])
 
+    @kept
     def record(self, candidate: Candidate) -> TrialRecord | None:
         """The record of a candidate: alone, or in the most telling combination; None when it was not measured."""
-        if candidate not in self._records:  # each rung of a ladder asks for all rungs before it
-            self._records[candidate] = self._record(candidate)
-        return self._records[candidate]
-
-    @cached_property
-    def _records(self) -> dict[Candidate, TrialRecord | None]:
-        return {}
-
-    def _record(self, candidate: Candidate) -> TrialRecord | None:
         alone = Settings(candidate.settings)
         if self.judge.has_tried(alone):
             return replace(trial_record(self.judge, candidate, alone), contribution=self._on_the_stack(candidate))
@@ -199,6 +191,7 @@ class Known:
         """The stack without the settings that compile it."""
         return self.stack.filtered(lambda key: not self.plan.catalog.by_key(key).expensive)
 
+    @kept
     def _most_telling(self, candidate: Candidate) -> tuple[Settings, Settings]:
         """The measured combination that tells most about a candidate, and the same without the candidate."""
         holds = [s for s in self.judge.runs if s.get(candidate.key) == candidate.value]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 from advisor.experiment.consent import Consent
+from advisor.experiment.kept import kept
 from advisor.experiment.objective import Goal
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
@@ -89,16 +89,11 @@ class Plan:
         undoes = recipe.habit and candidate.already_on and not recipe.usual  # its default is good
         return recipe.is_usual(candidate.value, self.facts.workload.mode) or undoes
 
+    @kept
     def may_stack(self, candidate: Candidate) -> bool:
         """Whether a candidate can join a stack now: it needs no consent, and is not tried for its cost alone."""
-        if candidate not in self._may_stack:  # as for what is partnered
-            unusual_habit = self.recipe(candidate).habit and not self.is_usual(candidate)
-            self._may_stack[candidate] = self.consent.permits(candidate.settings) and not unusual_habit
-        return self._may_stack[candidate]
-
-    @cached_property
-    def _may_stack(self) -> dict[Candidate, bool]:
-        return {}
+        unusual_habit = self.recipe(candidate).habit and not self.is_usual(candidate)
+        return self.consent.permits(candidate.settings) and not unusual_habit
 
     def allows(self, settings: Settings) -> bool:
         """Whether settings that no recipe has proposed yet may be tried: the person left none of them out."""
@@ -118,38 +113,29 @@ class Plan:
         """Whether a setting is among the candidates."""
         return any((candidate.key, candidate.value) == (key, value) for candidate in self.candidates)
 
+    @kept
     def partnered(self, stack: Settings) -> list[Candidate]:
         """The candidates proposed only beside these settings, such as an attention kernel that needs bfloat16."""
-        if stack not in self._partnered:  # the search asks the same for each move
-            facts = facts_under(self.facts, stack)
-            proposals = self.catalog.propose(facts, only=self.request.only, skip=(*self.request.skip, CONTROL))
-            known = {candidate.name for candidate in self.candidates}
-            found = [c for c in proposals.candidates if c.name not in known and c.key not in stack and not c.already_on]
-            self._partnered[stack] = found
-        return self._partnered[stack]
-
-    @cached_property
-    def _partnered(self) -> dict[Settings, list[Candidate]]:
-        return {}
+        facts = facts_under(self.facts, stack)
+        proposals = self.catalog.propose(facts, only=self.request.only, skip=(*self.request.skip, CONTROL))
+        known = {candidate.name for candidate in self.candidates}
+        return [c for c in proposals.candidates if c.name not in known and c.key not in stack and not c.already_on]
 
     def applies(self, candidate: Candidate, settings: Mapping[str, Value]) -> bool:
         """Whether a recipe proposes a candidate on top of these settings."""
-        if candidate.already_on:
-            return True
-        key = candidate, Settings(settings).without(candidate.key)
-        if key not in self._applied:  # as above
-            self._applied[key] = self.catalog.proposes(candidate, facts_under(self.facts, key[1]))
-        return self._applied[key]
+        return candidate.already_on or self._applies(candidate, Settings(settings).without(candidate.key))
 
-    @cached_property
-    def _applied(self) -> dict[tuple[Candidate, Settings], bool]:
-        return {}
+    @kept
+    def _applies(self, candidate: Candidate, settings: Settings) -> bool:
+        return self.catalog.proposes(candidate, facts_under(self.facts, settings))
 
+    @kept
     def fits(self, candidate: Candidate, settings: Settings) -> bool:
         """Whether a candidate conflicts with none of these settings, and they leave it something to do."""
         with_it = settings.merged(candidate.settings)
         return not self.catalog.conflict(with_it) and self.applies(candidate, settings)
 
+    @kept
     def without(self, settings: Settings, key: str) -> Settings:
         """The settings without one, and without those that do nothing without it, as prefetching without workers."""
         rest = settings.without(key)
@@ -266,6 +252,7 @@ class Plan:
 
     # --- expected gains -------------------------------------------------------------------------------------------
 
+    @kept
     def expected_gain(
         self, candidate: Candidate, stack: Settings, step_ms: float, *, waiting: float | None = None
     ) -> float:

@@ -134,6 +134,7 @@ def _pooled(groups: Sequence[Sequence[float]], prior: float, prior_degrees: floa
     return ProcessSpread(math.sqrt(variance), weight + degrees, math.sqrt(squares / degrees) if degrees else 0.0)
 
 
+@lru_cache(maxsize=1024)  # a search asks for few degrees of freedom, thousands of times
 def student_factor(degrees: float, normal: float = _NORMAL_FACTOR) -> float:
     """The two-sided 95 % quantile of Student's t distribution; within 1 % from three degrees of freedom on.
 

@@ -15,6 +15,7 @@ from statistics import fmean, geometric_mean, median
 
 from advisor.experiment.judging.data import widened
 from advisor.experiment.judging.numerics import Spread, compare_numerics, spread_between, why_unusable
+from advisor.experiment.kept import kept
 from advisor.experiment.objective import Gain, Goal, Yardstick, figure, gain_of_figure
 from advisor.figures.stats import (
     Interval,
@@ -373,6 +374,7 @@ class Judge:
     def _samples_per_step(self, settings: Mapping[str, Value]) -> float:
         return median(block.samples / block.steps for block in self.measured_runs(settings)[0].blocks)
 
+    @kept
     def _ratio(self, new: Settings, old: Settings, *, of_later_runs: bool = False) -> Interval:
         off_by = self._off_by_less_waits(new, old)
         trust = self._trusted_spread(new, off_by), self._trusted_spread(old, off_by)
