@@ -201,6 +201,19 @@ def test_fewer_threads_are_left_out_late_where_others_keep_the_cores_busy(foreig
     assert gains == {stack.without("cpu.threads"): gain, stack.without(FUSED.key): POLICY.drop_gain}
 
 
+@pytest.mark.parametrize(("foreign_cores", "cost_s"), [(0.0, 3.0), (31.0, 12.0)])
+def test_to_leave_out_fewer_threads_costs_as_much_as_the_baseline_beside_other_programs(lab, foreign_cores, cost_s):
+    """Two of three sessions of 90 s ended with such a trial, given up after 7 s: it was to take 3, as the stack's."""
+    facts = cpu_facts(threads=16, hardware=Hardware(host=host(foreign_cores=foreign_cores)))
+    stack = Settings({"cpu.threads": 8, **BF16.settings, **FUSED.settings})
+    for settings, seconds in ((BASELINE, 12.0), (BASELINE, 12.0), *[(stack, 3.0)] * 5):
+        lab.bench.budget.learn(seconds, settings)
+    known = with_stack(stack, known_of(facts))
+    costs = {move.settings: lab.cost_s(move, known) for move in moves(known) if move.kind is Kind.DROP}
+    assert costs[stack.without("cpu.threads")] == cost_s
+    assert costs[stack.without(FUSED.key)] == 3.0
+
+
 @pytest.mark.parametrize(("foreign_cores", "kinds"), [(0.0, {Kind.ALONE}), (31.0, {Kind.ALONE, Kind.ADD})])
 def test_what_is_tried_for_its_figure_may_be_tried_with_the_stack_where_others_keep_the_cores_busy(
     foreign_cores, kinds

@@ -75,7 +75,7 @@ class Lab:
 
     def cost_s(self, move: Move, known: Known) -> float:
         """The seconds that a move is expected to take."""
-        once_s = self.bench.expected_s(move.settings)
+        once_s = self._once_s(move, known)
         match move.kind:
             case Kind.TURNS:
                 return turns_s(self.bench, move.settings, side_by_side=self._may_run_side_by_side(known, move.settings))
@@ -87,6 +87,14 @@ class Lab:
             case Kind.HOST:
                 return _CPU_TRIAL_S
         return max(once_s, 0.1)
+
+    def _once_s(self, move: Move, known: Known) -> float:
+        """The seconds of one trial: without a setting that this machine calls for, at least those of the baseline's."""
+        catalog, facts = known.plan.catalog, known.plan.facts
+        gone = move.base.keys() - move.settings.keys()
+        suited = any(catalog.by_key(key).suits(facts, move.base[key]) for key in gone)
+        once_s = self.bench.expected_s(move.settings)
+        return max(once_s, self.bench.expected_s(BASELINE)) if suited else once_s
 
     def affords(self, move: Move, known: Known) -> bool:
         """Whether there is time for a move, and for the stack's turns behind it.
