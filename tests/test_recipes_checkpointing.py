@@ -463,5 +463,7 @@ def test_what_saved_memory_is_good_for_is_said():
     assert "saves no memory" in CATALOG.after(facts, measured(21 * GIB))
     assert CATALOG.after(facts, measured(8 * GIB, batch_size=64)) == ""
     assert CATALOG.after(replace(facts, peak_allocated_bytes=None), measured(8 * GIB)) == ""
+    stacked = replace(measured(8 * GIB), settings={**measured(8 * GIB).settings, "precision.autocast": "bfloat16"})
+    assert CATALOG.after(facts, stacked) == "", "the other settings save memory and time as well"
     control = replace(measured(8 * GIB), candidate=Candidate("control", "control.repeat", True))
     assert CATALOG.after(facts, control) == ""

@@ -141,11 +141,13 @@ def batch_size_within(
 def memory_gained(facts: Facts, record: TrialRecord) -> str:
     """The memory that a candidate saves, its cost, and the batch that it makes room for; as sentences.
 
-    Empty where a peak is not known, or the batch is not the baseline's.
+    Empty where a peak is not known, the batch is not the baseline's, or other settings joined in.
     """
     workload = facts.workload
     before, after, size = facts.peak_allocated_bytes, record.result.peak_allocated_bytes, workload.batch_size
     if not before or not after or not size or record.result.batch_size != size or record.comparison is None:
+        return ""
+    if not record.alone:
         return ""
     if after >= before:
         return (
