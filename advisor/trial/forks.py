@@ -96,7 +96,6 @@ class Fork:
         """Let it take memory of the device: the trial before has given its own back."""
         with contextlib.suppress(OSError):
             self._orders.send(None)
-        self._orders.close()
 
     def dismiss(self) -> None:
         """End a fork that has no spec."""

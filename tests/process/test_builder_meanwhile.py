@@ -150,7 +150,12 @@ fork = multiprocessing.get_context("fork")
 builder._has_gpu, builder._has_cores = lambda target: True, lambda: True
 builder._import_compiler = lambda: True
 torch.cuda._is_in_bad_fork = lambda: False  # without NVML, asking for a GPU spoils forks, and there is none
-Cuda.start_driver = staticmethod(lambda: started.open("a").write(f"{os.getpid()}\\n"))
+
+def start_driver():
+    started.open("a").write(f"{os.getpid()}\\n")
+    time.sleep(0.5)  # the spec comes meanwhile
+
+Cuda.start_driver = staticmethod(start_driver)
 ours, theirs = fork.Pipe()
 target = TargetSpec("target.py", str(folder))  # on whatever there is
 
