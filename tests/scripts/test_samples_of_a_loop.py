@@ -62,7 +62,25 @@ for count in range(100):
 """
 
 
-@pytest.mark.parametrize(("loop", "samples"), [(ACCUMULATED, 32), (COMPARED, 8), (BESIDE, 8), (OBSERVED, 1)])
+TIMED = """
+class Field(nn.Linear):
+    def forward(self, t, y):
+        return super().forward(y) * t
+field = Field(1, 1)
+optimizer = torch.optim.SGD(field.parameters(), lr=1e-4)
+for count in range(100):
+    optimizer.zero_grad()
+    y = numbers[:8]
+    for t in torch.linspace(0, 1, 3):  # as of a differential equation
+        y = y + field(t, y)
+    y.square().mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("loop", "samples"), [(ACCUMULATED, 32), (COMPARED, 8), (BESIDE, 8), (OBSERVED, 1), (TIMED, 8)]
+)
 def test_accumulated_batches_add_up_and_compared_ones_do_not(loop, samples, script):
     measured, _ = script(loop)
     assert (measured.batch_size or 1) == samples

@@ -320,8 +320,11 @@ def _samples(seen: Seen) -> int | None:
 
 
 def _rows(call: ModelCall) -> int | None:
-    """The first dimension of a model's first input. Numbers in a row, such as an observation, are one sample."""
-    tensor = next(tensors_of((call.args, call.kwargs)), None)
+    """The first dimension of a model's first input that is no single number, as the time of a step is.
+
+    Numbers in a row, such as an observation, are one sample.
+    """
+    tensor = next((tensor for tensor in tensors_of((call.args, call.kwargs)) if tensor.dim()), None)
     if tensor is None or tensor.dim() < (2 if tensor.is_floating_point() else 1):
         return None
     return tensor.shape[0]
