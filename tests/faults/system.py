@@ -213,6 +213,7 @@ fault("processes", "a child with a session of its own")(lambda folder: _stray(_D
 def _signalled(number: signal.Signals, folder: Path) -> Met:
     (folder / "target.py").write_text(TINY_TARGET)
     line = [sys.executable, "-m", "advisor", "target.py", "--headless", "--json", "out.json", "--device", "cpu"]
+    line = ["env", "--default-signal=HUP", *line]  # these tests may themselves run under nohup
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     process = subprocess.Popen(line, start_new_session=True, **pipes)
     time.sleep(1.0)
