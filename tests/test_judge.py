@@ -109,6 +109,7 @@ def test_one_disturbed_repeat_changes_neither_the_floor_nor_the_baseline(judge):
         judge = judge.with_run({}, result(10.0, seed=seed))
     disturbed = judge.with_run({}, result(80.0, seed=4))
     assert disturbed.noise_floor < 0.1
+    assert disturbed.apart < 0.02, "the person is told how far the others lie apart"
     assert disturbed.baseline_record().step_ms == pytest.approx(10.0, rel=0.01)
     told = judge.with_run({}, result(80.0, seed=4, disturbed="another process ran"))
     assert told.process_spread == judge.process_spread

@@ -12,6 +12,7 @@ from advisor.figures.stats import (
     LARGEST_NOISE_FLOOR,
     SMALLEST_NOISE_FLOOR,
     ProcessSpread,
+    fastest_over_slowest,
     largest_difference,
     noise_floor,
     process_spread,
@@ -93,8 +94,10 @@ def test_a_disturbed_run_is_left_out_and_costs_no_second_degree_of_freedom():
 
 @pytest.mark.parametrize(("rate", "is_left_out"), [(82.4, True), (82.9, False)])
 def test_a_run_is_disturbed_when_it_is_twenty_times_the_spread_below_the_mean_of_the_others(rate, is_left_out):
-    spread = process_spread([[rate, 100.0, 101.0, 102.0]], prior=0.01)
+    rates = [rate, 100.0, 101.0, 102.0]
+    spread = process_spread([rates], prior=0.01)
     assert (spread.sigma < 0.02) is is_left_out
+    assert (fastest_over_slowest(rates, spread) < 0.03) is is_left_out
 
 
 @quick

@@ -111,7 +111,7 @@ def process_spread(groups: Sequence[Sequence[float]], *, prior: float, prior_deg
     Data Analysis, section 2.6), and as much less as the observations contradict it by being larger. Looking for a
     disturbed run costs one degree of freedom, found or not. Groups of one tell nothing.
     """
-    logs = [sorted(math.log(rate) for rate in rates) for rates in groups if len(rates) > 1]
+    logs = [_logarithms(rates) for rates in groups if len(rates) > 1]
     if not logs:
         return ProcessSpread(prior, prior_degrees)
     disturbed = False
@@ -119,10 +119,28 @@ def process_spread(groups: Sequence[Sequence[float]], *, prior: float, prior_deg
         if len(group) < _FEWEST_WITH_DISTURBED:
             continue
         rest = [*logs[:place], group[1:], *logs[place + 1 :]]
-        if fmean(group[1:]) - group[0] > _DISTURBED * _pooled(rest, prior, prior_degrees).sigma:
+        if _begins_disturbed(group, _pooled(rest, prior, prior_degrees)):
             logs, disturbed = rest, True
     spread = _pooled(logs, prior, prior_degrees)
     return spread if disturbed else replace(spread, degrees=spread.degrees - 1)
+
+
+def fastest_over_slowest(rates: Sequence[float], spread: ProcessSpread) -> float:
+    """The share by which the fastest of the processes of one program exceeds the slowest.
+
+    ``spread`` is that of :func:`process_spread`, which left out a run that was clearly disturbed, as this does.
+    """
+    logs = _logarithms(rates)
+    return math.expm1(logs[-1] - logs[_begins_disturbed(logs, spread)])
+
+
+def _logarithms(rates: Sequence[float]) -> list[float]:
+    return sorted(math.log(rate) for rate in rates)
+
+
+def _begins_disturbed(group: Sequence[float], spread: ProcessSpread) -> bool:
+    """Whether the first of the sorted logarithms of rates is that of a run which was clearly disturbed."""
+    return len(group) >= _FEWEST_WITH_DISTURBED and fmean(group[1:]) - group[0] > _DISTURBED * spread.sigma
 
 
 def _pooled(groups: Sequence[Sequence[float]], prior: float, prior_degrees: float) -> ProcessSpread:

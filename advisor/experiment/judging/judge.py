@@ -20,6 +20,7 @@ from advisor.experiment.objective import Gain, Goal, Yardstick, figure, gain_of_
 from advisor.figures.stats import (
     Interval,
     ProcessSpread,
+    fastest_over_slowest,
     largest_difference,
     noise_floor,
     paired_ratio_interval,
@@ -183,9 +184,8 @@ class Judge:
     @cached_property
     def process_spread(self) -> ProcessSpread:
         """The spread of processes of the same settings, the control's and the baseline's above all."""
-        nulls = [run for run in (*self.baseline_runs, *self.controls) if run.measured]
         others = [self.measured_runs(settings) for settings in self.runs if settings and not _is_captured(settings)]
-        groups = [[speed(run)[1] for run in group] for group in (nulls, *others)]
+        groups = [[speed(run)[1] for run in group] for group in (self._nulls, *others)]
         return process_spread(groups, prior=self.prior)
 
     @cached_property
@@ -221,9 +221,12 @@ class Judge:
 
     @property
     def apart(self) -> float:
-        """The share by which the slowest of the runs that changed nothing took longer than the fastest."""
-        took = [speed(run)[0] for run in (*self.baseline_runs, *self.controls) if run.measured]
-        return max(took) / min(took) - 1
+        """The share by which the fastest of the runs that changed nothing exceeded the slowest undisturbed one."""
+        return fastest_over_slowest([speed(run)[1] for run in self._nulls], self.process_spread)
+
+    @property
+    def _nulls(self) -> list[TrialResult]:
+        return [run for run in (*self.baseline_runs, *self.controls) if run.measured]
 
     @property
     def noise_floor(self) -> float:
