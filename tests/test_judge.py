@@ -332,6 +332,12 @@ def test_turns_beside_other_programs_tell_no_small_gain(foreign_cores, ratio, to
     assert compared.noise_floor == pytest.approx(0.1 if foreign_cores else 0.03, abs=0.002)
 
 
+def test_the_noise_of_turns_beside_other_programs_needs_no_run_that_changes_nothing(judge):
+    facts = cpu_facts(hardware=Hardware(host=host(foreign_cores=31.0)))
+    judge = replace(judge, beside=beside_spread(facts)).with_alternated(BF16, beside(5.0, 10.0))
+    assert judge.compare(BF16).noise_floor == pytest.approx(0.1, abs=0.002)
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_a_machine_whose_runs_differ_by_a_fifth_still_tells_a_stack_of_1_8(seed):
     """The demo on a busy machine of two cores: three runs of the baseline, then turns whose blocks scatter as well."""

@@ -440,7 +440,7 @@ class BaselineRecord:
     ``noise_floor``, ``memory_floor`` and ``energy_floor`` are the relative differences in speed, in peak memory and in
     energy that identical runs showed; the last two are 0 where there was one run only. ``runs`` is how many there were:
     of one run the noise floor is what other machines showed. ``apart``: the slowest took longer by this share than the
-    fastest.
+    fastest, without one that was clearly disturbed.
     """
 
     result: TrialResult

@@ -324,8 +324,9 @@ class Judge:
         beside = self.alternated.get(key)
         if beside is not None:
             interval = paired_ratio_interval(rates(beside.new), rates(beside.old), self.beside)
-            floor = max(_BESIDE_FLOOR, noise_floor(self.beside))
-            return Comparison(*interval, min(self.noise_floor, floor), paired=True)
+            in_a_crowd = noise_floor(self.beside)
+            floor = in_a_crowd if in_a_crowd > _BESIDE_FLOOR else min(self.noise_floor, _BESIDE_FLOOR)
+            return Comparison(*interval, floor, paired=True)
         return Comparison(*self._ratio(key, BASELINE), self.noise_floor, paired=key in self.in_turn)
 
     def compare_later_runs(self, settings: Mapping[str, Value]) -> Comparison:
