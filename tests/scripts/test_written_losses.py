@@ -52,6 +52,9 @@ UPDATE = """
         "for step in range(500):\n    if step % 100 == 0:\n        with torch.no_grad(): model(numbers)\n"
         "    x = torch.randn(8, 1)\n    y = 2 * x\n    guess = model(x)\n"
         "    loss = ((guess - y) ** 2).mean() + (guess * torch.randn_like(y)).mean()" + UPDATE,
+        "off = torch.amp.GradScaler('cpu', enabled=False)\nfor x, y in loader:\n"
+        "    with torch.autocast('cpu', enabled=h > 2):\n        loss = (model(x) - y).abs().mean()\n"
+        "    optimizer.zero_grad()\n    off.scale(loss).backward()\n    off.step(optimizer)\n    off.update()\n",
         "loaders = dict(train=loader)\nfor x, y in loaders[phase]:\n    optimizer.zero_grad()\n"
         "    with torch.set_grad_enabled(phase == 'train'), nullcontext():\n"
         "        loss = (model(x) - y).abs().mean()\n"
@@ -75,13 +78,44 @@ def test_they_are_the_loss_of_a_plain_loop(text, script, monkeypatch):
     assert found == pytest.approx(batches(whole, 6)), "as the body of the loop computes it"
 
 
+@pytest.mark.parametrize("context", ["torch.autocast('cpu', torch.bfloat16, enabled=count == 0)", "casting"])
+def test_autocast_around_the_loss_is_a_setting_of_the_loop(context, script, monkeypatch):
+    text = (
+        "casting = torch.autocast('cpu', torch.bfloat16)\nfor x, y in loader:\n    x = x + 0.3\n"
+        f"    with {context}:\n        loss = (model(x) - y).abs().mean()" + UPDATE
+    )
+    torch.manual_seed(0)
+    loop, _ = script(GIVEN + text)
+    assert loop.step is None
+    assert loop.current["precision.autocast"] == "bfloat16"
+    found = batches(loop, 6)
+    monkeypatch.setattr(plain, "_with_written_loss", lambda seen: None)
+    torch.manual_seed(0)
+    whole, _ = script(GIVEN + text)
+    assert whole.step is not None
+    assert found == batches(whole, 6), "as the body of the loop computes it"
+    loop.current.pop("precision.autocast")
+    assert found != batches(loop, 6), "without the setting nothing is cast"
+
+
+def test_a_part_that_is_kept_from_autocast_stays_so(script):
+    loop, _ = script(
+        GIVEN + "casting = torch.autocast('cpu', torch.bfloat16)\nfor x, y in loader:\n    with casting:\n"
+        "        z = model(x + 0.3)\n        with torch.autocast('cpu', enabled=False):\n"
+        "            loss = (model(x + 0.3) - z).abs().sum() + 1" + UPDATE
+    )
+    assert loop.step is None
+    with torch.autocast("cpu", torch.bfloat16):
+        assert loop.loss(loop.model, next(iter(loop.data))) > 1
+
+
 @pytest.mark.parametrize(
     "body",
     [
         "\n    h = h * 0.9\n    loss = (model(x) * h).mean()",
         "\n    count += 1\n    loss = (model(x) * count).mean()",
         "\n    if float(x[0]) > 50: continue\n    loss = (model(x) - y).abs().mean()",
-        "\n    with torch.autocast('cpu', torch.bfloat16): loss = (model(x) - y).abs().mean()",
+        "\n    t = teacher(x)\n    with torch.autocast('cpu', torch.bfloat16): loss = (model(x) - t).abs().mean()",
         "\n    loss = (model(other(x)) - y).abs().mean()",
         "\n    loss = (model(x) - y).abs().mean()\n    if random.random() < 0.5: loss = loss * 2",
         "\n    state.count += 1\n    loss = (model(x) * state.count).mean()",

@@ -68,8 +68,11 @@ def _with_written_loss(seen: Seen) -> Adapted | None:
     call = next(call for call in seen.calls if call.module is models[0])
     done = set(map(id, seen.round.calls)) if seen.round else set()
     of_round = [one for one in seen.calls if id(one) in done]
-    more = seen.casts != "none" or len(seen.calls) != rounds * len(of_round)
-    if more or _does_more(seen, call) or trained - set(map(id, models[0].parameters())):
+    if (
+        len(seen.calls) != rounds * len(of_round)
+        or _does_more(seen, call)
+        or trained - set(map(id, models[0].parameters()))
+    ):
         return None
     found = written_loss(loop, seen, models[0])
     return None if found is None else _parts(seen, call, *found)

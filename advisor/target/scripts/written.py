@@ -12,7 +12,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from advisor.portable.host_draws import draws_kept
 from advisor.portable.losses import is_number
+from advisor.portable.python_state import buffers_kept
 from advisor.target.scripts.body import Again, FoundLoop, position_in
 from advisor.target.scripts.loops import blocks, bound_in, clears, is_in_some_rounds, name_called
 from advisor.target.scripts.making import LEAVES, batches_by_text, is_changed_beside, loaded, slice_of, stored
@@ -20,6 +22,8 @@ from advisor.target.scripts.positions import COUNTED, reads_once, value_of
 from advisor.target.scripts.seen import Seen
 
 _LOSS, _MODEL, _BATCH = "__perf_advisor_loss__", "__perf_advisor_model__", "__perf_advisor_batch__"
+# Two computations of one loss are apart by this at most, relatively; a step in bfloat16 is 4e-3.
+_ROUNDING = 1e-5
 # Contexts that change nothing in a step that trains.
 _PLAIN_CONTEXTS = frozenset({"enable_grad", "set_grad_enabled", "nullcontext", "record_function"})
 
@@ -40,7 +44,8 @@ def written_loss(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, Wr
 
     A batch is what the loader gives; without one, the names that the statements before the model's call make. None
     where the text does not show it, where the loss is computed of something that is left of the round before, and where
-    it is no number for a batch.
+    it is no number for a batch. Blocks of autocast are taken out, since that is a setting around the whole loss: None
+    where the loss is another one then.
     """
     before = list(_up_to_backward(loop))
     result = before.pop() if before else None
@@ -61,10 +66,16 @@ def written_loss(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, Wr
     if kept & bound_in(loop.statement) or _goes_on(used, loop) or is_changed_beside(used, kept, loop, parts):
         return None
     given = ast.copy_location(ast.Assign([target], ast.Name(_BATCH, ast.Load())), loop.statement)
-    taken = _Takes(loop, model)
-    loss = WrittenLoss(_function([taken.visit(copy.deepcopy(one)) for one in (given, *used)], loop))
-    is_loss = taken.found and _is_loss(loss, model, lambda: next(iter(data)) if seen.loader is None else seen.batch)
-    return (data, loss) if is_loss else None
+    taken, uncast = _Takes(loop, model), _Uncast(loop)
+    text = ast.Module([taken.visit(copy.deepcopy(one)) for one in (given, *used)], [])
+    written, loss = _function(text, loop), _function(uncast.visit(copy.deepcopy(text)), loop)
+    batch = next(iter(data)) if seen.loader is None else seen.batch
+    value = _value(loss, model, batch, seen.casts)
+    if not taken.found or value is None:
+        return None
+    if seen.casts != "none" and not (uncast.found and _are_alike(value, _value(written, model, batch))):
+        return None
+    return data, WrittenLoss(loss)
 
 
 def _goes_on(used: list[ast.stmt], loop: FoundLoop) -> bool:
@@ -115,12 +126,21 @@ def _batch_in_body(block: list[ast.stmt], loop: FoundLoop, seen: Seen) -> ast.ex
     return None
 
 
-def _is_loss(loss: WrittenLoss, model: nn.Module, batch: Callable[[], Any]) -> bool:
+def _value(loss: Callable[..., Any], model: nn.Module, batch: Any, casts: str = "none") -> torch.Tensor | None:
+    """The loss of a batch under autocast to a type; None where it is no number that goes backward."""
+    device = next(model.parameters()).device.type
+    around = nullcontext() if casts == "none" else torch.autocast(device, dtype=getattr(torch, casts))
     try:
-        value = loss(model, batch())
+        with draws_kept(model), buffers_kept(model), around:
+            value = loss(model, batch)
     except Exception:  # a name that only the whole round gives a value to
-        return False
-    return is_number(value) and value.requires_grad
+        return None
+    return value if is_number(value) and value.requires_grad else None
+
+
+def _are_alike(one: torch.Tensor, other: torch.Tensor | None) -> bool:
+    """Whether two losses of a batch are equal but for the order of sums."""
+    return other is not None and torch.allclose(one.double(), other.double(), rtol=_ROUNDING, atol=0)
 
 
 def _backward_in(loop: FoundLoop) -> ast.Call | None:
@@ -136,7 +156,16 @@ def _up_to_backward(loop: FoundLoop) -> Iterator[ast.stmt]:
     """The statements of each round up to its backward pass, and a ``return`` of what that is called on."""
     call = _backward_in(loop)
     if call is not None and isinstance(call.func, ast.Attribute):
-        yield from _up_to(call, call.func.value, loop.statement.body, loop)
+        yield from _up_to(call, _unscaled(call.func.value, loop), loop.statement.body, loop)
+
+
+def _unscaled(value: ast.expr, loop: FoundLoop) -> ast.expr:
+    """What a gradient scaler is given that is switched off, and hands on as it is; else the value itself."""
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "scale":
+        scaler = value_of(value.func.value, loop.names)
+        if isinstance(scaler, torch.amp.GradScaler) and not scaler.is_enabled():
+            return value.args[0]
+    return value
 
 
 def _up_to(call: ast.Call, value: ast.expr, block: list[ast.stmt], loop: FoundLoop) -> Iterator[ast.stmt]:
@@ -189,11 +218,36 @@ class _Takes(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
-def _function(body: list[ast.stmt], loop: FoundLoop) -> Callable[[nn.Module, Any], torch.Tensor]:
+class _Uncast(ast.NodeTransformer):
+    """Leaves what blocks of autocast hold in their place.
+
+    A block with ``enabled=False``, which keeps its part from the casts around it, stays.
+    """
+
+    def __init__(self, loop: FoundLoop) -> None:
+        self._names, self.found = loop.names, False
+
+    def visit_With(self, node: ast.With) -> Any:
+        """What the block holds, or the block."""
+        self.generic_visit(node)
+        if not all(self._casts(item.context_expr) for item in node.items):
+            return node
+        self.found = True
+        return node.body
+
+    def _casts(self, context: ast.expr) -> bool:
+        if not isinstance(context, ast.Call):
+            return isinstance(value_of(context, self._names), torch.autocast)
+        kind = value_of(context.func, self._names)
+        off = (one.arg == "enabled" and getattr(one.value, "value", None) is False for one in context.keywords)
+        return isinstance(kind, type) and issubclass(kind, torch.autocast) and not any(off)
+
+
+def _function(text: ast.Module, loop: FoundLoop) -> Callable[[nn.Module, Any], torch.Tensor]:
     """A function of a model and a batch, in a copy of those of the loop's names that it reads."""
     module = ast.parse(f"def {_LOSS}({_MODEL}, {_BATCH}): pass")
-    module.body[0].body = body  # type: ignore[attr-defined]
-    read = {node.id for one in body for node in ast.walk(one) if isinstance(node, ast.Name)}
+    module.body[0].body = text.body  # type: ignore[attr-defined]
+    read = {node.id for node in ast.walk(text) if isinstance(node, ast.Name)}
     absent = object()
     names = {name: value for name in read if (value := loop.names.get(name, absent)) is not absent}
     exec(compile(ast.fix_missing_locations(module), loop.file, "exec"), names)  # noqa: S102 - it is the user's own loop
