@@ -60,12 +60,28 @@ def test_no_garbage_is_looked_for_while_the_fork_server_imports():
     assert done.stdout == "True 0 True\n"
 
 
+@pytest.fixture
+def imports_nothing(monkeypatch):
+    """Begin with a fork server that does not import PyTorch, which takes seconds."""
+    monkeypatch.setattr(fork_server, "_PRELOAD", [])
+    fork_server._kill()
+    fork_server.prepare()
+    yield
+    fork_server._kill()
+
+
+def a_process_is_started():
+    made = fork_server.CONTEXT.Process(target=time.sleep, args=(0,))
+    fork_server.start(made)
+    made.join()
+    return made.exitcode == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_fork_server_that_ended_or_stands_still_is_started_again(spec, number):
-    Runner.prepare()
+def test_a_fork_server_that_ended_or_stands_still_is_started_again(imports_nothing, number):
     before = fork_server._pid()
     os.kill(before, number)
-    assert Runner().run(spec(), lambda message: None).outcome is Outcome.MEASURED
+    assert a_process_is_started()
     assert fork_server._pid() != before
     assert gone(before)
 
@@ -82,26 +98,27 @@ def test_what_to_do_where_no_fork_server_can_be_started(spec, monkeypatch):
     assert "ulimit -n" in result.hint
 
 
-def test_both_helpers_are_started_again_while_the_app_is_on_the_screen(monkeypatch):
+def test_both_helpers_are_started_again_while_the_app_is_on_the_screen(imports_nothing, monkeypatch):
     """There sys.stderr says that its descriptor is -1."""
-    Runner.prepare()
     for pid in (resource_tracker._resource_tracker._pid, fork_server._pid()):
         household.kill(pid)
         assert gone(pid)
     monkeypatch.setattr(sys, "stderr", type("Captured", (io.StringIO,), {"fileno": lambda self: -1})())
-    made = fork_server.CONTEXT.Process(target=time.sleep, args=(0,))
-    fork_server.start(made)
-    made.join()
-    assert made.exitcode == 0
+    assert a_process_is_started()
 
 
-def test_it_is_started_again_where_the_folder_of_its_socket_was_removed():
-    Runner.prepare()
+def test_it_is_started_again_where_the_folder_of_its_socket_was_removed(imports_nothing):
     before = fork_server._pid()
     shutil.rmtree(SCRATCH.folder())
     Runner.prepare()
     assert fork_server._pid() != before
     assert gone(before)
+
+
+def test_a_trial_runs_where_the_fork_server_was_killed(spec):
+    Runner.prepare()
+    household.kill(fork_server._pid())
+    assert Runner().run(spec(), lambda message: None).outcome is Outcome.MEASURED
 
 
 DAEMON = """
