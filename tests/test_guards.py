@@ -408,11 +408,23 @@ def test_how_far_off_timings_are_beside_another_process_is_not_known(guarded, li
     assert (watched.off_by, watched.waited) == (0.0, None)
 
 
-@pytest.mark.parametrize(("programs", "waited"), [("other processes used 1.9 of 2 cores", 0.4), ("", None)])
-def test_the_waits_of_a_thread_are_told_where_other_programs_disturbed_it(guarded, monkeypatch, programs, waited):
+@pytest.mark.parametrize(
+    ("programs", "gpu_uuid", "waited"),
+    [
+        ("other processes used 1.9 of 2 cores", None, 0.4),
+        ("other processes used 1.9 of 2 cores", UUID, None),
+        ("", None, None),
+    ],
+)
+def test_the_waits_of_a_thread_are_told_where_other_programs_disturbed_it_on_the_cpu(
+    monkeypatch, programs, gpu_uuid, waited
+):
     monkeypatch.setattr(HostLoad, "disturbance", lambda load: programs)
     monkeypatch.setattr(ThreadWaits, "share", lambda waits: 0.4)
-    assert guarded().waited == waited
+    watching = Guards(watch_gpu=False)
+    with watching.watching(gpu_uuid):
+        pass
+    assert (watching.disturbed, watching.waited) == (programs, waited)
 
 
 def test_energy_is_the_counters_difference_over_the_samples(guarded, monkeypatch):

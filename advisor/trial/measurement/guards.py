@@ -75,7 +75,8 @@ class Guards:
         by_others = (load.disturbance(), self._gpu.by_others() if self._gpu else "")
         slowed = (clock.disturbance(), self._gpu.slowed() if self._gpu else "")
         self.disturbed = "; ".join(filter(None, (*by_others, *slowed)))
-        if self.disturbed and self.disturbed == by_others[0]:
+        on_cpu = gpu_uuid is None  # a GPU may go on with its work while the thread waits
+        if on_cpu and self.disturbed and self.disturbed == by_others[0]:
             self.waited = waits.share()
         if any(slowed) and not any(by_others):
             self.off_by = max(_LEAST_OFF_BY, clock.fell_by, self._gpu.fell_by if self._gpu else 0.0)
