@@ -12,6 +12,7 @@ from advisor.runtime.step import make_step
 from advisor.target.normalise import normalise
 
 lightning = pytest.importorskip("lightning")
+CombinedLoader = lightning.pytorch.utilities.CombinedLoader
 SPEC = TargetSpec("t", ".", device="cpu")
 BATCH = torch.randn(16, 8), torch.randint(3, (16,))
 LOADER = DataLoader(TensorDataset(*BATCH), 8)
@@ -185,3 +186,47 @@ class WithoutOptimizer(Classifier):
 def test_a_module_without_an_optimizer_says_so():
     with pytest.raises(TargetError, match=r"WithoutOptimizer\.configure_optimizers returns no optimizer"):
         normalise((WithoutOptimizer(), Data()), SPEC)
+
+
+class Paired(Classifier):
+    """Trains on batches of two loaders at once."""
+
+    def training_step(self, batch, batch_idx):
+        return super().training_step((batch["clean"][0] + batch["noise"][0], batch["clean"][1]))
+
+
+def of_two(mode="max_size_cycle"):
+    loaders = {"clean": LOADER, "noise": DataLoader(TensorDataset(torch.ones(24, 8)), 8)}
+    return CombinedLoader(loaders, mode) if mode else loaders
+
+
+class TwoLoaders(Data):
+    def train_dataloader(self):
+        return of_two(mode=None)
+
+
+GIVEN = {"cycle": of_two(), "shortest": of_two("min_size"), "dict": of_two(None), "module": TwoLoaders()}
+
+
+@pytest.mark.parametrize("kind", GIVEN)
+def test_several_loaders_are_read_together_as_in_a_fit(kind):
+    trainer = lightning.Trainer(max_epochs=1, **QUIET)
+    module = Paired()
+    loop = normalise((trainer, module, GIVEN[kind]), SPEC)
+    batches = list(loop.data)
+    assert len(batches) == (2 if kind == "shortest" else 3)
+    assert [batch["clean"][0].shape for batch in batches] == [(8, 8)] * len(batches)
+    assert torch.equal(batches[-1]["clean"][0], LOADER.dataset.tensors[0][:8] if len(batches) == 3 else BATCH[0][8:])
+    inputs, labels = batches[0]["clean"]
+    expected = nn.functional.cross_entropy(module.net(inputs + 1), labels, label_smoothing=0.3)
+    step = make_step(loop.components(StepPlan(loop.mode, "cpu"), loop.data), loop.loss)
+    assert float(step(batches[0])) == pytest.approx(float(expected))
+
+
+def test_a_loader_of_another_kind_says_so():
+    class Rows(Data):
+        def train_dataloader(self):
+            return [BATCH, BATCH]
+
+    with pytest.raises(TargetError, match=r"Rows\.train_dataloader returns list, not a DataLoader"):
+        normalise((Classifier(), Rows()), SPEC)

@@ -7,7 +7,7 @@ steps, its optimizers or its DataModule.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,8 +74,10 @@ def _given(value: Any, pytorch: Any) -> _Given | None:
     own = (pytorch.LightningModule, pytorch.LightningDataModule)
     parts = [_instance(part) if isinstance(part, type) and issubclass(part, own) else part for part in values]
     modules = [part for part in parts if isinstance(part, pytorch.LightningModule)]
-    loaders = [part for part in parts if isinstance(part, pytorch.LightningDataModule | DataLoader)]
     trainers = [part for part in parts if isinstance(part, pytorch.Trainer)]
+    combined = pytorch.utilities.CombinedLoader
+    kinds = pytorch.LightningDataModule | DataLoader | combined
+    loaders = [part for part in parts if isinstance(part, kinds) or (trainers and _are_loaders(part))]
     if len(modules) != 1 or len(trainers) > 1 or len(modules) + len(loaders) + len(trainers) != len(parts):
         return None
     notes = ["the second loader is left out: training steps are measured"] if len(loaders) > 1 else []
@@ -99,11 +101,12 @@ def _workload(given: _Given, pytorch: Any, spec: TargetSpec) -> Any:
     for parameter, learns in module._param_requires_grad_state.items():  # left between toggle and untoggle_optimizer
         parameter.requires_grad = learns
     trainer = _attached(given, pytorch)
-    loader = data if isinstance(data, DataLoader) else _loader(module, data)
+    loader = _loader(given, pytorch)
     if loader is None:
         return module if module.example_input_array is not None or spec.input_shape else _no_data(module)
+    batches = loader if isinstance(loader, DataLoader) else _ReadTogether(loader)
     if spec.mode is Mode.INFER:
-        return Adapted(model=module, data=loader, mode=Mode.INFER.value, notes=given.notes)
+        return Adapted(model=module, data=batches, mode=Mode.INFER.value, notes=given.notes)
     trainer.fit_loop._data_source.instance = loader
     trainer.strategy.setup_optimizers(trainer)
     training_step, optimizers = _training_step(module, data), _optimizers(module, trainer)
@@ -111,7 +114,7 @@ def _workload(given: _Given, pytorch: Any, spec: TargetSpec) -> Any:
     if not module.automatic_optimization:
         step = _ByHand(module, training_step)
         return Adapted(
-            data=loader,
+            data=batches,
             step=step,
             models=[module],
             optimizers=optimizers,
@@ -121,7 +124,7 @@ def _workload(given: _Given, pytorch: Any, spec: TargetSpec) -> Any:
         )
     return Adapted(
         model=module,
-        data=loader,
+        data=batches,
         loss=training_step,
         optimizer=optimizers[0],
         mode=Mode.TRAIN.value,
@@ -241,8 +244,14 @@ def _no_data(module: Any) -> Any:
     )
 
 
-def _loader(module: Any, data: Any) -> Any:
-    """The training loader: the DataModule's, else the module's own; None where there is neither."""
+def _loader(given: _Given, pytorch: Any) -> Any:
+    """The training loader, or several as one CombinedLoader: what was given, the DataModule's, else the module's own.
+
+    None where there is none of them.
+    """
+    module, data = given.module, given.data
+    if data is not None and not isinstance(data, pytorch.LightningDataModule):
+        return _as_one(data, "the loader", pytorch)
     for owner in filter(lambda owner: owner is not None, (data, module)):
         if not _defines(owner, "train_dataloader"):
             continue
@@ -251,15 +260,41 @@ def _loader(module: Any, data: Any) -> Any:
         loader = owner.train_dataloader()
         if owner is data:
             module.setup("fit")
-        if isinstance(loader, Mapping | list | tuple) and len(loader) == 1:
-            loader = next(iter(loader.values() if isinstance(loader, Mapping) else loader))
-        if not isinstance(loader, DataLoader):
-            raise TargetError(
-                f"{type(owner).__name__}.train_dataloader returns {type(loader).__name__}, not a DataLoader.",
-                "Return (module, loader, loss, optimizer) from a build(), with one DataLoader.",
-            )
-        return loader
+        return _as_one(loader, f"{type(owner).__name__}.train_dataloader", pytorch)
     return None
+
+
+def _as_one(loader: Any, owner: str, pytorch: Any) -> Any:
+    """A DataLoader, or several as Lightning reads them together."""
+    if isinstance(loader, Mapping | list | tuple) and len(loader) == 1:
+        loader = next(iter(loader.values() if isinstance(loader, Mapping) else loader))
+    combined = pytorch.utilities.CombinedLoader
+    if _are_loaders(loader):
+        return combined(loader, "max_size_cycle")
+    if not isinstance(loader, DataLoader | combined):
+        raise TargetError(
+            f"{owner} returns {type(loader).__name__}, not a DataLoader.",
+            "Return (module, loader, loss, optimizer) from a build(), with one DataLoader.",
+        )
+    return loader
+
+
+def _are_loaders(value: Any) -> bool:
+    """Whether a value is several loaders, of which each step gets a batch, as Lightning takes them."""
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple | list) else ()
+    return len(parts) > 0 and all(isinstance(part, DataLoader) for part in parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _ReadTogether:
+    """The batches of Lightning's CombinedLoader, without the numbers that it gives them."""
+
+    combined: Any
+    made_by = "Lightning's CombinedLoader"
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch, _, _ in iter(self.combined):
+            yield batch
 
 
 def _defines(owner: Any, method: str) -> bool:
