@@ -213,6 +213,7 @@ def test_several_loaders_are_read_together_as_in_a_fit(kind):
     trainer = lightning.Trainer(max_epochs=1, **QUIET)
     module = Paired()
     loop = normalise((trainer, module, GIVEN[kind]), SPEC)
+    assert isinstance(loop.data, DataLoader), "not one batch"
     batches = list(loop.data)
     assert len(batches) == (2 if kind == "shortest" else 3)
     assert [batch["clean"][0].shape for batch in batches] == [(8, 8)] * len(batches)

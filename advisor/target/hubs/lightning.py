@@ -104,7 +104,7 @@ def _workload(given: _Given, pytorch: Any, spec: TargetSpec) -> Any:
     loader = _loader(given, pytorch)
     if loader is None:
         return module if module.example_input_array is not None or spec.input_shape else _no_data(module)
-    batches = loader if isinstance(loader, DataLoader) else _ReadTogether(loader)
+    batches = loader if isinstance(loader, DataLoader) else _read_together(loader)
     if spec.mode is Mode.INFER:
         return Adapted(model=module, data=batches, mode=Mode.INFER.value, notes=given.notes)
     trainer.fit_loop._data_source.instance = loader
@@ -285,16 +285,14 @@ def _are_loaders(value: Any) -> bool:
     return len(parts) > 0 and all(isinstance(part, DataLoader) for part in parts)
 
 
-@dataclass(frozen=True, slots=True)
-class _ReadTogether:
-    """The batches of Lightning's CombinedLoader, without the numbers that it gives them."""
+def _read_together(combined: Any) -> Callable[[], Iterator[Any]]:
+    """What yields the batches of Lightning's CombinedLoader, without the numbers that it gives them."""
 
-    combined: Any
-    made_by = "Lightning's CombinedLoader"
-
-    def __iter__(self) -> Iterator[Any]:
-        for batch, _, _ in iter(self.combined):
+    def combined_loader() -> Iterator[Any]:
+        for batch, _, _ in iter(combined):
             yield batch
+
+    return combined_loader
 
 
 def _defines(owner: Any, method: str) -> bool:
