@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from facts import cpu_facts, gpu_facts
+from facts import cpu_facts, gpu_facts, host
 
 from advisor.experiment.measuring.budget import expected_compile_s
-from advisor.records import Mode
+from advisor.records import Hardware, Mode
 
 # Operations of the forward pass, shapes of parameters, and the seconds from the uncompiled to the compiled stack, less
 # the three of an ordinary trial. Sessions of tests/gpu/RESULTS.md.
@@ -39,6 +39,14 @@ TOOK_ON_CPU = {"GPT, 4 blocks": (208, 9, 49), "MLP-Mixer, 6 blocks": (162, 10, 5
 def test_on_a_cpu_it_takes_longer(operations, shapes, seconds):
     facts = replace(cpu_facts(parameter_shapes=shapes), operations=operations)
     assert expected_compile_s(facts) == pytest.approx(seconds, rel=0.2)
+
+
+@pytest.mark.parametrize(("foreign_cores", "slower"), [(0.4, 1.0), (1.3, 1.65), (2.0, 2.0)])
+def test_beside_programs_that_keep_the_cores_busy_it_takes_longer(foreign_cores, slower):
+    """A session of 90 s gave 42 of them to a compilation that was not done then."""
+    two_cores = host(physical_cores=2, logical_cores=2, usable_cores=2, foreign_cores=foreign_cores)
+    quiet, crowded = (cpu_facts(hardware=Hardware(host=one)) for one in (host(), two_cores))
+    assert expected_compile_s(crowded) == pytest.approx(slower * expected_compile_s(quiet))
 
 
 @pytest.mark.parametrize(("tensors", "shapes", "seconds"), [(161, 28, 14), (152, 12, 13)], ids=["ResNet-50", "ViT-S"])

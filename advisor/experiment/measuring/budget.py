@@ -231,7 +231,7 @@ _SHAPES_PER_TENSOR = 1 / 6
 
 
 def expected_compile_s(facts: Facts) -> float:
-    """The seconds that compiling the model and its loss usually takes, without the rest of the trial.
+    """The seconds that compiling the model and its loss usually takes here, without the rest of the trial.
 
     Tracing takes time for each operation. Generating code takes time for each operation that differs from the others:
     the number of different shapes among the parameters stands for those. A transformer has few, a convolutional network
@@ -241,5 +241,5 @@ def expected_compile_s(facts: Facts) -> float:
     operations = facts.operations or _OPERATIONS_PER_TENSOR * tensors
     shapes = facts.workload.parameter_shapes or _SHAPES_PER_TENSOR * tensors
     share = 1.0 if facts.workload.mode is Mode.TRAIN else _FORWARD_SHARE
-    slower = 1.0 if facts.on_cuda else _ON_CPU
+    slower = facts.hardware.host.crowding * (1.0 if facts.on_cuda else _ON_CPU)
     return slower * (_AT_LEAST_S + share * (_PER_OPERATION_S * operations + _PER_SHAPE_S * shapes))
