@@ -314,8 +314,28 @@ for x, y in loader:
         """)
         assert loop.step is None
         assert loop.notes[0].endswith(
-            "the rest of the script is left out, after the update `ema.update_parameters(model)`, `scheduler.step()`, "
-            "`if number % 2 == 0: …`"
+            "the rest of the script is left out, after the backward pass `ema.update_parameters(model)`, "
+            "`scheduler.step()`, `if number % 2 == 0: …`"
+        )
+
+    def test_what_the_loop_may_do_to_gradients_before_the_update_is_named(self, script):
+        """As clipping by hand, which does nothing in the first step where its gradients are small."""
+        loop, _ = script("""
+            def clip(most):
+                if model.weight.grad.norm() > most:
+                    model.weight.grad.mul_(most / model.weight.grad.norm())
+            for x, y in loader:
+                loss = nn.functional.l1_loss(model(x), y)
+                optimizer.zero_grad()
+                with torch.no_grad():
+                    loss.backward()
+                    nn.utils.clip_grad_norm_(model.parameters(), 1e9)
+                    clip(1e9)
+                    optimizer.step()
+        """)
+        assert loop.step is None
+        assert loop.notes[0].endswith(
+            "the rest of the script is left out, after the backward pass `clip(1000000000.0)`"
         )
 
     def test_a_loop_that_writes_into_its_batch_is_left_whole(self, script):

@@ -49,8 +49,8 @@ class FoundLoop:
     """A loop of the script's: its statement, the names as they are in its frame, and the code that it is part of.
 
     ``contexts`` are the blocks of PyTorch's around it, the outermost first. ``behind`` are the statements of a round
-    that call something after the update, in a line each. ``branch`` is the line of a branch by which the loss of one
-    round may be computed otherwise than that of another; None without one. ``clears`` tells whether gradients are
+    that call something after the backward pass, in a line each. ``branch`` is the line of a branch by which the loss of
+    one round may be computed otherwise than that of another; None without one. ``clears`` tells whether gradients are
     cleared in the loop; where they are not, they add up. ``outer`` is the loop that it is a statement of. ``beside``
     are the other statements of the loop around it, or of its function where none is. ``part`` is the loop of a few
     rounds that is a part of its own.

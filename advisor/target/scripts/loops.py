@@ -126,19 +126,24 @@ def _changes(test: ast.expr, changing: set[str]) -> bool:
     return any(_changes(part, changing) for part in ast.iter_child_nodes(test) if isinstance(part, ast.expr))
 
 
+# Calls before an update that a step makes itself where it clips the norm of gradients.
+_OF_A_CLIPPED_STEP = frozenset({"clip_grad_norm_", "unscale_"})
 _LONGEST = 60  # characters of a statement as it is shown
 
 
 def behind(block: Sequence[ast.stmt], line: int) -> list[str]:
-    """The statements that call something after ``line``, a line of text each; those of inner blocks come first.
+    """The statements that call something after a backward pass, but for the update at ``line``, a line of text each.
 
-    Clearing the gradients is left out: a step does that itself.
+    Those of inner blocks come first. Clearing the gradients and clipping their norm are left out: a step does both.
     """
     around = [place for place, one in enumerate(block) if one.lineno <= line <= (one.end_lineno or one.lineno)]
     if not around:
         return []
-    inner = [text for part in blocks(block[around[-1]]) for text in behind(part, line)]
-    return [*inner, *map(_shown, _called(block[around[-1] + 1 :]))]
+    update = around[-1]
+    backward = [place for place, one in enumerate(block[:update]) if _BACKWARD in _names_called(one)]
+    before = block[backward[-1] + 1 : update] if backward else []
+    inner = [text for part in blocks(block[update]) for text in behind(part, line)]
+    return [*map(_shown, _called(before)), *inner, *map(_shown, _called(block[update + 1 :]))]
 
 
 def _called(block: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
@@ -155,8 +160,9 @@ def blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
 
 
 def _calls(statement: ast.stmt) -> bool:
-    """Whether a statement calls anything but ``zero_grad``."""
-    return bool(_names_called(statement) - {"zero_grad"})
+    """Whether a statement calls anything but ``zero_grad``, and does not clip the norm of gradients."""
+    names = _names_called(statement)
+    return bool(names - {"zero_grad"}) and not names & _OF_A_CLIPPED_STEP
 
 
 def _shown(statement: ast.stmt) -> str:

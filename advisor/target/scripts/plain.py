@@ -21,7 +21,7 @@ from advisor.target.scripts.making import made_batches
 from advisor.target.scripts.seen import LossCall, ModelCall, Round, Seen, inputs_by_name, same_values
 from advisor.target.scripts.written import WrittenLoss, written_loss
 
-_MOST_NAMED = 5  # statements after the update, by name
+_MOST_NAMED = 5  # statements after the backward pass, by name
 
 
 def workload_of(seen: Seen) -> Any:
@@ -234,14 +234,14 @@ def _rounds_differ(seen: Seen) -> bool:
 
 
 def _left_out(seen: Seen) -> str:
-    """A note on the parts of a script that are not measured; statements after the update are named."""
+    """A note on the parts of a script that are not measured; statements after the backward pass are named."""
     rest = "the rest of the script is left out"
     try:
         behind = training_loop(seen).behind
     except NoBodyError:
         return rest
     named = format_first([f"`{text}`" for text in behind], _MOST_NAMED)
-    return f"{rest}, after the update {named}" if behind else rest
+    return f"{rest}, after the backward pass {named}" if behind else rest
 
 
 def _others(seen: Seen) -> list[str]:
