@@ -231,6 +231,27 @@ def test_a_step_that_is_a_function_holds_its_few_updates_too(rounds, other_loss,
     assert len(names["seen"]) == (0 if rounds == 100 else 3)
 
 
+STAGES = """
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    for epoch in range(3):
+        x, y = next(batches)
+        STEP
+        seen.append(epoch)
+    for epoch in range(3):
+        STEP
+"""
+
+
+@pytest.mark.parametrize("head", ["for seed in range(5):", "def train(seed):"])
+def test_a_run_that_makes_its_optimizer_is_no_step(head, script):
+    """As of several seeds or folds, with a few epochs in two stages each."""
+    calls = "for seed in range(5):\n    train(seed)\n" * ("def" in head)
+    loop, names = script(AGAIN, "\nbatches = again(loader)\n", head + STAGES, calls)
+    names["seen"].clear()
+    batches(loop, 2)
+    assert len(names["seen"]) == 2
+
+
 def test_a_short_epoch_of_a_function_that_the_loop_does_not_go_on_from_is_no_part_of_a_step(script):
     """``model.train()`` is no call of the script's function ``train``, which holds the loop itself."""
     loop, names = script(

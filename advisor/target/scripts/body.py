@@ -86,7 +86,8 @@ def training_loop(seen: Seen) -> FoundLoop:
     """The loop that the first update was made in. Raises NoBodyError where the script's source has none that fits.
 
     With a loader it is the innermost loop that reads the loader; else the innermost one around the update. Where that
-    is a part of a round of the loop around it, as the updates of a critic before one of a generator, it is that one.
+    is a part of a round of the loop around it, as the updates of a critic before one of a generator, it is that one,
+    unless that makes an optimizer for each round, as a loop of several seeds or folds does.
     """
     found: list[FoundLoop] = []
     users = [where for where in seen.frames if where.is_users]
@@ -98,9 +99,16 @@ def training_loop(seen: Seen) -> FoundLoop:
     reading = (loop for loop in found if position_in(loop, seen) or is_read_in(loop.statement, loop.code, seen.reads))
     loop = next(reading, found[0])
     around = next((after for one, after in itertools.pairwise(found) if one is loop), None)
-    if around is None or not is_part_of_round(loop.file, loop.statement, loop.beside, loop.names):
+    if around is None or _makes_optimizer(loop):
         return loop
-    return replace(around, part=loop)
+    is_part = is_part_of_round(loop.file, loop.statement, loop.beside, loop.names)
+    return replace(around, part=loop) if is_part else loop
+
+
+def _makes_optimizer(loop: FoundLoop) -> bool:
+    """Whether an optimizer is made beside a loop: with another one for each, its updates are no part of a step."""
+    stored = (node for one in loop.beside for node in ast.walk(one) if isinstance(node, ast.Name | ast.Attribute))
+    return any(isinstance(value_of(node, loop.names), Optimizer) for node in stored if isinstance(node.ctx, ast.Store))
 
 
 def optimizers_in(loop: FoundLoop) -> list[Optimizer]:
