@@ -215,6 +215,30 @@ def test_a_step_whose_owner_compiled_its_forward_pass_as_one_graph_can_be_probed
     assert not model._forward_hooks
 
 
+def test_a_step_with_gradients_of_single_samples_can_be_probed():
+    """As of differential privacy: inside vmap an output has no values to look at."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def loss_of(parameters, inputs, target):
+        output = torch.func.functional_call(model, parameters, (inputs[None],))
+        return nn.functional.cross_entropy(output, target[None])
+
+    def own(given):
+        optimizer.zero_grad()
+        gradients_of = torch.func.vmap(torch.func.grad_and_value(loss_of), (None, 0, 0))
+        gradients, losses = gradients_of({name: p.detach() for name, p in model.named_parameters()}, *given)
+        for name, parameter in model.named_parameters():
+            parameter.grad = gradients[name].mean(0)
+        optimizer.step()
+        return losses.mean()
+
+    plan = StepPlan(mode=Mode.TRAIN, device="cpu")
+    step = make_step(Components(model, optimizer, batch(), plan, own_step=own), None)
+    probe = probe_training(step, [batch()] * 3, 0)
+    assert probe.losses == pytest.approx(probe_training(train_step(), [batch()] * 3, 0).losses)
+
+
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore:.*torch.jit:FutureWarning")
 def test_torchscript_is_not_hooked():
     probe = probe_training(train_step(torch.jit.script(net())), [batch()] * 2, 0)

@@ -297,7 +297,8 @@ class _FirstOutput:
             self._handle.remove()  # again after a forward pass that was undone, and the removal with it
 
     def _keep(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        if torch.compiler.is_compiling():  # in a function that the user compiled: a compiler would trace what follows
+        # A compiler of the user's own would trace what follows, and inside ``torch.func`` an output has no values.
+        if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
             return
         if not self.sample:
             self.sample = sample_of(_without_caches(output))
