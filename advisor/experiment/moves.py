@@ -284,13 +284,15 @@ def _noise_is_no_question(known: Known) -> bool:
 
 
 def _baseline_again(known: Known) -> Moves:
-    """The baseline again, where it varies."""
+    """The baseline again, where it varies: of little use for a stack whose steps have a spread of their own."""
     judge = known.judge
     if _noise_is_no_question(known):
         return
     nulls = 1 + len(judge.runs.get(BASELINE, ())) + len(judge.controls)  # disturbed ones as well: the next may be too
     if 1 < nulls < POLICY.most_runs and judge.noise_floor > POLICY.noisy / 2:
-        yield Move(Kind.AGAIN, BASELINE, 1 + judge.noise_floor / 2, "baseline, again")
+        tells_of_stack = not known.stack or judge.spread_of(known.stack) is judge.process_spread
+        gain = 1 + judge.noise_floor / 2 if tells_of_stack else POLICY.information
+        yield Move(Kind.AGAIN, BASELINE, gain, "baseline, again")
 
 
 def _simpler_again(known: Known) -> Moves:
