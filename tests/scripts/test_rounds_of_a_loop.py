@@ -132,3 +132,25 @@ def test_a_batch_that_the_loop_passes_over_is_a_step(head, script):
     names["seen"].clear()
     batches(loop, 8)
     assert names["seen"] == list(range(0, 56, 8))
+
+
+@pytest.mark.parametrize("head", ["for x, y in loader:", "for count in range(200):\n    x, y = numbers, 2 * numbers"])
+def test_an_update_of_gradients_that_no_backward_pass_made_ends_a_round(head, script):
+    """As of gradients of single samples, which ``torch.func`` computes."""
+    loop, names = script(f"""
+def loss_of(parameters, x, y):
+    return (torch.func.functional_call(model, parameters, (x,)) - y).abs().mean()
+{head}
+    given = {{name: p.detach() for name, p in model.named_parameters()}}
+    gradients = torch.func.vmap(torch.func.grad(loss_of), (None, 0, 0))(given, x, y)
+    for name, p in model.named_parameters():
+        p.grad = gradients[name].mean(0)
+    optimizer.step()
+    seen.append(float(model.weight))
+""")
+    names["seen"].clear()
+    batches(loop, 8)
+    assert len(set(names["seen"])) == 8
+    for _ in range(3):
+        batches(loop, 8)
+    assert len(names["seen"]) == 32, "more than a loop may pass over"

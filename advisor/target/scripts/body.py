@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from advisor.errors import TargetError
 from advisor.portable.loaders import length_of
@@ -247,7 +248,7 @@ class Body:
 
     def _one_round(self, batch: Any) -> list[torch.Tensor]:
         with (
-            _losses() as losses,
+            _losses(self._loss) as losses,
             self._readings.giving(batch),
             writing_over_nothing(),
             contextlib.suppress(_Left),
@@ -288,17 +289,24 @@ class Body:
 
 
 @contextlib.contextmanager
-def _losses() -> Iterator[list[torch.Tensor]]:
-    """The tensors that ``backward`` is called on inside this context."""
+def _losses(before: torch.Tensor) -> Iterator[list[torch.Tensor]]:
+    """The tensors that ``backward`` is called on inside this context.
+
+    Where an update is made of gradients that no backward pass made, as ``torch.func`` does, it is the loss ``before``.
+    """
     found: list[torch.Tensor] = []
     original: Any = torch.Tensor.backward
+    updates = register_optimizer_step_post_hook(lambda *_: None if found else found.append(before))
 
     def backward(loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         found.append(loss)
         return original(loss, *args, **kwargs)
 
-    with replaced(torch.Tensor, "backward", backward):
-        yield found
+    try:
+        with replaced(torch.Tensor, "backward", backward):
+            yield found
+    finally:
+        updates.remove()
 
 
 def position_in(loop: FoundLoop, seen: Seen) -> str | None:
