@@ -225,6 +225,15 @@ def test_the_trace_is_readable_and_holds_the_phases(tmp_path):
     assert counts == dict.fromkeys(PHASES, STEPS)
 
 
+@pytest.mark.parametrize(("step_ms", "recorded"), [(20.0, 1), (200.0, 3)])
+def test_of_a_step_that_mostly_loads_its_batch_in_this_process_one_is_recorded(step_ms, recorded, tmp_path):
+    """Each batch takes 16 ms."""
+    path = str(tmp_path / "000-baseline.trace.json.gz")
+    profile_step(train_step(), slow_feed(), step_ms, limit_s=0.01, trace_path=path, deadline=0.0)
+    with gzip.open(path) as file:
+        assert sum(event.get("name") == "optimizer" for event in json.load(file)["traceEvents"]) == recorded
+
+
 @pytest.mark.parametrize("warm", [True, False])
 def test_a_long_step_is_recorded_once_and_one_of_many_operations_after_another(warm):
     step = train_step()
@@ -402,6 +411,21 @@ def test_the_work_of_a_step_is_counted():
     assert work.flops == 2 * 8 * (16 * 32 + 32 * 4) * 3 - 2 * 8 * 16 * 32  # no gradient of the inputs
     assert work.moved_bytes > 4 * 3 * (16 * 32 + 32 * 4)
     assert not work.convolving
+
+
+class Multiplies(torch.utils.data.Dataset):
+    """Multiplies matrices for each sample, as an image is resized."""
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        return (torch.ones(16, 99) @ torch.ones(99, 99)).mean(1), index % 4
+
+
+def test_the_work_of_loading_a_batch_is_none_of_the_step():
+    loading, loaded = (count_work(train_step(), feed) for feed in (Feed(DataLoader(Multiplies(), 8)), quick_feed()))
+    assert loading == loaded
 
 
 def test_convolutions_that_do_most_of_the_work_are_noted():

@@ -25,7 +25,8 @@ from advisor.trial.profile.traffic import TrafficCounter, host_made_tensors
 _RECORDED_STEPS = 3
 _LONG_STEP_MS = 1000.0
 # Of a model with more operations than this one step is recorded: reading the records takes longer than the steps, up to
-# a second for each on an H200's host. A count; of eleven models in tests/gpu/RESULTS.md three have more.
+# a second for each on an H200's host. A count; of eleven models in tests/gpu/RESULTS.md three have more. The same holds
+# where this process loads its batches itself, for most of a step: a batch of 128 images takes thousands of operations.
 _MANY_OPERATIONS = 400
 
 
@@ -59,7 +60,8 @@ def profile_step(
     """
     phases = _phases(step, feed, step_ms, limit_s)
     is_long = step_ms >= _LONG_STEP_MS
-    steps = 1 if is_long or operations > _MANY_OPERATIONS else _RECORDED_STEPS
+    many = operations > _MANY_OPERATIONS or (not feed.queued_batches and phases[Phase.DATA_WAIT] > step_ms / 2)
+    steps = 1 if is_long or many else _RECORDED_STEPS
     recording = record_steps(step, feed, steps, trace_path=trace_path, warm=not is_long)
     work = count_work(step, feed)
     device = recording.device
@@ -97,9 +99,10 @@ def phases_alone(step: TrainStep | InferStep, feed: Feed, step_ms: float, *, lim
 def count_work(step: TrainStep | InferStep, feed: Feed) -> Work:
     """Floating-point operations of one step by PyTorch's counter, and the bytes that its operators read and write."""
     counter, traffic = FlopCounterMode(display=False), TrafficCounter()
+    batch = feed.next()  # what loads it in this process is no work of the step
     # The counters dispatch in Python and some custom operators refuse that: the profile is worth having without them.
     with contextlib.suppress(RuntimeError, NotImplementedError, TypeError, AttributeError), traffic, counter:
-        step(feed.next())
+        step(batch)
         counts = counter.get_flop_counts().get("Global", {})
         total = counter.get_total_flops()
         convolving = sum(flops for operator, flops in counts.items() if "convolution" in str(operator))
