@@ -81,6 +81,7 @@ def a_process_is_started():
 def test_a_fork_server_that_ended_or_stands_still_is_started_again(imports_nothing, number):
     before = fork_server._pid()
     os.kill(before, number)
+    assert number == signal.SIGSTOP or gone(before)
     assert a_process_is_started()
     assert fork_server._pid() != before
     assert gone(before)
@@ -117,7 +118,9 @@ def test_it_is_started_again_where_the_folder_of_its_socket_was_removed(imports_
 
 def test_a_trial_runs_where_the_fork_server_was_killed(spec):
     Runner.prepare()
-    household.kill(fork_server._pid())
+    before = fork_server._pid()
+    household.kill(before)
+    assert gone(before)
     assert Runner().run(spec(), lambda message: None).outcome is Outcome.MEASURED
 
 
