@@ -38,7 +38,7 @@ def definitions_by(python: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def expected():
-    """What this Python finds."""
+    """The definitions that the Python of these tests finds."""
     return json.loads(definitions_by(sys.executable).stdout)
 
 

@@ -155,13 +155,13 @@ def _installed(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _problem_of_processes() -> str:
-    """What speaks against forking this process after building: processes of its own; empty for none."""
+    """The reason not to fork this process after building, if it has started processes; else empty."""
     processes = multiprocessing.active_children()
     return f"building the model starts processes ({processes[0].name}): {_HINT}" if processes else ""
 
 
 def _problem_of_threads(loop: Loop, threads: _Threads) -> str:
-    """The same for threads: ones at work, or idle ones where a fork that is tried does not do all that it should."""
+    """The reason not to fork it, if threads are at work, or threads are idle and a fork that is tried fails."""
     started = started_since(threads.before)
     if busy := [thread for thread in started if not thread.idle]:
         return f"building the model starts threads that are at work ({_listed(busy)}): {_HINT}"
@@ -170,7 +170,7 @@ def _problem_of_threads(loop: Loop, threads: _Threads) -> str:
 
 
 def _problem_of_cuda(fork: Fork) -> str:
-    """The same for CUDA, as a fork tells that has tried it."""
+    """The reason not to fork it, if a fork that has tried CUDA could not use it."""
     if fork.can_use_cuda(_CUDA_START_S) or not torch.cuda.device_count():
         return ""
     return "building the model, or a library that it imports, uses CUDA: leave the model on the CPU"

@@ -105,9 +105,9 @@ class Fork:
 def serve(forks: Forks, ahead: Fork | None, *, meanwhile: Callable[[], bool] | None = None) -> None:
     """Fork a trial for each spec and report its end, until the other end of the channel closes.
 
-    The next trial may be asked for while one is still ending, which is then not told any more: it starts at once, and
+    The next trial may be asked for while one is still ending, whose end is not reported then. It starts at once, and
     takes no memory before the other has given its own back. To leave a GPU and to come to it take 0.4 s on an H200.
-    ``ahead`` is the fork that gets the first spec; others are forked ahead when that is asked for.
+    ``ahead`` is the fork that waits for the first spec. A :class:`ForkAhead` asks for the one that waits for the next.
 
     ``meanwhile`` is called once, while the third of them runs: a person waits for what the first shows, and the second
     is the control, which tells the noise of all. When it says that forks are no use any more, that trial was the last:

@@ -55,7 +55,7 @@ _BUSY = 0.7
 # loaded cores they took up to eight times as long.
 _DISTURBED = 0.7
 # The same of rates less the waits of the only thread for a core, and the share of the difference between two waits that
-# adds to it. Of eleven loaded sessions of the demo, 37 trials whose settings make no difference to one another.
+# adds to it. From 37 trials of settings that change nothing, in eleven sessions of the demo on loaded cores.
 _LESS_WAITS, _OF_WAITS = 0.15, 0.25
 # Degrees of freedom of a spread that is known and not estimated from a few runs.
 _KNOWN = 1000.0
@@ -387,9 +387,9 @@ class Judge:
         return runs_ratio_interval(*sides, *trust, of_later_runs=of_later_runs)
 
     def _off_by_less_waits(self, new: Settings, old: Settings) -> float | None:
-        """How far off either's rates may be less the waits for a core; None where some of these are not known.
+        """How far off the rates of two settings may be once their threads' waits for a core are subtracted.
 
-        Nor of the baseline, since what is told beside its step times is their ratio.
+        None where those waits are not known, and beside the baseline: its gain is the ratio of the step times shown.
         """
         one, other = self._lost(new), self._lost(old)
         if not (new and old) or one is None or other is None:

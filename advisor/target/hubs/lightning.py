@@ -286,7 +286,7 @@ def _are_loaders(value: Any) -> bool:
 
 
 def _read_together(combined: Any) -> Callable[[], Iterator[Any]]:
-    """What yields the batches of Lightning's CombinedLoader, without the numbers that it gives them."""
+    """A function that yields the batches of Lightning's CombinedLoader, without their indices."""
 
     def combined_loader() -> Iterator[Any]:
         for batch, _, _ in iter(combined):

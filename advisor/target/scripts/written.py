@@ -160,7 +160,7 @@ def _up_to_backward(loop: FoundLoop) -> Iterator[ast.stmt]:
 
 
 def _unscaled(value: ast.expr, loop: FoundLoop) -> ast.expr:
-    """What a gradient scaler is given that is switched off, and hands on as it is; else the value itself."""
+    """The loss in ``scaler.scale(loss)`` where the scaler is off and changes nothing; else the value itself."""
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "scale":
         scaler = value_of(value.func.value, loop.names)
         if isinstance(scaler, torch.amp.GradScaler) and not scaler.is_enabled():
@@ -228,7 +228,7 @@ class _Uncast(ast.NodeTransformer):
         self._names, self.found = loop.names, False
 
     def visit_With(self, node: ast.With) -> Any:
-        """What the block holds, or the block."""
+        """Return the statements inside a block of autocast, and any other block as it is."""
         self.generic_visit(node)
         if not all(self._casts(item.context_expr) for item in node.items):
             return node
