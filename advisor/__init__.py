@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from advisor.headless.tune import Tuned
-    from advisor.runtime.tuning import Tuning
+    from advisor.step.tuning import Tuning
     from advisor.target.workload import Workload
 
 __all__ = ["Workload", "__version__", "load", "tune"]
@@ -25,7 +25,7 @@ def load(path: str | Path) -> Tuning:
     ``path`` is an exported settings file, or a config with a ``perf_advisor:`` section. Raises
     ``advisor.errors.UsageError`` when it cannot be read or holds anything but settings.
     """
-    from advisor.runtime.tuning import Tuning
+    from advisor.step.tuning import Tuning
 
     return Tuning.from_file(path)
 

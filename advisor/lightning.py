@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import nn
 
-from advisor.portable.collector import Collector
 from advisor.records import Value
-from advisor.runtime.frameworks import Division, argument, divide
-from advisor.runtime.tuning import Tuning
+from advisor.step.collector import Collector
+from advisor.step.frameworks import Division, argument, divide
+from advisor.step.tuning import Tuning
 
 try:
     import lightning.pytorch as framework

@@ -5,11 +5,11 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from advisor.portable.collector import Collector
 from advisor.recipe.settings import Settings
 from advisor.records import Value
-from advisor.runtime.frameworks import argument, divide
-from advisor.runtime.tuning import Tuning
+from advisor.step.collector import Collector
+from advisor.step.frameworks import argument, divide
+from advisor.step.tuning import Tuning
 
 _CALL = "TrainingArguments"
 # By setting, the name of the argument that takes its value.

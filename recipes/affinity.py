@@ -49,7 +49,7 @@ class Affinity(Recipe):
     def code(self, value: Value) -> str:
         if value == self.default:
             return "# the process may use every core\n"
-        from advisor.portable import source
+        from advisor.step import source
 
         call = f'cores = chosen_cores("{value}")\nos.sched_setaffinity(0, cores)\ntorch.set_num_threads(len(cores))\n'
         return f"{source('cores')}\n\n{call}"

@@ -52,15 +52,15 @@ class BatchedReads(LoaderRecipe):
         return max(1.02, gain_from(_SAVED * facts.profile.share(Phase.DATA_WAIT))) if facts.profile else 1.2
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.portable.batched_reads import with_batched_reads
         from advisor.recipe.rebuild import refusing
+        from advisor.step.batched_reads import with_batched_reads
 
         if value and workload.has_loader:
             with refusing():
                 workload.data = with_batched_reads(workload.data)
 
     def code(self, value: Value) -> str:
-        from advisor.portable import source
+        from advisor.step import source
 
         if not value:
             return "# the dataset is read sample by sample\n"

@@ -32,9 +32,9 @@ training on a single GPU, gradient checkpointing. NVIDIA ECCV 2020 tuning guide.
 """
 
 from advisor.figures.sweep import memory_gained
-from advisor.portable import source
 from advisor.recipe import TRAINING, Components, Recipe, Stage, is_compiled, torch_is_older
 from advisor.records import Facts, Mode, Numerics, Proposal, Skip, TrialRecord, Value, Values
+from advisor.step import source
 
 _BUDGET = "budget-"
 _BUDGETS = ("budget-0.5",)
@@ -66,8 +66,8 @@ class Checkpointing(Recipe):
     def apply(self, workload: Components, value: Value) -> None:
         from torch._functorch import config
 
-        from advisor.portable import checkpointing
         from advisor.recipe.rebuild import refusing
+        from advisor.step import checkpointing
 
         if value != "blocks":
             config.activation_memory_budget = _share(value) or 1.0

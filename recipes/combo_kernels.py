@@ -24,10 +24,10 @@ References
 PyTorch source, torch/_inductor/config.py (`combo_kernels`), and torch/_inductor/codegen/triton_combo_kernel.py.
 """
 
-from advisor.portable import compile_source
-from advisor.portable.plan import COMBO_KERNELS
 from advisor.recipe import CUDA, Recipe, torch_is_older
+from advisor.recipe.plan import COMBO_KERNELS
 from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
+from advisor.step import compile_source
 
 # First version of PyTorch whose option is tried here; before it combined kernels lacked most kinds of operations.
 _SINCE = (2, 9)

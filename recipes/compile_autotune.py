@@ -25,10 +25,10 @@ References
 PyTorch documentation, torch.compile, options of torch._inductor (`max_autotune_gemm`, `max_autotune_gemm_backends`).
 """
 
-from advisor.portable import compile_source
-from advisor.portable.plan import AUTOTUNED_MATMULS
 from advisor.recipe import CUDA, Recipe, unless_computed
+from advisor.recipe.plan import AUTOTUNED_MATMULS
 from advisor.records import Bottleneck, Facts, Proposal, Skip, Value, Values
+from advisor.step import compile_source
 
 _NO_PRODUCT = "the step computes no linear, attention or recurrent layer and no matrix product to choose a kernel for"
 

@@ -25,9 +25,9 @@ References
 PyTorch documentation, torch.compile (`dynamic`), and Dynamic shapes.
 """
 
-from advisor.portable import compile_source
 from advisor.recipe import Recipe
 from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
+from advisor.step import compile_source
 
 
 class CompileDynamic(Recipe):

@@ -89,8 +89,8 @@ class CompileOptimizer(Recipe):
 
     def apply(self, workload: Components, value: Value) -> None:
         if value:
-            from advisor.portable.optimizer_steps import check_compilable
             from advisor.recipe.rebuild import refusing
+            from advisor.step.optimizer_steps import check_compilable
 
             with refusing():
                 for optimizer in getattr(workload.optimizer, "optimizers", [workload.optimizer]):

@@ -33,9 +33,9 @@ documentation, torch.nn.Module.compile.
 
 from advisor.errors import RefusedError
 from advisor.figures.formatting import format_percent
-from advisor.portable import compile_source
 from advisor.recipe import Components, Recipe
 from advisor.records import Bottleneck, Facts, Mode, Phase, Proposal, Skip, Value
+from advisor.step import compile_source
 
 # The share is measured: of a small encoder on an H200 it was less than 0.5 % in one session and 0.9 % in another, and a
 # candidate should not come and go with that.
@@ -70,7 +70,7 @@ class CompileScope(Recipe):
         return Skip("the model repeats no block of layers that could be compiled by itself")
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.portable.blocks import repeated_blocks
+        from advisor.step.blocks import repeated_blocks
 
         super().apply(workload, value)
         if value == "regional" and not repeated_blocks(workload.model):

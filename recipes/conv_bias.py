@@ -33,9 +33,9 @@ tuning guide. Ioffe and Szegedy, Batch Normalization: Accelerating Deep Network 
 Shift, ICML 2015, section 3.2.
 """
 
-from advisor.portable import source
 from advisor.recipe import Components, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Mode, Proposal, Skip, Value
+from advisor.step import source
 
 
 class ConvBias(Recipe):
@@ -59,7 +59,7 @@ class ConvBias(Recipe):
 
     def apply(self, workload: Components, value: Value) -> None:
         if not value:
-            from advisor.portable.conv_bias import remove_conv_biases
+            from advisor.step.conv_bias import remove_conv_biases
 
             remove_conv_biases(workload.model, workload.plan.mode is Mode.TRAIN, workload.data)
 

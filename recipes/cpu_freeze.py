@@ -26,9 +26,9 @@ PyTorch documentation, torch.compiler, Inductor's `freezing` option. PyTorch blo
 backend, weight prepacking and constant folding.
 """
 
-from advisor.portable import FREEZING, compile_source
 from advisor.recipe import CPU, INFERENCE, Recipe, unless_computed
 from advisor.records import Bottleneck, Facts, Proposal, Value, Values
+from advisor.step import FREEZING, compile_source
 
 _NOTHING_TO_PACK = "the step computes no convolution or linear layer whose weights could be packed"
 

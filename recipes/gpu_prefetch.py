@@ -73,8 +73,8 @@ class GpuPrefetch(Recipe):
 
     def apply(self, workload: Components, value: Value) -> None:
         if value and workload.data is not None:
-            from advisor.portable.device_loader import refuse_fabric
             from advisor.recipe.rebuild import refusing
+            from advisor.step.device_loader import refuse_fabric
 
             with refusing():
                 refuse_fabric()

@@ -51,8 +51,8 @@ class GpuTransforms(LoaderRecipe):
         return max(1.05, gain_from(facts.profile.share(Phase.DATA_WAIT) / 2)) if facts.profile else 1.3
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.portable.transforms import without_transforms
         from advisor.recipe.rebuild import refusing
+        from advisor.step.transforms import without_transforms
 
         if value and workload.has_loader:
             with refusing():
@@ -60,7 +60,7 @@ class GpuTransforms(LoaderRecipe):
             workload.plan = replace(workload.plan, device_transform=transform)
 
     def code(self, value: Value) -> str:
-        from advisor.portable import source
+        from advisor.step import source
 
         if not value:
             return "# the dataset runs its transforms, sample by sample\n"

@@ -30,9 +30,9 @@ Python documentation, gc. nanochat, pull request 477. torchtitan, GarbageCollect
 """
 
 from advisor.figures.formatting import format_percent
-from advisor.portable import source
 from advisor.recipe import Recipe, is_host_bound
 from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
+from advisor.step import source
 
 # Share of the time for which the device computes, from which the host always runs ahead of it. Unitless.
 _ALWAYS_BUSY = 0.97

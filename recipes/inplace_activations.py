@@ -28,9 +28,9 @@ References
 PyTorch documentation, torch.nn.ReLU (`inplace`), and Autograd mechanics, In-place operations with autograd.
 """
 
-from advisor.portable import source
 from advisor.recipe import Components, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
+from advisor.step import source
 
 
 class InplaceActivations(Recipe):
@@ -50,7 +50,7 @@ class InplaceActivations(Recipe):
         return Skip("the model has no activation module that could write over its input")
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.portable import inplace
+        from advisor.step import inplace
 
         (inplace.make_activations_inplace if value else inplace.make_activations_copy)(workload.model)
 

@@ -69,8 +69,8 @@ class WorkerThreads(WorkerRecipe):
         return fitting
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.portable.workers import StartWorker, context_without_fork
         from advisor.recipe.rebuild import loader_with
+        from advisor.step.workers import StartWorker, context_without_fork
 
         if value and workload.has_loader and workload.data.num_workers:
             workload.data = loader_with(

@@ -7,10 +7,10 @@ import torch
 from proposals import CATALOG
 from torch import nn
 
-from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
+from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.runtime.apply import apply_settings
+from advisor.step.apply import apply_settings
 
 
 class Block(nn.Module):

@@ -3,7 +3,7 @@
 import torch
 from graphed_steps import STEPS, Net
 
-from advisor.runtime.tuning import Tuning
+from advisor.step.tuning import Tuning
 
 CAPTURED = {"step.cuda_graph": True}
 

@@ -7,10 +7,10 @@ import torch
 from graph_stand_in import RecordedGraph
 from torch import nn
 
-from advisor.portable.graphed import GraphedStep
-from advisor.portable.optimizers import make_state_small
-from advisor.portable.plan import StepPlan
-from advisor.portable.steps import TrainStep
+from advisor.recipe.plan import StepPlan
+from advisor.step.graphed import GraphedStep
+from advisor.step.optimizers import make_state_small
+from advisor.step.steps import TrainStep
 
 STEPS = 14
 

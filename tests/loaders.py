@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
 
 from advisor.export.python_file import python_source
-from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
+from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
 
 WAITS_LITTLE = profile_facts(phases={"data wait": 0.2, "host-to-device": 0.1, "forward": 99.7})

@@ -10,10 +10,10 @@ from torch import nn
 from torch.nn import functional
 
 from advisor.export.python_file import python_source
-from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
+from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.runtime.loop import Loop
+from advisor.step.loop import Loop
 from advisor.trial.inspection import inspect_loop
 
 

@@ -8,9 +8,9 @@ import torch
 from graph_stand_in import RecordedGraph
 from torch import nn
 
-from advisor.portable.graphed_own_step import GraphedOwnStep
-from advisor.portable.plan import StepPlan
-from advisor.portable.steps import OwnStep
+from advisor.recipe.plan import StepPlan
+from advisor.step.graphed_own_step import GraphedOwnStep
+from advisor.step.steps import OwnStep
 
 STEPS = 12
 

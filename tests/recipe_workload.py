@@ -8,8 +8,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.errors import AdvisorError
-from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
+from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
 
 

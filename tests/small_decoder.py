@@ -8,12 +8,12 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from advisor.export.python_file import python_source
-from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
+from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.runtime.apply import apply_settings
-from advisor.runtime.step import make_step
+from advisor.step.apply import apply_settings
+from advisor.step.make_step import make_step
 
 CATALOG = load_catalog()
 CPU = torch.device("cpu")

@@ -10,10 +10,10 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from advisor.errors import TargetError
-from advisor.portable.plan import StepPlan
+from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.runtime.loop import GivenBatches
-from advisor.runtime.step import InferStep, TrainStep
+from advisor.step.loop import GivenBatches
+from advisor.step.make_step import InferStep, TrainStep
 from advisor.target.batches import batches_in_data
 from advisor.trial.measurement.feed import Feed, form_of, form_problem
 from advisor.trial.measurement.probe import probe_training

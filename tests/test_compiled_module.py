@@ -11,7 +11,10 @@ import torch
 from torch import nn
 from torch._C._dynamo.guards import dict_version
 
-from advisor.portable.compiled_module import (
+from advisor.recipe import MODES_WITH_GRAPHS
+from advisor.recipe.plan import StepPlan
+from advisor.step.compilation import collect_rarely_while_compiling
+from advisor.step.compiled_module import (
     WITHOUT_GRAPHS,
     check_parameters_anew,
     compile_in_place,
@@ -19,11 +22,8 @@ from advisor.portable.compiled_module import (
     replaying_graphs,
     without_graphs,
 )
-from advisor.portable.plan import StepPlan
-from advisor.recipe import MODES_WITH_GRAPHS
-from advisor.runtime.compilation import collect_rarely_while_compiling
-from advisor.runtime.step import InferStep, TrainStep
-from advisor.runtime.tuning import Tuning
+from advisor.step.make_step import InferStep, TrainStep
+from advisor.step.tuning import Tuning
 
 GRAPHS = "triton.cudagraphs"
 
@@ -121,7 +121,7 @@ def test_evaluating_replays_no_graphs_and_needs_no_warning(modes_called):
 
 
 def graphed_step(monkeypatch, model, parameters, loss):
-    monkeypatch.setattr("advisor.portable.contexts.marks_steps", lambda plan: plan.compile_mode == "reduce-overhead")
+    monkeypatch.setattr("advisor.step.contexts.marks_steps", lambda plan: plan.compile_mode == "reduce-overhead")
     plan = StepPlan(mode="train", device="cpu", compile_mode="reduce-overhead")
     compile_in_place(model, mode="reduce-overhead")
     return TrainStep(model, torch.optim.SGD(parameters, lr=0.1), loss, plan)
@@ -144,8 +144,8 @@ def test_a_step_replays_graphs_also_where_a_checkpoint_runs_again(modes_called, 
 def graphs(monkeypatch):
     """Graphs whose outputs lie at these addresses while they are in use: a stand-in, for a CPU has no CUDA graphs."""
     addresses = set()
-    monkeypatch.setattr("advisor.portable.compiled_module.LEFT_OUT", [])
-    monkeypatch.setattr("advisor.portable.compiled_module.addresses_in_use", lambda device: set(addresses))
+    monkeypatch.setattr("advisor.step.compiled_module.LEFT_OUT", [])
+    monkeypatch.setattr("advisor.step.compiled_module.addresses_in_use", lambda device: set(addresses))
     return addresses
 
 
@@ -159,7 +159,7 @@ def test_gradients_of_parameters_that_another_optimizer_has_are_copied_before_gr
     step(torch.ones(1, 2))
     left, once = trunk.grad, trunk.grad.clone()
     in_use = lambda device: {left.data_ptr()} if trunk.grad is left else set()  # noqa: E731
-    monkeypatch.setattr("advisor.portable.compiled_module.addresses_in_use", in_use)
+    monkeypatch.setattr("advisor.step.compiled_module.addresses_in_use", in_use)
     monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", left.zero_)
     step.begin_graphs()
     assert not left.any()
@@ -180,7 +180,7 @@ def test_what_is_kept_beyond_its_step_ends_the_graphs_and_is_told_once(modes_cal
 
 
 def test_a_hook_ends_the_graphs_of_inference_whose_outputs_hold_their_own(modes_called, monkeypatch, graphs):
-    monkeypatch.setattr("advisor.portable.contexts.marks_steps", lambda plan: True)
+    monkeypatch.setattr("advisor.step.contexts.marks_steps", lambda plan: True)
     model = nn.Linear(2, 1).eval()
     compile_in_place(model, mode="reduce-overhead")
     infer = InferStep(model, StepPlan(mode="infer", device="cpu", compile_mode="reduce-overhead"))

@@ -15,16 +15,16 @@ from exported_module import batches, model_of, module_of, plain_losses
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from advisor import portable
+from advisor import step as portable
 from advisor.errors import UsageError
 from advisor.export import top_level
 from advisor.export.python_file import python_source
 from advisor.export.top_level import bound_by, needs
-from advisor.portable.plan import StepPlan
 from advisor.recipe import Components, Recipe, Stage
 from advisor.recipe.catalog import Catalog, load_catalog
+from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.runtime.tuning import Tuning
+from advisor.step.tuning import Tuning
 
 pytestmark = pytest.mark.usefixtures("flags_kept")
 ALL_TRAIN = {
@@ -294,12 +294,12 @@ def test_a_name_may_be_that_of_a_comprehension_in_a_function():
 def test_modules_of_a_step_that_give_a_name_two_meanings_are_refused(monkeypatch):
     texts = {
         "first": "import torch\nLIMIT = 1",
-        "second": "from advisor.portable.first import LIMIT as FIRST\nLIMIT = 2",
+        "second": "from advisor.step.first import LIMIT as FIRST\nLIMIT = 2",
     }
     for module in (portable, top_level):
         monkeypatch.setattr(module, "module_text", texts.get)
     assert list(top_level.definitions_of(("first",))) == ["torch", "LIMIT"]
-    with pytest.raises(ValueError, match=r"LIMIT of portable/second\.py has another meaning"):
+    with pytest.raises(ValueError, match=r"LIMIT of step/second\.py has another meaning"):
         top_level.definitions_of(("second",))
 
 

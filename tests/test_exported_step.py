@@ -11,7 +11,7 @@ from exported_module import batches, model_of, module_of, plain_losses
 from graph_stand_in import RecordedGraph
 from torch import nn
 
-from advisor import portable
+from advisor import step as portable
 from advisor.export.python_file import python_source
 from advisor.export.top_level import definitions_in
 from advisor.recipe.catalog import Catalog, load_catalog

@@ -10,11 +10,11 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
 
 from advisor.errors import TargetError
-from advisor.portable.loaders import length_of
-from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
+from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.runtime.step import make_step
+from advisor.step.loaders import length_of
+from advisor.step.make_step import make_step
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.measurement.probe import PROBE_STEPS, probe_batches, probe_inference, probe_training
 from advisor.trial.timed_loop import resident_data, stepper

@@ -29,9 +29,9 @@ from graphed_steps import (
 from torch import nn
 from torch.nn.modules import transformer
 
-from advisor.portable.graphed import GraphedStep
-from advisor.portable.plan import StepPlan
-from advisor.portable.steps import InferStep
+from advisor.recipe.plan import StepPlan
+from advisor.step.graphed import GraphedStep
+from advisor.step.steps import InferStep
 
 # --- what comes before a capture ------------------------------------------------------------------------------
 

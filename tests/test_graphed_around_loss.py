@@ -9,10 +9,10 @@ from graph_stand_in import RecordedGraph
 from graphed_steps import STEPS, adam, agree, batches, loaded_state, net, plain, run, sgd
 from torch import nn
 
-from advisor.portable.graphed import GraphedStep
-from advisor.portable.graphed_around_loss import GraphedAroundLoss
-from advisor.portable.plan import StepPlan
-from advisor.portable.steps import TrainStep
+from advisor.recipe.plan import StepPlan
+from advisor.step.graphed import GraphedStep
+from advisor.step.graphed_around_loss import GraphedAroundLoss
+from advisor.step.steps import TrainStep
 
 
 def matched(output, target):

@@ -8,10 +8,10 @@ import torch
 from graph_stand_in import RecordedGraph
 from torch import nn
 
-from advisor.portable.graphed import GraphedStep
-from advisor.portable.graphed_own_step import GraphedOwnStep
-from advisor.portable.plan import StepPlan
-from advisor.portable.steps import OwnStep, TrainStep
+from advisor.recipe.plan import StepPlan
+from advisor.step.graphed import GraphedStep
+from advisor.step.graphed_own_step import GraphedOwnStep
+from advisor.step.steps import OwnStep, TrainStep
 
 META = torch.device("meta")
 WEIGHTS = torch.tensor([1.0, 2.0], dtype=torch.float64)

@@ -14,9 +14,9 @@ import torch
 from graph_stand_in import RecordedGraph
 from own_step_loops import STEPS, Loop, agree, batches, captured_step, net, run, sgd, trainer
 
-from advisor.portable.graphed_own_step import GraphedOwnStep
-from advisor.portable.plan import StepPlan
-from advisor.portable.steps import OwnStep
+from advisor.recipe.plan import StepPlan
+from advisor.step.graphed_own_step import GraphedOwnStep
+from advisor.step.steps import OwnStep
 
 
 def refused(body, **names):
@@ -296,7 +296,7 @@ def test_an_exception_in_the_middle_of_a_capture_leaves_no_frozen_layer_behind()
 
 def test_a_trial_ends_with_the_reason():
     from advisor.errors import RefusedError
-    from advisor.runtime.step import raise_refusal
+    from advisor.step.make_step import raise_refusal
 
     loop = refused(reads)()
     own = OwnStep(loop.step, loop.modules[0], StepPlan(mode="train", device="cpu"))

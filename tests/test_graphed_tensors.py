@@ -13,11 +13,11 @@ from graphed_steps import STEPS, Net, adam, agree, batches, both, graphed, net, 
 from torch import nn
 
 from advisor.errors import RefusedError
-from advisor.portable.capturing import renew_accumulators
-from advisor.portable.graphed import GraphedStep
-from advisor.portable.plan import StepPlan
-from advisor.portable.steps import InferStep
-from advisor.runtime.step import refuse_if_never_captured
+from advisor.recipe.plan import StepPlan
+from advisor.step.capturing import renew_accumulators
+from advisor.step.graphed import GraphedStep
+from advisor.step.make_step import refuse_if_never_captured
+from advisor.step.steps import InferStep
 
 # --- batches --------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import torch
 from graphed_steps import STEPS, Net, agree, batches, both, graphed, net, of_model, plain, run, sgd
 from torch import nn
 
-from advisor.portable.nested import host_places, values_at
+from advisor.step.nested import host_places, values_at
 
 
 def weighted(model, batch):

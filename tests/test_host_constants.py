@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from advisor.portable.capturing import find_host_constants, places_on_host
-from advisor.portable.places import value_at
-from advisor.portable.walk import found_in
+from advisor.step.capturing import find_host_constants, places_on_host
+from advisor.step.places import value_at
+from advisor.step.walk import found_in
 
 META = torch.device("meta")
 TABLE = torch.linspace(0.0, 1.0, 8)

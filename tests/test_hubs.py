@@ -10,11 +10,11 @@ from named_models import TINY, failure, load, one_step, refuse_the_network
 from torch import nn
 
 from advisor.errors import TargetError
-from advisor.portable.plan import StepPlan
-from advisor.portable.tracing import CannotTraceError, trace
 from advisor.recipe import Components
+from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
-from advisor.runtime.step import make_step
+from advisor.step.make_step import make_step
+from advisor.step.tracing import CannotTraceError, trace
 from advisor.target.hubs.contract import Samples
 from advisor.target.hubs.timm import Timm
 from advisor.target.normalise import normalise

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from advisor.portable.device_loader import DeviceLoader, refuse_fabric
-from advisor.runtime.tuning import Tuning
+from advisor.step.device_loader import DeviceLoader, refuse_fabric
+from advisor.step.tuning import Tuning
 
 TEXT = (Path(__file__).parent.parent / "docs" / "integrations.md").read_text(encoding="utf-8")
 BLOCKS = dict(re.findall(r"^```python (\w+)\n(.*?)^```$", TEXT, re.M | re.S))
@@ -120,7 +120,7 @@ def test_the_code_for_accelerate(tmp_path, monkeypatch):
 
 def test_an_optimizer_that_accelerate_wrapped_is_tuned_inside():
     accelerate = pytest.importorskip("accelerate")
-    from advisor.runtime.tuning import Tuning
+    from advisor.step.tuning import Tuning
 
     model = net()
     inner = torch.optim.AdamW(model.parameters())

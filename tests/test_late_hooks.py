@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from advisor.portable.late_hooks import LateHooks
-from advisor.portable.pointwise import FusedForward
-from advisor.runtime.tuning import Tuning
+from advisor.step.late_hooks import LateHooks
+from advisor.step.pointwise import FusedForward
+from advisor.step.tuning import Tuning
 
 
 class Block(nn.Module):
@@ -96,7 +96,7 @@ def test_it_is_told_once_and_hooks_of_other_packages_do_not_count(monkeypatch):
         assert hooks.differ
     handle.remove()
     assert not hooks.differ
-    monkeypatch.setattr("advisor.portable.late_hooks.is_installed", lambda hook: True)
+    monkeypatch.setattr("advisor.step.late_hooks.is_installed", lambda hook: True)
     handle = model[1].register_forward_hook(lambda *_: None)
     assert not hooks.differ
 

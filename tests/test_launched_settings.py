@@ -18,14 +18,14 @@ from advisor.experiment.events import ScalingMeasured
 from advisor.experiment.state import SessionState
 from advisor.export.outputs import write_outputs
 from advisor.export.python_file import python_source
-from advisor.portable.launched import DrawnByRankZero, over_ranks, spread_over_ranks
-from advisor.portable.parallel import ShareOfBatches, replicated
-from advisor.portable.patience import STEPS_THAT_DDP_TIMES
-from advisor.portable.plan import StepPlan
 from advisor.recipe.catalog import load_catalog
+from advisor.recipe.plan import StepPlan
 from advisor.records import ScalingRecord
 from advisor.records.outputs import Outputs
-from advisor.runtime.tuning import Tuning
+from advisor.step.launched import DrawnByRankZero, over_ranks, spread_over_ranks
+from advisor.step.parallel import ShareOfBatches, replicated
+from advisor.step.patience import STEPS_THAT_DDP_TIMES
+from advisor.step.tuning import Tuning
 
 DDP = {"parallel.strategy": "ddp", "parallel.static_graph": True}
 
@@ -184,7 +184,7 @@ def test_a_model_that_is_spread_already_stays_as_it_is(group):
 
 
 def test_rank_zero_draws_what_the_sampler_would(group, monkeypatch):
-    monkeypatch.setattr("advisor.portable.launched.BATCHES_TOLD", 2)
+    monkeypatch.setattr("advisor.step.launched.BATCHES_TOLD", 2)
     sampler = BatchSampler(RandomSampler(range(10)), 3, drop_last=False)
     torch.manual_seed(0)
     expected = [list(sampler), list(sampler)]

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from advisor.portable.dependence import are_different
-from advisor.portable.layouts import have_equal_values, strided_parts
+from advisor.step.dependence import are_different
+from advisor.step.layouts import have_equal_values, strided_parts
 from advisor.trial.measurement.data_prints import fingerprint_of
 
 

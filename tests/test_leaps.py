@@ -33,8 +33,8 @@ from advisor.experiment.known import Kind
 from advisor.experiment.moves import moves, why_not
 from advisor.experiment.policy import POLICY
 from advisor.experiment.search import search
-from advisor.portable.observed_step import COPIES_ACROSS
 from advisor.records import Bottleneck, Numerics, Outcome
+from advisor.step.observed_step import COPIES_ACROSS
 
 IN_PARTS = {**WITH_LOSS.settings, "compile.mode": "reduce-overhead"}
 

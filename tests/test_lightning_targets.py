@@ -6,9 +6,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.errors import TargetError
-from advisor.portable.plan import StepPlan
+from advisor.recipe.plan import StepPlan
 from advisor.records import TargetSpec
-from advisor.runtime.step import make_step
+from advisor.step.make_step import make_step
 from advisor.target.normalise import normalise
 
 lightning = pytest.importorskip("lightning")

@@ -22,7 +22,7 @@ from torch.utils.data import (
 )
 
 from advisor.errors import RefusedError
-from advisor.portable.loaders import divides_samples
+from advisor.step.loaders import divides_samples
 
 # --- datasets that divide their samples -----------------------------------------------------------------------
 
@@ -123,8 +123,8 @@ def test_a_class_of_its_own_gets_larger_batches():
 
 
 def test_refusing_a_batch_size_changes_nothing_else():
-    from advisor.portable.plan import StepPlan
     from advisor.recipe import Components
+    from advisor.recipe.plan import StepPlan
     from advisor.records import Mode
 
     loader = Counted(TensorDataset(torch.zeros(8)), batch_size=2)

@@ -19,7 +19,7 @@ from torch.utils.data import (
 
 from advisor.errors import RefusedError
 from advisor.recipe.rebuild import loader_with
-from advisor.runtime.tuning import Tuning
+from advisor.step.tuning import Tuning
 from advisor.trial.measurement.data_prints import fingerprint_of
 
 

@@ -13,8 +13,8 @@ from loaders import applied, both_ways
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from advisor.errors import RefusedError
-from advisor.portable.worker_samples import DRAWN_ON, REMEMBERED
 from advisor.recipe.rebuild import loader_with, loader_with_workers
+from advisor.step.worker_samples import DRAWN_ON, REMEMBERED
 from advisor.trial.measurement.draws import side_effects_undone
 
 pytestmark = pytest.mark.process

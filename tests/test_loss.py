@@ -12,7 +12,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from advisor.portable.losses import (
+from advisor.recipe.plan import StepPlan
+from advisor.records import Mode
+from advisor.step.losses import (
     LossError,
     default_loss,
     describe_loss,
@@ -20,9 +22,7 @@ from advisor.portable.losses import (
     of_two,
     takes_model,
 )
-from advisor.portable.plan import StepPlan
-from advisor.records import Mode
-from advisor.runtime.step import TrainStep
+from advisor.step.make_step import TrainStep
 
 
 def of_model(model, batch): ...
@@ -230,7 +230,7 @@ def test_steps_are_the_same_whether_names_or_a_try_told_the_form():
 
 def test_a_loss_compiled_with_the_model_is_compiled_in_the_form_that_was_found(monkeypatch):
     compiled = []
-    monkeypatch.setattr("advisor.portable.loss_call.compiled_call", lambda call, plan: compiled.append(call) or call)
+    monkeypatch.setattr("advisor.step.loss_call.compiled_call", lambda call, plan: compiled.append(call) or call)
     step = stepping(OF_MODEL[0])
     plain = stepping(OF_MODEL[0])(BATCH).item()
     whole = TrainStep(

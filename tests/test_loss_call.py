@@ -8,17 +8,17 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from advisor.portable.loss_tries import in_float32, may_refuse_autocast
-from advisor.portable.losses import (
+from advisor.recipe.plan import StepPlan
+from advisor.records import Mode
+from advisor.step.loss_tries import in_float32, may_refuse_autocast
+from advisor.step.losses import (
     LossError,
     modules_of_loss,
     takes_output_and_batch,
     takes_output_only,
     target_name_of,
 )
-from advisor.portable.plan import StepPlan
-from advisor.records import Mode
-from advisor.runtime.step import TrainStep
+from advisor.step.make_step import TrainStep
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +69,7 @@ LABELLED = torch.randn(8, 4), torch.randint(3, (8,))
 @pytest.mark.parametrize("compiled", ["none", "default"])
 @pytest.mark.parametrize("batch", [LABELLED, {"x": LABELLED[0], "labels": LABELLED[1]}], ids=["a tuple", "a mapping"])
 def test_a_loss_of_the_output_alone_leaves_the_whole_batch_to_the_model(batch, compiled, monkeypatch):
-    monkeypatch.setattr("advisor.portable.loss_call.compiled_call", lambda call, plan: call)
+    monkeypatch.setattr("advisor.step.loss_call.compiled_call", lambda call, plan: call)
     model = OwnLoss()
     expected = model(*LABELLED)[1].item()
     plan = StepPlan(mode=Mode.TRAIN, device="cpu", compile_mode=compiled, compile_scope="with_loss")
@@ -80,7 +80,7 @@ def test_a_loss_of_the_output_alone_leaves_the_whole_batch_to_the_model(batch, c
 
 @pytest.mark.parametrize("compiled", ["none", "default"])
 def test_without_a_loss_the_model_that_makes_its_own_gets_the_target(compiled, monkeypatch):
-    monkeypatch.setattr("advisor.portable.loss_call.compiled_call", lambda call, plan: call)
+    monkeypatch.setattr("advisor.step.loss_call.compiled_call", lambda call, plan: call)
 
     class Smoothed(OwnLoss):
         def forward(self, x, labels=None):
@@ -179,7 +179,7 @@ class NamedLoss(OwnLoss):
     ],
 )
 def test_labels_are_left_to_the_model_where_the_loss_reads_the_models_own(loss, keeps, compiled, monkeypatch):
-    monkeypatch.setattr("advisor.portable.loss_call.compiled_call", lambda call, plan: call)
+    monkeypatch.setattr("advisor.step.loss_call.compiled_call", lambda call, plan: call)
     model, batch = NamedLoss(), {"x": LABELLED[0], "labels": LABELLED[1]}
     expected = model(**batch).loss.item()
     plan = StepPlan(mode=Mode.TRAIN, device="cpu", compile_mode=compiled, compile_scope="with_loss")
@@ -199,7 +199,7 @@ def refused_by_autocast(output, target):
 @pytest.mark.parametrize("compiled", ["none", "default"])
 @pytest.mark.parametrize(("loss", "refused"), [(refused_by_autocast, True), (functional.cross_entropy, False)])
 def test_a_loss_that_autocast_refuses_is_computed_in_float32(loss, refused, compiled, monkeypatch):
-    monkeypatch.setattr("advisor.portable.loss_call.compiled_call", lambda call, plan: call)
+    monkeypatch.setattr("advisor.step.loss_call.compiled_call", lambda call, plan: call)
     model = nn.Linear(LABELLED[0].shape[1], 3)
     exact = functional.cross_entropy(model(LABELLED[0]), LABELLED[1]).item()
     plan = StepPlan(
@@ -238,7 +238,7 @@ def test_which_losses_autocast_could_refuse(loss, may):
     ],
 )
 def test_a_loss_that_reads_its_targets_off_the_batch_gets_the_whole_of_it(loss, told, compiled, monkeypatch):
-    monkeypatch.setattr("advisor.portable.loss_call.compiled_call", lambda call, plan: call)
+    monkeypatch.setattr("advisor.step.loss_call.compiled_call", lambda call, plan: call)
     model, batch = NamedLoss(), {"x": LABELLED[0], "labels": LABELLED[1]}
     expected = model(**batch).loss.item()
     plan = StepPlan(mode=Mode.TRAIN, device="cpu", compile_mode=compiled, compile_scope="with_loss")
@@ -317,7 +317,7 @@ def weighted(output, labels, weights):
     ],
 )
 def test_a_loss_gets_the_parts_of_a_batch_that_are_no_inputs(loss, told, compiled, monkeypatch):
-    monkeypatch.setattr("advisor.portable.loss_call.compiled_call", lambda call, plan: call)
+    monkeypatch.setattr("advisor.step.loss_call.compiled_call", lambda call, plan: call)
     model = nn.Linear(4, 3)
     expected = weighted(model(TRIPLE[0]), *TRIPLE[1:]).item()
     step = step_with(model, loss, compile_mode=compiled, compile_scope="with_loss")
@@ -334,7 +334,7 @@ class WeightedLoss(nn.Module):
 @pytest.mark.parametrize("loss", [weighted, WeightedLoss()])
 @pytest.mark.parametrize("compiled", ["none", "default"])
 def test_a_loss_of_several_targets_gets_them_one_by_one(batch, loss, compiled, monkeypatch):
-    monkeypatch.setattr("advisor.portable.loss_call.compiled_call", lambda call, plan: call)
+    monkeypatch.setattr("advisor.step.loss_call.compiled_call", lambda call, plan: call)
 
     class Net(nn.Linear):
         def forward(self, x, mask=None):

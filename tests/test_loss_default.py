@@ -5,9 +5,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from advisor.portable.losses import default_loss
-from advisor.portable.plan import StepPlan
-from advisor.runtime.step import TrainStep
+from advisor.recipe.plan import StepPlan
+from advisor.step.losses import default_loss
+from advisor.step.make_step import TrainStep
 
 INPUTS, CLASSES = torch.randn(8, 4), torch.arange(8) % 3
 

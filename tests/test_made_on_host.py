@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import nn
 
-from advisor.portable.capturing import HostReads
-from advisor.portable.graphed import GraphedStep
-from advisor.portable.graphed_own_step import GraphedOwnStep
-from advisor.portable.made_on_host import MadeOnHost, refuses_the_host
-from advisor.portable.observed_step import OTHER_NUMBERS
-from advisor.portable.plan import StepPlan
-from advisor.portable.steps import OwnStep
-from advisor.runtime.step import InferStep
+from advisor.recipe.plan import StepPlan
+from advisor.step.capturing import HostReads
+from advisor.step.graphed import GraphedStep
+from advisor.step.graphed_own_step import GraphedOwnStep
+from advisor.step.made_on_host import MadeOnHost, refuses_the_host
+from advisor.step.make_step import InferStep
+from advisor.step.observed_step import OTHER_NUMBERS
+from advisor.step.steps import OwnStep
 
 META = torch.device("meta")
 OUTSIDE = torch.ones(3)

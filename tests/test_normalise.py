@@ -9,10 +9,10 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from advisor import Workload
 from advisor.errors import TargetError
-from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
+from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
-from advisor.runtime.step import TrainStep, make_step
+from advisor.step.make_step import TrainStep, make_step
 from advisor.target.normalise import normalise
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from advisor.portable.observed_step import ObservedStep
+from advisor.step.observed_step import ObservedStep
 
 META = torch.device("meta")
 WEIGHT = torch.ones(4, device=META)

@@ -8,11 +8,11 @@ import torch
 from saved import through_disk
 from torch import nn
 
-from advisor.portable.optimizer_options import PlainState, TensorRates, mark_stepped, set_options
-from advisor.portable.optimizer_steps import check_compilable, updates_without_host
-from advisor.portable.optimizers import make_state_small, use_layer_rates
 from advisor.recipe.rebuild import optimizer_implementation
-from advisor.runtime.tuning import Tuning
+from advisor.step.optimizer_options import PlainState, TensorRates, mark_stepped, set_options
+from advisor.step.optimizer_steps import check_compilable, updates_without_host
+from advisor.step.optimizers import make_state_small, use_layer_rates
+from advisor.step.tuning import Tuning
 
 FLAGS = {
     "fused": {"fused": True, "foreach": False},

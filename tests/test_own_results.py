@@ -13,9 +13,9 @@ from torch import nn
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from advisor.export.python_file import python_source
-from advisor.portable.nested import tensors_of
 from advisor.recipe.catalog import load_catalog
-from advisor.runtime.tuning import Tuning
+from advisor.step.nested import tensors_of
+from advisor.step.tuning import Tuning
 
 Pair = namedtuple("Pair", ["loss", "output"])
 

@@ -14,15 +14,15 @@ from torch.utils.data import DataLoader
 from advisor import Workload
 from advisor.errors import TargetError
 from advisor.export.python_file import python_source
-from advisor.portable.losses import LossError
-from advisor.portable.plan import StepPlan
 from advisor.recipe.catalog import load_catalog
+from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
-from advisor.runtime.apply import apply_settings
-from advisor.runtime.compilation import Models
-from advisor.runtime.optimizers import Together
-from advisor.runtime.step import OwnStep, make_step
-from advisor.runtime.tuning import Tuning
+from advisor.step.apply import apply_settings
+from advisor.step.compilation import Models
+from advisor.step.losses import LossError
+from advisor.step.make_step import OwnStep, make_step
+from advisor.step.together import Together
+from advisor.step.tuning import Tuning
 from advisor.target.normalise import normalise
 from advisor.trial.inspection import inspect_loop
 from advisor.trial.measurement.probe import probe_batches, probe_training

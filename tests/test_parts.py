@@ -12,9 +12,9 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.errors import TargetError
-from advisor.portable.plan import StepPlan
+from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
-from advisor.runtime.step import make_step
+from advisor.step.make_step import make_step
 from advisor.target.entrypoint import load_target
 from advisor.target.normalise import normalise
 from advisor.trial.measurement.probe import probe_batches

@@ -14,7 +14,7 @@ from advisor.export.patched_config import patched_for
 from advisor.recipe.catalog import load_catalog
 from advisor.records import ConfigKind
 from advisor.records.outputs import Outputs
-from advisor.runtime.tuning import Tuning
+from advisor.step.tuning import Tuning
 
 
 def exported(config, path, **options):

@@ -14,7 +14,7 @@ from torch._dynamo.utils import counters
 from torch.optim.swa_utils import AveragedModel, update_bn
 from torch.utils.data import DataLoader, TensorDataset
 
-from advisor.runtime.tuning import Tuning
+from advisor.step.tuning import Tuning
 
 FOREACH = {"optimizer.implementation": "foreach"}
 COMPILED = {"compile.mode": "default", "model.memory_format": "channels_last"}

@@ -8,12 +8,12 @@ import torch
 from graph_stand_in import RecordedGraph
 from torch import nn
 
-from advisor.portable.graphed import GraphedStep
-from advisor.portable.plan import StepPlan
-from advisor.portable.undone import undone
 from advisor.recipe import Components
+from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.runtime.step import InferStep, TrainStep, make_step
+from advisor.step.graphed import GraphedStep
+from advisor.step.make_step import InferStep, TrainStep, make_step
+from advisor.step.undone import undone
 from advisor.trial.measurement.probe import PROBE_STEPS, Probe, probe_inference, probe_training, sample_of, squared_norm
 
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from advisor.portable.host_draws import HostDraws
-from advisor.portable.inplace import inplace_sites
-from advisor.portable.python_state import MOST_COPIED, PythonState
-from advisor.portable.tracing import CannotTraceError
-from advisor.portable.undone import undone
+from advisor.step.host_draws import HostDraws
+from advisor.step.inplace import inplace_sites
+from advisor.step.python_state import MOST_COPIED, PythonState
+from advisor.step.tracing import CannotTraceError
+from advisor.step.undone import undone
 
 
 class Averages:

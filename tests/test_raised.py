@@ -4,7 +4,7 @@ import errno
 
 from torch import nn, randn
 
-from advisor.portable.calls import splitter
+from advisor.step.calls import splitter
 from advisor.trial.raised import fitting_hint, result_of
 
 

@@ -9,7 +9,6 @@ from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
 
-from advisor.portable.optimizer_options import implementations_of_class
 from advisor.recipe.rebuild import (
     batch_size_of,
     implementations_of,
@@ -18,6 +17,7 @@ from advisor.recipe.rebuild import (
     optimizer_implementation,
     resize_batch,
 )
+from advisor.step.optimizer_options import implementations_of_class
 
 
 class Squares(Dataset):

@@ -18,13 +18,13 @@ from proposals import CATALOG
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
-from advisor.portable.plan import StepPlan
 from advisor.recipe import CUDA, Components, Recipe
 from advisor.recipe.catalog import Proposals
+from advisor.recipe.plan import StepPlan
 from advisor.records import Facts, Hardware, Mode, TargetSpec
-from advisor.runtime.apply import apply_settings
-from advisor.runtime.loop import loop_loader
-from advisor.runtime.step import make_step
+from advisor.step.apply import apply_settings
+from advisor.step.loop import loop_loader
+from advisor.step.make_step import make_step
 from advisor.target.normalise import normalise
 from advisor.trial.inspection import inspect_loop, versions
 

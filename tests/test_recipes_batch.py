@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.export.python_file import python_source
 from advisor.figures.sweep import headings_of, knee, knee_of, sweep_chart, sweep_points, sweep_rows
-from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
+from advisor.recipe.plan import StepPlan
 from advisor.recipe.rebuild import expected_state_bytes
 from advisor.records import (
     BaselineRecord,
@@ -31,7 +31,7 @@ from advisor.records import (
     TrialRecord,
     TrialResult,
 )
-from advisor.runtime.tuning import Tuning
+from advisor.step.tuning import Tuning
 
 # --- batch size -----------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, WeightedRandomSampler, random_split
 
 from advisor.errors import RefusedError
-from advisor.runtime.tuning import Tuning
+from advisor.step.tuning import Tuning
 
 
 class Arrays(Dataset):

@@ -18,11 +18,11 @@ from torch import nn
 
 from advisor.errors import RefusedError
 from advisor.figures.sweep import batch_size_within
-from advisor.portable.checkpointing import checkpoints_itself
-from advisor.portable.regions import compile_blocks
 from advisor.recipe.contract import torch_is_older
 from advisor.records import Block as TimedBlock
 from advisor.records import Candidate, Comparison, Mode, Numerics, Outcome, TrialRecord, TrialResult
+from advisor.step.checkpointing import checkpoints_itself
+from advisor.step.regions import compile_blocks
 
 # --- activation checkpointing ---------------------------------------------------------------------------------
 

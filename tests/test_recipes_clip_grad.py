@@ -9,10 +9,10 @@ from torch import nn
 
 from advisor.errors import TargetError
 from advisor.export.python_file import python_source
-from advisor.portable.plan import StepPlan
+from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
-from advisor.runtime.step import TrainStep, make_step
-from advisor.runtime.tuning import Tuning
+from advisor.step.make_step import TrainStep, make_step
+from advisor.step.tuning import Tuning
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 

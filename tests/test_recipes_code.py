@@ -8,12 +8,12 @@ from recipe_workload import components, refusal, run_code
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from advisor.portable.loader_epochs import READS_WITH
-from advisor.portable.plan import StepPlan
 from advisor.recipe import Components, Recipe, Stage
+from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.runtime.apply import apply_settings
-from advisor.runtime.step import make_step
+from advisor.step.apply import apply_settings
+from advisor.step.loader_epochs import READS_WITH
+from advisor.step.make_step import make_step
 
 # Compared in tests of their own: a part of the loop though `apply` is overridden; set once in a process; from timm; for
 # Hugging Face decoders.

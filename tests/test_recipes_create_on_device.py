@@ -11,10 +11,10 @@ from proposals import CATALOG, proposed, reason
 from torch import nn
 from torch._inductor import config as inductor_config
 
-from advisor.portable.contexts import CreationOn, creation_of
-from advisor.portable.plan import StepPlan
+from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.runtime.step import InferStep, TrainStep
+from advisor.step.contexts import CreationOn, creation_of
+from advisor.step.make_step import InferStep, TrainStep
 from advisor.trial.profile.traffic import HostTensorCounter
 
 

@@ -10,12 +10,12 @@ from proposals import CATALOG, proposed, reason
 from torch import nn
 from torch.utils.data import DataLoader
 
-from advisor.portable.device_loader import DeviceLoader
-from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
+from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.runtime.loop import loop_loader
-from advisor.runtime.tuning import Tuning
+from advisor.step.device_loader import DeviceLoader
+from advisor.step.loop import loop_loader
+from advisor.step.tuning import Tuning
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.measurement.probe import probe_batches
 

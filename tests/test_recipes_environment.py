@@ -12,10 +12,10 @@ import torch
 from facts import GIB, cpu_facts, gpu_facts, host
 
 import advisor
-from advisor.portable.cores import chosen_cores, cores_in
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Mode, Outcome, Skip, TargetSpec, TrialSpec
 from advisor.runner.trials import Runner
+from advisor.step.cores import chosen_cores, cores_in
 
 CATALOG = load_catalog()
 PRINTING = """
@@ -162,10 +162,10 @@ def test_the_process_keeps_to_the_cores_that_were_chosen(way):
         "code": "exec(recipe.code('physical'))",
     }
     program = (
-        "import os, torch\nfrom advisor.portable.plan import StepPlan\n"
+        "import os, torch\nfrom advisor.recipe.plan import StepPlan\n"
         "from advisor.recipe.catalog import load_catalog\n"
         "from advisor.recipe import Components\nfrom advisor.records import Mode\n"
-        "from advisor.portable.cores import chosen_cores as chosen\nwanted = chosen('physical')\n"
+        "from advisor.step.cores import chosen_cores as chosen\nwanted = chosen('physical')\n"
         f"recipe = load_catalog()['affinity']\n{statements[way]}\n"
         "print(os.sched_getaffinity(0) == wanted, torch.get_num_threads() == len(wanted))"
     )

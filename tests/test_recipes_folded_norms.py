@@ -16,7 +16,7 @@ from model_structures import (
 )
 from torch import nn
 
-from advisor.portable.fold_norm import foldable_pairs
+from advisor.step.fold_norm import foldable_pairs
 
 
 @each_model

@@ -13,12 +13,12 @@ from recipe_workload import components, run_code
 from torch import nn
 
 from advisor.export.python_file import python_source
-from advisor.portable.collector import STEPS_BEFORE_FREEZING, STEPS_BETWEEN_COLLECTIONS, Collector
 from advisor.records import Mode, Numerics, Outcome, TargetSpec, TrialSpec
 from advisor.runner.trials import Runner
-from advisor.runtime.apply import apply_settings
-from advisor.runtime.step import make_step
-from advisor.runtime.tuning import Tuning
+from advisor.step.apply import apply_settings
+from advisor.step.collector import STEPS_BEFORE_FREEZING, STEPS_BETWEEN_COLLECTIONS, Collector
+from advisor.step.make_step import make_step
+from advisor.step.tuning import Tuning
 
 WAYS = ["default", "freeze", "scheduled"]
 BATCH = torch.randn(4, 3, 8, 8), torch.arange(4) % 2

@@ -11,11 +11,11 @@ from proposals import CATALOG, proposed, reason
 from test_recipes_pointwise import Optional
 from torch import nn
 
-from advisor.portable.inplace import activations_in_place, inplace_sites
-from advisor.portable.norm_pairs import views_of
-from advisor.portable.pointwise import fusable_chains
-from advisor.portable.tracing import CannotTraceError, trace
 from advisor.records import Mode, Numerics
+from advisor.step.inplace import activations_in_place, inplace_sites
+from advisor.step.norm_pairs import views_of
+from advisor.step.pointwise import fusable_chains
+from advisor.step.tracing import CannotTraceError, trace
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 

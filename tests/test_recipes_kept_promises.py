@@ -13,12 +13,12 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.errors import UsageError
-from advisor.portable.plan import StepPlan
 from advisor.recipe import Components, Stage
+from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, Numerics
-from advisor.runtime.apply import apply_settings
-from advisor.runtime.loop import loop_loader
-from advisor.runtime.step import make_step
+from advisor.step.apply import apply_settings
+from advisor.step.loop import loop_loader
+from advisor.step.make_step import make_step
 
 STEPS = 5
 SAMPLES = 20

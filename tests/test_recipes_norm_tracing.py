@@ -25,12 +25,12 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from advisor.portable.conv_bias import removable_biases
-from advisor.portable.fold_norm import foldable_pairs
-from advisor.portable.inplace import inplace_sites
-from advisor.portable.norm_pairs import views_of
-from advisor.portable.pointwise import fusable_chains
-from advisor.portable.tracing import CannotTraceError
+from advisor.step.conv_bias import removable_biases
+from advisor.step.fold_norm import foldable_pairs
+from advisor.step.inplace import inplace_sites
+from advisor.step.norm_pairs import views_of
+from advisor.step.pointwise import fusable_chains
+from advisor.step.tracing import CannotTraceError
 
 
 class Functional(nn.Module):

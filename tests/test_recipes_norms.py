@@ -29,10 +29,10 @@ from proposals import CATALOG
 from torch import nn
 from torch.nn import functional
 
-from advisor.portable.conv_bias import removable_biases
-from advisor.portable.fold_norm import foldable_pairs
-from advisor.portable.tracing import CannotTraceError
 from advisor.records import Mode, Numerics
+from advisor.step.conv_bias import removable_biases
+from advisor.step.fold_norm import foldable_pairs
+from advisor.step.tracing import CannotTraceError
 
 
 def gradients(model, images):

@@ -12,8 +12,8 @@ from proposals import CATALOG
 from torch import nn
 from torch.nn import functional
 
-from advisor.portable.padding import layers_to_pad, padded_size
 from advisor.records import Mode, Numerics
+from advisor.step.padding import layers_to_pad, padded_size
 
 
 class Decoder(nn.Module):

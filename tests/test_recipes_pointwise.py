@@ -13,8 +13,8 @@ from proposals import CATALOG, proposed, reason
 from torch import nn
 from torch._dynamo.utils import counters
 
-from advisor.portable.pointwise import fusable_chains
-from advisor.portable.tracing import CannotTraceError
+from advisor.step.pointwise import fusable_chains
+from advisor.step.tracing import CannotTraceError
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 

@@ -11,14 +11,14 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from advisor.export.python_file import python_source
-from advisor.portable.nested import copy_into, mover
-from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
+from advisor.recipe.plan import StepPlan
 from advisor.records import Hardware, Mode, Numerics
 from advisor.records.workload import amd_types, nvidia_types
-from advisor.runtime.apply import apply_settings
-from advisor.runtime.loop import Loop
-from advisor.runtime.step import make_step
+from advisor.step.apply import apply_settings
+from advisor.step.loop import Loop
+from advisor.step.make_step import make_step
+from advisor.step.nested import copy_into, mover
 from advisor.trial.inspection import current_settings, inspect_loop
 
 GLOBALS = ("deterministic_off", "flush_denormal", "reduced_reduction", "sdpa")

@@ -5,10 +5,10 @@ import torch
 from compiled_models import both_ways, by_apply
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
 
-from advisor.portable.plan import StepPlan
-from advisor.portable.regions import compile_blocks
-from advisor.portable.steps import TrainStep
-from advisor.portable.training_cache import decoders
+from advisor.recipe.plan import StepPlan
+from advisor.step.regions import compile_blocks
+from advisor.step.steps import TrainStep
+from advisor.step.training_cache import decoders
 from advisor.trial.measurement.probe import probe_training
 
 IDS = torch.arange(16).reshape(2, 8) + 3

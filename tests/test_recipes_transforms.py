@@ -12,11 +12,11 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from torchvision.datasets import FakeData
 from torchvision.transforms import Compose, Normalize, ToTensor, v2
 
-from advisor.portable.plan import StepPlan
-from advisor.portable.transforms import names_of_moved
 from advisor.recipe import Components
+from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.runtime.loop import loop_loader
+from advisor.step.loop import loop_loader
+from advisor.step.transforms import names_of_moved
 
 NORMALISE = v2.Normalize([0.4, 0.5, 0.6], [0.2, 0.3, 0.2])
 TAIL = [v2.ToDtype(torch.float32, scale=True), NORMALISE]

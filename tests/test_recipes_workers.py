@@ -141,7 +141,7 @@ if __name__ == "__main__":
 
         loader = tuned.prepare(nn.Linear(1, 1), None, loader)[2]
     else:
-        from advisor.runtime.tuning import Tuning
+        from advisor.step.tuning import Tuning
 
         loader = Tuning({"data.worker_threads": 2}).prepare(nn.Linear(1, 1), loader)[1]
     print([part.tolist() for batch in loader for part in batch])

@@ -21,9 +21,8 @@ from advisor.experiment.search import explore
 from advisor.experiment.state import SessionState
 from advisor.export.formats.markdown import markdown_report
 from advisor.export.json_report import report
-from advisor.portable.parallel import BalancedShares, LikeLengths, ShareOfBatches, spread_loader
-from advisor.portable.plan import StepPlan
 from advisor.recipe import NOT_COMPILED
+from advisor.recipe.plan import StepPlan
 from advisor.recipe.settings import Settings
 from advisor.records import (
     Block,
@@ -39,6 +38,7 @@ from advisor.records import (
 from advisor.records.parallel import UNUSED_PARAMETERS
 from advisor.report.document import Bullets, Table
 from advisor.report.several_gpus import row_words, several_gpus_section
+from advisor.step.parallel import BalancedShares, LikeLengths, ShareOfBatches, spread_loader
 from advisor.trial.ranks.communication import straggler_of
 from advisor.trial.ranks.failures import of_death, waits_for_others
 

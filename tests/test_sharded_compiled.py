@@ -8,11 +8,11 @@ import torch
 from torch import nn
 from torch._dynamo.utils import counters
 
-from advisor.portable.compiled_module import compile_in_place
-from advisor.portable.parallel import spread_model
-from advisor.portable.plan import StepPlan
-from advisor.portable.regions import compile_blocks
+from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
+from advisor.step.compiled_module import compile_in_place
+from advisor.step.parallel import spread_model
+from advisor.step.regions import compile_blocks
 
 
 class Block(nn.Sequential):

@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch import nn
 
-from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
+from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.runtime.step import GraphedStep, InferStep, TrainStep, finish_components, make_step
+from advisor.step.make_step import GraphedStep, InferStep, TrainStep, finish_components, make_step
 
 gpu = pytest.mark.gpu
 
@@ -191,7 +191,7 @@ def test_outputs_and_losses_of_graphs_are_copied(monkeypatch):
         def forward(self, x):
             return {"out": self.kept.copy_(x)}
 
-    monkeypatch.setattr("advisor.portable.contexts.marks_steps", lambda plan: plan.compile_mode == "reduce-overhead")
+    monkeypatch.setattr("advisor.step.contexts.marks_steps", lambda plan: plan.compile_mode == "reduce-overhead")
     step = infer_step(Overwriting(), compile_mode="reduce-overhead", grad_mode="no_grad")
     outputs = [step(torch.full((2,), float(value)))["out"] for value in range(3)]
     assert [output[0].item() for output in outputs] == [0.0, 1.0, 2.0]

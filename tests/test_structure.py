@@ -3,8 +3,8 @@ import torch
 import torchvision
 from torch import nn
 
-from advisor.portable import source
-from advisor.portable.blocks import blocks_to_compile, repeated_blocks
+from advisor.step import source
+from advisor.step.blocks import blocks_to_compile, repeated_blocks
 from advisor.trial.inspection import block_counts, block_shapes
 
 

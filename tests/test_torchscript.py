@@ -6,10 +6,10 @@ from graphed_steps import STEPS, agree, batches, both
 from torch import nn
 
 import advisor
-from advisor.portable.norm_pairs import views_of
-from advisor.portable.pointwise import fusable_chains, fuse_pointwise_chains
-from advisor.portable.tracing import CannotTraceError
-from advisor.portable.undone import undone
+from advisor.step.norm_pairs import views_of
+from advisor.step.pointwise import fusable_chains, fuse_pointwise_chains
+from advisor.step.tracing import CannotTraceError
+from advisor.step.undone import undone
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.*deprecated:FutureWarning")
 

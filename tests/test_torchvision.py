@@ -3,10 +3,10 @@ import torch
 from torch import nn
 
 from advisor.errors import TargetError
-from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
+from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
-from advisor.runtime.step import make_step
+from advisor.step.make_step import make_step
 from advisor.target.entrypoint import load_target
 
 

@@ -13,9 +13,9 @@ from trial_data import SEED, Images, Sevens, augmented, plain, seen
 
 from advisor.experiment.judging.data import compare_data, widened
 from advisor.experiment.judging.numerics import compare_numerics
-from advisor.portable.device_loader import DeviceLoader
 from advisor.recipe.rebuild import loader_with
 from advisor.records import DataPrint, Numerics, Outcome, TrialResult
+from advisor.step.device_loader import DeviceLoader
 from advisor.trial.measurement.data_prints import fingerprint_of, pinning_problem
 from advisor.trial.measurement.draws import (
     notes_on_data,

@@ -11,12 +11,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import advisor
 from advisor.errors import UsageError
-from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
+from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.runtime.apply import apply_settings
-from advisor.runtime.tuning import Tuning
+from advisor.step.apply import apply_settings
+from advisor.step.tuning import Tuning
 
 SETTINGS = "precision.autocast: bfloat16\nstep.zero_grad: manual\noptimizer.implementation: foreach\n"
 

@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import nn
 
-from advisor.portable.plan import StepPlan
-from advisor.portable.steps import TrainStep
-from advisor.portable.tracing import CannotTraceError, trace
-from advisor.portable.undone import undone
-from advisor.runtime.tuning import Tuning
+from advisor.recipe.plan import StepPlan
+from advisor.step.steps import TrainStep
+from advisor.step.tracing import CannotTraceError, trace
+from advisor.step.tuning import Tuning
+from advisor.step.undone import undone
 
 
 def replace_data(teacher, student):

@@ -13,17 +13,17 @@ from exported_module import module_of
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate, get_worker_info
 
-from advisor.portable import worker_samples
-from advisor.portable.worker_samples import (
+from advisor.recipe.catalog import load_catalog
+from advisor.recipe.rebuild import loader_with_workers
+from advisor.step import worker_samples
+from advisor.step.tuning import Tuning
+from advisor.step.worker_samples import (
     DEPENDS_ON_EARLIER,
     DIFFERS_IN_WORKERS,
     DRAWN_IN_WORKERS,
     ORDER_OF_STREAM,
     SEEDED_ALIKE,
 )
-from advisor.recipe.catalog import load_catalog
-from advisor.recipe.rebuild import loader_with_workers
-from advisor.runtime.tuning import Tuning
 
 SETTINGS = {"data.num_workers": 2}
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from advisor.portable.plan import StepPlan
+from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
 from advisor.trial.measurement.draws import (
     fingerprint_of_data,

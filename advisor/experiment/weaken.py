@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from advisor.experiment.known import Known
 from advisor.experiment.plan import COMPILE_MODE, COMPILE_SCOPE
-from advisor.portable.plan import AROUND_LOSS
+from advisor.recipe.plan import AROUND_LOSS
 from advisor.recipe.settings import Settings
 from advisor.records import Outcome, TrialResult
 
@@ -22,7 +22,7 @@ _OF_CAPTURE = ("captur", "cuda graph", "cudagraph", "graph replay", "stream is c
 _OF_THE_LOSS = "the loss cannot be captured"
 # A step that cannot be captured because it makes a tensor on the host and copies it to the GPU.
 _OF_HOST_COPIES = ("cannot copy between cpu and cuda tensors",)
-# The same of a step of the user's own, in the words of portable/observed_step.py.
+# The same of a step of the user's own, in the words of step/observed_step.py.
 _OF_OWN_COPIES = ("copies between the host and the gpu",)
 _OF_COMPILING = ("dynamo", "inductor", "triton", "compil", "fake tensor", "faketensor", "backend=")
 

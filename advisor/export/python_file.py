@@ -12,11 +12,11 @@ from advisor.export import python_templates as templates
 from advisor.export import top_level
 from advisor.export.top_level import definitions_in, library_for, without_library
 from advisor.figures.formatting import format_setting
-from advisor.portable import FREEZING, compile_source, modules_in_order
-from advisor.portable.plan import AROUND_LOSS, StepPlan
 from advisor.recipe import Recipe, Stage
 from advisor.recipe.catalog import Catalog
+from advisor.recipe.plan import AROUND_LOSS, StepPlan
 from advisor.records import Mode, Value
+from advisor.step import FREEZING, compile_source, modules_in_order
 from advisor.version import __version__
 
 # What exists only inside a step; statements of a recipe's code that read these belong to the loop, not to prepare().

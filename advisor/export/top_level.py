@@ -1,4 +1,4 @@
-"""The top level of an exported file: code from ``portable/``, and definitions that are hoisted from recipes' code.
+"""The top level of an exported file: code from ``step/``, and definitions that are hoisted from recipes' code.
 
 A class or a function that is defined inside ``prepare`` cannot be pickled, so workers that are started afresh could not
 get it.
@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from advisor.portable import module_text, modules_in_order, source
+from advisor.step import module_text, modules_in_order, source
 
 _MOVABLE = (ast.Import, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
@@ -233,7 +233,7 @@ def _is_needed(symbol: symtable.Symbol) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """The code of ``portable/`` that a file contains: import statements, the text of the definitions, and its names."""
+    """The code of ``step/`` that a file contains: import statements, the text of the definitions, and its names."""
 
     imports: tuple[str, ...]
     text: str
@@ -277,7 +277,7 @@ def definitions_of(modules: tuple[str, ...]) -> Mapping[str, Sequence[Statement]
             for name in one.binds:
                 others = found.setdefault(name, [])
                 if others and not one.is_import:
-                    raise ValueError(f"{name} of portable/{module}.py has another meaning in a module used with it")
+                    raise ValueError(f"{name} of step/{module}.py has another meaning in a module used with it")
                 others += [one] if one not in others else []
     return found
 

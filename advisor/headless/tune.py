@@ -142,7 +142,7 @@ class Tuned:
 
     def apply(self, *objects: Any) -> Any:
         """Apply the settings to models, optimizers and loaders of this process, as ``Tuning.prepare`` does."""
-        from advisor.runtime.tuning import Tuning
+        from advisor.step.tuning import Tuning
 
         return Tuning(self.settings, self._catalog).prepare(*objects)
 

@@ -25,8 +25,8 @@ from advisor.errors import UsageError
 from advisor.figures.options import alternatives
 from advisor.files.paths import PACKAGE
 from advisor.machine.toolchain import cannot_compile
-from advisor.portable.plan import StepPlan
 from advisor.recipe import HEADINGS, Recipe, Stage, card, card_section
+from advisor.recipe.plan import StepPlan
 from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Facts, Mode, Numerics, Skip, TrialRecord, Value, text_of
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
-from advisor import portable
-from advisor.portable.plan import StepPlan
+from advisor import step as portable
+from advisor.recipe.plan import StepPlan
 from advisor.recipe.rebuild import refusing
 from advisor.records import Bottleneck, Facts, Mode, Numerics, Phase, Proposal, Skip, TrialRecord, Value, Values
 from advisor.records.kinds import DEVICES
@@ -136,7 +136,7 @@ class Recipe(ABC):
     ``gains``: the same for single values, where they differ.
     ``codes``: the code of single values, where nothing but the value decides it. ``shown``: that of all others, with
     ``{value}`` in the value's place.
-    ``calls``: a call of a function of ``portable/`` that puts every other value into effect, such as
+    ``calls``: a call of a function of ``step/`` that puts every other value into effect, such as
     ``padding.pad_outputs(model, value, optimizer)``. ``apply`` makes it unless the first argument is None, and ``code``
     shows it behind the module's text; both need not be written then. A recipe of the stage ``GLOBAL`` need not write
     ``apply``: its code is run. One of the stage ``ENVIRONMENT`` need not write ``code`` if ``codes`` has its default.

@@ -30,7 +30,7 @@ def loader_with(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
     Without workers, the options that need them are dropped. Raises RefusedError, with the reason, where the copy would
     not yield the same samples, or the class takes no notice of a change.
     """
-    from advisor.portable import loaders
+    from advisor.step import loaders
 
     with refusing():
         return cast("DataLoader[Any]", loaders.loader_with(loader, **changes))
@@ -38,19 +38,19 @@ def loader_with(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
 
 def loader_with_workers(loader: DataLoader[Any], num_workers: int) -> DataLoader[Any]:
     """The loader with this many workers, which live on between epochs where the dataset permits it."""
-    from advisor.portable import loaders
+    from advisor.step import loaders
 
     with refusing():
         return cast("DataLoader[Any]", loaders.with_workers(loader, num_workers))
 
 
 def loader_code(change: str = "loader_with", *, when: str = "", also: Sequence[str] = (), **changes: Any) -> str:
-    """Python that rebinds ``loader`` as a function of ``portable/loaders.py`` does, without importing this package.
+    """Python that rebinds ``loader`` as a function of ``step/loaders.py`` does, without importing this package.
 
     What is refused there leaves the loader as it is, with a warning. ``when`` is a condition, and ``also`` names
-    further modules of ``portable/`` that the changes need.
+    further modules of ``step/`` that the changes need.
     """
-    from advisor.portable import source
+    from advisor.step import source
 
     arguments = [f"{name}={value!r}" for name, value in changes.items()]
     plainly = f"where you make the loader: DataLoader({', '.join(['...', *arguments])})"
@@ -76,7 +76,7 @@ def worker_code(*, also: Sequence[str] = (), **changes: Any) -> str:
 
 @contextlib.contextmanager
 def refusing() -> Iterator[None]:
-    """Turn a ValueError, with which ``portable/`` says why it changes nothing, into a RefusedError."""
+    """Turn a ValueError, with which ``step/`` says why it changes nothing, into a RefusedError."""
     try:
         yield
     except ValueError as error:
@@ -121,7 +121,7 @@ def implementations_of(optimizer: Optimizer, sparse: Set[Tensor]) -> tuple[str, 
 
     ``sparse`` are those whose gradients are sparse: fused steps take none.
     """
-    from advisor.portable.optimizer_options import flags_of, implementations_of_class, torch_class
+    from advisor.step.optimizer_options import flags_of, implementations_of_class, torch_class
 
     offered, base = implementations_of_class(type(optimizer)), torch_class(optimizer)
     if "fused" not in offered or base is None:
@@ -159,7 +159,7 @@ def resize_batch(batch: Any, size: int) -> Any:
     What holds tensors is copied: nested tuples, lists, mappings and objects. Raises ValueError when no dimension of its
     tensors is sure to count samples, or ``size`` is not positive.
     """
-    from advisor.portable.nested import map_tensors
+    from advisor.step.nested import map_tensors
 
     if problem := resizing_problem(batch):
         raise ValueError(problem)

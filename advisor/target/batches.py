@@ -12,10 +12,10 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from advisor.errors import TargetError
-from advisor.portable.calls import lists_tensors, takes_list
-from advisor.portable.losses import is_callable_with
-from advisor.portable.nested import attributes_with_tensors, tensors_of
-from advisor.runtime.loop import GivenBatches
+from advisor.step.calls import lists_tensors, takes_list
+from advisor.step.loop import GivenBatches
+from advisor.step.losses import is_callable_with
+from advisor.step.nested import attributes_with_tensors, tensors_of
 
 # Batches that are kept of what can be read only once. A count; enough that steps do not all see the same batch.
 MOST_KEPT = 32

@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 from advisor.errors import TargetError
-from advisor.portable.calls import positional_inputs
-from advisor.portable.losses import main_output
-from advisor.portable.nested import tensors_of
 from advisor.recipe.rebuild import batch_size_of, resize_batch
 from advisor.records import TargetSpec
-from advisor.runtime.loop import describe
+from advisor.step.calls import positional_inputs
+from advisor.step.loop import describe
+from advisor.step.losses import main_output
+from advisor.step.nested import tensors_of
 from advisor.target.hubs.contract import Samples
 from advisor.target.sizing import counted_run
 

@@ -13,13 +13,13 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset
 
 from advisor.errors import TargetError
-from advisor.portable import losses
-from advisor.portable.nested import tensors_of
-from advisor.portable.steps import needs_closure
 from advisor.recipe.rebuild import batch_size_of, loader_with, resize_batch
 from advisor.records import Mode, TargetSpec
-from advisor.runtime.compilation import as_written, compiled_as
-from advisor.runtime.loop import Loop, has_target
+from advisor.step import losses
+from advisor.step.compilation import as_written, compiled_as
+from advisor.step.loop import Loop, has_target
+from advisor.step.nested import tensors_of
+from advisor.step.steps import needs_closure
 from advisor.target.adapters import interpreted, with_samples
 from advisor.target.batches import batches_in_data
 from advisor.target.hubs.contract import Adapted

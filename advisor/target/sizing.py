@@ -14,10 +14,10 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from advisor.machine.host import usable_cores
-from advisor.portable.calls import splitter
-from advisor.portable.contexts import evaluating
-from advisor.portable.nested import map_tensors, signature_of, tensors_of
 from advisor.records import Mode, TargetSpec
+from advisor.step.calls import splitter
+from advisor.step.contexts import evaluating
+from advisor.step.nested import map_tensors, signature_of, tensors_of
 from advisor.target.hubs.contract import Samples
 
 # Largest batch by default: samples.

@@ -28,14 +28,14 @@ import torch
 
 from advisor.machine.device import Cuda
 from advisor.machine.host import usable_cores
-from advisor.portable.owners import is_of_package
 from advisor.process.channel import out_of_reach, send_message
 from advisor.process.household import lead_own_group
 from advisor.process.meanwhile import environment, replaced
 from advisor.process.streams import redirect_output
 from advisor.process.threads import StartedThread, started_since, thread_ids
 from advisor.records import BuilderReady, TargetSpec
-from advisor.runtime.loop import Loop
+from advisor.step.loop import Loop
+from advisor.step.owners import is_of_package
 from advisor.target.entrypoint import load_target, one_line
 from advisor.trial.fork_probe import problem_of_forks
 from advisor.trial.forks import Fork, Forks, serve

@@ -14,14 +14,14 @@ import psutil
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from advisor.portable.forked import read_independently
-from advisor.portable.loaders import copy_with
-from advisor.portable.plan import StepPlan
 from advisor.process.household import kill, lead_own_group
+from advisor.recipe.plan import StepPlan
 from advisor.recipe.rebuild import resize_batch
 from advisor.records import Mode
-from advisor.runtime.loop import Loop
-from advisor.runtime.step import make_step
+from advisor.step.forked import read_independently
+from advisor.step.loaders import copy_with
+from advisor.step.loop import Loop
+from advisor.step.make_step import make_step
 from advisor.trial.measurement.draws import first_batches
 
 # A fork that neither computes nor reads for this long is taken to hang. Seconds.

@@ -17,10 +17,10 @@ from multiprocessing.reduction import recv_handle, send_handle
 
 import torch
 
-from advisor.portable.forked import read_independently
 from advisor.process.channel import send_message
 from advisor.records import ForkAhead, Forked, ForkEnded, TrialSpec
-from advisor.runtime.loop import Loop
+from advisor.step.forked import read_independently
+from advisor.step.loop import Loop
 from advisor.trial.main import trial_main
 
 _TRIAL_WITH_COMPANY = 3

@@ -12,7 +12,9 @@ from torch import nn
 
 from advisor.machine.device import backend_of
 from advisor.machine.host import usable_cores
-from advisor.portable import (
+from advisor.recipe.rebuild import expected_state_bytes, implementations_of, optimizer_implementation, resizing_problem
+from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFacts
+from advisor.step import (
     checkpointing,
     conv_bias,
     fold_norm,
@@ -22,22 +24,20 @@ from advisor.portable import (
     pointwise,
     training_cache,
 )
-from advisor.portable.batched_reads import with_batched_reads
-from advisor.portable.blocks import blocks_to_compile, repeated_blocks, shape_of
-from advisor.portable.loaders import READ_AHEAD, hears_of_epochs, keeps_position, length_of, loader_with
-from advisor.portable.nested import tensors_of
-from advisor.portable.optimizer_options import torch_class
-from advisor.portable.reached import divides_samples
-from advisor.portable.read_code import codes_of
-from advisor.portable.tracing import CannotTraceError
-from advisor.portable.transforms import names_of_moved
-from advisor.portable.walk import found_in
-from advisor.recipe.rebuild import expected_state_bytes, implementations_of, optimizer_implementation, resizing_problem
-from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFacts
-from advisor.runtime.compilation import Models
-from advisor.runtime.loop import GivenBatches, Loop, describe
-from advisor.runtime.optimizers import optimizers_in
-from advisor.runtime.tuning import as_prepared
+from advisor.step.batched_reads import with_batched_reads
+from advisor.step.blocks import blocks_to_compile, repeated_blocks, shape_of
+from advisor.step.compilation import Models
+from advisor.step.loaders import READ_AHEAD, hears_of_epochs, keeps_position, length_of, loader_with
+from advisor.step.loop import GivenBatches, Loop, describe
+from advisor.step.nested import tensors_of
+from advisor.step.optimizer_options import torch_class
+from advisor.step.reached import divides_samples
+from advisor.step.read_code import codes_of
+from advisor.step.together import optimizers_in
+from advisor.step.tracing import CannotTraceError
+from advisor.step.transforms import names_of_moved
+from advisor.step.tuning import as_prepared
+from advisor.step.walk import found_in
 from advisor.target.entrypoint import one_line
 from advisor.trial.measurement.data_prints import pickle_problem, pinning_problem
 from advisor.trial.measurement.draws import count_problem, state_problem

@@ -19,7 +19,6 @@ from advisor.errors import AdvisorError, TargetError, TooSlowError
 from advisor.figures.formatting import format_ms, format_percent
 from advisor.figures.stats import two_modes
 from advisor.machine.device import backend_of, named
-from advisor.portable.losses import LossError
 from advisor.process.channel import Channel
 from advisor.process.household import lead_own_group
 from advisor.process.streams import flush_streams, redirect_output
@@ -47,9 +46,10 @@ from advisor.records import (
     TrialResult,
     TrialSpec,
 )
-from advisor.runtime.loop import Loop
-from advisor.runtime.step import GraphedStep, InferStep, TrainStep, make_step, refuse_if_never_captured
 from advisor.source.prints import imported_sources
+from advisor.step.loop import Loop
+from advisor.step.losses import LossError
+from advisor.step.make_step import GraphedStep, InferStep, TrainStep, make_step, refuse_if_never_captured
 from advisor.target.entrypoint import hint_for, load_target, one_line, user_frames
 from advisor.trial.inspection import inspect_loop, versions
 from advisor.trial.measurement import draws

@@ -10,11 +10,11 @@ from torch import nn
 
 from advisor.errors import AdvisorError, TargetError, TooSlowError, refusal_of
 from advisor.files.paths import is_library
-from advisor.portable.calls import inputs_of, required_keywords
-from advisor.portable.parallel import unwrapped
 from advisor.process.channel import Channel
 from advisor.records import Outcome, TargetFailure, TrialResult
-from advisor.runtime.loop import describe
+from advisor.step.calls import inputs_of, required_keywords
+from advisor.step.loop import describe
+from advisor.step.parallel import unwrapped
 from advisor.target.entrypoint import message_of, one_line, user_frames
 
 _CPU_ALLOCATOR = "DefaultCPUAllocator: "

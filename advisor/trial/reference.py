@@ -13,14 +13,14 @@ from typing import Any
 import torch
 
 from advisor.machine.device import backend_of
-from advisor.portable.losses import modules_of_loss
-from advisor.portable.nested import map_tensors
-from advisor.portable.plan import StepPlan
 from advisor.recipe.catalog import Catalog
+from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, Outcome, TrialResult, TrialSpec, Value
-from advisor.runtime.apply import apply_settings
-from advisor.runtime.loop import Loop
-from advisor.runtime.step import make_step
+from advisor.step.apply import apply_settings
+from advisor.step.loop import Loop
+from advisor.step.losses import modules_of_loss
+from advisor.step.make_step import make_step
+from advisor.step.nested import map_tensors
 from advisor.trial.measurement.probe import Probe, probe_batches, probe_inference, probe_training
 
 _HALF = (torch.float16, torch.bfloat16)

@@ -8,16 +8,16 @@ import torch
 from torch.optim.lr_scheduler import OneCycleLR
 
 from advisor.errors import TargetError
-from advisor.portable.losses import LossError
-from advisor.portable.nested import mover
-from advisor.portable.plan import StepPlan
 from advisor.process.meanwhile import replaced
 from advisor.recipe import Components
 from advisor.recipe.catalog import Catalog
+from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, Value
-from advisor.runtime.apply import apply_settings
-from advisor.runtime.loop import Loop, loop_loader
-from advisor.runtime.step import GraphedStep, InferStep, TrainStep
+from advisor.step.apply import apply_settings
+from advisor.step.loop import Loop, loop_loader
+from advisor.step.losses import LossError
+from advisor.step.make_step import GraphedStep, InferStep, TrainStep
+from advisor.step.nested import mover
 from advisor.trial.measurement.clock import batch_samples
 from advisor.trial.measurement.feed import Feed
 

@@ -16,18 +16,18 @@ from torch import nn
 
 from advisor.errors import TargetError
 from advisor.machine.device import backend_of
-from advisor.portable.calls import splitter
-from advisor.portable.contexts import attention_of, autocast_of
-from advisor.portable.nested import mover, tensors_of
-from advisor.portable.plan import StepPlan
-from advisor.portable.steps import mover_of
 from advisor.recipe.catalog import Catalog
+from advisor.recipe.plan import StepPlan
 from advisor.recipe.settings import Settings
 from advisor.records import Block, Mode, Outcome, TrialResult, TrialSpec, Value
-from advisor.runtime.compilation import Models
-from advisor.runtime.loop import Loop, is_loader
-from advisor.runtime.optimizers import optimizers_in
-from advisor.runtime.tuning import Tuning
+from advisor.step.calls import splitter
+from advisor.step.compilation import Models
+from advisor.step.contexts import attention_of, autocast_of
+from advisor.step.loop import Loop, is_loader
+from advisor.step.nested import mover, tensors_of
+from advisor.step.steps import mover_of
+from advisor.step.together import optimizers_in
+from advisor.step.tuning import Tuning
 from advisor.trial.measurement.clock import batch_samples
 from advisor.trial.measurement.draws import no_batch
 from advisor.trial.measurement.probe import sample_of

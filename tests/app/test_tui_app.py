@@ -434,7 +434,7 @@ def type_of(view: str):
 def test_importing_the_app_loads_neither_torch_nor_plotext() -> None:
     code = (
         "import sys, advisor.tui.app\n"
-        "heavy = {'torch', 'plotext', 'textual_plotext', 'advisor.trial', 'advisor.runtime', 'advisor.runner.trials'}\n"
+        "heavy = {'torch', 'plotext', 'textual_plotext', 'advisor.trial', 'advisor.step', 'advisor.runner.trials'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

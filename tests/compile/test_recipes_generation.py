@@ -7,10 +7,10 @@ from proposals import CATALOG
 
 from advisor.errors import TargetError
 from advisor.experiment.judging.numerics import distance
-from advisor.portable.generation import cache_of
-from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
+from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, Skip, TargetSpec
+from advisor.step.generation import cache_of
 from advisor.target.entrypoint import load_target
 from advisor.trial.inspection import inspect_loop
 from advisor.trial.measurement.probe import sample_of

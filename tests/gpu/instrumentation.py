@@ -13,10 +13,10 @@ from pathlib import Path
 
 import torch
 
-from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
+from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.runtime.step import finish_components, make_step
+from advisor.step.make_step import finish_components, make_step
 from advisor.trial.measurement.clock import StepClock
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.timed_loop import stepper

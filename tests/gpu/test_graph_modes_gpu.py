@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from advisor.runtime.tuning import Tuning
+from advisor.step.tuning import Tuning
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("fresh_compiler")]
 CUDA = torch.device("cuda")
@@ -164,7 +164,7 @@ def test_two_models_whose_steps_train_through_each_other():
 @pytest.fixture
 def graphs_are_replayed(monkeypatch):
     """As in a new process."""
-    monkeypatch.setattr("advisor.portable.compiled_module.LEFT_OUT", [])
+    monkeypatch.setattr("advisor.step.compiled_module.LEFT_OUT", [])
 
 
 @pytest.mark.usefixtures("graphs_are_replayed")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from advisor.runtime.tuning import Tuning
+from advisor.step.tuning import Tuning
 
 pytestmark = pytest.mark.gpu
 RATES = torch.linspace(1e-4, 0.02, 50)

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from advisor.export.python_file import python_source
-from advisor.portable.observed_step import OTHER_NUMBERS
 from advisor.recipe.catalog import load_catalog
-from advisor.runtime.tuning import Tuning
+from advisor.step.observed_step import OTHER_NUMBERS
+from advisor.step.tuning import Tuning
 
 pytestmark = pytest.mark.gpu
 GRAPH = {"step.cuda_graph": True}

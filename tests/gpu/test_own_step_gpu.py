@@ -13,9 +13,9 @@ from torch import nn
 from torch.nn import functional
 
 from advisor.export.python_file import python_source
-from advisor.portable.optimizer_steps import make_capturable
 from advisor.recipe.catalog import load_catalog
-from advisor.runtime.tuning import Tuning
+from advisor.step.optimizer_steps import make_capturable
+from advisor.step.tuning import Tuning
 
 pytestmark = pytest.mark.gpu
 STEPS = 20

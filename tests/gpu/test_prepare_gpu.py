@@ -7,7 +7,7 @@ import torch
 from saved import through_disk
 from torch import nn
 
-from advisor.runtime.tuning import Tuning
+from advisor.step.tuning import Tuning
 
 pytestmark = pytest.mark.gpu
 CUDA = torch.device("cuda")

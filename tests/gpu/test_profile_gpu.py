@@ -10,10 +10,10 @@ import torch
 from profiled import take_profile
 from torch import nn
 
-from advisor.portable.plan import StepPlan
+from advisor.recipe.plan import StepPlan
 from advisor.records import Bottleneck, Mode
 from advisor.runner.trials import Runner
-from advisor.runtime.step import InferStep, TrainStep
+from advisor.step.make_step import InferStep, TrainStep
 from advisor.trial.measurement.clock import StepClock
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.profile import ceilings

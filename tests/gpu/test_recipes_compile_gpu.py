@@ -9,14 +9,14 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from advisor.export.python_file import python_source
-from advisor.portable.inplace import activations_in_place
-from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
+from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.runtime.apply import apply_settings
-from advisor.runtime.step import GraphedStep, make_step
-from advisor.runtime.tuning import Tuning
+from advisor.step.apply import apply_settings
+from advisor.step.inplace import activations_in_place
+from advisor.step.make_step import GraphedStep, make_step
+from advisor.step.tuning import Tuning
 
 pytestmark = pytest.mark.gpu
 CATALOG = load_catalog()

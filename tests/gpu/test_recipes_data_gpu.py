@@ -14,15 +14,15 @@ from torchvision.datasets import FakeData
 from torchvision.transforms import v2
 
 from advisor.export.python_file import python_source
-from advisor.portable.device_loader import DeviceLoader
-from advisor.portable.optimizers import make_state_small
-from advisor.portable.plan import StepPlan
 from advisor.recipe.catalog import load_catalog
+from advisor.recipe.plan import StepPlan
 from advisor.records import Inspected, Mode, Outcome, Profiled, TargetSpec, TrialKind, TrialSpec
 from advisor.runner.trials import Runner
-from advisor.runtime.loop import loop_loader
-from advisor.runtime.step import TrainStep
-from advisor.runtime.tuning import Tuning
+from advisor.step.device_loader import DeviceLoader
+from advisor.step.loop import loop_loader
+from advisor.step.make_step import TrainStep
+from advisor.step.optimizers import make_state_small
+from advisor.step.tuning import Tuning
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.profile.traffic import host_made_tensors
 

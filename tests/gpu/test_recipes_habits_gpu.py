@@ -9,11 +9,11 @@ from facts import gpu_facts
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
+from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, Profile
-from advisor.runtime.step import GraphedStep, InferStep, TrainStep
+from advisor.step.make_step import GraphedStep, InferStep, TrainStep
 from advisor.trial.inspection import _debug_switch
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.profile.habits import stop_debugging, sync_places, validation_rows, with_habits

@@ -8,12 +8,12 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
+from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.runtime.apply import apply_settings
-from advisor.runtime.step import GraphedStep, make_step
+from advisor.step.apply import apply_settings
+from advisor.step.make_step import GraphedStep, make_step
 
 pytestmark = pytest.mark.gpu
 

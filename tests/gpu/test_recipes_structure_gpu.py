@@ -15,11 +15,11 @@ from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
 from advisor.figures.sweep import batch_size_within
-from advisor.portable.plan import StepPlan
 from advisor.recipe import Components, torch_is_older
 from advisor.recipe.catalog import load_catalog
+from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.runtime.step import finish_components, make_step
+from advisor.step.make_step import finish_components, make_step
 
 pytestmark = pytest.mark.gpu
 CATALOG = load_catalog()
@@ -283,7 +283,7 @@ def test_the_batch_that_fits_is_told_from_two_peaks():
 CAPTURE = """
 import torch
 from torch import nn
-from advisor.portable.checkpointing import checkpoint_blocks
+from advisor.step.checkpointing import checkpoint_blocks
 model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.1)) for _ in range(2))).cuda()
 checkpoint_blocks(model)
 x = torch.randn(4, 8, device="cuda")

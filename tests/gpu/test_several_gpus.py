@@ -87,7 +87,7 @@ SCRIPT = """
     import torch
     from torch import distributed, nn
     from torch.utils.data import DataLoader, TensorDataset
-    from advisor.runtime.tuning import Tuning
+    from advisor.step.tuning import Tuning
 
     def loop():
         torch.manual_seed(3)

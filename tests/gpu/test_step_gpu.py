@@ -12,11 +12,11 @@ from graphed_steps import STEPS, Lion, Net, adagrad, loaded_state, plain, small_
 from torch import nn
 
 from advisor.export.python_file import python_source
-from advisor.portable.graphed import CudaGraph, GraphedStep
-from advisor.portable.plan import StepPlan
-from advisor.portable.steps import TrainStep
 from advisor.recipe.catalog import load_catalog
-from advisor.runtime.tuning import Tuning
+from advisor.recipe.plan import StepPlan
+from advisor.step.graphed import CudaGraph, GraphedStep
+from advisor.step.steps import TrainStep
+from advisor.step.tuning import Tuning
 
 pytestmark = pytest.mark.gpu
 FUSED = {"step.cuda_graph": True, "optimizer.implementation": "fused"}

@@ -17,7 +17,7 @@ import yaml
 from torch import nn
 
 from advisor.records import Value
-from advisor.runtime.tuning import Tuning
+from advisor.step.tuning import Tuning
 
 Loss = Callable[..., Any]
 Note = float | int | bool | str | torch.Tensor | list[float]

@@ -132,10 +132,10 @@ def row_of(line: str, folder: str) -> tuple[str, ...]:
     """One row of the table: the target loaded, and one step of it run."""
     from advisor.cli.commands.measure import parse
     from advisor.errors import AdvisorError
-    from advisor.portable.plan import StepPlan
     from advisor.recipe import Components
-    from advisor.runtime.loop import describe
-    from advisor.runtime.step import make_step
+    from advisor.recipe.plan import StepPlan
+    from advisor.step.loop import describe
+    from advisor.step.make_step import make_step
     from advisor.target.entrypoint import load_target
     from advisor.trial.timed_loop import set_mode
 

@@ -26,7 +26,7 @@ SCRIPT = '''
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
     from torch.utils.data import DataLoader, TensorDataset
     from torch.utils.data.distributed import DistributedSampler
-    from advisor.runtime.tuning import Tuning
+    from advisor.step.tuning import Tuning
 
     EPOCHS, SEED = 2, 7
 

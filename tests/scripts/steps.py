@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from advisor.portable.plan import StepPlan
 from advisor.recipe.catalog import load_catalog
-from advisor.runtime.apply import apply_settings
-from advisor.runtime.step import make_step
+from advisor.recipe.plan import StepPlan
+from advisor.step.apply import apply_settings
+from advisor.step.make_step import make_step
 
 HEAD = """
 import torch

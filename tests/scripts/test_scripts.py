@@ -12,10 +12,10 @@ import torch
 from torch.utils.data import DataLoader
 
 from advisor.errors import TargetError
-from advisor.portable.plan import StepPlan
 from advisor.recipe.catalog import load_catalog
+from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
-from advisor.runtime.apply import apply_settings
+from advisor.step.apply import apply_settings
 from advisor.target.entrypoint import load_target
 from advisor.trial.measurement.feed import Feed
 from scripts.steps import step_of

@@ -8,7 +8,7 @@ import pytest
 import torch
 from graphed_steps import graphed
 
-from advisor.portable.losses import takes_model
+from advisor.step.losses import takes_model
 from advisor.target.scripts import plain
 from scripts.steps import batches
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from advisor.portable.calls import positional_inputs
-from advisor.portable.undone import undone
 from advisor.records import TargetSpec
+from advisor.step.calls import positional_inputs
+from advisor.step.undone import undone
 from advisor.target.guess import noise, whole_numbers, with_labels
 from advisor.target.hubs.contract import Adapter, Samples
 

@@ -15,8 +15,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from advisor.errors import TargetError
-from advisor.portable.losses import is_callable_with
 from advisor.records import Mode, TargetSpec
+from advisor.step.losses import is_callable_with
 from advisor.target.hubs.contract import Adapted, Adapter
 
 _PAIR = 2

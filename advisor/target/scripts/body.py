@@ -17,8 +17,8 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from advisor.errors import TargetError
-from advisor.portable.loaders import length_of
 from advisor.process.meanwhile import replaced
+from advisor.step.loaders import length_of
 from advisor.target.batches import MOST_KEPT
 from advisor.target.scripts.files import writing_over_nothing
 from advisor.target.scripts.loops import (

@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from advisor.files.paths import is_library
-from advisor.portable.layouts import have_equal_values
+from advisor.step.layouts import have_equal_values
 from advisor.target.scripts.positions import Iterators
 
 

@@ -23,9 +23,9 @@ from torch.nn.utils.rnn import PackedSequence
 
 from advisor.figures.stats import percentile, relative_half_width, relative_range
 from advisor.machine.device import Mark, backend_of
-from advisor.portable.calls import PAIR
-from advisor.portable.nested import tensors_of
 from advisor.records import Block, Latency
+from advisor.step.calls import PAIR
+from advisor.step.nested import tensors_of
 
 BLOCKS_PER_TRIAL = 24
 FEWEST_BLOCKS = 5

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from advisor.portable.layouts import strided_parts
 from advisor.records import BatchPrint, PartPrint
+from advisor.step.layouts import strided_parts
 
 # Elements of a tensor that go into its print, evenly spaced. A count: 16 Ki of them take less than a millisecond.
 _SAMPLED = 2**14

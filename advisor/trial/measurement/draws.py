@@ -16,14 +16,14 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from advisor.errors import RefusedError, TargetError
 from advisor.figures.formatting import format_first
-from advisor.portable.host_draws import AllHostDraws, seed_host
-from advisor.portable.loaders import copy_with
-from advisor.portable.nested import tensors_of
-from advisor.portable.owners import is_of_library
-from advisor.portable.plan import StepPlan
-from advisor.portable.reached import globals_of, has_names, seen_by_workers
+from advisor.recipe.plan import StepPlan
 from advisor.records import BatchPrint, DataPrint, varying
-from advisor.runtime.loop import describe, loop_loader
+from advisor.step.host_draws import AllHostDraws, seed_host
+from advisor.step.loaders import copy_with
+from advisor.step.loop import describe, loop_loader
+from advisor.step.nested import tensors_of
+from advisor.step.owners import is_of_library
+from advisor.step.reached import globals_of, has_names, seen_by_workers
 from advisor.target.entrypoint import one_line, user_frames
 from advisor.trial.measurement.data_prints import fingerprint_of
 

@@ -8,8 +8,8 @@ from typing import Any
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
 
 from advisor.errors import RefusedError
-from advisor.portable.host_draws import seed_host
-from advisor.portable.loaders import copy_with
+from advisor.step.host_draws import seed_host
+from advisor.step.loaders import copy_with
 from advisor.trial.measurement.draws import side_effects_undone
 
 # Epochs that are compared: what a sampler changes in one shows in the next. A count.

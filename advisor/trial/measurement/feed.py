@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from advisor.errors import AdvisorError, TargetError
-from advisor.portable.device_loader import DeviceLoader
-from advisor.portable.host_draws import seed_host
-from advisor.portable.loaders import length_of
-from advisor.portable.nested import attributes_with_tensors
 from advisor.records import BatchPrint
-from advisor.runtime.loop import is_loader
+from advisor.step.device_loader import DeviceLoader
+from advisor.step.host_draws import seed_host
+from advisor.step.loaders import length_of
+from advisor.step.loop import is_loader
+from advisor.step.nested import attributes_with_tensors
 from advisor.target.entrypoint import one_line, user_frames
 from advisor.trial.measurement.data_prints import fingerprint_of
 from advisor.trial.measurement.draws import begun_early, loader_failure, no_batch

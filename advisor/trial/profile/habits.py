@@ -27,11 +27,11 @@ from torch.profiler import ProfilerActivity, profile
 
 from advisor.files.paths import INSTALLED, PACKAGE, is_pythons_own
 from advisor.machine.device import backend_of
-from advisor.portable.contexts import evaluating
 from advisor.process.meanwhile import replaced
 from advisor.records import HabitRow, Profile, SyncPlace
-from advisor.runtime.compilation import uncompiled
-from advisor.runtime.step import InferStep, TrainStep, grad_mode
+from advisor.step.compilation import uncompiled
+from advisor.step.contexts import evaluating
+from advisor.step.make_step import InferStep, TrainStep, grad_mode
 from advisor.trial.measurement.clock import seconds_of
 from advisor.trial.measurement.feed import Feed
 
@@ -46,7 +46,7 @@ SYNC_WARNING = "called a synchronizing CUDA operation"
 _STEPS = 3
 _TORCH = str(Path(torch.__file__).parent) + "/"
 # Our own frames: what runs a step, and what watches it.
-_STEP = (f"{PACKAGE / 'runtime'}/", *(f"{PACKAGE / 'portable' / name}" for name in ("steps.py", "loss_call.py")))
+_STEP = (f"{PACKAGE / 'step'}/",)
 _WATCHING = f"{PACKAGE / 'trial'}/"
 _IN_BACKWARD = ("", 0, "the backward pass")
 _FAR_MORE_THAN_A_WAIT = (torch.Tensor.backward, torch.autograd.grad)

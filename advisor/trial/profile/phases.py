@@ -8,9 +8,9 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from advisor.machine.device import backend_of
-from advisor.portable.graphed import GraphedStep
 from advisor.records import ClockCheck, Phase
-from advisor.runtime.step import InferStep, OwnStep, TrainStep
+from advisor.step.graphed import GraphedStep
+from advisor.step.make_step import InferStep, OwnStep, TrainStep
 from advisor.trial.measurement.clock import StepClock
 from advisor.trial.measurement.feed import Feed
 

@@ -11,11 +11,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from advisor.figures.formatting import format_bytes, format_ms, format_percent, format_rate
 from advisor.figures.roof import INPUT_BOUND_SHARE, overhead_share, step_copy_share, step_roof_share
 from advisor.machine.device import backend_of
-from advisor.portable.nested import tensors_of
-from advisor.portable.plan import StepPlan
+from advisor.recipe.plan import StepPlan
 from advisor.records import Bottleneck, Ceilings, Phase, Profile
-from advisor.runtime.compilation import is_compiled
-from advisor.runtime.step import InferStep, TrainStep
+from advisor.step.compilation import is_compiled
+from advisor.step.make_step import InferStep, TrainStep
+from advisor.step.nested import tensors_of
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.profile.ceilings import convolutions_in_tf32, machine_ceilings, products_in_tf32
 from advisor.trial.profile.phases import measure_phases

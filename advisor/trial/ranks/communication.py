@@ -13,11 +13,11 @@ import torch
 import torch.distributed as dist
 
 from advisor.machine.device import backend_of
-from advisor.portable.parallel import synchronise_gradients
-from advisor.portable.plan import StepPlan
+from advisor.recipe.plan import StepPlan
 from advisor.records import AllReduceSweep, AllReduceTime, Block
 from advisor.records.kinds import COLLECTIVES
-from advisor.runtime.step import GraphedStep, TrainStep
+from advisor.step.make_step import GraphedStep, TrainStep
+from advisor.step.parallel import synchronise_gradients
 from advisor.trial.measurement.clock import StepClock, seconds_of, steps_in
 from advisor.trial.profile.recording import union_length
 

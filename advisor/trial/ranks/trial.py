@@ -14,15 +14,15 @@ from torch.utils.data import DataLoader
 from advisor import records
 from advisor.errors import TargetError
 from advisor.machine.device import backend_of
-from advisor.portable.host_draws import seed_host
-from advisor.portable.nested import map_tensors, tensors_of
-from advisor.portable.parallel import share_of_tensor, spread_loader, spread_model
-from advisor.portable.plan import StepPlan
 from advisor.process.channel import Channel
 from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
-from advisor.runtime.loop import Loop
-from advisor.runtime.step import GraphedStep, InferStep, TrainStep, make_step
+from advisor.recipe.plan import StepPlan
+from advisor.step.host_draws import seed_host
+from advisor.step.loop import Loop
+from advisor.step.make_step import GraphedStep, InferStep, TrainStep, make_step
+from advisor.step.nested import map_tensors, tensors_of
+from advisor.step.parallel import share_of_tensor, spread_loader, spread_model
 from advisor.target.entrypoint import load_target
 from advisor.trial.measurement.clock import StepClock, batch_samples, steps_in
 from advisor.trial.measurement.draws import seed_all

@@ -1,0 +1,48 @@
+"""Applying settings: recipes in the order of their stages, then the consequences of the plan."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from advisor.errors import RefusedError, UsageError
+from advisor.recipe import Components, Recipe, Stage
+from advisor.recipe.catalog import Catalog
+from advisor.records import Value
+from advisor.step.make_step import finish_components
+from advisor.step.together import Together
+from advisor.step.tracing import CannotTraceError
+
+
+def apply_settings(
+    catalog: Catalog,
+    components: Components,
+    settings: Mapping[str, Value],
+    *,
+    refused: Callable[[Recipe, Value, RefusedError], None] | None = None,
+) -> None:
+    """Change ``components`` (and the process's global flags) as the settings say.
+
+    A setting whose recipe refuses these objects is left out where ``refused`` is given, which is told. Raises
+    UsageError when two settings cannot be combined or one is unknown; whatever else a recipe raises passes through.
+    """
+    catalog.check(settings)
+    if reason := catalog.conflict(settings):
+        raise UsageError(f"these settings cannot be combined: {reason}.", "Leave one of them out.")
+    for recipe, value in catalog.in_order(settings):
+        apply_recipe(recipe, components, value, refused)
+    finish_components(components)
+
+
+def apply_recipe(
+    recipe: Recipe, components: Components, value: Value, refused: Callable[[Recipe, Value, RefusedError], None] | None
+) -> None:
+    """Apply one setting. With several optimizers, a setting about them is applied to each that lacks it."""
+    parts = [components]
+    if recipe.stage is Stage.OPTIMIZER and isinstance(components.optimizer, Together):
+        parts = [replace(components, optimizer=optimizer) for optimizer in components.optimizer.fresh]
+    for part in parts:
+        try:
+            recipe.apply(part, value)
+        except (RefusedError, CannotTraceError) as error:
+            if refused is None:
+                raise
+            refused(recipe, value, error if isinstance(error, RefusedError) else RefusedError(f"the model {error}"))

@@ -1,0 +1,182 @@
+"""Linear layers that compute more outputs than they return, so that their sizes suit the tensor cores."""
+
+import typing
+
+import torch
+
+from advisor.step.optimizer_options import follow_rows
+
+
+class PaddedRows(torch.nn.Module):
+    """A layer whose weight has rows of zeros at its end.
+
+    ``weight`` is a view without them; ``state_dict`` and ``load_state_dict`` know the usual shapes. The rows get no
+    gradient, so they stay zero.
+    """
+
+    counted = ""  # the attribute with the number of rows that count
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """The rows that count."""
+        return counting_rows(self, "weight", getattr(self, self.counted))
+
+    def _save_to_state_dict(self, destination: typing.Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        cut_rows(self, destination, prefix, getattr(self, self.counted))
+
+    def _load_from_state_dict(
+        self, state_dict: typing.Any, prefix: str, *args: typing.Any, **kwargs: typing.Any
+    ) -> None:
+        add_rows(self, state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+
+class PaddedLinear(PaddedRows, torch.nn.Linear):  # type: ignore[override]  # the weight is a view
+    """A linear layer with rows of zeros, which returns a view of its results without theirs."""
+
+    counted = "out_features"
+
+    @property
+    def bias(self) -> torch.Tensor | None:  # type: ignore[override]
+        """The biases without those of padded outputs."""
+        return None if self._parameters["bias"] is None else counting_rows(self, "bias", self.out_features)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
+        """The outputs without the padded ones."""
+        wide = torch.nn.functional.linear(input, stored(self, "weight"), self._parameters["bias"])
+        return wide[..., : self.out_features]
+
+
+class PaddedEmbedding(PaddedRows, torch.nn.Embedding):  # type: ignore[override]  # the weight is a view
+    """An embedding that shares its weight with a :class:`PaddedLinear`; no index leads to the rows of zeros."""
+
+    counted = "num_embeddings"
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
+        """The vectors of these indices."""
+        return torch.nn.functional.embedding(
+            input,
+            stored(self, "weight"),
+            self.padding_idx,
+            self.max_norm,
+            self.norm_type,
+            self.scale_grad_by_freq,
+            self.sparse,
+        )
+
+
+def stored(module: torch.nn.Module, name: str) -> torch.Tensor:
+    """A parameter with its rows of zeros."""
+    parameter = module._parameters[name]
+    assert parameter is not None
+    return parameter
+
+
+def counting_rows(module: torch.nn.Module, name: str, rows: int) -> torch.Tensor:
+    """A view of a parameter's first rows, with those of its gradient as ``grad``."""
+    whole = stored(module, name)
+    counting = whole[:rows]
+    if not torch.compiler.is_compiling() and whole.grad is not None:
+        counting.grad = whole.grad[:rows]
+    return counting
+
+
+def cut_rows(module: torch.nn.Module, saved: typing.Any, prefix: str, rows: int) -> None:
+    """Cut the padded rows off a module's saved tensors."""
+    for name in module._parameters:
+        if f"{prefix}{name}" in saved:
+            saved[f"{prefix}{name}"] = saved[f"{prefix}{name}"][:rows]
+
+
+def add_rows(module: torch.nn.Module, loaded: typing.Any, prefix: str) -> None:
+    """Add rows of zeros to tensors that are to be loaded into a padded module."""
+    for name, parameter in module._parameters.items():
+        given = loaded.get(f"{prefix}{name}")
+        if parameter is not None and given is not None and given.shape[1:] == parameter.shape[1:]:
+            loaded[f"{prefix}{name}"] = with_rows(given, parameter.shape[0])
+
+
+def with_rows(tensor: torch.Tensor, rows: int) -> torch.Tensor:
+    """A tensor, padded with rows of zeros to a number of rows."""
+    if tensor.shape[0] >= rows:
+        return tensor
+    padded = tensor.detach().new_zeros(rows, *tensor.shape[1:])
+    padded[: tensor.shape[0]] = tensor.detach()
+    return padded
+
+
+def padded_size(size: int, multiple: int) -> int:
+    """The next multiple, where that adds an eighth at most; else the size as it is."""
+    padded = -(-size // multiple) * multiple
+    return padded if 8 * (padded - size) <= size else size
+
+
+def layers_to_pad(model: torch.nn.Module, multiple: int) -> list[torch.nn.Linear]:
+    """The linear layers of PyTorch's own whose outputs can be padded to a multiple.
+
+    A weight that others use too is padded when those are linear layers and embeddings of PyTorch's own as well.
+    """
+    owners: dict[int, list[torch.nn.Module]] = {}
+    for module in model.modules():
+        for parameter in module._parameters.values():
+            owners.setdefault(id(parameter), []).append(module)
+    return [
+        module
+        for module in model.modules()
+        if type(module) is torch.nn.Linear and padded_size(module.out_features, multiple) != module.out_features
+        if may_be_padded(module) and owners_agree(module, owners)
+    ]
+
+
+def may_be_padded(linear: torch.nn.Linear) -> bool:
+    """Whether a layer's weights are plain parameters, and nobody has put a forward of their own in its place."""
+    own = [linear._parameters.get(name) for name in ("weight", "bias")]
+    plain = all(parameter is None or type(parameter) is torch.nn.Parameter for parameter in own)
+    return (
+        plain
+        and own[0] is not None
+        and linear._parameters.keys() == {"weight", "bias"}
+        and "forward" not in vars(linear)
+    )
+
+
+def owners_agree(linear: torch.nn.Linear, owners: dict[int, list[torch.nn.Module]]) -> bool:
+    """Whether all layers that share a layer's weights can be padded with it."""
+    weight, bias = linear._parameters["weight"], linear._parameters["bias"]
+    with_weight = owners[id(weight)]
+    linears = [module for module in with_weight if type(module) is torch.nn.Linear and may_be_padded(module)]
+    embeddings = [module for module in with_weight if type(module) is torch.nn.Embedding]
+    with_bias = [] if bias is None else owners[id(bias)]
+    return len(linears) + len(embeddings) == len(with_weight) and all(
+        type(module) is torch.nn.Linear and module._parameters["weight"] is weight for module in with_bias
+    )
+
+
+def pad_outputs(model: torch.nn.Module, multiple: int, optimizer: typing.Any = None) -> None:
+    """Pad the outputs of linear layers to a multiple, in place; their results are cut to the former size.
+
+    The parameters stay the same objects with more rows, so whatever holds them, an optimizer too, need not be told.
+    """
+    shared: dict[torch.nn.Parameter, int] = {}
+    for linear in layers_to_pad(model, multiple):
+        for parameter in linear._parameters.values():
+            if parameter is not None:
+                shared[parameter] = padded_size(linear.out_features, multiple)
+    for module in model.modules():
+        if any(parameter in shared for parameter in module._parameters.values() if parameter is not None):
+            module.__class__ = PaddedLinear if isinstance(module, torch.nn.Linear) else PaddedEmbedding
+    if optimizer is not None:
+        follow_rows(optimizer, {parameter: parameter.shape[0] for parameter in shared})
+    for parameter, rows in shared.items():
+        grow_parameter(parameter, rows, optimizer.state.get(parameter, {}) if optimizer is not None else {})
+
+
+def grow_parameter(parameter: torch.nn.Parameter, rows: int, state: dict[str, typing.Any]) -> None:
+    """Give a parameter, its gradient and its optimizer's state more rows, in place."""
+    for name, value in state.items():
+        if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+            state[name] = with_rows(value, rows)
+    parameter.grad, gradient = None, parameter.grad
+    parameter.data = with_rows(parameter, rows)
+    parameter.grad = None if gradient is None else with_rows(gradient, rows)
