@@ -1,0 +1,16 @@
+"""The code of a recipe as a person reads it: functions of the room ``step/`` as they stand there, and a call."""
+
+import ast
+from importlib.resources import files
+
+
+def code_of(module: str, call: str) -> str:
+    """The functions of ``advisor/step/<module>.py`` and a call of one, as Python without this package.
+
+    The file is read, not imported: the app's process never imports torch. It must import nothing of this package.
+    """
+    text = files("advisor").joinpath("step", f"{module}.py").read_text(encoding="utf-8")
+    body = ast.parse(text).body
+    first = body[1] if ast.get_docstring(ast.Module(body, [])) is not None else body[0]
+    functions = "".join(text.splitlines(keepends=True)[first.lineno - 1 :]).strip()
+    return f"{functions}\n\n\n{call.strip()}\n"
