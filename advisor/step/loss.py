@@ -108,9 +108,10 @@ class LossCall:
         self._target_names = [] if loss is None else _names_of(loss)[1:]
         name = target_name_of(loss) if loss is not None else ""
         with_target = not own and self._targets > 0
-        self.split = splitter(model, with_target=with_target, with_labels=own, target_name=name)
-        # Without a loss a mapping keeps its labels for a model that takes them (Hugging Face): it computes its own.
-        self.split_mapping = splitter(model, with_target=with_target and loss is not None, target_name=name)
+        self.split = splitter(model, with_target=with_target, with_labels=not with_target, target_name=name)
+        # A mapping keeps its labels for a model that takes them (Hugging Face) where nobody else gets them.
+        apart = with_target and loss is not None and not self._gets_batch
+        self.split_mapping = splitter(model, with_target=apart, target_name=name)
 
     def forward(self, batch: Any) -> Any:
         """The model's output; of a loss that calls the model itself, what the loss returns."""
@@ -142,7 +143,11 @@ class LossCall:
 
     def target_of(self, batch: Any) -> Any:
         """The target of a batch, as the loss gets it."""
-        return batch if self._gets_batch else self.split(batch).target
+        if self._gets_batch:
+            return batch
+        if self._targets > 1 and isinstance(batch, Mapping) and batch.keys() >= set(self._target_names):
+            return {name: batch[name] for name in self._target_names}
+        return self.split(batch).target
 
     def _of_model(self, batch: Any) -> Any:
         if self._targets > 1 and isinstance(batch, list | tuple):  # loss(model, inputs, targets)

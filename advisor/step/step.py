@@ -135,7 +135,12 @@ class TrainStep(Step):
                 parameter.grad = None
         else:
             # Gradients in memory of the compiler's graphs may not be added to once the next step has begun.
-            self.optimizer.zero_grad(set_to_none=self.plan.zero_grad == "none" or self._marks_steps)
+            drops = self.plan.zero_grad == "none" or self._marks_steps
+            self.optimizer.zero_grad(set_to_none=drops)
+            # With zeros for a gradient, weight decay and momentum would go on moving what the loop has frozen.
+            for parameter in () if drops else self.parameters:
+                if not parameter.requires_grad:
+                    parameter.grad = None
 
     def forward(self, batch: Any) -> Any:
         """The model's output; the whole loss where the loss calls the model or is compiled with it."""
