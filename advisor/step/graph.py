@@ -4,6 +4,7 @@ import functools
 import math
 import traceback
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -17,9 +18,9 @@ from advisor.errors import RefusedError, UsageError
 from advisor.step.batch import copy_into, copy_of_batch, map_tensors, signature_of, tensors_of
 from advisor.step.near import Place, modules_near, optimizers_near, places_near
 from advisor.step.optimizer import TensorRates, make_capturable, mark_stepped, updates_without_host
-from advisor.step.wrappers import unwrapped
 from advisor.step.step import OwnStep, Step, TrainStep
 from advisor.step.watch import OPTIONS, Numbers, Saved, Watch, numbers_of_modules
+from advisor.step.wrappers import unwrapped
 
 # Libraries allocate their workspaces and compilers compile in the first steps; a capture must not see that. A count.
 WARM_UP_STEPS = 3
@@ -160,6 +161,11 @@ class GraphedStep:
             self._optimizers = list(optimizers_near(self._call))
             for optimizer in self._optimizers:
                 make_capturable(optimizer, self.device)
+        forget = weakref.WeakMethod(self.recapture)
+        for optimizer in self._optimizers:  # the state that is loaded lies in other memory
+            optimizer.register_load_state_dict_post_hook(
+                lambda _: step_forgets() if (step_forgets := forget()) else None
+            )
         wrapped = unwrapped(step.model) is not step.model
         self._needed = self._usual = _WARM_UP_STEPS_OF_DDP if wrapped else WARM_UP_STEPS
         self._seen: dict[Any, int] = {}  # eager steps by the signature of their batch
@@ -391,7 +397,7 @@ def _reason_of(error: Exception) -> str:
         line for line in lines if not line.filename.startswith(_INSTALLED) and "site-packages" not in line.filename
     ]
     place = f" ({Path(users[-1].filename).name}, line {users[-1].lineno}: {users[-1].line})" if users else ""
-    return f"{' '.join(str(error).split())[:200]}{place}"
+    return f"{str(error).strip().partition(chr(10))[0][:200]}{place}"
 
 
 def _warn(reason: str, _: Exception | None) -> None:
