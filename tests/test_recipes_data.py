@@ -124,7 +124,7 @@ def test_what_is_set_on_a_wrapped_loader_is_set_on_the_loader():
 
 @pytest.mark.parametrize(
     "recipe_id",
-    ["num_workers", "persistent_workers", "prefetch", "pin_memory", "batch_size", "worker_context", "worker_threads"],
+    ["num_workers", "persistent_workers", "prefetch", "pin_memory", "batch_size"],
 )
 def test_no_option_is_tried_of_a_loader_that_cannot_be_copied(recipe_id):
     loader = loader_facts(num_workers=2, copy_problem="Mine reads from an iterator")

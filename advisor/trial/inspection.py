@@ -39,7 +39,7 @@ from advisor.step.transforms import names_of_moved
 from advisor.step.tuning import as_prepared
 from advisor.step.walk import found_in
 from advisor.target.entrypoint import one_line
-from advisor.trial.measurement.data_prints import pickle_problem, pinning_problem
+from advisor.trial.measurement.data_prints import pinning_problem
 from advisor.trial.measurement.draws import count_problem, state_problem
 
 _TRACING_LIMIT_S = 5.0
@@ -172,8 +172,6 @@ def current_settings(loop: Loop) -> dict[str, Value]:
         current["data.pin_memory"] = bool(loop.loader.pin_memory)
         current["data.persistent_workers"] = bool(loop.loader.persistent_workers)
         current["data.prefetch_factor"] = loop.loader.prefetch_factor or 2
-        if loop.loader.multiprocessing_context is not None:
-            current["data.multiprocessing_context"] = loop.loader.multiprocessing_context.get_start_method()
     if loop.mode is Mode.TRAIN and (decoders := training_cache.decoders(loop.model)):
         current["model.use_cache"] = any(map(training_cache.says_cache, decoders))
     if loop.optimizer is not None:
@@ -384,7 +382,6 @@ def _loader_facts(loop: Loop, batch: Any, *, on_device: bool) -> LoaderFacts | N
         iterable_dataset=iterable,
         custom_batch_sampler=loader.batch_size is None and loader.batch_sampler is not None,
         drop_last=bool(loader.drop_last),
-        pickle_problem=pickle_problem(loader),
         movable_transforms=tuple(movable or ()),
         transforms_problem=problem,
         copy_problem=_copy_problem(loader),

@@ -1,17 +1,14 @@
-"""Prints of batches, to compare the data of two trials; and the parts of a loader that cannot be pickled or pinned."""
+"""Prints of batches, to compare the data of two trials; and the batches that cannot be pinned."""
 
 import dataclasses
 import itertools
 import math
-import pickle
 import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils.data import DataLoader
 
 from advisor.records import BatchPrint, PartPrint
 from advisor.step.layouts import strided_parts
@@ -121,47 +118,3 @@ def _sums(sample: torch.Tensor) -> tuple[float, ...]:
     weights = torch.cos(torch.arange(len(values), dtype=torch.float64))
     sums = (float(torch.linalg.vector_norm(values)), float(values @ weights))
     return sums if all(map(math.isfinite, sums)) else ()
-
-
-_LOOKED_AT_BYTES = 64 * 2**20
-
-
-def pickle_problem(loader: DataLoader[Any]) -> str:
-    """The reason that the dataset, the collate function or the worker's own start cannot be pickled; empty for none.
-
-    The contents of tensors and arrays are passed over, and of a very large dataset only the beginning is looked at:
-    the answer is about kinds of objects.
-    """
-    for what in ("dataset", "collate_fn", "worker_init_fn"):
-        try:
-            _Pickler(_Sink()).dump(getattr(loader, what))
-        except _EnoughError:
-            continue
-        except Exception as error:  # pickling calls the user's own code, which may raise anything
-            return f"{what.replace('_', ' ')}: {str(error) or type(error).__name__}"
-    return ""
-
-
-class _EnoughError(Exception):
-    pass
-
-
-class _Sink:
-    """A file that discards its input and ends the pickling after a number of bytes."""
-
-    def __init__(self) -> None:
-        self._seen_bytes = 0
-
-    def write(self, data: bytes) -> int:
-        self._seen_bytes += len(data)
-        if self._seen_bytes > _LOOKED_AT_BYTES:
-            raise _EnoughError
-        return len(data)
-
-
-class _Pickler(pickle.Pickler):
-    def reducer_override(self, obj: Any) -> Any:
-        numpy = sys.modules.get("numpy")
-        if isinstance(obj, Tensor) or (numpy is not None and isinstance(obj, numpy.ndarray)):
-            return int, ()
-        return NotImplemented
