@@ -28,7 +28,6 @@ from advisor.records import Mode, Value
 from advisor.step import launched
 from advisor.step.apply import apply_recipe, apply_settings
 from advisor.step.compilation import accept_wrapped_names, as_written, compiled_as
-from advisor.step.loop import loop_loader
 from advisor.step.make_step import (
     GraphedOwnStep,
     GraphedStep,
@@ -40,6 +39,7 @@ from advisor.step.make_step import (
     settle_optimizers,
 )
 from advisor.step.parallel import unwrapped
+from advisor.step.prefetch import loop_loader
 from advisor.step.steps import start_training
 from advisor.step.together import Together, optimizers_in
 

@@ -12,11 +12,12 @@ from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset
 
-from advisor.errors import TargetError
-from advisor.recipe.rebuild import batch_size_of, loader_with, resize_batch
+from advisor.errors import RefusedError, TargetError
+from advisor.recipe.rebuild import batch_size_of, resize_batch
 from advisor.records import Mode, TargetSpec
 from advisor.step import losses
 from advisor.step.compilation import as_written, compiled_as
+from advisor.step.loader import rebuild
 from advisor.step.loop import Loop, has_target
 from advisor.step.nested import tensors_of
 from advisor.step.steps import needs_closure
@@ -337,8 +338,8 @@ def _sized_loader(loader: DataLoader[Any], spec: TargetSpec) -> DataLoader[Any]:
     if spec.batch_size is None or spec.batch_size == loader.batch_size:
         return loader
     try:
-        return loader_with(loader, batch_size=spec.batch_size)
-    except ValueError as error:
+        return rebuild(loader, batch_size=spec.batch_size)
+    except RefusedError as error:
         raise TargetError(f"--batch-size cannot be applied: {error}", "Leave --batch-size out.") from error
 
 

@@ -24,23 +24,27 @@ from advisor.step import (
     pointwise,
     training_cache,
 )
-from advisor.step.batched_reads import with_batched_reads
 from advisor.step.blocks import blocks_to_compile, repeated_blocks, shape_of
 from advisor.step.compilation import Models
-from advisor.step.loaders import READ_AHEAD, hears_of_epochs, keeps_position, length_of, loader_with
+from advisor.step.loader import (
+    copy_problem,
+    divides_samples,
+    hears_of_epochs,
+    is_iterable,
+    length_of,
+    one_by_one_problem,
+    workers_problem,
+)
 from advisor.step.loop import GivenBatches, Loop, describe
 from advisor.step.nested import tensors_of
 from advisor.step.optimizer_options import torch_class
-from advisor.step.reached import divides_samples
 from advisor.step.read_code import codes_of
 from advisor.step.together import optimizers_in
 from advisor.step.tracing import CannotTraceError
-from advisor.step.transforms import names_of_moved
+from advisor.step.transforms import without_last_transforms
 from advisor.step.tuning import as_prepared
 from advisor.step.walk import found_in
 from advisor.target.entrypoint import one_line
-from advisor.trial.measurement.data_prints import pinning_problem
-from advisor.trial.measurement.draws import count_problem, state_problem
 
 _TRACING_LIMIT_S = 5.0
 _LOOKED_UP = (nn.Embedding, nn.EmbeddingBag)
@@ -90,7 +94,7 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any]) -> Wo
         data_kind=_data_kind(loop),
         loss=loop.loss_text,
         optimizer=None if loop.optimizer is None else _optimizer_facts(loop.optimizer, loop.model),
-        loader=_loader_facts(loop, target_batch, on_device=backend_of(device).has_memory),
+        loader=_loader_facts(loop, on_device=backend_of(device).has_memory),
         threads=torch.get_num_threads(),
         usable_cores=usable_cores(),
         repeated_blocks=block_counts(loop.model),
@@ -321,19 +325,6 @@ def _resizable(loop: Loop) -> bool:
     return loop.loader.batch_size is not None
 
 
-def _tried(change: Callable[[Any], Any], loader: Any, ways: str) -> tuple[Any, str]:
-    """The result of a change to a loader, or None with the reason that it is refused.
-
-    ``ways`` are the ways in which samples would be compared.
-    """
-    try:
-        return change(loader), ""
-    except ValueError as error:
-        return None, str(error)
-    except Exception as error:  # it runs the user's dataset and collate function, which may raise anything
-        return None, f"its samples cannot be compared {ways} ({type(error).__name__}: {error})"
-
-
 def _optimizer_facts(optimizer: Any, model: nn.Module) -> OptimizerFacts:
     each = optimizers_in(optimizer)
     sparse = {layer.weight for layer in model.modules() if isinstance(layer, _LOOKED_UP) and layer.sparse}
@@ -351,27 +342,17 @@ def _optimizer_facts(optimizer: Any, model: nn.Module) -> OptimizerFacts:
 
 
 def _copy_problem(loader: torch.utils.data.DataLoader[Any]) -> str:
-    """The reason that a loader cannot be copied with other options; empty where it can."""
+    """The reason that a loader cannot be made anew with other options; empty where it can."""
     if isinstance(loader, GivenBatches):
         return f"the batches come from {loader.made_by}, which is no DataLoader"
-    try:
-        loader_with(loader)
-    except ValueError as error:
-        return str(error)
-    return ""
+    return copy_problem(loader)
 
 
-def _problem_of_workers(loader: torch.utils.data.DataLoader[Any]) -> str:
-    """The reason why the first workers of a loader would change more than its speed; empty for none."""
-    return READ_AHEAD if keeps_position(loader) else state_problem(loader) or count_problem(loader)
-
-
-def _loader_facts(loop: Loop, batch: Any, *, on_device: bool) -> LoaderFacts | None:
+def _loader_facts(loop: Loop, *, on_device: bool) -> LoaderFacts | None:
     loader = loop.loader
     if loader is None:
         return None
-    iterable = isinstance(loader.dataset, torch.utils.data.IterableDataset)
-    movable, problem = _tried(names_of_moved, loader, "with and without them") if on_device else (None, "")
+    moved = without_last_transforms(loader.dataset)[1] if on_device else []
     return LoaderFacts(
         batch_size=loader.batch_size,
         num_workers=loader.num_workers,
@@ -379,17 +360,15 @@ def _loader_facts(loop: Loop, batch: Any, *, on_device: bool) -> LoaderFacts | N
         persistent_workers=bool(loader.persistent_workers),
         prefetch_factor=loader.prefetch_factor,
         length=length_of(loader),
-        iterable_dataset=iterable,
+        iterable_dataset=is_iterable(loader),
         custom_batch_sampler=loader.batch_size is None and loader.batch_sampler is not None,
         drop_last=bool(loader.drop_last),
-        movable_transforms=tuple(movable or ()),
-        transforms_problem=problem,
+        movable_transforms=tuple(type(transform).__name__ for transform in moved),
         copy_problem=_copy_problem(loader),
-        pinning_problem=pinning_problem(batch),
-        divides_samples=iterable and divides_samples(loader),
+        divides_samples=is_iterable(loader) and divides_samples(loader),
         hears_of_epochs=hears_of_epochs(loader.dataset),
-        state_problem="" if loader.num_workers else _problem_of_workers(loader),
-        batched_reads_problem=_tried(with_batched_reads, loader, "one by one and together")[1],
+        workers_problem=workers_problem(loader),
+        batched_reads_problem=one_by_one_problem(loader),
     )
 
 

@@ -32,7 +32,6 @@ from advisor.records import (
     Block,
     BlockDone,
     Compiled,
-    DataPrint,
     Finished,
     Inspected,
     Latency,
@@ -63,7 +62,6 @@ from advisor.trial.measurement.clock import (
     measure,
     warm_up,
 )
-from advisor.trial.measurement.epochs import check_epochs
 from advisor.trial.measurement.feed import Feed, form_notes
 from advisor.trial.measurement.guards import Guards
 from advisor.trial.measurement.probe import (
@@ -139,14 +137,13 @@ class _Parts:
 
 @dataclass(frozen=True, slots=True)
 class _FirstSteps:
-    """The first steps, the data that they saw, and the seconds spent beside the steps.
+    """The first steps, and the seconds spent beside them.
 
     ``settling_s`` tried the loss: the first forward pass loads the kernels of all later ones. ``looking_s`` read the
-    first batches, described them and the workload, and looked at what the steps computed.
+    first batches, described the workload, and looked at what the steps computed.
     """
 
     probe: Probe
-    data: DataPrint | None
     settling_s: float
     looking_s: float
     loss_known: bool
@@ -231,37 +228,26 @@ class Trial:
             settled = settle_loss(parts.step, batches)
         settling_s = time.perf_counter() - settling
         if self._is_beside_the_stack:
-            return _FirstSteps(Probe(0.0, 0), None, settling_s, settling - began, loss_known=False)
+            return _FirstSteps(Probe(0.0, 0), settling_s, settling - began, loss_known=False)
         parts.loop.notes.extend(settled)
-        data = self._inspect_data(parts.loop, parts.components, batches)
+        if self.spec.kind.inspects:
+            self._inspect(parts, batches)
         if self.spec.kind is TrialKind.AHEAD:
             keep_no_kernel_timings()
         probe = self._probe(parts, batches)
         looking_s = time.perf_counter() - began - settling_s - probe.seconds
-        return _FirstSteps(probe, data, settling_s, looking_s, loss_known=bool(batches) and not settled)
+        return _FirstSteps(probe, settling_s, looking_s, loss_known=bool(batches) and not settled)
 
     @property
     def _is_beside_the_stack(self) -> bool:
         """Whether this is the baseline that takes turns: only its blocks are read, so its first steps warm it up."""
         return self.spec.kind is TrialKind.TURNS and not self.spec.settings
 
-    def _inspect_data(self, loop: Loop, components: Components, batches: list[Any]) -> DataPrint | None:
-        """Describe the first batches, for the comparison with other trials; in the baseline, collect all the facts."""
-        if self.spec.kind.inspects:
-            draws.check_batches(batches, of_loader=components.has_loader)
-            loop.notes.extend(form_notes(batches))
-            self._inspect(loop, torch.device(components.plan.device), batches)
-        if components.batch_size != loop.batch_size:
-            draws.check_batch_size(components.data)
-        else:
-            check_epochs(loop.data, components.data, self.spec.seed)
-        return draws.fingerprint_of_data(
-            components.data, batches, self.spec.seed, components.plan, twice=self.spec.kind.inspects
-        )
-
-    def _inspect(self, loop: Loop, device: torch.device, batches: list[Any]) -> None:
-        with draws.side_effects_undone(loop.data):
-            facts = inspect_loop(loop, device, batches)
+    def _inspect(self, parts: _Parts, batches: list[Any]) -> None:
+        """Look at the first batches, and send all the facts of the workload."""
+        draws.check_batches(batches, of_loader=parts.components.has_loader)
+        parts.loop.notes.extend(form_notes(batches))
+        facts = inspect_loop(parts.loop, parts.device, batches)
         self.channel.send(Inspected(facts, versions(), imported_sources()))
 
     def _probe(self, parts: _Parts, batches: list[Any]) -> Probe:
@@ -304,7 +290,6 @@ class Trial:
         latency = self._latency(clock, blocks, parts.loop.mode)
         notes = (
             *_notes(warm, parts.loop, clock),
-            *draws.notes_on_data(first.data),
             *diverged,
             *probe.scaler_notes(scale_of(step)),
             *compilation_notes(warm_mark),
@@ -335,7 +320,6 @@ class Trial:
             warmup_steps=probe.steps + warm.steps,
             measuring_s=first.looking_s + time.perf_counter() - started,
             parameters=sum(parameter.numel() for parameter in parts.components.model.parameters()),
-            data=replace(first.data, fed=feed.prints) if first.data is not None else None,
             notes=notes,
             phases=phases,
             disturbed=self.guards.disturbed,

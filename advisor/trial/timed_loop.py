@@ -14,10 +14,11 @@ from advisor.recipe.catalog import Catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, Value
 from advisor.step.apply import apply_settings
-from advisor.step.loop import Loop, loop_loader
+from advisor.step.loop import Loop
 from advisor.step.losses import LossError
 from advisor.step.make_step import GraphedStep, InferStep, TrainStep
 from advisor.step.nested import mover
+from advisor.step.prefetch import loop_loader
 from advisor.trial.measurement.clock import batch_samples
 from advisor.trial.measurement.feed import Feed
 

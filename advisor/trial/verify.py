@@ -23,8 +23,9 @@ from advisor.records import Block, Mode, Outcome, TrialResult, TrialSpec, Value
 from advisor.step.calls import splitter
 from advisor.step.compilation import Models
 from advisor.step.contexts import attention_of, autocast_of
-from advisor.step.loop import Loop, is_loader
+from advisor.step.loop import Loop
 from advisor.step.nested import mover, tensors_of
+from advisor.step.prefetch import is_loader
 from advisor.step.steps import mover_of
 from advisor.step.together import optimizers_in
 from advisor.step.tuning import Tuning
