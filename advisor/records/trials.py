@@ -195,9 +195,9 @@ class TrialResult:
     after others; ``operations`` those of the model's forward pass that gradients flow through, 0 where they are not
     known. ``energy_j_per_sample`` is what the whole GPU took while the blocks were timed, its idle draw and the host's
     pauses included. ``phases`` are ms per part of a step, each waited for; empty where nobody asked for them.
-    ``device``: the GPU that the trial ran on, where that is not the session's own. ``ranks``: the findings of a trial over several ranks,
-    whose blocks hold the samples of all, and whose peaks are the largest of any rank. ``loss_known``: the loss is
-    called as its signature says: no try had to find out how.
+    ``device``: the GPU that the trial ran on, where that is not the session's own. ``ranks``: the findings of a trial
+    over several ranks, whose blocks hold the samples of all, and whose peaks are the largest of any rank.
+    ``loss_known``: the loss is called as its signature says: no try had to find out how.
     """
 
     outcome: Outcome
