@@ -30,7 +30,7 @@ OF_WORKERS = ("persistent_workers", "prefetch")
 OF_ADAM = ("compile_optimizer", "optimizer_memory")
 # What cannot run here, and how that is said.
 IMPOSSIBLE = {
-    ("gpu_transforms", True): "the dataset's transforms do not end in one",
+    ("gpu_transforms", True): "the dataset's attribute transform does not end in a transform",
     ("int8_weights", "int4wo"): "int4 weights need bfloat16 parameters",
     ("large_batch_optimizer", "lars"): "Lars needs one of these packages: timm",
     ("optimizer_memory", "adafactor"): "SGD is neither Adam nor AdamW",
