@@ -87,7 +87,7 @@ class BatchSize(Recipe):
         return min(1.0 + (0.5 if is_host_bound(facts) else 0.05) * math.log2(factor), _MOST_GAINED)
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.recipe.rebuild import resize_batch
+        from advisor.step.batch import resize_batch
         from advisor.step.loader import rebuild
 
         size = int(value)

@@ -10,9 +10,9 @@ from graphed_steps import STEPS, adam, agree, batches, loaded_state, net, plain,
 from torch import nn
 
 from advisor.recipe.plan import StepPlan
-from advisor.step.graphed import GraphedStep
+from advisor.step.graph import GraphedStep
 from advisor.step.graphed_around_loss import GraphedAroundLoss
-from advisor.step.steps import TrainStep
+from advisor.step.step import TrainStep
 
 
 def matched(output, target):

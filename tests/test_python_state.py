@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from advisor.step.host_draws import HostDraws
+from advisor.step.draws import HostDraws
 from advisor.step.inplace import inplace_sites
 from advisor.step.python_state import MOST_COPIED, PythonState
 from advisor.step.tracing import CannotTraceError

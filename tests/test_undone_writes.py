@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from advisor.recipe.plan import StepPlan
-from advisor.step.steps import TrainStep
+from advisor.step.step import TrainStep
 from advisor.step.tracing import CannotTraceError, trace
 from advisor.step.tuning import Tuning
 from advisor.step.undone import undone

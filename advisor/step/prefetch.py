@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from advisor.recipe.plan import StepPlan
-from advisor.step.make_step import mover_of
+from advisor.step.step import mover_of
 
 # The attributes of a DeviceLoader that are its own, and not those of its loader.
 _OWN = ("loader", "device", "move", "stream", "end_of_dataloader")

@@ -17,11 +17,11 @@ from torch.utils.data import DataLoader, TensorDataset
 from advisor.errors import RefusedError
 from advisor.process.household import kill, lead_own_group
 from advisor.recipe.plan import StepPlan
-from advisor.recipe.rebuild import resize_batch
 from advisor.records import Mode
+from advisor.step.batch import resize_batch
 from advisor.step.loader import rebuild
-from advisor.step.loop import Loop
-from advisor.step.make_step import make_step
+from advisor.step.step import make_step
+from advisor.target.loop import Loop
 from advisor.trial.forked_files import read_independently
 from advisor.trial.measurement.draws import first_batches
 

@@ -19,7 +19,7 @@ import torch
 
 from advisor.process.channel import send_message
 from advisor.records import ForkAhead, Forked, ForkEnded, TrialSpec
-from advisor.step.loop import Loop
+from advisor.target.loop import Loop
 from advisor.trial.forked_files import read_independently
 from advisor.trial.main import trial_main
 

@@ -15,7 +15,8 @@ from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
 from advisor.step.apply import apply_settings
 from advisor.step.inplace import activations_in_place
-from advisor.step.make_step import GraphedStep, make_step
+from advisor.step.graph import GraphedStep
+from advisor.step.step import make_step
 from advisor.step.tuning import Tuning
 
 pytestmark = pytest.mark.gpu

@@ -12,12 +12,12 @@ from torch.utils.data import DataLoader
 
 from advisor.errors import RefusedError, TargetError
 from advisor.recipe.plan import StepPlan
-from advisor.step.host_draws import seed_host
+from advisor.step.batch import tensors_of
+from advisor.step.draws import seed_host
 from advisor.step.loader import rebuild
-from advisor.step.loop import describe
-from advisor.step.nested import tensors_of
 from advisor.step.prefetch import loop_loader
 from advisor.target.entrypoint import one_line, user_frames
+from advisor.target.loop import describe
 
 _LIMIT_S = 10.0
 # Lines of a worker's traceback that are shown: the last two frames and the exception.

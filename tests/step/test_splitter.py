@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-from advisor.step.calls import splitter
-from advisor.step.loop import has_target
+from advisor.step.batch import splitter
 from advisor.target.batches import batches_in_data
+from advisor.target.loop import has_target
 
 Pair = namedtuple("Pair", ["images", "labels"])
 
@@ -197,21 +197,6 @@ def test_a_class_of_one_tensor_beside_a_target_is_that_and_its_target():
         assert split(Net(), batch, with_target=True) == ((images,), {}, "y")
         assert split(Net(), batch, with_target=False) == ((images,), {}, None)
         assert split(OfBatch(), batch, with_target=True) == ((batch,), {}, batch)
-
-
-def test_a_model_that_takes_its_one_input_apart_gets_all_of_it():
-    class Cell(nn.Module):
-        def forward(self, inputs):
-            x, state = inputs
-            return x, state
-
-    for batch in (("x", "h"), ["x", "h"], ("x", ("h", "c"))):
-        assert split(Cell(), batch, with_target=False) == ((batch,), {}, None)
-        assert not has_target(batch, Cell())
-        assert split(Cell(), (batch, "y"), with_target=True) == ((batch,), {}, "y")
-        assert split(Cell(), (batch, "y"), with_target=False) == ((batch,), {}, None)
-    assert split(Cell(), ("x", "h", "y"), with_target=False) == (("x",), {}, None)
-    assert split(Cell(), ("x", "y"), with_target=True) == ((("x", "y"),), {}, "y"), "as of a model with its own loss"
 
 
 def test_a_model_that_may_get_its_one_input_alone_gets_that():

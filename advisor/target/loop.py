@@ -12,9 +12,8 @@ from advisor.figures.formatting import format_first
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, Value
-from advisor.step.calls import TARGET_NAMES, positional_count, splitter
-from advisor.step.losses import modules_of_loss
-from advisor.step.nested import tensors_of
+from advisor.step.batch import TARGET_NAMES, positional_count, splitter, tensors_of
+from advisor.step.loss import modules_of_loss
 
 
 @dataclass(slots=True)

@@ -8,7 +8,8 @@ from torch import nn
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.step.make_step import GraphedStep, InferStep, TrainStep, finish_components, make_step
+from advisor.step.graph import GraphedStep
+from advisor.step.step import InferStep, TrainStep, finish_components, make_step
 
 gpu = pytest.mark.gpu
 
@@ -191,7 +192,7 @@ def test_outputs_and_losses_of_graphs_are_copied(monkeypatch):
         def forward(self, x):
             return {"out": self.kept.copy_(x)}
 
-    monkeypatch.setattr("advisor.step.contexts.marks_steps", lambda plan: plan.compile_mode == "reduce-overhead")
+    monkeypatch.setattr("advisor.step.step.marks_steps", lambda plan: plan.compile_mode == "reduce-overhead")
     step = infer_step(Overwriting(), compile_mode="reduce-overhead", grad_mode="no_grad")
     outputs = [step(torch.full((2,), float(value)))["out"] for value in range(3)]
     assert [output[0].item() for output in outputs] == [0.0, 1.0, 2.0]

@@ -3,7 +3,6 @@ import enum
 import types
 from collections import UserDict, defaultdict, namedtuple
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -11,8 +10,8 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
 
-from advisor.step.loop import describe
-from advisor.step.nested import copy_into, map_tensors, mover, signature_of, tensors_of
+from advisor.step.batch import copy_into, map_tensors, mover, signature_of, tensors_of
+from advisor.target.loop import describe
 
 Pair = namedtuple("Pair", ["images", "labels"])
 
@@ -239,40 +238,6 @@ class Colour(enum.Enum):
 
 
 ALIKE = {"x": ones(2), "epoch": 1}
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (ALIKE, {"x": ones(2), "epoch": 2}),
-        (ALIKE, {"x": ones(2), "epoch": True}),
-        (ALIKE, {"x": ones(2), "step": 1}),
-        ((ones(2), "left"), (ones(2), "right")),
-        ((ones(2), None), (ones(2), 0)),
-        ((ones(2), [1, 2]), (ones(2), [1, 3])),
-        (Bag(ones(2)), Bag(ones(2), note="b")),
-        (Sample(ones(2)), Sample(ones(2), name="b")),
-        ((ones(2), Colour.RED), (ones(2), Colour.BLUE)),
-        ((ones(2), torch.float32), (ones(2), torch.float16)),
-        ((ones(2), Path("a")), (ones(2), Path("b"))),
-        ((ones(2), object()), (ones(2), object())),
-    ],
-)
-def test_python_values_are_part_of_a_signature(one, other):
-    assert signature_of(one) != signature_of(other)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [lambda: (ones(2), "a", 1.5, None, Colour.RED, torch.float32, Path("a")), lambda: Bag(ones(2)), lambda: ALIKE],
-)
-def test_equal_values_have_equal_signatures(make):
-    assert signature_of(make()) == signature_of(make())
-
-
-def test_what_cannot_be_compared_equals_nothing():
-    marker = object()
-    assert signature_of((ones(2), marker)) != signature_of((ones(2), marker))
 
 
 def test_batches_as_a_person_reads_them():
