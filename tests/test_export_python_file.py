@@ -44,7 +44,6 @@ OF_DATA = {
     "data.device_prefetch": True,
     "data.num_workers": 2,
     "data.transforms_on_device": True,
-    "data.worker_threads": 2,
 }
 
 

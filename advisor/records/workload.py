@@ -34,14 +34,11 @@ def amd_types(architecture: str) -> tuple[str, ...]:
 class LoaderFacts:
     """A DataLoader as the user built it. ``length`` is in batches, None for an iterable dataset.
 
-    ``pickle_problem`` says what of it cannot be pickled for workers, empty for nothing. ``movable_transforms``
-    are the transforms at the end of the dataset's that could run on whole batches on the device; where there is none,
-    ``transforms_problem`` says why. ``copy_problem`` says why the loader cannot be made again with other options, and
-    ``pinning_problem`` why pinning its memory would not reach the batches' tensors; empty for nothing.
-    ``divides_samples``: the samples of an iterable dataset are divided among workers. ``hears_of_epochs``: the dataset
-    has ``set_epoch``. ``state_problem`` says what reading a sample changes that each worker has for
-    itself; empty for nothing. ``batched_reads_problem`` says why samples are read one by one; empty where the batch can
-    be read at once.
+    Problems are sentences, empty for none. ``copy_problem`` says why the loader cannot be made anew with other options,
+    ``workers_problem`` why it gets no workers, ``batched_reads_problem`` why its samples are read one by one.
+    ``movable_transforms`` are the transforms at the end of the dataset's that could run on whole batches on the device.
+    ``divides_samples``: an iterable dataset asks which worker it is in (``get_worker_info``). ``hears_of_epochs``: the
+    dataset has ``set_epoch``.
     """
 
     batch_size: int | None
@@ -53,14 +50,11 @@ class LoaderFacts:
     iterable_dataset: bool
     custom_batch_sampler: bool
     drop_last: bool
-    pickle_problem: str = ""
     movable_transforms: tuple[str, ...] = ()
-    transforms_problem: str = ""
     copy_problem: str = ""
-    pinning_problem: str = ""
     divides_samples: bool = False
     hears_of_epochs: bool = False
-    state_problem: str = ""
+    workers_problem: str = ""
     batched_reads_problem: str = "it is not known whether its batches can be read at once"
 
 

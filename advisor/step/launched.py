@@ -13,7 +13,7 @@ import warnings
 
 import torch
 
-from advisor.step.loaders import copy_with
+from advisor.step.loader import rebuild
 from advisor.step.parallel import spread_loader, spread_model
 
 # Batches whose samples rank 0 draws and tells the others at a time. A count.
@@ -119,7 +119,7 @@ def share_of_loader(loader: typing.Any, plan: typing.Any) -> typing.Any:
     try:
         if loader.batch_sampler is None:
             return spread_loader(loader, plan, rank, ranks)
-        drawn_once = copy_with(loader, batch_sampler=DrawnByRankZero(loader.batch_sampler))
+        drawn_once = rebuild(loader, batch_sampler=DrawnByRankZero(loader.batch_sampler))
         return spread_loader(drawn_once, plan, rank, ranks)
     except ValueError as problem:
         warnings.warn(f"each rank reads all batches: {problem}", stacklevel=3)

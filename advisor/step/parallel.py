@@ -14,7 +14,7 @@ import torch
 from advisor.step.blocks import repeated_blocks
 from advisor.step.capturing import capture_stream
 from advisor.step.compiled_module import compile_inside_hooks
-from advisor.step.loaders import copy_with
+from advisor.step.loader import rebuild
 
 # Steps before PowerSGD compresses: the factors that it begins with come from whole gradients. A count.
 POWERSGD_FROM = 10
@@ -266,8 +266,8 @@ def spread_loader(loader: typing.Any, plan: typing.Any, rank: int, ranks: int, s
     if plan.length_bucketing or plan.balanced_shares:
         kind = LikeLengths if plan.length_bucketing else BalancedShares
         sampler = kind(loader.batch_sampler, rank, ranks, seed, lengths=lengths_in(loader))
-        return copy_with(loader, batch_sampler=sampler)
-    return copy_with(loader, batch_sampler=ShareOfBatches(loader.batch_sampler, rank, ranks, seed))
+        return rebuild(loader, batch_sampler=sampler)
+    return rebuild(loader, batch_sampler=ShareOfBatches(loader.batch_sampler, rank, ranks, seed))
 
 
 def lengths_in(loader: typing.Any) -> list[int]:

@@ -24,20 +24,24 @@ from advisor.step import (
     training_cache,
 )
 from advisor.step.batch import tensors_of
-from advisor.step.batched_reads import with_batched_reads
 from advisor.step.blocks import blocks_to_compile, repeated_blocks, shape_of
 from advisor.step.compile import Models
-from advisor.step.loaders import READ_AHEAD, hears_of_epochs, keeps_position, length_of, loader_with
+from advisor.step.loader import (
+    copy_problem,
+    divides_samples,
+    hears_of_epochs,
+    is_iterable,
+    length_of,
+    one_by_one_problem,
+    workers_problem,
+)
 from advisor.step.optimizer import optimizers_in
 from advisor.step.optimizer_options import torch_class
-from advisor.step.reached import divides_samples
 from advisor.step.tracing import CannotTraceError
-from advisor.step.transforms import names_of_moved
+from advisor.step.transforms import without_last_transforms
 from advisor.step.wrappers import as_prepared
 from advisor.target.entrypoint import one_line
 from advisor.target.loop import GivenBatches, Loop, describe
-from advisor.trial.measurement.data_prints import pickle_problem, pinning_problem
-from advisor.trial.measurement.draws import count_problem, state_problem
 
 _TRACING_LIMIT_S = 5.0
 _LOOKED_UP = (nn.Embedding, nn.EmbeddingBag)
@@ -87,7 +91,7 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any], *, lo
         data_kind=_data_kind(loop),
         loss=loop.loss_text,
         optimizer=None if loop.optimizer is None else _optimizer_facts(loop.optimizer, loop.model),
-        loader=_loader_facts(loop, target_batch, on_device=backend_of(device).has_memory),
+        loader=_loader_facts(loop, on_device=backend_of(device).has_memory),
         threads=torch.get_num_threads(),
         usable_cores=usable_cores(),
         repeated_blocks=block_counts(loop.model),
@@ -169,8 +173,6 @@ def current_settings(loop: Loop) -> dict[str, Value]:
         current["data.pin_memory"] = bool(loop.loader.pin_memory)
         current["data.persistent_workers"] = bool(loop.loader.persistent_workers)
         current["data.prefetch_factor"] = loop.loader.prefetch_factor or 2
-        if loop.loader.multiprocessing_context is not None:
-            current["data.multiprocessing_context"] = loop.loader.multiprocessing_context.get_start_method()
     if loop.mode is Mode.TRAIN and (decoders := training_cache.decoders(loop.model)):
         current["model.use_cache"] = any(map(training_cache.says_cache, decoders))
     if loop.optimizer is not None:
@@ -320,19 +322,6 @@ def _resizable(loop: Loop) -> bool:
     return loop.loader.batch_size is not None
 
 
-def _tried(change: Callable[[Any], Any], loader: Any, ways: str) -> tuple[Any, str]:
-    """The result of a change to a loader, or None with the reason that it is refused.
-
-    ``ways`` are the ways in which samples would be compared.
-    """
-    try:
-        return change(loader), ""
-    except ValueError as error:
-        return None, str(error)
-    except Exception as error:  # it runs the user's dataset and collate function, which may raise anything
-        return None, f"its samples cannot be compared {ways} ({type(error).__name__}: {error})"
-
-
 def _optimizer_facts(optimizer: Any, model: nn.Module) -> OptimizerFacts:
     each = optimizers_in(optimizer)
     sparse = {layer.weight for layer in model.modules() if isinstance(layer, _LOOKED_UP) and layer.sparse}
@@ -350,27 +339,17 @@ def _optimizer_facts(optimizer: Any, model: nn.Module) -> OptimizerFacts:
 
 
 def _copy_problem(loader: torch.utils.data.DataLoader[Any]) -> str:
-    """The reason that a loader cannot be copied with other options; empty where it can."""
+    """The reason that a loader cannot be made anew with other options; empty where it can."""
     if isinstance(loader, GivenBatches):
         return f"the batches come from {loader.made_by}, which is no DataLoader"
-    try:
-        loader_with(loader)
-    except ValueError as error:
-        return str(error)
-    return ""
+    return copy_problem(loader)
 
 
-def _problem_of_workers(loader: torch.utils.data.DataLoader[Any]) -> str:
-    """The reason why the first workers of a loader would change more than its speed; empty for none."""
-    return READ_AHEAD if keeps_position(loader) else state_problem(loader) or count_problem(loader)
-
-
-def _loader_facts(loop: Loop, batch: Any, *, on_device: bool) -> LoaderFacts | None:
+def _loader_facts(loop: Loop, *, on_device: bool) -> LoaderFacts | None:
     loader = loop.loader
     if loader is None:
         return None
-    iterable = isinstance(loader.dataset, torch.utils.data.IterableDataset)
-    movable, problem = _tried(names_of_moved, loader, "with and without them") if on_device else (None, "")
+    moved = without_last_transforms(loader.dataset)[1] if on_device else []
     return LoaderFacts(
         batch_size=loader.batch_size,
         num_workers=loader.num_workers,
@@ -378,16 +357,13 @@ def _loader_facts(loop: Loop, batch: Any, *, on_device: bool) -> LoaderFacts | N
         persistent_workers=bool(loader.persistent_workers),
         prefetch_factor=loader.prefetch_factor,
         length=length_of(loader),
-        iterable_dataset=iterable,
+        iterable_dataset=is_iterable(loader),
         custom_batch_sampler=loader.batch_size is None and loader.batch_sampler is not None,
         drop_last=bool(loader.drop_last),
-        pickle_problem=pickle_problem(loader),
-        movable_transforms=tuple(movable or ()),
-        transforms_problem=problem,
+        movable_transforms=tuple(type(transform).__name__ for transform in moved),
         copy_problem=_copy_problem(loader),
-        pinning_problem=pinning_problem(batch),
-        divides_samples=iterable and divides_samples(loader),
+        divides_samples=is_iterable(loader) and divides_samples(loader),
         hears_of_epochs=hears_of_epochs(loader.dataset),
-        state_problem="" if loader.num_workers else _problem_of_workers(loader),
-        batched_reads_problem=_tried(with_batched_reads, loader, "one by one and together")[1],
+        workers_problem=workers_problem(loader),
+        batched_reads_problem=one_by_one_problem(loader),
     )

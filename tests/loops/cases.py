@@ -65,8 +65,6 @@ LEFT_OUT: Mapping[str, str] = {
     "cpu.threads": "changes the order of sums only, and waits for the machine's other load",
     "cpu.openmp": "has to be in the environment before Python starts",
     "data.batch_size": "changes what a step is",
-    "data.multiprocessing_context": "starting a worker anew takes seconds; tests/test_recipes_workers.py",
-    "data.worker_threads": "starts workers anew, which takes seconds; tests/test_recipes_workers.py",
     "data.transforms_on_device": "needs torchvision's transforms; tests/test_recipes_transforms.py",
     "debug.switches": "a habit: it is measured, never advised",
     "loop.eval_grad": "a habit: it prices a validation step",
