@@ -9,7 +9,7 @@ from torch import nn
 
 from advisor.recipe.plan import StepPlan
 from advisor.step.graphed import GraphedStep
-from advisor.step.optimizers import make_state_small
+from advisor.step.optimizer import make_state_small
 from advisor.step.steps import TrainStep
 
 STEPS = 14

@@ -22,8 +22,8 @@ from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import ScalingRecord
 from advisor.records.outputs import Outputs
-from advisor.step.launched import DrawnByRankZero, over_ranks, spread_over_ranks
-from advisor.step.parallel import ShareOfBatches, replicated
+from advisor.step.spread import DrawnByRankZero, over_ranks, spread_over_ranks
+from advisor.step.spread import ShareOfBatches, replicated
 from advisor.step.patience import STEPS_THAT_DDP_TIMES
 from advisor.step.tuning import Tuning
 
@@ -184,7 +184,7 @@ def test_a_model_that_is_spread_already_stays_as_it_is(group):
 
 
 def test_rank_zero_draws_what_the_sampler_would(group, monkeypatch):
-    monkeypatch.setattr("advisor.step.launched.BATCHES_TOLD", 2)
+    monkeypatch.setattr("advisor.step.spread.BATCHES_TOLD", 2)
     sampler = BatchSampler(RandomSampler(range(10)), 3, drop_last=False)
     torch.manual_seed(0)
     expected = [list(sampler), list(sampler)]

@@ -9,9 +9,9 @@ from saved import through_disk
 from torch import nn
 
 from advisor.recipe.rebuild import optimizer_implementation
-from advisor.step.optimizer_options import PlainState, TensorRates, mark_stepped, set_options
-from advisor.step.optimizer_steps import check_compilable, updates_without_host
-from advisor.step.optimizers import make_state_small, use_layer_rates
+from advisor.step.optimizer import PlainState, TensorRates, mark_stepped, set_options
+from advisor.step.optimizer import check_compilable, updates_without_host
+from advisor.step.optimizer import make_state_small, use_layer_rates
 from advisor.step.tuning import Tuning
 
 FLAGS = {

@@ -21,7 +21,7 @@ from advisor.step.apply import apply_settings
 from advisor.step.compilation import Models
 from advisor.step.losses import LossError
 from advisor.step.make_step import OwnStep, make_step
-from advisor.step.together import Together
+from advisor.step.optimizer import Together
 from advisor.step.tuning import Tuning
 from advisor.target.normalise import normalise
 from advisor.trial.inspection import inspect_loop

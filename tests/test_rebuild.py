@@ -17,7 +17,7 @@ from advisor.recipe.rebuild import (
     optimizer_implementation,
     resize_batch,
 )
-from advisor.step.optimizer_options import implementations_of_class
+from advisor.step.optimizer import implementations_of_class
 
 
 class Squares(Dataset):

@@ -38,7 +38,7 @@ from advisor.records import (
 from advisor.records.parallel import UNUSED_PARAMETERS
 from advisor.report.document import Bullets, Table
 from advisor.report.several_gpus import row_words, several_gpus_section
-from advisor.step.parallel import BalancedShares, LikeLengths, ShareOfBatches, spread_loader
+from advisor.step.spread import BalancedShares, LikeLengths, ShareOfBatches, spread_loader
 from advisor.trial.ranks.communication import straggler_of
 from advisor.trial.ranks.failures import of_death, waits_for_others
 

@@ -23,7 +23,7 @@ _STATEMENTS_KEPT = 8192
 # Modules of steps; the modules that these import belong to them.
 STEP_MODULES = ("graphed_own_step", "graphed_around_loss", "regions", "launched", "device_loader")
 # Of these, the modules that recipes show as code of their own.
-SHOWN_BY_RECIPES = ("regions", "compiled_module", "optimizer_options", "collector")
+SHOWN_BY_RECIPES = ("regions", "compiled_module", "optimizer")
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,9 +33,7 @@ from advisor.step.nested import (
     values_at,
 )
 from advisor.step.observed_step import OTHER_NUMBERS
-from advisor.step.optimizer_options import TensorRates, mark_stepped, options_of
-from advisor.step.optimizer_steps import updates_without_host
-from advisor.step.parallel import unwrapped
+from advisor.step.optimizer import TensorRates, mark_stepped, options_of, updates_without_host
 from advisor.step.patience import (
     EAGER_STEPS_BEFORE_CAPTURE,
     REPLAYS_WORTH_A_CAPTURE,
@@ -44,6 +42,7 @@ from advisor.step.patience import (
 )
 from advisor.step.places import Place, Values, named, value_at
 from advisor.step.python_state import PythonState
+from advisor.step.spread import unwrapped
 from advisor.step.steps import InferStep, TrainStep
 from advisor.step.undone import undone
 from advisor.step.watching import REPLACED, Watch, foreign_hook, same_numbers

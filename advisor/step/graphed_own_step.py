@@ -13,8 +13,7 @@ from advisor.step.graphed import WRITES_INTO_BATCH, GraphedStep
 from advisor.step.host_draws import AllHostDraws
 from advisor.step.nested import copy_of_batch, tensors_of
 from advisor.step.observed_step import ObservedStep
-from advisor.step.optimizer_options import TensorRates, mark_stepped, on_device
-from advisor.step.optimizer_steps import updates_without_host
+from advisor.step.optimizer import TensorRates, mark_stepped, on_device, updates_without_host
 from advisor.step.own_results import DIFFERENTIATED, ResultParts, awaits_backward
 from advisor.step.places import Place, put_at, value_at
 from advisor.step.reachable_state import ReachableState

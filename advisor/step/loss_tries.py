@@ -19,8 +19,8 @@ from advisor.step.losses import (
     whole_batch,
 )
 from advisor.step.nested import map_tensors
-from advisor.step.parallel import unwrapped
 from advisor.step.read_code import calls
+from advisor.step.spread import unwrapped
 from advisor.step.undone import undone
 from advisor.step.walk import found_in
 

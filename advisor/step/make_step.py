@@ -16,9 +16,8 @@ from advisor.step.graphed_around_loss import GraphedAroundLoss
 from advisor.step.graphed_own_step import GraphedOwnStep
 from advisor.step.losses import LossError, is_number, number_in, returned
 from advisor.step.nested import tensors_of
-from advisor.step.optimizer_steps import compiled_step, make_capturable
+from advisor.step.optimizer import compiled_step, make_capturable, optimizers_in
 from advisor.step.steps import InferStep, OwnStep, TrainStep, mover_of
-from advisor.step.together import optimizers_in
 
 __all__ = [
     "GraphedOwnStep",

@@ -25,7 +25,7 @@ from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.recipe.settings import Settings
 from advisor.records import Mode, Value
-from advisor.step import launched
+from advisor.step import spread
 from advisor.step.apply import apply_recipe, apply_settings
 from advisor.step.compilation import accept_wrapped_names, as_written, compiled_as
 from advisor.step.loop import loop_loader
@@ -39,9 +39,9 @@ from advisor.step.make_step import (
     make_step,
     settle_optimizers,
 )
-from advisor.step.parallel import unwrapped
+from advisor.step.optimizer import Together, optimizers_in
+from advisor.step.spread import unwrapped
 from advisor.step.steps import start_training
-from advisor.step.together import Together, optimizers_in
 
 # Settings for both modes that change a model for good when it is prepared for inference.
 _DIFFERS_IN_INFERENCE = frozenset({"precision.float8"})
@@ -183,7 +183,7 @@ class Tuning:
             )
         start_training(model)
         step = make_step(
-            Components(launched.over_ranks(model), optimizer, None, replace(plan, clip_norm=clip_grad)), loss
+            Components(spread.over_ranks(model), optimizer, None, replace(plan, clip_norm=clip_grad)), loss
         )
         assert not isinstance(step, InferStep)
         return step
@@ -228,11 +228,11 @@ class Tuning:
 
     def _apply(self, model: nn.Module, optimizer: Any, loader: Any, mode: Mode) -> Components:
         strategy = str(self.settings.get(_STRATEGY, "single")) if mode is Mode.TRAIN else "single"
-        alone = launched.why_not_spread(strategy)
+        alone = spread.why_not_spread(strategy)
         if alone:
             warnings.warn(alone, stacklevel=_users_level())
         elif strategy in _OVER_RANKS:
-            launched.join_ranks(model)
+            spread.join_ranks(model)
         plan = StepPlan(mode=mode, device=str(_device_of(model)), grad_mode="caller")
         own = compiled_as(model)
         written = as_written(model) if own else model
@@ -245,15 +245,15 @@ class Tuning:
         apply_settings(self._catalog, components, settings, refused=_warn_of_refusal)
         self._prepared[components.model] = components.plan
         if strategy != "single" and not alone:
-            launched.spread_over_ranks(components.model, components.optimizer, components.plan)
+            spread.spread_over_ranks(components.model, components.optimizer, components.plan)
         return components
 
     def _divided(self, loader: Any, plan: StepPlan) -> Any:
         """This process's part of the first loader, where the work is divided among several."""
-        if self._has_loader or loader is None or launched.uses_accelerate() or not torch.distributed.is_initialized():
+        if self._has_loader or loader is None or spread.uses_accelerate() or not torch.distributed.is_initialized():
             return loader
         self._has_loader = True
-        return launched.share_of_loader(loader, plan)
+        return spread.share_of_loader(loader, plan)
 
     def _settings_for(self, components: Components, mode: Mode) -> Settings:
         """The settings that concern the objects at hand: none of a loader without one, none of a GPU on the CPU."""

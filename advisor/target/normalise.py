@@ -19,7 +19,7 @@ from advisor.step import losses
 from advisor.step.compilation import as_written, compiled_as
 from advisor.step.loop import Loop, has_target
 from advisor.step.nested import tensors_of
-from advisor.step.steps import needs_closure
+from advisor.step.optimizer import needs_closure
 from advisor.target.adapters import interpreted, with_samples
 from advisor.target.batches import batches_in_data
 from advisor.target.hubs.contract import Adapted

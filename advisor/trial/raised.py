@@ -14,7 +14,7 @@ from advisor.process.channel import Channel
 from advisor.records import Outcome, TargetFailure, TrialResult
 from advisor.step.calls import inputs_of, required_keywords
 from advisor.step.loop import describe
-from advisor.step.parallel import unwrapped
+from advisor.step.spread import unwrapped
 from advisor.target.entrypoint import message_of, one_line, user_frames
 
 _CPU_ALLOCATOR = "DefaultCPUAllocator: "

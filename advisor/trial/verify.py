@@ -25,8 +25,8 @@ from advisor.step.compilation import Models
 from advisor.step.contexts import attention_of, autocast_of
 from advisor.step.loop import Loop, is_loader
 from advisor.step.nested import mover, tensors_of
+from advisor.step.optimizer import optimizers_in
 from advisor.step.steps import mover_of
-from advisor.step.together import optimizers_in
 from advisor.step.tuning import Tuning
 from advisor.trial.measurement.clock import batch_samples
 from advisor.trial.measurement.draws import no_batch

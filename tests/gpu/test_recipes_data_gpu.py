@@ -21,7 +21,7 @@ from advisor.runner.trials import Runner
 from advisor.step.device_loader import DeviceLoader
 from advisor.step.loop import loop_loader
 from advisor.step.make_step import TrainStep
-from advisor.step.optimizers import make_state_small
+from advisor.step.optimizer import make_state_small
 from advisor.step.tuning import Tuning
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.profile.traffic import host_made_tensors

@@ -17,7 +17,7 @@ from advisor.recipe.plan import StepPlan
 from advisor.records import AllReduceSweep, AllReduceTime, Block
 from advisor.records.kinds import COLLECTIVES
 from advisor.step.make_step import GraphedStep, TrainStep
-from advisor.step.parallel import synchronise_gradients
+from advisor.step.spread import synchronise_gradients
 from advisor.trial.measurement.clock import StepClock, seconds_of, steps_in
 from advisor.trial.profile.recording import union_length
 

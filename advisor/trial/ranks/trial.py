@@ -22,7 +22,7 @@ from advisor.step.host_draws import seed_host
 from advisor.step.loop import Loop
 from advisor.step.make_step import GraphedStep, InferStep, TrainStep, make_step
 from advisor.step.nested import map_tensors, tensors_of
-from advisor.step.parallel import share_of_tensor, spread_loader, spread_model
+from advisor.step.spread import share_of_tensor, spread_loader, spread_model
 from advisor.target.entrypoint import load_target
 from advisor.trial.measurement.clock import StepClock, batch_samples, steps_in
 from advisor.trial.measurement.draws import seed_all
