@@ -203,7 +203,7 @@ def follow_rows(optimizer: Any, rows: dict[Tensor, int]) -> None:
 
 def _keepers_of_state(optimizer: Any) -> list[Any]:
     """Return the optimizers that hold the state: of a wrapper such as timm's Lookahead the one inside."""
-    return [getattr(one, "base_optimizer", one) for one in optimizers_in(optimizer)]
+    return [getattr(one, "_base_optimizer", one) for one in optimizers_in(optimizer)]
 
 
 class PlainState:
