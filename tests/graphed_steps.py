@@ -9,7 +9,7 @@ from torch import nn
 
 from advisor.recipe.plan import StepPlan
 from advisor.step.graphed import GraphedStep
-from advisor.step.optimizer import make_state_small
+from advisor.step.optimizer import use_class
 from advisor.step.steps import TrainStep
 
 STEPS = 14
@@ -52,7 +52,7 @@ def adagrad(parameters):
 def small_state(parameters):
     """An AdamW that was made an Adafactor."""
     optimizer = torch.optim.AdamW(parameters, lr=0.01)
-    make_state_small(optimizer, "adafactor")
+    use_class(optimizer, "adafactor")
     return optimizer
 
 

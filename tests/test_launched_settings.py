@@ -22,9 +22,8 @@ from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import ScalingRecord
 from advisor.records.outputs import Outputs
-from advisor.step.spread import DrawnByRankZero, over_ranks, spread_over_ranks
-from advisor.step.spread import ShareOfBatches, replicated
 from advisor.step.patience import STEPS_THAT_DDP_TIMES
+from advisor.step.spread import DrawnByRankZero, ShareOfBatches, over_ranks, replicated, spread_over_ranks
 from advisor.step.tuning import Tuning
 
 DDP = {"parallel.strategy": "ddp", "parallel.static_graph": True}

@@ -5,19 +5,15 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
 
 from advisor.recipe.rebuild import (
     batch_size_of,
-    implementations_of,
     loader_code,
     loader_with,
-    optimizer_implementation,
     resize_batch,
 )
-from advisor.step.optimizer import implementations_of_class
 
 
 class Squares(Dataset):
@@ -155,69 +151,6 @@ def test_the_code_of_several_changes_keeps_the_earlier_ones():
     new = namespace["loader"]
     assert (new.num_workers, new.persistent_workers, new.batch_size) == (1, True, 6)
     assert new.collate_fn is stacked
-
-
-# --- optimizers -----------------------------------------------------------------------------------------------
-
-
-class Passing(torch.optim.Adam):
-    def __init__(self, params, scale=1.0, **options):
-        super().__init__(params, **options)
-
-
-class OwnStep(torch.optim.SGD):
-    def step(self, closure=None):
-        return super().step(closure)
-
-
-@pytest.mark.parametrize(
-    ("optimizer_class", "expected"),
-    [
-        (torch.optim.SGD, ("for-loop", "foreach", "fused")),
-        (torch.optim.RMSprop, ("for-loop", "foreach")),
-        (torch.optim.LBFGS, ("for-loop",)),
-        (Passing, ("for-loop", "foreach", "fused")),
-        (OwnStep, ("for-loop",)),
-    ],
-)
-def test_implementations_are_what_the_constructor_accepts(optimizer_class, expected):
-    assert implementations_of_class(optimizer_class) == expected
-
-
-def complex_layer():
-    return nn.Linear(2, 2, dtype=torch.complex64)
-
-
-@pytest.mark.parametrize(
-    ("model", "make", "fuses"),
-    [
-        (nn.Linear(2, 2), torch.optim.Adam, True),
-        (nn.Embedding(4, 2), torch.optim.SGD, True),
-        (nn.Embedding(4, 2, sparse=True), torch.optim.SGD, False),
-        (complex_layer(), torch.optim.Adam, False),
-        (nn.Sequential(nn.Linear(2, 2), complex_layer()), torch.optim.AdamW, False),
-        (nn.Linear(2, 2), lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.1), False),
-    ],
-)
-def test_implementations_are_what_can_update_the_parameters(model, make, fuses):
-    optimizer = make(model.parameters())
-    sparse = {model.weight} if getattr(model, "sparse", False) else set()
-    assert implementations_of(optimizer, sparse) == ("for-loop", "foreach", "fused")[: 2 + fuses]
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({}, "default"),
-        ({"fused": True}, "fused"),
-        ({"foreach": True}, "foreach"),
-        ({"foreach": False}, "for-loop"),
-        ({"fused": False, "foreach": False}, "for-loop"),
-    ],
-)
-def test_the_present_implementation(options, expected):
-    optimizer = torch.optim.AdamW(nn.Linear(2, 2).parameters(), **options)
-    assert optimizer_implementation(optimizer) == expected
 
 
 # --- batches --------------------------------------------------------------------------------------------------

@@ -15,10 +15,10 @@ from advisor.step.apply import apply_settings
 from advisor.step.loader_epochs import READS_WITH
 from advisor.step.make_step import make_step
 
-# Compared in tests of their own: a part of the loop though `apply` is overridden; set once in a process; from timm; for
+# Compared in tests of their own: a part of the loop though `apply` is overridden; from timm; for
 # Hugging Face decoders.
 OWN_WAY = {
-    *("control", "eval_no_grad", "gpu_prefetch", "host_sync", "interop_threads", "large_batch_optimizer", "sdpa"),
+    *("control", "eval_no_grad", "gpu_prefetch", "host_sync", "large_batch_optimizer", "sdpa"),
     "training_cache",
 }
 
@@ -234,7 +234,7 @@ def test_copies_block_or_not(value):
     assert workload.plan.non_blocking is value
 
 
-@pytest.mark.parametrize("recipe_id", ["host_allocator", "openmp"])
+@pytest.mark.parametrize("recipe_id", ["host_allocator"])
 def test_the_variables_in_the_code_are_those_of_the_trial(recipe_id):
     recipe = CATALOG[recipe_id]
     for value in CATALOG[recipe_id].examples:

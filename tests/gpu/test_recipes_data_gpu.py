@@ -21,7 +21,7 @@ from advisor.runner.trials import Runner
 from advisor.step.device_loader import DeviceLoader
 from advisor.step.loop import loop_loader
 from advisor.step.make_step import TrainStep
-from advisor.step.optimizer import make_state_small
+from advisor.step.optimizer import use_class
 from advisor.step.tuning import Tuning
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.profile.traffic import host_made_tensors
@@ -270,7 +270,7 @@ def test_adafactor_keeps_less():
     model = nn.Linear(1024, 1024).cuda()
     sizes = []
     usual, small = torch.optim.AdamW(model.parameters()), torch.optim.AdamW(model.parameters())
-    make_state_small(small, "adafactor")
+    use_class(small, "adafactor")
     for optimizer in (usual, small):
         model(torch.ones(8, 1024, device="cuda")).sum().backward()
         optimizer.step()
