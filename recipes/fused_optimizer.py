@@ -54,8 +54,10 @@ class FusedOptimizer(Recipe):
         optimizer = facts.workload.optimizer
         if optimizer is None:
             return Skip("the workload has no optimizer")
-        offered = optimizer.implementations
-        if not set(offered) - {"for-loop"}:
+        offered = set(optimizer.implementations)
+        if facts.on_cuda and optimizer.name == "Adagrad":  # it is fused on the CPU only
+            offered.discard("fused")
+        if not offered - {"for-loop"}:
             return Skip(f"{optimizer.name} has neither a fused nor a foreach implementation here")
         by_default = "foreach" if facts.on_cuda and "foreach" in offered else "for-loop"
         return [value for value in ("fused", "foreach", "for-loop") if value in offered and value != by_default]

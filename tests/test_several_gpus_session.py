@@ -123,42 +123,30 @@ def test_what_could_not_be_measured_is_not_called_slower(tmp_path):
     assert result == "Nothing was measured on 2 processes before the session ended: raise --budget."
 
 
-def in_step(settings):
-    """Over ranks a graph is worth a tenth; on one GPU it is worth nothing."""
-    helps = settings.get("step.cuda_graph", False) and "parallel.strategy" in settings
-    return speed(settings) * (1.1 if helps else 1.0)
+def with_graph(settings):
+    """A static graph is worth a tenth."""
+    return speed(settings) * (1.1 if settings.get("parallel.static_graph") else 1.0)
 
 
 def slow_over_ranks(settings):
-    return in_step(settings) * (0.5 if "parallel.strategy" in settings else 1.0)
+    return with_graph(settings) * (0.5 if "parallel.strategy" in settings else 1.0)
 
 
-def test_a_graph_is_measured_over_several_gpus(tmp_path):
-    run = session(tmp_path, in_step, ("step_graph",), gpus=2).run()
-    assert best(run).name == "ddp, step.cuda_graph: true"
+def test_an_option_of_the_strategy_is_measured(tmp_path):
+    run = session(tmp_path, with_graph, ("static_graph",), gpus=2).run()
+    assert best(run).name == "ddp, static_graph: true"
     assert best(run).speedup == pytest.approx(1.98, rel=0.02)
 
 
-def test_a_graph_that_one_gpu_gained_of_is_left_out_once_over_several(tmp_path):
-    def only_on_one(settings):
-        if "parallel.strategy" in settings:
-            return speed(settings)
-        return speed(settings) * (1.2 if settings.get("step.cuda_graph", False) else 1.0)
-
-    run = session(tmp_path, only_on_one, ("step_graph",), gpus=2).run()
-    assert run.state.scaling.carried["step.cuda_graph"] is True
-    assert "ddp, step.cuda_graph: false" in {row.name for row in run.state.scaling.rows}
-
-
 def test_without_a_stack_no_time_is_kept_for_its_turns(tmp_path):
-    scaling = session(tmp_path, slow_over_ranks, ("step_graph",), gpus=2, budget_s=12.0).run().state.scaling
+    scaling = session(tmp_path, slow_over_ranks, ("static_graph",), gpus=2, budget_s=12.0).run().state.scaling
     assert scaling.best == ""
-    assert scaling.rows[-1].name == "ddp, step.cuda_graph: true"
+    assert scaling.rows[-1].name == "ddp, static_graph: true"
 
 
 def test_what_no_time_was_left_for_is_named(tmp_path):
-    scaling = session(tmp_path, slow_over_ranks, ("step_graph",), gpus=2, budget_s=10.0).run().state.scaling
-    assert scaling.passed_over["ddp, step.cuda_graph: true"] == "no time was left: raise --budget"
+    scaling = session(tmp_path, slow_over_ranks, ("static_graph",), gpus=2, budget_s=10.0).run().state.scaling
+    assert scaling.passed_over["ddp, static_graph: true"] == "no time was left: raise --budget"
 
 
 WRAPPED = "the model is wrapped in DistributedDataParallel already"
