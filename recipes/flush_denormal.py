@@ -45,5 +45,5 @@ class FlushDenormal(Recipe):
     def apply(self, workload: Components, value: Value) -> None:
         import torch
 
-        if not torch.set_flush_denormal(bool(value)):
+        if not torch.set_flush_denormal(bool(value)) and value:
             raise RefusedError("this CPU cannot flush denormal numbers (those with SSE3 and 64-bit ARM can)")

@@ -444,7 +444,9 @@ def test_less_state_is_tried_where_the_state_is_large():
     assert reason("optimizer_memory", beside_activations).startswith("the optimizer's state is 10 % of the memory")
     assert "not of SGD" in reason("optimizer_memory", gpu_facts())
     two = gpu_facts(optimizer=replace(optimizer, name="Adam + Adam"), parameter_bytes=15 * GIB)
-    assert "only the state of a single Adam or AdamW can be made smaller, not of Adam + Adam" in reason("optimizer_memory", two)
+    assert "only the state of a single Adam or AdamW can be made smaller, not of Adam + Adam" in reason(
+        "optimizer_memory", two
+    )
 
 
 def test_an_optimizer_that_has_made_steps_is_not_exchanged():
