@@ -90,7 +90,7 @@ class CompileOptimizer(Recipe):
     def apply(self, workload: Components, value: Value) -> None:
         if value:
             from advisor.recipe.rebuild import refusing
-            from advisor.step.optimizer_steps import check_compilable
+            from advisor.step.optimizer import check_compilable
 
             with refusing():
                 for optimizer in getattr(workload.optimizer, "optimizers", [workload.optimizer]):

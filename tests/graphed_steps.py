@@ -52,7 +52,7 @@ def adagrad(parameters):
 def small_state(parameters):
     """An AdamW that was made an Adafactor."""
     optimizer = torch.optim.AdamW(parameters, lr=0.01)
-    make_state_small(optimizer, "adafactor")
+    use_class(optimizer, "adafactor")
     return optimizer
 
 

@@ -22,9 +22,8 @@ from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import ScalingRecord
 from advisor.records.outputs import Outputs
-from advisor.step.launched import DrawnByRankZero, over_ranks, spread_over_ranks
-from advisor.step.parallel import ShareOfBatches, replicated
 from advisor.step.patience import STEPS_THAT_DDP_TIMES
+from advisor.step.spread import DrawnByRankZero, ShareOfBatches, over_ranks, replicated, spread_over_ranks
 from advisor.step.tuning import Tuning
 
 DDP = {"parallel.strategy": "ddp", "parallel.static_graph": True}
@@ -152,7 +151,7 @@ def test_settings_without_a_strategy_say_nothing(objects, monkeypatch):
 
 def test_beside_an_accelerator_the_model_is_left_to_it(objects, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    state = SimpleNamespace(AcceleratorState=SimpleNamespace(_shared_state={"device": "cpu"}))
+    state = SimpleNamespace(is_initialized=lambda: True)
     monkeypatch.setitem(sys.modules, "accelerate.state", state)
     with pytest.warns(UserWarning, match="left to Accelerate"):
         assert Tuning(DDP).prepare(*objects) == objects
@@ -184,7 +183,7 @@ def test_a_model_that_is_spread_already_stays_as_it_is(group):
 
 
 def test_rank_zero_draws_what_the_sampler_would(group, monkeypatch):
-    monkeypatch.setattr("advisor.step.launched.BATCHES_TOLD", 2)
+    monkeypatch.setattr("advisor.step.spread.BATCHES_SENT", 2)
     sampler = BatchSampler(RandomSampler(range(10)), 3, drop_last=False)
     torch.manual_seed(0)
     expected = [list(sampler), list(sampler)]

@@ -133,7 +133,7 @@ class TestAStepOfOnesOwn:
     def test_the_others_are_tried(self):
         proposals = load_catalog().propose(facts_of(normalise(gan(), spec())))
         proposed = {candidate.key for candidate in proposals.candidates}
-        assert {"optimizer.implementation", "host.gc"} <= proposed
+        assert "optimizer.implementation" in proposed
         assert ("compile.scope", "with_loss") not in {(c.key, c.value) for c in proposals.candidates}
 
     def test_settings_reach_each_model_and_optimizer(self):

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
 from advisor.recipe.rebuild import (
@@ -14,7 +13,6 @@ from advisor.recipe.rebuild import (
     optimizer_implementation,
     resize_batch,
 )
-from advisor.step.optimizer_options import implementations_of_class
 
 # --- optimizers -----------------------------------------------------------------------------------------------
 

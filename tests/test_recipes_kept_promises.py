@@ -33,7 +33,7 @@ IMPOSSIBLE = {
     ("gpu_transforms", True): "the dataset's attribute transform does not end in a transform",
     ("int8_weights", "int4wo"): "int4 weights need bfloat16 parameters",
     ("large_batch_optimizer", "lars"): "Lars needs one of these packages: timm",
-    ("optimizer_memory", "adafactor"): "SGD is neither Adam nor AdamW",
+    ("optimizer_memory", "adafactor"): "adafactor takes the place of Adam or AdamW, not of SGD",
     ("sdpa", "cudnn"): "the cudnn attention kernel cannot run this model's attention",
     ("sdpa", "efficient"): "the efficient attention kernel cannot run this model's attention",
     **dict.fromkeys((("step_graph", True), ("step_graph", "around_loss")), "step.cuda_graph needs a CUDA GPU"),

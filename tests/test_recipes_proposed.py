@@ -193,13 +193,6 @@ def test_pinned_memory_needs_a_loader():
     assert "DataLoader" in reason("pin_memory", gpu_facts())
 
 
-def test_only_what_forks_gets_threads_for_operators():
-    forked = cpu_facts(families={"forked": 1}, usable_cores=8)
-    assert proposed("interop_threads", forked) == [1, 4, 8]
-    assert proposed("interop_threads", cpu_facts(families={"forked": 1}, usable_cores=1)) == [1]
-    assert "TorchScript that calls torch.jit.fork" in reason("interop_threads", cpu_facts())
-
-
 def test_threads_other_than_the_present_number():
     assert proposed("threads", cpu_facts(threads=16)) == [8]
     many = Hardware(host=host(physical_cores=8, usable_cores=16))

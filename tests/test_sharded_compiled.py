@@ -11,8 +11,8 @@ from torch._dynamo.utils import counters
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
 from advisor.step.compiled_module import compile_in_place
-from advisor.step.parallel import spread_model
 from advisor.step.regions import compile_blocks
+from advisor.step.spread import spread_model
 
 
 class Block(nn.Sequential):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from advisor.experiment.state import SessionState
 from advisor.export.config_patch import Patch, Wanted, patched
-from advisor.export.configs.words import ACCELERATE_DDP_KEYS, LOADER_KEYS
+from advisor.export.configs.words import DDP_KEYS, LOADER_KEYS
 from advisor.files.config_file import read_text
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import SECTION
@@ -120,7 +120,7 @@ def _code(patch: Patch, path: Path | None, mode: Mode) -> Iterator[str]:
 
 
 def _ddp_kwargs(patch: Patch) -> Iterator[str]:
-    given = {key.partition(".")[2]: value for key, value in patch.rest.items() if key in ACCELERATE_DDP_KEYS}
+    given = {key.partition(".")[2]: value for key, value in patch.rest.items() if key in DDP_KEYS}
     if patch.kind is ConfigKind.ACCELERATE and given:
         arguments = ", ".join(f"{name}={value!r}" for name, value in given.items())
         yield "Or, of these, the options of DistributedDataParallel:"

@@ -25,8 +25,7 @@ class StepPlan:
     chosen by timing them. ``combo_kernels``: independent small kernels are generated as one.
     Any of these alone means the mode ``default``.
     ``compile_optimizer`` (training): the optimizer's step is compiled.
-    ``clip_norm`` (training): what the norm of all gradients is clipped to, or None; ``clip_grad`` is how: ``default``,
-    ``foreach`` or ``for-loop``.
+    ``clip_norm`` (training): what the norm of all gradients is clipped to, or None.
     ``accumulate`` (training): how many batches make one update.
     ``create_on_device``: what the model and the loss create without naming a device is created on this one.
     ``device_prefetch``: the loader's next batch is copied while the present one is computed on. ``device_transform``:
@@ -37,10 +36,9 @@ class StepPlan:
     ``cudnn``, ``efficient`` or ``math``.
     ``loss_item`` (training): ``never``, ``every_step`` (the host reads the loss), or ``accumulated`` on the device.
     ``cuda_graph`` (CUDA): whether the step is captured in a CUDA graph; ``around_loss`` (training) leaves its loss out.
-    ``collector``: how Python's garbage collector runs in the loop: ``default``, ``freeze`` or ``scheduled``.
     ``empty_cache`` (training on CUDA): ``never``, ``every_step``, or ``every_step_with_del`` (of the batch, before it).
     ``strategy`` (training): ``single``, ``data_parallel``, ``ddp`` or ``fully_shard``; what follows it are options of
-    PyTorch's by their names, ``comm_hook`` (``none``, ``bf16``, ``fp16``, ``powersgd``), ``no_sync`` (batches that make
+    PyTorch's by their names, ``comm_hook`` (``none``, ``bf16``, ``fp16``), ``no_sync`` (batches that make
     no update exchange no gradients), ``sync_batch_norm``, ``length_bucketing`` and ``balanced_shares``.
     """
 
@@ -56,7 +54,6 @@ class StepPlan:
     combo_kernels: bool = False
     compile_optimizer: bool = False
     freezing: bool = False
-    clip_grad: str = "default"
     clip_norm: float | None = None
     cuda_graph: bool | str = False
     non_blocking: bool = False
@@ -69,10 +66,8 @@ class StepPlan:
     attention_backend: str = "auto"
     loss_item: str = "never"
     empty_cache: str = "never"
-    collector: str = "default"
     strategy: str = "single"
     gradient_as_bucket_view: bool = False
-    batched_grad_copy: bool = False
     static_graph: bool = False
     bucket_cap_mb: int = 25
     find_unused_parameters: bool = False

@@ -31,69 +31,6 @@ def refusing() -> Iterator[None]:
         raise RefusedError(str(error)) from error
 
 
-def expected_state_bytes(optimizer: Optimizer) -> int:
-    """Bytes of state that an optimizer keeps once it has made a step; 0 where that cannot be told.
-
-    A copy over tensors without contents makes one step, so shapes and options count and nothing is computed.
-    """
-    import torch
-
-    slow: dict[str, Any] = {name: False for name in ("foreach", "fused", "capturable") if name in optimizer.defaults}
-    try:
-        slow["lr"] = float(optimizer.defaults["lr"])
-        groups = [
-            {**group, **slow, "params": [_without_contents(p) for p in group["params"] if p.requires_grad]}
-            for group in optimizer.param_groups
-        ]
-        stand_in: Any = type(optimizer)(groups, **slow)
-        stand_in.step()
-    except Exception:  # any class may be given, and some ask for values or closures: then it is not known
-        return 0
-    kept = [value for state in stand_in.state.values() for value in state.values() if isinstance(value, torch.Tensor)]
-    return sum(tensor.numel() * tensor.element_size() for tensor in kept)
-
-
-def _without_contents(parameter: Tensor) -> Tensor:
-    """A parameter of the same shape and type with a gradient, neither of which has any contents."""
-    import torch
-
-    empty = torch.empty_like(parameter, device="meta", requires_grad=True)
-    empty.grad = torch.empty_like(empty)
-    return empty
-
-
-def implementations_of(optimizer: Optimizer, sparse: Set[Tensor]) -> tuple[str, ...]:
-    """The implementations of an optimizer's class that can update its parameters.
-
-    ``sparse`` are those whose gradients are sparse: fused steps take none.
-    """
-    from advisor.step.optimizer_options import flags_of, implementations_of_class, torch_class
-
-    offered, base = implementations_of_class(type(optimizer)), torch_class(optimizer)
-    if "fused" not in offered or base is None:
-        return offered
-    unfused = tuple(name for name in offered if name != "fused")
-    if any(parameter in sparse for group in optimizer.param_groups for parameter in group["params"]):
-        return unfused
-    try:
-        for group in optimizer.param_groups:
-            flags_of(base, {**group, "fused": True, "foreach": False})
-    except (RuntimeError, TypeError):  # as ``set_options`` would refuse it: complex parameters, say
-        return unfused
-    return offered
-
-
-def optimizer_implementation(optimizer: Optimizer) -> str:
-    """The implementation that an optimizer was told to use; ``default`` when PyTorch chooses."""
-    group = optimizer.param_groups[0] if optimizer.param_groups else optimizer.defaults
-    fused, foreach = group.get("fused"), group.get("foreach")
-    if fused:
-        return "fused"
-    if foreach:
-        return "foreach"
-    return "for-loop" if foreach is False else "default"
-
-
 def batch_size_of(batch: Any) -> int | None:
     """The first dimension of the first tensor in a batch, in the order of its nesting; None without one."""
     return next((tensor.shape[0] for tensor in _tensors(batch) if tensor.dim() > 0), None)

@@ -80,8 +80,7 @@ class WorkloadFacts:
     """The facts found by inspecting the loaded workload in a trial process.
 
     ``families`` counts modules by kind: conv1d, conv2d, conv3d, linear, embedding, batch_norm, layer_norm, dropout,
-    attention, recurrent, and forked for TorchScript that runs parts of itself beside one another. ``current`` holds the
-    value of every known setting as the user has it.
+    attention and recurrent. ``current`` holds the value of every known setting as the user has it.
     ``linear_shapes`` has inputs, outputs and count
     for each size of linear layer. ``repeated_blocks`` has class and count; ``block_shapes`` counts the shapes of those
     to compile by themselves, ``parameter_shapes`` those of all parameters; ``varying_shapes`` is whether the first

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 
 from advisor.step.nested import tensors_of
-from advisor.step.parallel import unwrapped
 from advisor.step.read_code import count_unpacked
+from advisor.step.spread import unwrapped
 
 TARGET_NAMES = ("labels", "label", "targets", "target", "y")
 # Names of the one parameter of a model that takes a batch as it is.

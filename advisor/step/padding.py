@@ -4,7 +4,7 @@ import typing
 
 import torch
 
-from advisor.step.optimizer_options import follow_rows
+from advisor.step.optimizer import follow_rows
 
 
 class PaddedRows(torch.nn.Module):

@@ -8,7 +8,7 @@ from itertools import chain
 
 import torch
 
-from advisor.step.optimizer_steps import updates_without_host
+from advisor.step.optimizer import updates_without_host
 from advisor.step.owners import is_in_package, is_installed
 from advisor.step.places import AS_WHOLE, LOCKS, Place, inner_state, is_plain, put_at, value_at
 from advisor.step.python_state import give_contents

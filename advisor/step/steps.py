@@ -3,7 +3,6 @@
 The phases of a step are methods, so that the instrumented pass times exactly what the timed loop runs.
 """
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,16 +10,14 @@ import torch
 
 from advisor.recipe.plan import StepPlan
 from advisor.step.calls import splitter
-from advisor.step.collector import Collector
 from advisor.step.compiled_module import MODELS_WITH_GRAPHS, begin_step, check_parameters_anew, leave_graphs_out
 from advisor.step.contexts import Planned, evaluating, grad_mode
 from advisor.step.loss_call import LossCall
 from advisor.step.nested import map_tensors, mover
+from advisor.step.optimizer import needs_closure
 from advisor.step.owners import is_installed
-from advisor.step.parallel import synchronise_gradients
+from advisor.step.spread import synchronise_gradients
 from advisor.step.watching import REQUIRES_GRAD
-
-CLIP_FOREACH = {"default": None, "foreach": True, "for-loop": False}
 
 
 class TrainStep(LossCall):
@@ -57,7 +54,6 @@ class TrainStep(LossCall):
         if self._marks_steps:
             MODELS_WITH_GRAPHS.add(model)
         self._optimizer_step = optimizer_step
-        self._collect = collector_of(plan)
         self._loss_sum: torch.Tensor | None = None
         self._accumulated = 0  # batches since the last update
 
@@ -121,8 +117,7 @@ class TrainStep(LossCall):
         if self.plan.clip_norm is not None:
             last = len(self._place_in_model)
             parameters = sorted(self.parameters, key=lambda parameter: self._place_in_model.get(parameter, last))
-            foreach = CLIP_FOREACH[self.plan.clip_grad]
-            torch.nn.utils.clip_grad_norm_(parameters, self.plan.clip_norm, foreach=foreach)
+            torch.nn.utils.clip_grad_norm_(parameters, self.plan.clip_norm)
 
     def after(self, loss: torch.Tensor) -> None:
         """Do the plan's work after an update; usually nothing."""
@@ -132,7 +127,6 @@ class TrainStep(LossCall):
             self._loss_sum = loss.clone() if self._loss_sum is None else self._loss_sum.add_(loss)
         if self.plan.empty_cache != "never" and self.device.type == "cuda":
             torch.cuda.empty_cache()
-        self._collect()
 
     def run(self, batch: Any) -> torch.Tensor:
         """Run a whole step on a batch that is on the device already."""
@@ -191,7 +185,6 @@ class InferStep(Planned):
         self.to_device = mover_of(plan)
         self.evaluates = evaluates
         self._split = splitter(model, with_target=with_target)
-        self._collect = collector_of(plan)
         if self._marks_steps:
             MODELS_WITH_GRAPHS.add(model)
         self._hooks = [hooks for part in model.modules() for hooks in (part._forward_hooks, part._forward_pre_hooks)]
@@ -230,7 +223,6 @@ class InferStep(Planned):
 
     def after(self) -> None:
         """Do the plan's work after a pass; usually nothing."""
-        self._collect()
 
     def __call__(self, batch: Any) -> Any:
         """One step: move the batch, run, return the output."""
@@ -243,12 +235,6 @@ def start_training(model: torch.nn.Module) -> None:
         model.train()
 
 
-def needs_closure(optimizer: Any) -> bool:
-    """Whether the optimizer's step must be given a function that computes the loss."""
-    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
-    return closure is not None and closure.default is closure.empty
-
-
 def mover_of(plan: StepPlan) -> Callable[[Any], Any]:
     """A function that brings a batch into the place, layout and type that the plan says."""
     return mover(
@@ -257,15 +243,6 @@ def mover_of(plan: StepPlan) -> Callable[[Any], Any]:
         memory_format=plan.memory_format,
         dtype=plan.input_dtype,
     )
-
-
-def collector_of(plan: StepPlan) -> Callable[[], None]:
-    """Return the function that runs Python's garbage collector after a step, as the plan says."""
-    return leave_to_python if plan.collector == "default" else Collector(plan.collector)
-
-
-def leave_to_python() -> None:
-    """Leave garbage collection to Python: do nothing after a step."""
 
 
 class OwnStep(InferStep):

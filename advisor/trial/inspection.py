@@ -11,7 +11,7 @@ from torch import nn
 
 from advisor.machine.device import backend_of
 from advisor.machine.host import usable_cores
-from advisor.recipe.rebuild import expected_state_bytes, implementations_of, optimizer_implementation, resizing_problem
+from advisor.recipe.rebuild import resizing_problem
 from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFacts
 from advisor.step import (
     checkpointing,
@@ -44,7 +44,6 @@ from advisor.target.entrypoint import one_line
 from advisor.target.loop import GivenBatches, Loop, describe
 
 _TRACING_LIMIT_S = 5.0
-_LOOKED_UP = (nn.Embedding, nn.EmbeddingBag)
 _FAMILIES: dict[str, tuple[type[nn.Module], ...]] = {
     "conv1d": (nn.Conv1d, nn.ConvTranspose1d),
     "conv2d": (nn.Conv2d, nn.ConvTranspose2d),
@@ -189,7 +188,6 @@ def _from_environment() -> dict[str, Value]:
     return {
         "memory.allocator": next((value for word, value in words.items() if word in allocators), "default"),
         "cpu.allocator": next((name for name in ("tcmalloc", "jemalloc") if name in preloaded), "malloc"),
-        "cpu.openmp": "iomp" if "libiomp5" in preloaded else "bind" if "OMP_PROC_BIND" in os.environ else "default",
     }
 
 
@@ -298,12 +296,7 @@ def _families(model: nn.Module) -> dict[str, int]:
     counts = {
         family: sum(isinstance(module, classes) for module in model.modules()) for family, classes in _FAMILIES.items()
     }
-    counts["forked"] = sum(map(_forks, model.modules()))
     return {family: count for family, count in counts.items() if count}
-
-
-def _forks(module: nn.Module) -> bool:
-    return isinstance(module, torch.jit.ScriptModule) and "prim::fork" in str(getattr(module, "inlined_graph", ""))
 
 
 def _memory_format(model: nn.Module) -> str:
@@ -324,8 +317,7 @@ def _resizable(loop: Loop) -> bool:
 
 def _optimizer_facts(optimizer: Any, model: nn.Module) -> OptimizerFacts:
     each = optimizers_in(optimizer)
-    sparse = {layer.weight for layer in model.modules() if isinstance(layer, _LOOKED_UP) and layer.sparse}
-    offered = [implementations_of(one, sparse) for one in each]
+    offered = [implementations_of(one, sparse_parameters(model)) for one in each]
     return OptimizerFacts(
         name=" + ".join(type(one).__name__ for one in each),
         implementation=optimizer_implementation(optimizer),

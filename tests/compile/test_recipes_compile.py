@@ -394,7 +394,7 @@ def test_candidates_of_freezing(compilers):
         {"compile.dynamic": True},
         {"compile.pointwise_only": True},
         {"compile.optimizer": True, "compile.scope": "regional"},
-        {"model.inplace_activations": True, "step.clip_grad": "foreach"},
+        {"model.inplace_activations": True},
     ],
 )
 def test_the_exported_file_trains_as_the_settings_do(settings, eager_backend):

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from advisor.export.python_file import python_source
 from advisor.recipe.catalog import load_catalog
-from advisor.step.optimizer_steps import make_capturable
+from advisor.step.optimizer import make_capturable
 from advisor.step.tuning import Tuning
 
 pytestmark = pytest.mark.gpu

@@ -243,27 +243,25 @@ def test_the_exported_file_compiles_the_optimizer():
     data = batches(6)
     expected = plain_losses(reference, OPTIMIZERS["Adam"], data, norm=0.5)
     namespace: dict = {}
-    exec(python_source(CATALOG, {"compile.optimizer": True, "step.clip_grad": "foreach"}, "train"), namespace)
+    exec(python_source(CATALOG, {"compile.optimizer": True}, "train"), namespace)
     model, optimizer, _ = namespace["prepare"](model, OPTIMIZERS["Adam"](model.parameters()))
     step = namespace["train_step"](model, optimizer, nn.CrossEntropyLoss(), clip_grad=0.5)
     assert [step(batch).item() for batch in data] == pytest.approx(expected, rel=1e-3)
 
 
-@pytest.mark.parametrize("value", ["default", "foreach", "for-loop"])
 @pytest.mark.parametrize("graph", [False, True], ids=["eager", "captured"])
 @pytest.mark.parametrize("name", ["SGD", "Adam"])
-def test_clipping_is_the_plain_loop_also_when_captured(value, graph, name):
+def test_clipping_is_the_plain_loop_also_when_captured(graph, name):
     model, reference = twin(Layers)
     data = batches(8)
     expected = plain_losses(reference, OPTIMIZERS[name], data, norm=0.1)
-    settings = {"step.clip_grad": value, "step.cuda_graph": graph}
-    step, _ = stepped(model, settings, OPTIMIZERS[name], clip_norm=0.1)
+    step, _ = stepped(model, {"step.cuda_graph": graph}, OPTIMIZERS[name], clip_norm=0.1)
     assert [step(batch).item() for batch in data] == pytest.approx(expected, rel=1e-3)
 
 
 def test_clipping_does_not_make_the_host_wait():
     model, _ = twin(Layers)
-    step, _ = stepped(model, {"step.clip_grad": "foreach"}, clip_norm=0.1)
+    step, _ = stepped(model, {}, clip_norm=0.1)
     data = batches(3)
     step(data[0])
     torch.cuda.set_sync_debug_mode("error")

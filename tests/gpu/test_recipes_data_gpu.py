@@ -269,7 +269,7 @@ def test_adafactor_keeps_less():
     model = nn.Linear(1024, 1024).cuda()
     sizes = []
     usual, small = torch.optim.AdamW(model.parameters()), torch.optim.AdamW(model.parameters())
-    make_state_small(small, "adafactor")
+    use_class(small, "adafactor")
     for optimizer in (usual, small):
         model(torch.ones(8, 1024, device="cuda")).sum().backward()
         optimizer.step()

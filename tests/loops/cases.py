@@ -33,7 +33,6 @@ VALUES: Mapping[str, tuple[tuple[Value, ...], str]] = {
     "data.persistent_workers": ((True,), "workers"),
     "data.pin_memory": ((True,), "loader"),
     "data.prefetch_factor": ((4,), "workers"),
-    "host.gc": (("freeze", "scheduled"), "step"),
     "infer.grad": (("no_grad", "inference_mode"), "step"),
     "loop.empty_cache": (("every_step",), "step"),
     "loop.loss_item": (("every_step", "accumulated"), "step"),
@@ -50,7 +49,6 @@ VALUES: Mapping[str, tuple[tuple[Value, ...], str]] = {
     "precision.bf16_reduction": ((True,), "step"),
     "precision.float32_matmul": (("high", "medium"), ""),
     "precision.weights": (("bfloat16", "float16"), "step only_steps"),
-    "step.clip_grad": (("foreach", "for-loop"), "step clip"),
     "step.create_on_device": ((True,), "step"),
     "step.cuda_graph": ((True,), "step"),
     "step.zero_grad": (("zeros", "manual"), "step"),
@@ -59,11 +57,8 @@ VALUES: Mapping[str, tuple[tuple[Value, ...], str]] = {
 LEFT_OUT: Mapping[str, str] = {
     "backends.deterministic": "a habit: it is switched off, and is off in these loops",
     "control.noop": "changes nothing; the case 'nothing' does the same",
-    "cpu.affinity": "moves the whole process",
     "cpu.allocator": "has to be in the environment before Python starts",
-    "cpu.interop_threads": "can be set once in a process",
     "cpu.threads": "changes the order of sums only, and waits for the machine's other load",
-    "cpu.openmp": "has to be in the environment before Python starts",
     "data.batch_size": "changes what a step is",
     "data.transforms_on_device": "needs torchvision's transforms; tests/test_recipes_transforms.py",
     "debug.switches": "a habit: it is measured, never advised",
@@ -113,7 +108,6 @@ class Case:
 NOTHING = Case("nothing", {})
 _EXACT = {
     "step.zero_grad": "manual",
-    "host.gc": "scheduled",
     "model.inplace_activations": True,
     "memory.activation_checkpointing": "blocks",
 }

@@ -24,7 +24,7 @@ QUICK = "float32 stack"
 FURTHER = {
     "plain": ("exact", "cpu.", "host.", "model.", "optimizer.implementation", "precision.", "step."),
     "dropout": ("data.",),
-    "nanogpt_step": ("attention.", "memory.", "step.clip_grad", "precision.autocast"),
+    "nanogpt_step": ("attention.", "memory.", "precision.autocast"),
     "resume_sgd": ("precision.autocast: float16",),
     "one_cycle_adam": ("optimizer.",),
     "one_by_one": ("",),

@@ -20,9 +20,8 @@ WORKERS, PIN, PERSISTENT, PREFETCH = (
 )
 LOADER_KEYS = (WORKERS, PIN, PERSISTENT, PREFETCH)
 _DDP_OPTIONS = ("bucket_cap_mb", "static_graph", "find_unused_parameters", "broadcast_buffers")
-# Options of DistributedDataParallel: those that Accelerate's DistributedDataParallelKwargs takes, and all of them.
-ACCELERATE_DDP_KEYS = ("parallel.gradient_as_bucket_view", *(f"parallel.{name}" for name in _DDP_OPTIONS))
-DDP_KEYS = (*ACCELERATE_DDP_KEYS, "parallel.batched_grad_copy")
+# Options of DistributedDataParallel, which Accelerate's DistributedDataParallelKwargs takes too.
+DDP_KEYS = ("parallel.gradient_as_bucket_view", *(f"parallel.{name}" for name in _DDP_OPTIONS))
 _CHECKPOINTING: Mapping[Value, Scalar] = {"none": False, "blocks": True}
 _CHANNELS_LAST: Mapping[Value, Scalar] = {"contiguous": False, "channels_last": True}
 MIXED_PRECISION: Mapping[Value, Scalar] = {"bfloat16": "bf16", "float16": "fp16", "none": "no"}

@@ -1,10 +1,9 @@
-"""Gradients clipped in one of several ways: who clips, when, and to what."""
+"""Gradients clipped to a norm: by the step, by an exported file, and as a workload says."""
 
 import pytest
 import torch
-from compiled_models import applied, losses_of, own_blocks, parts, twin
-from facts import gpu_facts
-from proposals import CATALOG, proposed, reason
+from compiled_models import losses_of, own_blocks, parts, twin
+from proposals import CATALOG
 from torch import nn
 
 from advisor.errors import TargetError
@@ -32,24 +31,12 @@ def plain_clipped(model, norm, count=6):
     return losses
 
 
-@pytest.mark.parametrize("value", ["default", "foreach", "for-loop"])
-def test_a_clipped_step_is_the_plain_loop(value):
+def test_a_clipped_step_is_the_plain_loop():
     model, reference = twin(own_blocks)
-    components = applied(model, {"step.clip_grad": value}, clip_norm=0.1)
-    losses = losses_of(make_step(components, nn.CrossEntropyLoss()))
+    losses = losses_of(make_step(parts(model, clip_norm=0.1), nn.CrossEntropyLoss()))
     assert losses == pytest.approx(plain_clipped(reference, 0.1), rel=1e-6)
     unclipped = twin(own_blocks)[0]
     assert losses_of(make_step(parts(unclipped), nn.CrossEntropyLoss())) != pytest.approx(losses, rel=1e-4)
-
-
-@pytest.mark.parametrize("value", ["foreach", "for-loop"])
-def test_the_code_of_clipping_clips(value):
-    model = nn.Linear(8, 4)
-    inputs, targets = 100 * torch.ones(4, 8), torch.tensor([0, 1, 2, 3])
-    namespace = {"torch": torch, "model": model, "loss_fn": nn.CrossEntropyLoss()}
-    exec(CATALOG["grad_clip"].code(value), namespace | {"inputs": inputs, "targets": targets})
-    total = torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).norm()
-    assert total.item() == pytest.approx(1.0, rel=1e-4)
 
 
 def test_gradients_are_clipped_after_they_are_unscaled():
@@ -66,7 +53,7 @@ def test_gradients_are_clipped_after_they_are_unscaled():
 def test_the_public_api_clips():
     """To the same bits, also where the groups of the optimizer have the parameters in another order."""
     model, reference = twin(own_blocks)
-    tuning = Tuning({"step.clip_grad": "foreach"})
+    tuning = Tuning({})
     groups = [{"params": [parameter]} for parameter in reversed(list(model.parameters()))]
     model, optimizer = tuning.prepare(model, torch.optim.SGD(groups, lr=0.05))
     step = tuning.train_step(model, optimizer, nn.CrossEntropyLoss(), clip_grad=0.1)
@@ -74,21 +61,13 @@ def test_the_public_api_clips():
     assert all(map(torch.equal, model.state_dict().values(), reference.state_dict().values()))
 
 
-@pytest.mark.parametrize("settings", [{"step.clip_grad": "foreach"}, {"step.clip_grad": "for-loop"}, {}])
-def test_the_exported_file_clips(settings):
+def test_the_exported_file_clips():
     model, reference = twin(own_blocks)
     namespace: dict = {}
-    exec(python_source(CATALOG, settings, "train"), namespace)
+    exec(python_source(CATALOG, {}, "train"), namespace)
     model, optimizer, _ = namespace["prepare"](model, torch.optim.SGD(model.parameters(), lr=0.05))
     step = namespace["train_step"](model, optimizer, nn.CrossEntropyLoss(), clip_grad=0.1)
     assert losses_of(step) == pytest.approx(plain_clipped(reference, 0.1), rel=1e-6)
-
-
-def test_who_clips_is_asked(compilers):
-    assert "advisor.Workload(clip_grad=1.0)" in reason("grad_clip", gpu_facts())
-    assert proposed("grad_clip", gpu_facts(clip_norm=1.0)) == ["for-loop"]
-    by_hand = gpu_facts(clip_norm=1.0, current={"step.clip_grad": "for-loop"})
-    assert proposed("grad_clip", by_hand) == ["foreach", "default"]
 
 
 def test_a_workload_says_what_it_clips_to():

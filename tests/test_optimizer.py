@@ -8,10 +8,21 @@ import torch
 from saved import through_disk
 from torch import nn
 
-from advisor.recipe.rebuild import optimizer_implementation
-from advisor.step.optimizer_options import PlainState, TensorRates, mark_stepped, set_options
-from advisor.step.optimizer_steps import check_compilable, updates_without_host
-from advisor.step.optimizers import make_state_small, use_layer_rates
+from advisor.errors import RefusedError
+from advisor.step.optimizer import (
+    UNSCALES,
+    TensorRates,
+    check_compilable,
+    expected_state_bytes,
+    implementations_of,
+    mark_stepped,
+    needs_closure,
+    optimizer_implementation,
+    set_options,
+    sparse_parameters,
+    updates_without_host,
+    use_class,
+)
 from advisor.step.tuning import Tuning
 
 FLAGS = {
@@ -90,8 +101,7 @@ def test_a_changed_optimizer_is_as_one_that_was_made_so(optimizer_class, options
     assert optimizer.defaults == constructed.defaults
     for group, want in zip(optimizer.param_groups, constructed.param_groups, strict=True):
         assert {n: v for n, v in group.items() if n != "params"} == {n: v for n, v in want.items() if n != "params"}
-    for name in ("_step_supports_amp_scaling", "_need_device_dtype_check_for_fused"):
-        assert getattr(optimizer, name, None) == getattr(constructed, name, None)
+    assert bool(getattr(optimizer, UNSCALES, False)) is bool(getattr(constructed, UNSCALES, False))
     train(model, optimizer)
     train(expected, constructed)
     assert_same_weights(model, expected)
@@ -113,7 +123,7 @@ def test_and_back_again():
     model, optimizer = made(torch.optim.SGD)
     set_options(optimizer, fused=True, foreach=False)
     set_options(optimizer, fused=None, foreach=None)
-    assert not hasattr(optimizer, "_step_supports_amp_scaling")
+    assert not getattr(optimizer, UNSCALES)
     assert optimizer_implementation(optimizer) == "default"
     train(model, optimizer)
 
@@ -206,7 +216,7 @@ def test_a_fused_sgd_whose_first_step_a_scaler_skips_goes_on():
 def test_what_cannot_be_changed_says_so_and_stays_as_it_is(optimizer, changes, message):
     kept = optimizer(list(parts().parameters()))
     before = copy.deepcopy(kept.state_dict()), dict(kept.defaults), vars(kept).keys()
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(RefusedError, match=message):
         set_options(kept, **changes)
     assert (kept.state_dict(), kept.defaults, vars(kept).keys()) == before
 
@@ -227,7 +237,7 @@ def test_an_optimizer_of_another_class_is_still_the_one_that_others_hold():
     group = optimizer.param_groups[0]
     optimizer.register_step_post_hook(lambda *_: seen.append("step"))
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
-    make_state_small(optimizer, "adafactor")
+    use_class(optimizer, "adafactor")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         train(model, optimizer, 1)
@@ -244,7 +254,7 @@ def test_an_optimizer_of_another_class_is_still_the_one_that_others_hold():
 def test_it_trains_as_one_that_was_made_so():
     expected, plain = made(torch.optim.Adafactor, weight_decay=0.01)
     model, optimizer = made(torch.optim.AdamW)
-    make_state_small(optimizer, "adafactor")
+    use_class(optimizer, "adafactor")
     train(expected, plain)
     train(model, optimizer)
     assert_same_weights(model, expected)
@@ -252,33 +262,33 @@ def test_it_trains_as_one_that_was_made_so():
     optimizer.load_state_dict(plain.state_dict())
 
 
-def test_state_of_another_class_is_refused():
+def test_an_optimizer_with_state_keeps_its_class():
     model, optimizer = made(torch.optim.AdamW)
     train(model, optimizer, 1)
-    with pytest.raises(ValueError, match="has made steps"):
-        make_state_small(optimizer, "adafactor")
-    _, other = made(torch.optim.AdamW)
-    make_state_small(other, "adafactor")
-    with pytest.raises(ValueError, match="the checkpoint is of another optimizer than Adafactor"):
-        other.load_state_dict(optimizer.state_dict())
-
-
-def test_a_scheduler_that_moves_what_another_class_has_not_keeps_the_class():
-    _, optimizer = made(torch.optim.AdamW)
-    torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=4)
-    with pytest.raises(ValueError, match="a scheduler moves the betas of this AdamW, and Adafactor has none"):
-        make_state_small(optimizer, "adafactor")
-    _, optimizer = made(torch.optim.AdamW)
-    torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=4, cycle_momentum=False)
-    make_state_small(optimizer, "adafactor")
+    with pytest.raises(RefusedError, match="has made steps"):
+        use_class(optimizer, "adafactor")
 
 
 def test_only_the_classes_that_it_is_for_become_another():
     _, optimizer = made(Passing, scale=1.0)
-    with pytest.raises(ValueError, match="Passing is neither Adam nor AdamW"):
-        make_state_small(optimizer, "adafactor")
-    with pytest.raises(ValueError, match="Lamb takes the place of Adam"):
-        use_layer_rates(optimizer, "lamb")
+    with pytest.raises(ValueError, match="adafactor takes the place of Adam or AdamW, not of Passing"):
+        use_class(optimizer, "adafactor")
+    _, optimizer = made(torch.optim.SGD)
+    with pytest.raises(RefusedError, match="lamb takes the place of Adam or AdamW, not of SGD"):
+        use_class(optimizer, "lamb")
+
+
+@pytest.mark.parametrize(
+    ("optimizer_class", "kind", "name"), [(torch.optim.SGD, "lars", "Lars"), (torch.optim.Adam, "lamb", "Lamb")]
+)
+def test_optimizers_of_timm_train(optimizer_class, kind, name):
+    pytest.importorskip("timm.optim")
+    model, optimizer = made(optimizer_class)
+    before = copy.deepcopy(model)
+    use_class(optimizer, kind)
+    train(model, optimizer)
+    assert type(optimizer).__name__ == name
+    assert not torch.equal(model[0].weight, before[0].weight)
 
 
 # --- saved and loaded -----------------------------------------------------------------------------------------
@@ -317,20 +327,18 @@ def test_checkpoints_go_both_ways(optimizer_class, options, flags, started):
     again, plain = made(optimizer_class, **options)
     again.load_state_dict(model.state_dict())
     plain.load_state_dict(through_disk(optimizer.state_dict()))
-    assert not any(hook for hook in vars(plain).values() if isinstance(hook, PlainState))
     train(again, plain, 2)
     assert_same_weights(again, expected)
 
 
-def test_the_rates_and_options_of_a_checkpoint_are_taken_over_and_saved_again():
+def test_the_rates_of_a_checkpoint_are_taken_over():
     model, plain = made(foreach=False)
     plain.param_groups[0]["lr"] = 0.125
     train(model, plain)
     _, optimizer = made()
     set_options(optimizer, fused=True)
     optimizer.load_state_dict(plain.state_dict())
-    assert optimizer.param_groups[0]["lr"] == 0.125
-    assert [group["foreach"] for group in optimizer.state_dict()["param_groups"]] == [False, False]
+    assert (optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["fused"]) == (0.125, True)
 
 
 @pytest.mark.parametrize("flags", [FLAGS["fused"], FLAGS["foreach"]], ids=["fused", "foreach"])
@@ -474,5 +482,47 @@ def test_a_step_that_ran_elsewhere_draws_no_warning_about_the_order():
 def test_only_steps_of_torch_are_compiled():
     weight = torch.nn.Parameter(torch.ones(2))
     check_compilable(torch.optim.SGD([weight]))
-    with pytest.raises(ValueError, match="OwnStep has a step of its own, and only the steps"):
+    with pytest.raises(RefusedError, match="OwnStep has a step of its own, and only the steps"):
         check_compilable(OwnStep([weight]))
+
+
+# --- facts ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "expected"),
+    [
+        (torch.optim.AdamW, ("for-loop", "foreach", "fused")),
+        (torch.optim.RMSprop, ("for-loop", "foreach")),
+        (torch.optim.LBFGS, ("for-loop",)),
+        (lambda p: OwnStep(p, lr=0.1), ("for-loop",)),
+        (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.1), ("for-loop", "foreach")),
+    ],
+)
+def test_the_implementations_are_those_of_the_class(optimizer, expected):
+    assert implementations_of(optimizer(list(parts().parameters()))) == expected
+
+
+def test_sparse_gradients_are_not_fused():
+    model = nn.Sequential(nn.Embedding(8, 4, sparse=True), nn.Linear(4, 2))
+    assert sparse_parameters(model) == {model[0].weight}
+    adam = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert implementations_of(adam, sparse_parameters(model)) == ("for-loop", "foreach")
+    with pytest.warns(UserWarning, match="optimizer.implementation: fused is left out: .* no sparse gradients"):
+        Tuning({"optimizer.implementation": "fused"}).prepare(model, adam)
+    model(torch.tensor([1, 2])).sum().backward()
+    adam.step()
+    assert optimizer_implementation(adam) == "default"
+
+
+def test_the_expected_state_is_that_after_a_step():
+    model, optimizer = made(torch.optim.AdamW)
+    expected = expected_state_bytes(optimizer)
+    train(model, optimizer, 1)
+    assert expected == sum(v.numel() * v.element_size() for state in optimizer.state.values() for v in state.values())
+    assert expected_state_bytes(torch.optim.LBFGS(model.parameters())) == 0
+
+
+def test_an_optimizer_that_calls_the_loss_itself_is_known():
+    assert needs_closure(torch.optim.LBFGS(parts().parameters()))
+    assert not needs_closure(torch.optim.SGD(parts().parameters()))
