@@ -13,7 +13,7 @@ from torch._C._dynamo.guards import dict_version
 
 from advisor.recipe import MODES_WITH_GRAPHS
 from advisor.recipe.plan import StepPlan
-from advisor.step.compilation import collect_rarely_while_compiling
+from advisor.step.compile import collect_rarely_while_compiling
 from advisor.step.compiled_module import (
     WITHOUT_GRAPHS,
     check_parameters_anew,

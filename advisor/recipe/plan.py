@@ -4,9 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-# Kernels of matrix products are chosen by timing: those of the libraries and Triton's. Nothing else is timed.
-AUTOTUNED_MATMULS: dict[str, str | bool] = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "ATEN,TRITON"}
-COMBO_KERNELS: dict[str, str | bool] = {"combo_kernels": True}
 AROUND_LOSS = "around_loss"  # the step is captured in CUDA graphs, but for its loss
 
 
@@ -19,11 +16,9 @@ class StepPlan:
     ``zero_grad``: ``none`` (set_to_none), ``zeros``, or ``manual`` (``param.grad = None`` by hand).
     ``grad_mode`` (inference): ``grad``, ``no_grad``, ``inference_mode``, or ``caller`` for the one that a call finds.
     ``compile_mode``: ``none`` or a mode of ``torch.compile``. ``compile_scope``: ``model``, ``regional`` for its
-    repeated blocks, or (training) ``with_loss`` for the model and the loss as one.
-    ``compile_dynamic``: ``auto``, True or False. ``freezing`` (inference): parameters become
-    constants of the compiled code. ``compile_autotune``: ``default``, or ``matmuls`` for kernels of matrix products
-    chosen by timing them. ``combo_kernels``: independent small kernels are generated as one.
-    Any of these alone means the mode ``default``.
+    repeated blocks, ``pointwise`` for its pointwise operations, or (training) ``with_loss`` for the model and the loss
+    as one. ``compile_dynamic``: ``auto``, True or False. ``freezing`` (inference): parameters become constants of the
+    compiled code. Any of these alone means the mode ``default``.
     ``compile_optimizer`` (training): the optimizer's step is compiled.
     ``clip_norm`` (training): what the norm of all gradients is clipped to, or None; ``clip_grad`` is how: ``default``,
     ``foreach`` or ``for-loop``.
@@ -52,8 +47,6 @@ class StepPlan:
     compile_mode: str = "none"
     compile_scope: str = "model"
     compile_dynamic: str | bool = "auto"
-    compile_autotune: str = "default"
-    combo_kernels: bool = False
     compile_optimizer: bool = False
     freezing: bool = False
     clip_grad: str = "default"
@@ -102,13 +95,7 @@ class StepPlan:
     def compiles_with(self) -> str:
         """The mode in which the model is compiled, ``none`` when it is not."""
         asked = self.compile_scope != "model" or self.compile_dynamic != "auto" or self.freezing
-        return "default" if (asked or self.compiler_options) and self.compile_mode == "none" else self.compile_mode
-
-    @property
-    def compiler_options(self) -> dict[str, str | bool]:
-        """Options of ``torch.compile`` beside those of its mode, by their names in ``torch._inductor.config``."""
-        autotuned = AUTOTUNED_MATMULS if self.compile_autotune == "matmuls" else {}
-        return {**autotuned, **(COMBO_KERNELS if self.combo_kernels else {})}
+        return "default" if asked and self.compile_mode == "none" else self.compile_mode
 
     @property
     def converts_batches(self) -> bool:

@@ -1,4 +1,4 @@
-"""Contexts that a plan puts around a step (precision, attention kernel, grad mode), and how it has code compiled."""
+"""Contexts that a plan puts around a step: precision, attention kernel, grad mode."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -8,13 +8,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from advisor.recipe.plan import StepPlan
-from advisor.step.compiled_module import (
-    STEPS_WITH_GRAPHS,
-    WITHOUT_GRAPHS,
-    keep_draws_of_numpy,
-    replaying_graphs,
-    without_graphs,
-)
+from advisor.step.compile import marks_steps
 
 ATTENTION = {
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -37,7 +31,6 @@ class Planned:
         self._attention = attention_of(plan)
         self._creation = creation_of(plan)
         self._marks_steps = marks_steps(plan)
-        self._graphs = replaying_graphs if self._marks_steps else nullcontext
 
 
 @contextmanager
@@ -142,35 +135,3 @@ def grad_mode(name: str) -> AbstractContextManager[Any]:
         "caller": nullcontext,
     }
     return modes[name]()
-
-
-def marks_steps(plan: StepPlan) -> bool:
-    """Whether a step tells the compiler's CUDA graphs that it begins, and what they return has to be copied."""
-    return plan.compile_mode in WITHOUT_GRAPHS and plan.device_type == "cuda"
-
-
-def compiled_call(call: Callable[..., Any], plan: StepPlan) -> Callable[..., Any]:
-    """A function of the step, compiled as the plan says; it replays CUDA graphs in steps that do."""
-    arguments = compiler_arguments(plan)
-    keep_draws_of_numpy()
-    compiled, plain_arguments = torch.compile(call, **arguments), without_graphs(arguments)
-    if plain_arguments == arguments:
-        return compiled
-    plain = torch.compile(call, **plain_arguments)
-
-    def chosen(*args: Any, **kwargs: Any) -> Any:
-        return compiled(*args, **kwargs) if STEPS_WITH_GRAPHS[0] else plain(*args, **kwargs)
-
-    return chosen
-
-
-def compiler_arguments(plan: StepPlan) -> dict[str, Any]:
-    """The keyword arguments of ``torch.compile``."""
-    dynamic = None if plan.compile_dynamic == "auto" else bool(plan.compile_dynamic)
-    extras = plan.compiler_options
-    if not extras:
-        return {"mode": plan.compiles_with, "dynamic": dynamic}
-    from torch._inductor import list_mode_options
-
-    # torch.compile takes a mode or options, not both.
-    return {"options": {**list_mode_options(plan.compiles_with), **extras}, "dynamic": dynamic}

@@ -9,8 +9,8 @@ import torch
 
 from advisor.recipe.plan import StepPlan
 from advisor.step.calls import PartsLeft, splitter
-from advisor.step.contexts import Planned, compiled_call
-from advisor.step.late_hooks import unless_hooks_differ
+from advisor.step.compile import compiled_call
+from advisor.step.contexts import Planned
 from advisor.step.loss_tries import LossTries
 from advisor.step.losses import (
     LossError,
@@ -53,7 +53,7 @@ class LossCall(Planned):
     def forward(self, batch: Any) -> Any:
         """The model's output; the whole loss when the loss takes the model or is compiled with it."""
         self.settle_loss(batch)
-        with self.around_forward(), self._graphs(), self._creation(), self._attention(), self._autocast:
+        with self.around_forward(), self._creation(), self._attention(), self._autocast:
             if self.loss_takes_model:
                 return (self._whole or self.loss_function)(self.model, batch)
             split = (self.split_mapping if isinstance(batch, Mapping) else self.split)(batch)
@@ -64,7 +64,7 @@ class LossCall(Planned):
     @contextmanager
     def as_in_a_step(self) -> Iterator[None]:
         """A context for tries: the same one as around the forward pass of a step."""
-        with self._graphs(), self._creation(), self._attention(), self._autocast:
+        with self._creation(), self._attention(), self._autocast:
             yield
 
     def settle_loss(self, batch: Any) -> str:
@@ -155,12 +155,11 @@ class LossCall(Planned):
             output = model(*args, **kwargs)
             return loss(output) if of_output_only else loss(output, target)
 
-        plain = loss if self.loss_takes_model else whole
-        self._whole = unless_hooks_differ(model, compiled_call(plain, self.plan), plain)
+        self._whole = compiled_call(loss if self.loss_takes_model else whole, self.plan)
 
     def loss(self, output: Any, batch: Any) -> torch.Tensor:
         """The scalar loss of an output. Raises LossError when the loss function returns anything else."""
         if self.loss_takes_model or self._whole is not None:
             return loss_in(output)
-        with self._graphs(), self._creation(), self._autocast:
+        with self._creation(), self._autocast:
             return loss_in(self._loss_of(output, self.target_of(batch)))

@@ -9,7 +9,7 @@ from advisor.errors import RefusedError, UsageError
 from advisor.recipe import Components
 from advisor.recipe.plan import AROUND_LOSS, StepPlan
 from advisor.records import Mode
-from advisor.step.compilation import collect_rarely_while_compiling, compiled
+from advisor.step.compile import collect_rarely_while_compiling, compile_model
 from advisor.step.contexts import grad_mode
 from advisor.step.graphed import GraphedStep
 from advisor.step.graphed_around_loss import GraphedAroundLoss
@@ -43,7 +43,7 @@ def finish_components(components: Components) -> None:
         if plan.attention_backend != "auto":
             tell_attention_apart()
         collect_rarely_while_compiling()
-        components.model = compiled(components.model, plan)
+        compile_model(components.model, plan)
     settle_optimizers(components)
 
 

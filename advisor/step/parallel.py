@@ -13,7 +13,6 @@ import torch
 
 from advisor.step.blocks import repeated_blocks
 from advisor.step.capturing import capture_stream
-from advisor.step.compiled_module import compile_inside_hooks
 from advisor.step.loaders import copy_with
 
 # Steps before PowerSGD compresses: the factors that it begins with come from whole gradients. A count.
@@ -114,7 +113,6 @@ def sharded(model: torch.nn.Module, optimizer: typing.Any, plan: typing.Any) -> 
     fully_shard(model, **options)
     for blocks in groups:
         gather_ahead(blocks, plan.shard_prefetch)
-    compile_inside_hooks(model, list(itertools.chain.from_iterable(groups)))
     if optimizer is not None:
         parameters = dict(model.named_parameters())
         for group in optimizer.param_groups:

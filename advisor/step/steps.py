@@ -12,13 +12,10 @@ import torch
 from advisor.recipe.plan import StepPlan
 from advisor.step.calls import splitter
 from advisor.step.collector import Collector
-from advisor.step.compiled_module import MODELS_WITH_GRAPHS, begin_step, check_parameters_anew, leave_graphs_out
 from advisor.step.contexts import Planned, evaluating, grad_mode
 from advisor.step.loss_call import LossCall
 from advisor.step.nested import map_tensors, mover
-from advisor.step.owners import is_installed
 from advisor.step.parallel import synchronise_gradients
-from advisor.step.watching import REQUIRES_GRAD
 
 CLIP_FOREACH = {"default": None, "foreach": True, "for-loop": False}
 
@@ -50,12 +47,8 @@ class TrainStep(LossCall):
         self.device = torch.device(plan.device)
         self.to_device = mover_of(plan)
         self.scaler = torch.amp.GradScaler(plan.device_type) if plan.scales_gradients else None
-        self._all_parameters = list(model.parameters()) if plan.compiles_with != "none" else []
         # A norm is summed in the order of a loop that clips ``model.parameters()``: another one rounds otherwise.
         self._place_in_model = {parameter: place for place, parameter in enumerate(model.parameters())}
-        self._trained = self._trains()
-        if self._marks_steps:
-            MODELS_WITH_GRAPHS.add(model)
         self._optimizer_step = optimizer_step
         self._collect = collector_of(plan)
         self._loss_sum: torch.Tensor | None = None
@@ -97,7 +90,7 @@ class TrainStep(LossCall):
         if self.plan.accumulate > 1:
             loss = loss / self.plan.accumulate
         # Activation checkpoints run parts of the forward pass again: with the same kernels.
-        with self._graphs(), self._attention():
+        with self._attention():
             (self.scaler.scale(loss) if self.scaler else loss).backward()
 
     def update(self) -> None:
@@ -143,7 +136,6 @@ class TrainStep(LossCall):
     def _run(self, batch: Any) -> torch.Tensor:
         self.zero_grad()
         self.begin_graphs()
-        self._compile_anew_when_unfrozen()
         if self.plan.no_sync:
             synchronise_gradients(self.model, self._accumulated + 1 == self.plan.accumulate)
         loss = self.loss(self.forward(batch), batch)
@@ -155,16 +147,7 @@ class TrainStep(LossCall):
     def begin_graphs(self) -> None:
         """Let the compiler's graphs overwrite the results of the last step, once its gradients are cleared."""
         if self._marks_steps:
-            begin_step(self.device)
-
-    def _trains(self) -> tuple[bool, ...]:
-        return tuple(map(REQUIRES_GRAD, self._all_parameters))
-
-    def _compile_anew_when_unfrozen(self) -> None:
-        """Have compiled code made for other parameters when layers were frozen or unfrozen."""
-        if self._trained != (trained := self._trains()):
-            self._trained = trained
-            check_parameters_anew(self.model)
+            torch.compiler.cudagraph_mark_step_begin()
 
     def __call__(self, batch: Any) -> torch.Tensor:
         """One step: move the batch, run, return the detached loss."""
@@ -192,19 +175,11 @@ class InferStep(Planned):
         self.evaluates = evaluates
         self._split = splitter(model, with_target=with_target)
         self._collect = collector_of(plan)
-        if self._marks_steps:
-            MODELS_WITH_GRAPHS.add(model)
-        self._hooks = [hooks for part in model.modules() for hooks in (part._forward_hooks, part._forward_pre_hooks)]
 
     def begin_graphs(self) -> None:
         """Let the compiler's graphs overwrite the results of the last step: the caller has copies of them."""
-        if not self._marks_steps:
-            return
-        under = self.plan.runs_under
-        hold_graphs = under == "grad" or (under == "caller" and torch.is_grad_enabled())
-        if hold_graphs and any(not is_installed(hook) for hooks in self._hooks for hook in hooks.values()):
-            leave_graphs_out("a hook of a layer may keep an output beyond its step")
-        begin_step(self.device, outputs_hold_graphs=hold_graphs)
+        if self._marks_steps:
+            torch.compiler.cudagraph_mark_step_begin()
 
     def forward(self, batch: Any) -> Any:
         """The model's output."""
@@ -215,7 +190,7 @@ class InferStep(Planned):
 
     def _forward(self, batch: Any) -> Any:
         grad = grad_mode(self.plan.runs_under)
-        with self.around_forward(), grad, self._graphs(), self._creation(), self._attention(), self._autocast:
+        with self.around_forward(), grad, self._creation(), self._attention(), self._autocast:
             split = self._split(batch)
             return self.model(*split.args, **split.kwargs)
 

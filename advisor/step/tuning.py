@@ -27,7 +27,7 @@ from advisor.recipe.settings import Settings
 from advisor.records import Mode, Value
 from advisor.step import launched
 from advisor.step.apply import apply_recipe, apply_settings
-from advisor.step.compilation import accept_wrapped_names, as_written, compiled_as
+from advisor.step.compile import accept_wrapped_names, as_written, compiled_as
 from advisor.step.loop import loop_loader
 from advisor.step.make_step import (
     GraphedOwnStep,

@@ -16,7 +16,7 @@ from advisor.errors import TargetError
 from advisor.recipe.rebuild import batch_size_of, loader_with, resize_batch
 from advisor.records import Mode, TargetSpec
 from advisor.step import losses
-from advisor.step.compilation import as_written, compiled_as
+from advisor.step.compile import as_written, compiled_as
 from advisor.step.loop import Loop, has_target
 from advisor.step.nested import tensors_of
 from advisor.step.steps import needs_closure

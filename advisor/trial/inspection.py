@@ -26,7 +26,7 @@ from advisor.step import (
 )
 from advisor.step.batched_reads import with_batched_reads
 from advisor.step.blocks import blocks_to_compile, repeated_blocks, shape_of
-from advisor.step.compilation import Models
+from advisor.step.compile import Models
 from advisor.step.loaders import READ_AHEAD, hears_of_epochs, keeps_position, length_of, loader_with
 from advisor.step.loop import GivenBatches, Loop, describe
 from advisor.step.nested import tensors_of

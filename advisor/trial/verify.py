@@ -21,7 +21,7 @@ from advisor.recipe.plan import StepPlan
 from advisor.recipe.settings import Settings
 from advisor.records import Block, Mode, Outcome, TrialResult, TrialSpec, Value
 from advisor.step.calls import splitter
-from advisor.step.compilation import Models
+from advisor.step.compile import Models
 from advisor.step.contexts import attention_of, autocast_of
 from advisor.step.loop import Loop, is_loader
 from advisor.step.nested import mover, tensors_of

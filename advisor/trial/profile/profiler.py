@@ -13,7 +13,7 @@ from advisor.figures.roof import INPUT_BOUND_SHARE, overhead_share, step_copy_sh
 from advisor.machine.device import backend_of
 from advisor.recipe.plan import StepPlan
 from advisor.records import Bottleneck, Ceilings, Phase, Profile
-from advisor.step.compilation import is_compiled
+from advisor.step.compile import is_compiled
 from advisor.step.make_step import InferStep, TrainStep
 from advisor.step.nested import tensors_of
 from advisor.trial.measurement.feed import Feed
