@@ -56,14 +56,14 @@ class CompileScope(Recipe):
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
     partners = frozenset({"autocast", "compile"})
     usual = frozenset({"with_loss"})
-    # Expected speed-up: with_loss 10.31x and regional 9.36x in one session; pointwise, by a fuser of this project's own,
-    # 1.58x and 1.43x on handwritten formulas, 0.78x on a served network (tests/gpu/RESULTS.md).
+    # Expected speed-up: with_loss 10.31x and regional 9.36x in one session; pointwise (then by another fuser) 1.58x and
+    # 1.43x on handwritten formulas, 0.78x on a served network (tests/gpu/RESULTS.md).
     gains = {"with_loss": 1.05, "regional": 0.97, "pointwise": 0.85}
     codes = {"model": "# torch.compile takes the whole model\n", "regional": _REGIONAL, "with_loss": _WITH_LOSS}
 
     def candidates(self, facts: Facts) -> Proposal:
-        # Blocks of many shapes take as long as the whole model: eight shapes in a ResNet-50's 16 blocks more than 37 s on
-        # an H200's host, the model 33 s.
+        # Blocks of many shapes take as long as the whole model: the eight shapes of a ResNet-50's blocks more than 37 s
+        # on an H200's host, the model 33 s.
         blocks, shapes = facts.workload.repeated_blocks, facts.workload.block_shapes
         count = sum(count for _, count in blocks)
         values = ["with_loss"] if _loss_counts(facts) else []

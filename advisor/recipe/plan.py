@@ -4,8 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-AROUND_LOSS = "around_loss"  # the step is captured in CUDA graphs, but for its loss
-
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
@@ -31,7 +29,7 @@ class StepPlan:
     ``attention_backend``: ``auto``, or the one kernel that ``scaled_dot_product_attention`` may use: ``flash``,
     ``cudnn``, ``efficient`` or ``math``.
     ``loss_item`` (training): ``never``, ``every_step`` (the host reads the loss), or ``accumulated`` on the device.
-    ``cuda_graph`` (CUDA): whether the step is captured in a CUDA graph; ``around_loss`` (training) leaves its loss out.
+    ``cuda_graph`` (CUDA): whether the step is captured in a CUDA graph.
     ``collector``: how Python's garbage collector runs in the loop: ``default``, ``freeze`` or ``scheduled``.
     ``empty_cache`` (training on CUDA): ``never``, ``every_step``, or ``every_step_with_del`` (of the batch, before it).
     ``strategy`` (training): ``single``, ``data_parallel``, ``ddp`` or ``fully_shard``; what follows it are options of
@@ -51,7 +49,7 @@ class StepPlan:
     freezing: bool = False
     clip_grad: str = "default"
     clip_norm: float | None = None
-    cuda_graph: bool | str = False
+    cuda_graph: bool = False
     non_blocking: bool = False
     accumulate: int = 1
     create_on_device: bool = False

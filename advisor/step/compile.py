@@ -29,8 +29,8 @@ class Models(nn.ModuleList):
 # --- compiling ------------------------------------------------------------------------------------------------
 
 
-def compile_model(model: nn.Module, plan: StepPlan) -> None:
-    """Compile a model where it is: it keeps its identity and the names in its state dict.
+def compile_model(model: nn.Module, plan: StepPlan) -> nn.Module:
+    """Compile a model where it is, and return it: it keeps its identity and the names in its state dict.
 
     With the scope ``regional`` the blocks that it repeats are compiled, and those that are alike share their code. With
     ``with_loss`` nothing is done here: the step has model and loss compiled as one (:func:`compiled_call`).
@@ -38,14 +38,14 @@ def compile_model(model: nn.Module, plan: StepPlan) -> None:
     if isinstance(model, Models):
         for part in model:
             compile_model(part, plan)
-        return
+        return model
     if plan.freezing:
         from torch._inductor import config
 
         config.freezing = True
         model.register_load_state_dict_post_hook(_forget_constants)
     if plan.compiles_loss:
-        return
+        return model
     units = _units_of(model, plan)
     dynamo: Any = torch._dynamo.config
     # Blocks of one class share a cache, and those of other shapes each need a place in it.
@@ -55,6 +55,7 @@ def compile_model(model: nn.Module, plan: StepPlan) -> None:
             unit.forward = compiled_call(unit.forward, plan)
         else:
             compile_in_place(unit, **compiler_arguments(plan))
+    return model
 
 
 def _units_of(model: nn.Module, plan: StepPlan) -> list[nn.Module]:

@@ -7,12 +7,11 @@ import torch
 
 from advisor.errors import RefusedError, UsageError
 from advisor.recipe import Components
-from advisor.recipe.plan import AROUND_LOSS, StepPlan
+from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
 from advisor.step.compile import collect_rarely_while_compiling, compile_model
 from advisor.step.contexts import grad_mode
 from advisor.step.graphed import GraphedStep
-from advisor.step.graphed_around_loss import GraphedAroundLoss
 from advisor.step.graphed_own_step import GraphedOwnStep
 from advisor.step.losses import LossError, is_number, number_in, returned
 from advisor.step.nested import tensors_of
@@ -90,8 +89,6 @@ def make_step(
         raise UsageError(
             f"step.cuda_graph needs a CUDA GPU, and the model is on the device {step.device}.", "Leave it out."
         )
-    if plan.cuda_graph == AROUND_LOSS and isinstance(step, TrainStep):
-        return GraphedAroundLoss(step)
     return GraphedStep(step) if plan.cuda_graph else step
 
 

@@ -132,7 +132,7 @@ def layers_to_pad(model: torch.nn.Module, multiple: int) -> list[torch.nn.Linear
     ]
 
 
-def pad_outputs(model: torch.nn.Module, multiple: int, optimizer: typing.Any = None) -> dict[torch.nn.Parameter, int]:
+def pad_outputs(model: torch.nn.Module, multiple: int, optimizer: typing.Any = None) -> dict[torch.Tensor, int]:
     """Pad the outputs of linear layers to a multiple, in place; their results are cut to the former size.
 
     The parameters stay the same objects with more rows. Returns the number of rows that each had.
@@ -145,7 +145,7 @@ def pad_outputs(model: torch.nn.Module, multiple: int, optimizer: typing.Any = N
     for module in model.modules():
         if any(parameter in sizes for parameter in module._parameters.values() if parameter is not None):
             module.__class__ = PaddedLinear if isinstance(module, torch.nn.Linear) else PaddedEmbedding
-    before = {parameter: parameter.shape[0] for parameter in sizes}
+    before: dict[torch.Tensor, int] = {parameter: parameter.shape[0] for parameter in sizes}
     for parameter, rows in sizes.items():
         state = optimizer.state.get(parameter, {}) if optimizer is not None else {}
         state.update({name: with_rows(one, rows) for name, one in state.items() if is_like(one, parameter)})

@@ -3,14 +3,14 @@
 import typing
 
 import torch
-from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+from functorch.compile import make_boxed_func, min_cut_rematerialization_partition  # type: ignore[import-untyped]
 from torch._dynamo.backends.common import aot_autograd
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 
 class Pointwise(OperatorSupportBase):
-    """Operators that compute each element of their result from the elements at its place, and draw nothing at random."""
+    """Operators whose result at a place depends on the elements at that place alone; nothing that draws at random."""
 
     def is_node_supported(self, submodules: typing.Any, node: torch.fx.Node) -> bool:
         """Whether a node of the graph calls such an operator."""
@@ -18,13 +18,13 @@ class Pointwise(OperatorSupportBase):
         return torch.Tag.pointwise in tags and torch.Tag.nondeterministic_seeded not in tags
 
 
-def compile_chains(graph: torch.fx.GraphModule, inputs: list[typing.Any]) -> typing.Callable[..., typing.Any]:
+def compile_chains(graph: torch.fx.GraphModule, inputs: list[typing.Any]) -> typing.Any:
     """Return the graph with its groups of two and more pointwise operators compiled; the rest runs as it is."""
     grouped = CapabilityBasedPartitioner(graph, Pointwise()).partition_and_fuse()
     for name in [str(node.target) for node in grouped.graph.find_nodes(op="call_module")]:
         group = grouped.get_submodule(name)
         grouped.delete_submodule(name)
-        grouped.add_module(name, torch.compile(group))
+        setattr(grouped, name, torch.compile(group))
     return make_boxed_func(grouped.forward)
 
 
