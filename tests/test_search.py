@@ -108,7 +108,7 @@ def test_what_a_setting_rules_out_is_not_tried_where_the_setting_gains_much():
 
 
 def test_without_a_usual_stack_single_settings_are_asked_one_by_one():
-    known, lab = found_by(product(host_gc=1.3), only=("host_gc", "reduced_reduction"))
+    known, lab = found_by(product(host_gc=1.3), only=("host_gc", "deterministic_off"))
     assert not lab.settings_of(Kind.LEAP)
     assert "host.gc" in known.stack
 

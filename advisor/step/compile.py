@@ -79,9 +79,21 @@ def compile_in_place(module: nn.Module, **options: Any) -> None:
             compile_in_place(part, **options)
     else:
         _draw_as_numpy()
-        nn.Module.compile(module, **options)  # a model may have a method of this name that does something else
+        if (getattr(type(module).forward, "__module__", None) or "").startswith("torch.nn."):
+            module._compiled_call_impl = torch.compile(_from_a_frame(module._call_impl), **options)
+        else:
+            nn.Module.compile(module, **options)  # a model may have a method of this name that does something else
         if hasattr(module, "generate") or torch.__version__ < _NOTICES_TRAINING:
             _look_before_each_call(module)
+
+
+def _from_a_frame(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that makes a call: PyTorch 2.11 compiles a bare Sequential only where another calls it."""
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return call(*args, **kwargs)
+
+    return function
 
 
 def _look_before_each_call(module: nn.Module) -> None:
@@ -128,7 +140,7 @@ def compiler_arguments(plan: StepPlan) -> dict[str, Any]:
 
 
 def marks_steps(plan: StepPlan) -> bool:
-    """Whether compiled code replays CUDA graphs of its own: each step tells it that it begins, and copies its result."""
+    """Whether compiled code replays CUDA graphs: each step then tells it that it begins, and copies its result."""
     return plan.compile_mode in MODES_WITH_GRAPHS and plan.device_type == "cuda"
 
 

@@ -78,27 +78,3 @@ def test_compiled_code_makes_its_tensors_on_the_gpu_too(scope, fresh_compiler):
     assert step.captured
 
 
-def test_a_loss_that_asks_the_host_stays_outside_the_graphs():
-    """As one that matches boxes: whole, its step cannot be captured."""
-
-    def matched(output, target):
-        best = int(output.detach().sum(0).argmax())
-        return nn.functional.cross_entropy(output, target) + output[:, best].square().mean()
-
-    losses, states = [], []
-    for settings in (None, {"step.cuda_graph": "around_loss"}, {"step.cuda_graph": True}):
-        model = net()
-        optimizer = adam(model.parameters())
-        if settings is None:
-            step = plain(model, optimizer, lambda model, batch: matched(model(batch[0].cuda()), batch[1].cuda()))
-        else:
-            model, optimizer, step = by_api(settings, model, optimizer, matched)
-        if settings == CAPTURED:
-            with pytest.raises(RuntimeError, match="the loss cannot be captured"):
-                list(map(step, batches()))
-            continue
-        losses.append([step(batch).item() for batch in batches()])
-        states.append(copy.deepcopy(model.state_dict()))
-    assert losses[1] == pytest.approx(losses[0], rel=2e-3)
-    for name, value in states[0].items():
-        torch.testing.assert_close(states[1][name], value, rtol=5e-3, atol=5e-4)

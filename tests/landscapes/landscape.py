@@ -33,7 +33,7 @@ _MOST_OPERATORS = 20
 _LONGEST_TEXT = 400
 _COMPILE_MODE = "compile.mode"
 # Settings that compile something by themselves; every other one of compilation compiles the model in the usual mode.
-_BESIDE_THE_MODE = (_COMPILE_MODE, "compile.optimizer", "compile.pointwise_only")
+_BESIDE_THE_MODE = (_COMPILE_MODE, "compile.optimizer")
 # Settings that leave the compiled code as it is; others bring code of their own into the compiler's cache.
 _BESIDE_THE_CODE = ("data.", "step.", "optimizer.", "loop.", "host.", "cpu.", "memory.allocator", "backends.", "debug.")
 _IN_THE_CODE = ("data.batch_size", "step.accumulate")
@@ -131,7 +131,7 @@ def canonical(catalog: Catalog, workload: WorkloadFacts, settings: Mapping[str, 
 def is_compiled(settings: Mapping[str, Value]) -> bool:
     """Whether canonical settings compile anything."""
     whole = settings.get("compile.mode", "none") != "none"
-    return whole or bool(settings.get("compile.optimizer")) or bool(settings.get("compile.pointwise_only"))
+    return whole or bool(settings.get("compile.optimizer"))
 
 
 def is_graphed(settings: Mapping[str, Value]) -> bool:
