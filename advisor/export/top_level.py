@@ -21,9 +21,9 @@ _OF_PREPARE = frozenset({"model", "optimizer", "loader", "loss_fn", "device"})
 # Pieces of code whose names are kept; exports share most. Several times the statements of all portable modules.
 _STATEMENTS_KEPT = 8192
 # Modules of steps; the modules that these import belong to them.
-STEP_MODULES = ("graphed_own_step", "graphed_around_loss", "regions", "launched", "device_loader")
+STEP_MODULES = ("graphed_own_step", "launched", "device_loader")
 # Of these, the modules that recipes show as code of their own.
-SHOWN_BY_RECIPES = ("regions", "compiled_module", "optimizer_options", "collector")
+SHOWN_BY_RECIPES = ("optimizer_options", "collector")
 
 
 @dataclass(frozen=True, slots=True)

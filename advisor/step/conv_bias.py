@@ -52,6 +52,8 @@ def remove_conv_biases(model: torch.nn.Module) -> None:
     were is taken off the running means, and so is a bias that is loaded later.
     """
     pairs = removable_biases(model)
+    if not pairs:
+        return
     for layer, _ in pairs:
         layer.bias.requires_grad_(False)
     take_off(pairs)

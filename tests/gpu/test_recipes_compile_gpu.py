@@ -4,7 +4,6 @@ import copy
 
 import pytest
 import torch
-import torchvision
 from torch import nn
 from torch._dynamo.utils import counters
 

@@ -1,10 +1,8 @@
 """Captured steps that make tensors on the host, or whose loss asks the host, against plain loops."""
 
-import copy
-
 import pytest
 import torch
-from gpu_steps import CAPTURED, adam, batches, by_api, net, sgd
+from gpu_steps import CAPTURED, batches, by_api, net, sgd
 from graphed_steps import plain
 from torch import nn
 
@@ -76,5 +74,3 @@ def test_compiled_code_makes_its_tensors_on_the_gpu_too(scope, fresh_compiler):
         losses.append([step(batch).item() for batch in batches()])
     assert losses[1] == pytest.approx(losses[0], rel=5e-3)
     assert step.captured
-
-
