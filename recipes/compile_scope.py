@@ -21,7 +21,7 @@ whole model compiled fuses more.
 
 Numerics
 --------
-close: as for torch.compile, fused kernels round at other places and draw dropout from another stream.
+close: as for torch.compile, fused kernels round at other places and draw dropout from another stream (not `pointwise`).
 
 References
 ----------

@@ -18,7 +18,8 @@ from typing import Any
 
 import msgspec
 
-from advisor.recipe.catalog import Catalog
+from advisor.errors import UsageError
+from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.recipe.settings import Settings
 from advisor.records import Facts, Hardware, Outcome, Profile, TrialResult, Value, WorkloadFacts
 
@@ -187,11 +188,23 @@ def save(landscape: Landscape, path: Path) -> None:
 
 
 def load(path: Path) -> Landscape:
-    """Read a landscape. Raises ValueError for one of another schema."""
+    """Read a landscape, without what was run under settings that have left. Raises ValueError for another schema."""
     data: Any = json.loads(gzip.decompress(path.read_bytes()))
     if data.get("schema") != SCHEMA:
         raise ValueError(f"{path.name} is of schema {data.get('schema')}, not {SCHEMA}: record it again")
-    return msgspec.convert(data, Landscape)
+    found, catalog = msgspec.convert(data, Landscape), load_catalog()
+    runs = tuple(run for run in found.runs if _are_known(catalog, run.settings))
+    return replace(
+        found, runs=runs, conflicts=tuple(one for one in found.conflicts if _are_known(catalog, one.settings))
+    )
+
+
+def _are_known(catalog: Catalog, settings: Mapping[str, Value]) -> bool:
+    try:
+        catalog.check(settings)
+    except UsageError:
+        return False
+    return True
 
 
 def stored() -> list[Path]:
