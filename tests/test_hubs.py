@@ -260,8 +260,6 @@ def test_exported_files(tmp_path):
         loop.model.eval()
         assert one_step_as_it_is(loop).shape[1] == 3
 
-    with pytest.raises(CannotTraceError, match=r"^is TorchScript"):  # which a recipe gives as its reason
-        trace(loop.model)
     assert "--input" in failure("net.pt", directory=tmp_path).hint
 
 

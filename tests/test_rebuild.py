@@ -7,12 +7,8 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
 
-from advisor.recipe.rebuild import (
-    batch_size_of,
-    implementations_of,
-    optimizer_implementation,
-    resize_batch,
-)
+from advisor.step.batch import batch_size_of, resize_batch
+from advisor.step.optimizer import implementations_of, optimizer_implementation
 
 # --- optimizers -----------------------------------------------------------------------------------------------
 

@@ -36,10 +36,10 @@ IMPOSSIBLE = {
     ("optimizer_memory", "adafactor"): "adafactor takes the place of Adam or AdamW, not of SGD",
     ("sdpa", "cudnn"): "the cudnn attention kernel cannot run this model's attention",
     ("sdpa", "efficient"): "the efficient attention kernel cannot run this model's attention",
-    **dict.fromkeys((("step_graph", True), ("step_graph", "around_loss")), "step.cuda_graph needs a CUDA GPU"),
+    ("step_graph", True): "step.cuda_graph needs a CUDA GPU",
 }
 CUDA_CANNOT = {("sdpa", "cudnn"), ("sdpa", "flash")}  # in float32
-OF_A_GPU = {("sdpa", "cudnn"), ("sdpa", "efficient"), ("step_graph", True), ("step_graph", "around_loss")}
+OF_A_GPU = {("sdpa", "cudnn"), ("sdpa", "efficient"), ("step_graph", True)}
 COMPILES = (
     pytest.mark.compile,
     pytest.mark.skipif(shutil.which("g++") is None, reason="nothing can be compiled here"),

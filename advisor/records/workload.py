@@ -84,12 +84,10 @@ class WorkloadFacts:
     ``linear_shapes`` has inputs, outputs and count
     for each size of linear layer. ``repeated_blocks`` has class and count; ``block_shapes`` counts the shapes of those
     to compile by themselves, ``parameter_shapes`` those of all parameters; ``varying_shapes`` is whether the first
-    batches differ in shape. ``fusable_chains`` counts chains of pointwise operations and ``inplace_activations`` the
-    activations that could write over their input; where there is none because the model cannot be traced, the problem
-    says why.
+    batches differ in shape.
     ``clip_norm`` is the norm that the user clips gradients to, None without clipping.
     ``biased_conv_norm_pairs`` counts convolutions whose bias a norm cancels, ``conv_norm_pairs`` batch norms that could
-    be folded (looked for in inference only); where neither could be looked for, ``norm_pairs_problem`` says why.
+    be folded (looked for in inference only).
     ``paddable_outputs`` has, for a multiple, how many layers could be padded to it, and the outputs of the widest.
     ``capability`` is NVIDIA's compute capability, None on other devices. ``matrix_types`` has the number types of the
     GPU's matrix units; None in sessions recorded before, whose GPUs are NVIDIA's.
@@ -133,14 +131,9 @@ class WorkloadFacts:
     block_shapes: int = 0
     parameter_shapes: int = 0
     varying_shapes: bool = False
-    fusable_chains: int = 0
-    fusing_problem: str = ""
-    inplace_activations: int = 0
-    tracing_problem: str = ""
     clip_norm: float | None = None
     biased_conv_norm_pairs: int = 0
     conv_norm_pairs: int = 0
-    norm_pairs_problem: str = ""
     paddable_outputs: tuple[tuple[int, int, int], ...] = ()
     matrix_types: tuple[str, ...] | None = None
     own_step: bool = False

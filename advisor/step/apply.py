@@ -42,7 +42,7 @@ def apply_recipe(
     for part in parts:
         try:
             recipe.apply(part, value)
-        except (RefusedError, CannotTraceError) as error:
+        except RefusedError as error:
             if refused is None:
                 raise
-            refused(recipe, value, error if isinstance(error, RefusedError) else RefusedError(f"the model {error}"))
+            refused(recipe, value, error)

@@ -49,7 +49,7 @@ class CudaGraph:
 
     def warm_up(self, call: Callable[[], Any]) -> Any:
         """Run a call eagerly, on the stream that captures: autograd's nodes belong to the stream that made them."""
-        stream, current = _capture_stream(self.device), torch.cuda.current_stream(self.device)
+        stream, current = capture_stream(self.device), torch.cuda.current_stream(self.device)
         stream.wait_stream(current)
         with torch.cuda.stream(stream):
             result = call()
@@ -86,7 +86,7 @@ class CudaGraph:
 
     @contextmanager
     def _capturing(self, graph: torch.cuda.CUDAGraph, pool: Any = None) -> Iterator[None]:
-        stream = _capture_stream(self.device)
+        stream = capture_stream(self.device)
         current = torch.cuda.current_stream(self.device)  # left behind where a capture cannot be ended
         captures = torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local")
         with torch.cuda.stream(current), captures:
@@ -98,7 +98,7 @@ class CudaGraph:
 
 
 @functools.cache
-def _capture_stream(device: torch.device) -> torch.cuda.Stream:
+def capture_stream(device: torch.device) -> torch.cuda.Stream:
     """The stream that captures on a device. One for all graphs: libraries keep memory to work in for each stream."""
     return torch.cuda.Stream(device)
 

@@ -11,39 +11,19 @@ from torch import nn
 
 from advisor.machine.device import backend_of
 from advisor.machine.host import usable_cores
-from advisor.recipe.rebuild import resizing_problem
+from advisor.step.batch import resizing_problem
 from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFacts
-from advisor.step import (
-    checkpointing,
-    conv_bias,
-    fold_norm,
-    generation,
-    inplace,
-    padding,
-    pointwise,
-    training_cache,
-)
+from advisor.step import checkpointing, conv_bias, fold_norm, padding, training_cache
 from advisor.step.batch import tensors_of
 from advisor.step.blocks import blocks_to_compile, repeated_blocks, shape_of
 from advisor.step.compile import Models
-from advisor.step.loader import (
-    copy_problem,
-    divides_samples,
-    hears_of_epochs,
-    is_iterable,
-    length_of,
-    one_by_one_problem,
-    workers_problem,
-)
-from advisor.step.optimizer import optimizers_in
-from advisor.step.optimizer_options import torch_class
-from advisor.step.tracing import CannotTraceError
+from advisor.step.loader import copy_problem, divides_samples, hears_of_epochs, is_iterable, length_of, one_by_one_problem, workers_problem
+from advisor.step.optimizer import expected_state_bytes, implementations_of, optimizer_implementation, optimizers_in, sparse_parameters, torch_class
 from advisor.step.transforms import without_last_transforms
 from advisor.step.wrappers import as_prepared
 from advisor.target.entrypoint import one_line
 from advisor.target.loop import GivenBatches, Loop, describe
 
-_TRACING_LIMIT_S = 5.0
 _FAMILIES: dict[str, tuple[type[nn.Module], ...]] = {
     "conv1d": (nn.Conv1d, nn.ConvTranspose1d),
     "conv2d": (nn.Conv2d, nn.ConvTranspose2d),
@@ -61,10 +41,6 @@ _FAMILIES: dict[str, tuple[type[nn.Module], ...]] = {
 def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any], *, loss_form: str = "") -> WorkloadFacts:
     """The facts of a loop whose model is on ``device``; ``batches`` are its first ones, at least one."""
     target_batch = batches[0]
-    fusable_chains, fusing_problem = _traced(pointwise.fusable_chains, loop.model)
-    biased_pairs, folding_pairs, pairs_problem = _norm_pairs(loop)
-    inplace_activations, tracing_problem = _traced(lambda *a: len(inplace.inplace_sites(*a)), loop.model)
-    in_place = bool(inplace.activations_in_place(loop.model))
     parameters = list(loop.model.parameters())
     trainable = [p for p in parameters if p.requires_grad]
     own = backend_of(device).identity()
@@ -97,17 +73,11 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any], *, lo
         block_shapes=block_shapes(loop.model),
         parameter_shapes=len({p.shape for p in parameters}),
         varying_shapes=len({tuple(tensor.shape for tensor in tensors_of(batch)) for batch in batches}) > 1,
-        fusable_chains=fusable_chains,
-        fusing_problem=fusing_problem,
-        inplace_activations=inplace_activations,
-        tracing_problem=tracing_problem,
         clip_norm=loop.clip_norm,
-        biased_conv_norm_pairs=biased_pairs,
-        conv_norm_pairs=folding_pairs,
-        norm_pairs_problem=pairs_problem,
+        biased_conv_norm_pairs=len(conv_bias.removable_biases(loop.model)),
+        conv_norm_pairs=len(fold_norm.foldable_norms(loop.model)) if loop.mode is Mode.INFER else 0,
         paddable_outputs=_paddable_outputs(loop.model),
-        # Where some activations could still be switched, the setting counts as off.
-        current={"model.inplace_activations": in_place and not inplace_activations, **current_settings(loop)},
+        current=current_settings(loop),
         notes=tuple(loop.notes),
         linear_shapes=_linear_shapes(loop.model),
         own_step=loop.step is not None,
@@ -156,7 +126,6 @@ def current_settings(loop: Loop) -> dict[str, Value]:
     current: dict[str, Value] = {
         "precision.float32_matmul": _float32_matmul(),
         "precision.weights": _weights(loop.model),
-        "precision.bf16_reduction": torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
         "attention.backend": _attention_backend(),
         "backends.deterministic": torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic,
         "cpu.flush_denormal": _flushes_denormals(),
@@ -164,7 +133,6 @@ def current_settings(loop: Loop) -> dict[str, Value]:
         "model.memory_format": _memory_format(loop.model),
         "memory.activation_checkpointing": _checkpointing(loop.model),
         "debug.switches": _debug_switch(),
-        "generation.cache": generation.cache_of(loop.model),
         **_from_environment(),
     }
     if loop.loader is not None:
@@ -191,14 +159,6 @@ def _from_environment() -> dict[str, Value]:
     }
 
 
-def _traced(count: Callable[[nn.Module, float], int], model: nn.Module) -> tuple[int, str]:
-    """A number that tracing a model gives, or 0 with the reason why it cannot be traced."""
-    try:
-        return count(model, _TRACING_LIMIT_S), ""
-    except CannotTraceError as error:
-        return 0, str(error)
-
-
 def _paddable_outputs(model: nn.Module) -> tuple[tuple[int, int, int], ...]:
     """Multiple, layers and widest output for each multiple that would pad layers, and not to the same sizes."""
     found: dict[tuple[int, ...], tuple[int, int, int]] = {}
@@ -207,19 +167,6 @@ def _paddable_outputs(model: nn.Module) -> tuple[tuple[int, int, int], ...]:
         if sizes := tuple(padding.padded_size(size, multiple) for size in outputs):
             found.setdefault(sizes, (multiple, len(outputs), max(outputs)))
     return tuple(found.values())
-
-
-def _norm_pairs(loop: Loop) -> tuple[int, int, str]:
-    """Convolutions whose bias a norm cancels and norms to fold, or the reason why the model cannot be traced."""
-    data, limit_s, trained = loop.make_batch or loop.data, _TRACING_LIMIT_S / 2, loop.mode is Mode.TRAIN
-    try:
-        biases = conv_bias.removable_biases(loop.model, trained=trained, data=data, limit_s=limit_s)
-        folds = [] if trained else fold_norm.foldable_pairs(loop.model, data, limit_s)
-    except CannotTraceError as error:
-        return 0, 0, str(error)
-    except Exception as error:  # a model may hold anything; what cannot be looked through is measured all the same
-        return 0, 0, f"cannot be looked through for norms ({one_line(error)})"
-    return len(biases), len(folds), ""
 
 
 def versions() -> dict[str, str]:

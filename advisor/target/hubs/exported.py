@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from advisor.errors import TargetError
-from advisor.recipe.rebuild import batch_size_of, resize_batch
+from advisor.step.batch import batch_size_of, resize_batch
 from advisor.records import Mode, TargetSpec
 from advisor.step.batch import tensors_of
 from advisor.target.hubs.contract import Adapted, Adapter
