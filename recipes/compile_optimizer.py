@@ -80,7 +80,6 @@ class CompileOptimizer(Recipe):
 
     def apply(self, workload: Components, value: Value) -> None:
         if value:
-            from advisor.recipe.rebuild import refusing
             from advisor.step.optimizer import check_compilable
 
             for optimizer in getattr(workload.optimizer, "optimizers", [workload.optimizer]):

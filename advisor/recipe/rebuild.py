@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from advisor.errors import RefusedError
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from torch.optim import Optimizer
 
 # Parts of a batch that say where samples begin in another part.
 _NAMES_OF_PLACES = ("offset", "cu_seq", "cumulative", "row_splits", "edge_index")

@@ -9,7 +9,6 @@ from advisor.recipe.catalog import Catalog
 from advisor.records import Value
 from advisor.step.optimizer import Together
 from advisor.step.step import finish_components
-from advisor.step.tracing import CannotTraceError
 
 
 def apply_settings(
