@@ -25,7 +25,7 @@ from advisor.step.compilation import Models
 from advisor.step.contexts import attention_of, autocast_of
 from advisor.step.loop import Loop, is_loader
 from advisor.step.nested import mover, tensors_of
-from advisor.step.steps import mover_of
+from advisor.step.steps import mover_of, start_training
 from advisor.step.together import optimizers_in
 from advisor.step.tuning import Tuning
 from advisor.trial.measurement.clock import batch_samples
@@ -129,16 +129,20 @@ def _by_python_file(loop: Loop, path: str, data: Any) -> tuple[Callable[[Any], A
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
     loader = data if is_loader(data) else None
+    models = list(loop.model) if isinstance(loop.model, Models) else [loop.model]
+    optimizers = optimizers_in(loop.optimizer)[: len(models)] if loop.step is not None else [loop.optimizer]
+    first: list[Any] = []
+    for pair in itertools.zip_longest(models, optimizers):
+        *prepared, loader = module.prepare(*pair, loader)
+        first = first or prepared
+    model, optimizer = first
     if loop.step is not None:
-        models = list(loop.model) if isinstance(loop.model, Models) else [loop.model]
-        for model, optimizer in itertools.zip_longest(models, optimizers_in(loop.optimizer)[: len(models)]):
-            _, _, loader = module.prepare(model, optimizer, loader)
-        return module.own_step(loop.step, models[0]), data if loader is None else loader
-    if loop.mode is Mode.INFER:
-        model, _, loader = module.prepare(loop.model, loader=loader)
-        return module.infer_step(model), data if loader is None else loader
-    model, optimizer, loader = module.prepare(loop.model, loop.optimizer, loader)
-    step = module.train_step(model, optimizer, loop.loss, clip_grad=loop.clip_norm)
+        step = module.own_step(loop.step, model)
+    elif loop.mode is Mode.INFER:
+        step = module.infer_step(model)
+    else:
+        start_training(model)
+        step = module.train_step(model, optimizer, loop.loss)
     return step, data if loader is None else loader
 
 
