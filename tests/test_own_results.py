@@ -89,7 +89,7 @@ def test_an_uncaptured_step_hands_it_on(kind):
 
 def test_the_python_file_hands_it_on():
     file = {}
-    exec(python_source(load_catalog(), {"precision.autocast": "bfloat16"}, "train", own_step=True), file)
+    exec(python_source(load_catalog(), {"precision.autocast": "bfloat16"}, "train", WrittenFor("step", "", None)), file)
     loop = trainer_returning(RESULTS["dict"])
     assert set(file["own_step"](loop.step, loop.modules[0])(batches(1)[0])) == {"loss", "output", "size", "kind"}
 

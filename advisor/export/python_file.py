@@ -34,7 +34,7 @@ _PARALLEL = "parallel."
 _DDP_ARGUMENTS = frozenset(
     {"gradient_as_bucket_view", "static_graph", "bucket_cap_mb", "find_unused_parameters", "broadcast_buffers"}
 )
-_BY_LOAD = "# {setting} is applied by advisor.load alone: it takes more code than a file should hold."
+_BY_LOAD = "# Not in this file: {setting}. It takes more code; advisor.load applies it."
 # Arguments of a DataLoader that are the names of their settings.
 _LOADER = frozenset({"num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "batch_size"})
 
@@ -100,7 +100,7 @@ class _File:
             ]
         )
         parts = [*functions, prepare, step.text()]
-        used = {name for name in ("gc", "inspect", "torch") if any(f"{name}." in part for part in parts)}
+        used = {name for name in ("inspect", "torch") if any(f"{name}." in part for part in parts)}
         self.imports |= {f"import {name}" for name in used}
         return "\n\n\n".join(part.strip("\n") for part in [self.head(step), *parts]) + "\n"
 

@@ -139,7 +139,6 @@ class StepText:
             "own_loss": self.form == "own",
             "scaler": train and plan.scales_gradients,
             "counts": plan.accumulate > 1,
-            "collects": plan.collector != "default",
             "loss_sum": plan.loss_item == "accumulated",
             "compiles_loss": train and plan.compiles_loss,
             "compiles_update": train and plan.compile_optimizer,
@@ -215,11 +214,9 @@ class StepText:
     def _call(self, words: set[str]) -> str:
         """The call of a model in inference, or of a step of one's own."""
         called = "self.step(batch)" if self.kind == "own" else f"self.model({self.batch.whole(has_target=True)})"
-        after = [] if "graph" in words else self._after("result")
-        if not after and "copies" not in words:
+        if "copies" not in words:
             return within(self._contexts(), f"return {called}")
-        result = "copied(result)" if "copies" in words else "result"
-        return "\n".join([within(self._contexts(), f"result = {called}"), *after, f"return {result}"])
+        return "\n".join([within(self._contexts(), f"result = {called}"), "return copied(result)"])
 
     def _contexts(self) -> Iterator[str]:
         plan = self.plan
@@ -271,17 +268,11 @@ class StepText:
 
     def _after(self, result: str) -> list[str]:
         """Lines that follow each step, replayed or not; usually none."""
-        plan, lines = self.plan, list[str]()
-        if self.kind == "train":
-            reads = {"every_step": f"{result}.item()", "accumulated": f"self.loss_sum += {result}.detach()"}
-            lines += [reads[plan.loss_item]] if plan.loss_item in reads else []
-            lines += ["torch.cuda.empty_cache()"] if plan.empty_cache != "never" else []
-        if plan.collector != "default":
-            lines += [] if plan.accumulate > 1 else ["self.batches += 1"]
-            lines += ["if self.batches == 10:  # what lives by now stays", "    gc.collect()", "    gc.freeze()"]
-        if plan.collector == "scheduled":
-            lines += ["    gc.disable()", "if self.batches % 50 == 0:", "    gc.collect(1)"]
-        return lines
+        if self.kind != "train":
+            return []
+        reads = {"every_step": [f"{result}.item()"], "accumulated": [f"self.loss_sum += {result}.detach()"]}
+        empties = ["torch.cuda.empty_cache()"] if self.plan.empty_cache != "never" else []
+        return [*reads.get(self.plan.loss_item, []), *empties]
 
 
 def within(contexts: Iterable[str], *lines: str) -> str:

@@ -103,7 +103,6 @@ class <CLASS>:
         self.optimizers = optimizers_of(step)  #? own inside
         self.scaler = torch.amp.GradScaler(self.device.type)  #? scaler
         self.batches = 0  #? counts
-        self.batches = 0  #? collects !counts
         self.loss_sum = 0.0  #? loss_sum
         self.compiled = torch.compile(<COMPILED_LOSS>)  #? compiles_loss
         self.compiled_update = torch.compile(optimizer.step)  #? compiles_update
