@@ -1,7 +1,5 @@
 """A stand-in for a CUDA graph on the CPU: it records the operators of a call and repeats them on the same memory."""
 
-from contextlib import contextmanager
-
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -33,17 +31,6 @@ class RecordedGraph:
             for tensor, before in reversed(recorder.written):
                 with torch.autograd._unsafe_preserve_version_counter(tensor):  # as nothing was written at all
                     tensor.detach().copy_(before)
-        self.calls = recorder.calls
-
-    @contextmanager
-    def recording(self):
-        """A context whose operators are recorded and undone, as ``torch.cuda.graph`` only records them."""
-        recorder = _Recorder(self.of_host)
-        with recorder:
-            yield
-        for tensor, before in reversed(recorder.written):
-            with torch.autograd._unsafe_preserve_version_counter(tensor):
-                tensor.detach().copy_(before)
         self.calls = recorder.calls
 
     def replay(self):

@@ -4,7 +4,7 @@ import copy
 import shutil
 import subprocess
 import sys
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,14 +13,14 @@ import pytest
 import torch
 from exported_module import batches, model_of, module_of, plain_losses
 from facts import gpu_facts
-from graph_stand_in import RecordedGraph
+from graph_stand_in import RecordedGraph, _Recorder
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.errors import UsageError
 from advisor.export.python_file import WrittenFor, python_source
 from advisor.recipe import Recipe, Stage
-from advisor.recipe.catalog import Catalog, load_catalog
+from advisor.recipe.catalog import REMOVED, Catalog, load_catalog
 from advisor.records import LoaderFacts, OptimizerFacts
 from advisor.step.tuning import Tuning
 
@@ -102,6 +102,24 @@ def test_the_header_has_the_figure_the_settings_and_the_use(catalog):
     assert "Settings: precision.autocast: bfloat16." in header
     assert "step = train_step(model, optimizer, loss_fn)  # loss_fn(output, target)" in header
     compile(python_source(catalog, settings, "train", replace(PAIR, measured='a\\b """')), "tuned.py", "exec")
+
+
+def test_the_header_says_what_else_is_needed_and_kept(catalog):
+    header = python_source(catalog, {"precision.autocast": "float16"}, "train", PAIR).partition("import torch")[0]
+    assert "step.scaler.state_dict()" in header
+    assert "Needs torchao." in python_source(catalog, {"precision.float8": "tensorwise"}, "train", PAIR)
+    preloaded = python_source(catalog, {"cpu.allocator": "jemalloc"}, "train", WrittenFor())
+    assert "LD_PRELOAD=libjemalloc.so" in preloaded or "cpu.allocator" not in preloaded
+
+
+def test_settings_of_recipes_that_left_are_not_exported(catalog):
+    """A session of an earlier version is still exported."""
+    removed = Catalog({name: recipe for name, recipe in catalog.recipes.items() if recipe.key not in REMOVED})
+    for key, reason in REMOVED.items():
+        with pytest.warns(UserWarning, match=f"{key} is left out.*{reason}"):
+            assert removed.without_removed({key: True, **AUTOCAST}) == AUTOCAST
+    with pytest.raises(UsageError, match="no recipe owns"):
+        removed.check({"no.such": 1})
 
 
 def test_settings_that_cannot_be_are_refused(catalog):
@@ -299,6 +317,19 @@ def test_an_own_step_runs_under_what_the_settings_put_around_it(catalog):
 # --- graphs -----------------------------------------------------------------------------------------------------
 
 
+class Recorded(RecordedGraph):
+    """A graph as ``torch.cuda.graph`` fills one: the operators inside the context are recorded, and undone."""
+
+    @contextmanager
+    def recording(self):
+        with (recorder := _Recorder(self.of_host)):
+            yield
+        for tensor, before in reversed(recorder.written):
+            with torch.autograd._unsafe_preserve_version_counter(tensor):
+                tensor.detach().copy_(before)
+        self.calls = recorder.calls
+
+
 @pytest.fixture
 def graphs_on_cpu(monkeypatch):
     """PyTorch's calls for graphs on the CPU: a graph records the operators of the step and repeats them."""
@@ -307,7 +338,7 @@ def graphs_on_cpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: stream)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", RecordedGraph)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Recorded)
     monkeypatch.setattr(torch.cuda, "graph", lambda graph, pool, stream, mode: graph.recording())
 
 

@@ -14,7 +14,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from advisor.export.python_file import python_source
 from advisor.recipe.catalog import load_catalog
-from advisor.step.nested import tensors_of
+from advisor.step.batch import tensors_of
 from advisor.step.tuning import Tuning
 
 Pair = namedtuple("Pair", ["loss", "output"])
@@ -89,7 +89,7 @@ def test_an_uncaptured_step_hands_it_on(kind):
 
 def test_the_python_file_hands_it_on():
     file = {}
-    exec(python_source(load_catalog(), {"precision.autocast": "bfloat16"}, "train", WrittenFor("step", "", None)), file)
+    exec(python_source(load_catalog(), {"precision.autocast": "bfloat16"}, "train", own_step=True), file)
     loop = trainer_returning(RESULTS["dict"])
     assert set(file["own_step"](loop.step, loop.modules[0])(batches(1)[0])) == {"loss", "output", "size", "kind"}
 

@@ -117,7 +117,11 @@ class _File:
         found = ", ".join(format_setting(*pair) for pair in sorted((one.key, value) for one, value in self.settings))
         measured = f": {self.workload.measured}" if self.workload.measured else ""
         first = textwrap.fill(f"What perf-advisor {__version__} measured to be faster{measured}.", LINE)
-        lines = [first, "", *textwrap.wrap(f"Settings: {found or 'none'}.", LINE), "", *_usage(step)]
+        packages = sorted({recipe.package for recipe, value in self.settings if value != recipe.default} - {""})
+        needs = f" Needs {' and '.join(packages)}." if packages else ""
+        lines = [first, "", *textwrap.wrap(f"Settings: {found or 'none'}.{needs}", LINE), "", *_usage(step)]
+        if "scaler" in step.words:
+            lines += ["", "A checkpoint also needs step.scaler.state_dict()."]
         if "graph" in step.words:
             lines += ["", *_WHAT_A_GRAPH_REPEATS["inside" in step.words].splitlines()]
         text = "\n".join(lines).replace("\\", "\\\\").replace('"""', r"\"\"\"")
@@ -316,8 +320,9 @@ def _usage(step: StepText) -> Iterator[str]:
 
 def _loader_options(recipe: Recipe, value: Value) -> Mapping[str, object]:
     """The arguments of a DataLoader that a setting stands for; empty where it is more than arguments."""
-    if hasattr(recipe, "options"):
-        return recipe.options(value)
+    options: Mapping[str, object] | None = recipe.options(value) if hasattr(recipe, "options") else None
+    if options is not None:
+        return options
     name = recipe.key.partition(".")[2]
     return {name: value} if name in _LOADER and (name, value) != ("batch_size", 0) else {}
 

@@ -40,7 +40,7 @@ def by_api(settings, step, models, optimizers):
 
 def by_file(settings, step, models, optimizers):
     names = {"__name__": "tuned"}
-    source = python_source(load_catalog(), settings, "train", WrittenFor("step", "", None))
+    source = python_source(load_catalog(), settings, "train", own_step=True)
     exec(compile(source, "tuned.py", "exec", dont_inherit=True), names)
     for place, model in enumerate(models):
         names["prepare"](model, optimizers[place] if place < len(optimizers) else None)
