@@ -6,6 +6,7 @@ figures are lowered when a room becomes smaller, and never raised.
 python .ci/check_size.py
 """
 
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -18,18 +19,16 @@ PRODUCT = "advisor and recipes"
 
 def lines_by_room() -> Counter[str]:
     """The number of lines in each room, and in the sums."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
+    git = shutil.which("git") or "git"
+    listed = subprocess.check_output([git, "ls-files", "-z", "*.py"], cwd=ROOT, text=True)
     counted: Counter[str] = Counter()
     for name in filter(None, listed.split("\0")):
         path = ROOT / name
         if path.is_file():  # one that is deleted and not yet committed is still listed
             lines = path.read_bytes().count(b"\n")
-            folder = path.relative_to(ROOT).parts
-            room = "/".join(folder[:2]) if folder[0] == "advisor" and len(folder) > 2 else folder[0]
-            counted[room] += lines
-            if folder[0] in ("advisor", "recipes"):
+            top, *below = Path(name).parts
+            counted[f"{top}/{below[0]}" if top == "advisor" and below[1:] else top] += lines
+            if top in ("advisor", "recipes"):
                 counted[PRODUCT] += lines
     return counted
 
