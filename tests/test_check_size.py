@@ -12,6 +12,13 @@ check_size = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(check_size)
 
 
+@pytest.fixture
+def limits(tmp_path, monkeypatch):
+    (tmp_path / "pyproject.toml").write_text('[tool.house]\n"advisor/step" = 10\ntests = 3\n')
+    monkeypatch.setattr(check_size, "ROOT", tmp_path)
+
+
+@pytest.mark.usefixtures("limits")
 @pytest.mark.parametrize(
     ("lines", "code", "said"),
     [
@@ -20,9 +27,7 @@ spec.loader.exec_module(check_size)
         ({"advisor/step": 10, "advisor/new": 1}, 1, "has no limit"),
     ],
 )
-def test_a_room_keeps_to_its_limit(lines, code, said, tmp_path, monkeypatch, capsys):
-    (tmp_path / "pyproject.toml").write_text('[tool.house]\n"advisor/step" = 10\ntests = 3\n')
-    monkeypatch.setattr(check_size, "ROOT", tmp_path)
+def test_a_room_keeps_to_its_limit(lines, code, said, monkeypatch, capsys):
     monkeypatch.setattr(check_size, "lines_by_room", lambda: Counter(lines))
     assert check_size.main() == code
     assert said in capsys.readouterr().out

@@ -51,17 +51,16 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize(
-    ("name", "settings"),
+    ("name", "settings", "schedule"),
     [
-        ("Adam", {}),
-        ("Adam", {"optimizer.implementation": "fused"}),
-        ("AdamW", {"optimizer.implementation": "fused", "compile.scope": "with_loss"}),
-        ("AdamW", {"compile.mode": "default", "compile.optimizer": True}),
-        ("SGD", {}),
-        ("SGD", {"optimizer.implementation": "fused", "step.zero_grad": "zeros"}),
-        ("Adagrad", {"step.zero_grad": "manual"}),
+        ("Adam", {}, SCHEDULES[0]),
+        ("Adam", {"optimizer.implementation": "fused"}, SCHEDULES[1]),
+        ("AdamW", {"optimizer.implementation": "fused", "compile.scope": "with_loss"}, SCHEDULES[0]),
+        ("AdamW", {"compile.mode": "default", "compile.optimizer": True}, SCHEDULES[0]),
+        ("SGD", {}, SCHEDULES[1]),
+        ("SGD", {"optimizer.implementation": "fused", "step.zero_grad": "zeros"}, SCHEDULES[0]),
+        ("Adagrad", {"step.zero_grad": "manual"}, SCHEDULES[0]),
     ],
 )
 def test_a_captured_step_trains_as_a_plain_loop(name, settings, schedule):
@@ -87,7 +86,8 @@ def test_a_captured_step_trains_as_a_plain_loop(name, settings, schedule):
         assert step((images, target)).item() == pytest.approx(loss.item(), rel=2e-2, abs=2e-3), at
         for one in schedules:
             one.step()
-    assert step.graphs or schedule is SCHEDULES[1]
+    changes = schedule is SCHEDULES[1] and name == "Adam"  # its betas, at each step
+    assert bool(step.graphs) is not changes
 
 
 @pytest.mark.parametrize("settings", [{}, {"data.device_prefetch": True}])
