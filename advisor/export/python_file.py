@@ -288,8 +288,9 @@ class _File:
             elif value != recipe.default and (name, value) != ("strategy", "ddp"):
                 yield _BY_LOAD.format(setting=format_setting(recipe.key, value))
         if ddp:
-            yield "# Under torchrun, after init_process_group(); give each rank its own part of the data."
-            yield call("model = torch.nn.parallel.DistributedDataParallel", filter(None, arguments))
+            yield "if torch.distributed.is_initialized():  # under torchrun; each rank needs its part of the data"
+            wrapped = call("model = torch.nn.parallel.DistributedDataParallel", filter(None, arguments), indent=8)
+            yield textwrap.indent(wrapped, "    ")
 
 
 _WHAT_A_GRAPH_REPEATS = (
