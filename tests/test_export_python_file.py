@@ -22,7 +22,9 @@ from advisor.export.python_file import WrittenFor, python_source
 from advisor.recipe import Recipe, Stage
 from advisor.recipe.catalog import REMOVED, Catalog, load_catalog
 from advisor.records import LoaderFacts, OptimizerFacts
+from advisor.step.calls import SplitBatch
 from advisor.step.tuning import Tuning
+from advisor.trial.batch_form import form_of_batch
 
 pytestmark = pytest.mark.usefixtures("flags_kept")
 ADAM = OptimizerFacts("AdamW", "foreach", ("for-loop", "foreach", "fused"), capturable=True, tensors=8)
@@ -34,6 +36,7 @@ FUSED = {"optimizer.implementation": "fused"}
 STACK = {**AUTOCAST, **FUSED, "model.memory_format": "channels_last", "compile.scope": "with_loss"}
 GRAPH = {"step.cuda_graph": True}
 WORKERS = {"data.num_workers": 2, "data.pin_memory": True, "data.persistent_workers": True}
+X, Y = torch.ones(2, 3), torch.ones(2)
 PAIR = WrittenFor("output_target", "pair", FACTS)
 CASES = {
     "autocast": (AUTOCAST, "train", PAIR, 40),
@@ -178,10 +181,17 @@ def of_model(model, batch):
     return nn.functional.cross_entropy(model(batch[0]), batch[1])
 
 
+def of_output(output, target):
+    return nn.functional.cross_entropy(output, target)
+
+
 FORMS = {
     "output_target": ("pair", model_of, nn.CrossEntropyLoss(), lambda x, y: (x, y)),
-    "parts": ("parts:2", model_of, nn.CrossEntropyLoss(), lambda x, y: [x, y]),
+    "parts": ("parts:1", model_of, nn.CrossEntropyLoss(), lambda x, y: [x, y]),
     "listed inputs": ("pair:list nested", model_of, nn.CrossEntropyLoss(), lambda x, y: ([x], y)),
+    "several targets": ("parts:1 targets", model_of, lambda o, y, z: of_output(o, y), lambda x, y: (x, y, y)),
+    "output and batch": ("pair of_batch", model_of, lambda o, batch: of_output(o, batch[1]), lambda x, y: (x, y)),
+    "of some names": ("mapping:labels:images", Named, nn.CrossEntropyLoss(), lambda x, y: {"images": x, "labels": y}),
     "named": ("mapping:labels", Named, nn.CrossEntropyLoss(), lambda x, y: {"images": x, "labels": y}),
     "named inputs": ("pair:mapping nested", Named, nn.CrossEntropyLoss(), lambda x, y: ({"images": x}, y)),
     "model_batch": ("pair", model_of, of_model, lambda x, y: (x, y)),
@@ -209,6 +219,36 @@ def test_each_form_of_a_loss_and_of_a_batch(catalog, name, scope, request):
     assert [step(wrapped(*batch)).item() for batch in data] == pytest.approx(expected, rel=2e-5)
     if scope == "graph":
         assert len(step.graphs) == 1
+
+
+def test_a_loss_of_the_output_alone_and_a_list_that_a_model_takes_whole(catalog):
+    module = module_of(catalog, {}, "train", WrittenFor("output_target", "whole output_only", FACTS))
+    model = nn.Linear(3, 2)
+    model.forward = lambda listed: nn.Linear.forward(model, torch.stack(listed))
+    step = module.train_step(model, torch.optim.SGD(model.parameters(), lr=0.1), lambda output: output.square().mean())
+    assert step([torch.ones(3)] * 4) > step([torch.ones(3)] * 4)
+
+
+@pytest.mark.parametrize(
+    ("batch", "made", "form"),
+    [
+        (X, lambda b: SplitBatch((b,), {}), "tensor"),
+        ((X, Y), lambda b: SplitBatch((b[0],), {}, b[1]), "pair"),
+        ([X, X, Y], lambda b: SplitBatch((b[0], b[1]), {}, b[2]), "parts:2"),
+        ([X, Y, "id"], lambda b: SplitBatch((b[0],), {}, b[1]), "parts:1 nested"),
+        (({"x": X}, Y), lambda b: SplitBatch((), b[0], b[1]), "pair:mapping nested"),
+        (([X, X], Y), lambda b: SplitBatch(tuple(b[0]), {}, b[1]), "pair:list nested"),
+        ({"x": X, "labels": Y}, lambda b: SplitBatch((), {"x": b["x"]}, b["labels"]), "mapping:labels"),
+        ({"x": X, "id": Y, "y": Y + 1}, lambda b: SplitBatch((), {"x": b["x"]}, b["y"]), "mapping:y:x"),
+        ({"x": X, "labels": Y}, lambda b: SplitBatch((), dict(b)), "mapping"),
+        ({"x": X}, lambda b: SplitBatch((b,), {}), "whole nested"),
+        ([X, X], lambda b: SplitBatch((b,), {}), "whole"),
+        (SimpleNamespace(x=X), lambda b: SplitBatch((b,), {}), "object"),
+    ],
+)
+def test_the_form_of_a_batch(batch, made, form):
+    assert form_of_batch(batch, made(batch)) == form
+    assert form_of_batch(batch, made(batch), "of_batch") == f"{form} of_batch"
 
 
 def test_a_loss_of_an_attribute_and_a_scalar(catalog):

@@ -28,12 +28,9 @@ _WARM_UP, _WARM_UP_OF_DDP = 3, 11
 
 @dataclass(frozen=True, slots=True)
 class BatchText:
-    """Expressions about a batch. ``form`` is that of the baseline's record.
+    """Expressions about a batch. ``form`` is that of the baseline's record: ``trial/batch_form.py`` lists the forms.
 
-    It is ``tensor``; ``pair`` of inputs and target, with ``pair:mapping`` and ``pair:list`` where the inputs are
-    several; ``parts:N``, the target the last; ``mapping``, with the target's name as in ``mapping:labels``; ``object``,
-    which has a method ``to``; or ``any``. A second word ``nested`` says that not all parts are tensors. ``converts``:
-    the tensors get another layout or type on the device. ``waits``: the end of the arguments of ``to``.
+    ``converts``: the tensors get another layout or type on the device. ``waits``: the end of the arguments of ``to``.
     """
 
     form: str
@@ -46,25 +43,25 @@ class BatchText:
         return self.form.partition(" ")[0].partition(":")[0]
 
     @property
-    def _detail(self) -> str:
-        return self.form.partition(" ")[0].partition(":")[2]
+    def _details(self) -> list[str]:
+        return [*self.form.partition(" ")[0].split(":")[1:], "", ""]
 
     @property
     def is_nested(self) -> bool:
         """Whether the tensors have to be looked for."""
-        return self.form.endswith("nested")
+        return "nested" in self.form.split()
 
     @property
     def needs_function(self) -> bool:
         """Whether moving a part takes more than a call of ``to``."""
         return self.is_nested or (self.converts and self.kind != "object")
 
-    def moved(self, device: str = "self.device", end: str = "") -> str:
+    def moved(self, end: str = "") -> str:
         """The batch on the device, with ``end`` behind each tensor."""
         if self.is_nested:
-            return f"copied(on_device(batch, {device}))" if end else f"on_device(batch, {device})"
+            return "copied(on_device(batch, self.device))" if end else "on_device(batch, self.device)"
         name = "batch" if self.kind in ("tensor", "object") else "part"
-        one = f"on_device({name}, {device})" if self.needs_function else f"{name}.to({device}{self.waits})"
+        one = f"on_device({name}, self.device)" if self.needs_function else f"{name}.to(self.device{self.waits})"
         if self.kind == "mapping":
             return f"{{name: {one}{end} for name, part in batch.items()}}"
         return f"{one}{end}" if name == "batch" else f"[{one}{end} for part in batch]"
@@ -75,22 +72,40 @@ class BatchText:
             return f"tensors_of({batch})"
         return {"tensor": f"[{batch}]", "mapping": f"{batch}.values()"}.get(self.kind, batch)
 
-    def whole(self, *, has_target: bool = False) -> str:
-        """The arguments of a model that takes the batch; the target of a pair is left out if there is one."""
-        if self.kind == "pair" and has_target:
-            return {"mapping": "**batch[0]", "list": "*batch[0]"}.get(self._detail, "batch[0]")
-        return {"tensor": "batch", "object": "batch", "mapping": "**batch"}.get(self.kind, "*batch")
+    def inputs(self, *, has_target: bool) -> str:
+        """The arguments of a model that is called with a batch; without the target of a pair if it has one."""
+        first, names = self._details[:2]
+        if self.kind == "mapping":
+            return f"**{{name: batch[name] for name in {_tuple(names)}}}" if names else "**batch"
+        if self.kind == "pair":
+            stars = {"mapping": "**", "list": "*"}.get(first, "")
+            return f"{stars}batch[0]" if has_target else "*batch"
+        return f"*batch[:{first}]" if self.kind == "parts" else "batch"
 
     def apart(self) -> tuple[list[str], str, str]:
-        """Lines that divide a batch, the arguments of the model, and the target."""
-        if self.kind in ("tensor", "object"):
-            return [], "batch", "batch" if self.kind == "tensor" else "batch.y"
+        """Lines that divide a batch, the arguments of the model, and what the loss gets beside the output."""
+        lines, inputs, target = self._apart()
+        words = self.form.split()
+        if "output_only" in words:
+            return [], self.inputs(has_target=True), ""
+        if "of_batch" in words:
+            return [], self.inputs(has_target=True), ", batch"
+        return lines, inputs, f", {target}"
+
+    def _apart(self) -> tuple[list[str], str, str]:
+        first, names = self._details[:2]
+        if self.kind == "mapping" and names:
+            return [], self.inputs(has_target=True), f'batch["{first}"]'
         if self.kind == "mapping":
-            return ["inputs = dict(batch)", f'target = inputs.pop("{self._detail or "labels"}")'], "**inputs", "target"
+            return ["inputs = dict(batch)", f'target = inputs.pop("{first or "labels"}")'], "**inputs", "target"
         if self.kind == "pair":
-            stars = {"mapping": "**", "list": "*"}.get(self._detail, "")
+            stars = {"mapping": "**", "list": "*"}.get(first, "")
             return ["inputs, target = batch"], f"{stars}inputs", "target"
-        return ["*inputs, target = batch"], "*inputs", "target"
+        if self.kind == "parts":
+            several = "targets" in self.form.split()
+            target = f"*batch[{first}:]" if several else f"batch[{first}]"
+            return [], f"*batch[:{first}]", target
+        return [], "batch", "batch.y" if self.kind == "object" else "batch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +201,7 @@ class StepText:
             "OPTIONS": "capturable=True" if self.kind == "own" else self.options,
             "IS_TENSOR": "isinstance(rate, torch.Tensor)",
             "MOVED": batch.moved(),
-            "STATIC": batch.moved(end=".clone()"),
+            "STATIC": batch.moved(".clone()"),
             "TENSORS": batch.tensors("batch"),
             "STATIC_TENSORS": batch.tensors("static"),
             "RESULT": "result.clone()" if train else "copied(result)",
@@ -205,15 +220,15 @@ class StepText:
 
     def _loss(self) -> str:
         if self.form == "own":
-            return within(self._contexts(), f"output = self.model({self.batch.whole()})", _OWN_LOSS)
+            return within(self._contexts(), f"output = self.model({self.batch.inputs(has_target=False)})", _OWN_LOSS)
         if self.form == "model_batch":
             return within(self._contexts(), "return self.loss_fn(self.model, batch)")
         lines, inputs, target = self.batch.apart()
-        return "\n".join([*lines, within(self._contexts(), f"return self.loss_fn(self.model({inputs}), {target})")])
+        return "\n".join([*lines, within(self._contexts(), f"return self.loss_fn(self.model({inputs}){target})")])
 
     def _call(self, words: set[str]) -> str:
         """The call of a model in inference, or of a step of one's own."""
-        called = "self.step(batch)" if self.kind == "own" else f"self.model({self.batch.whole(has_target=True)})"
+        called = "self.step(batch)" if self.kind == "own" else f"self.model({self.batch.inputs(has_target=True)})"
         if "copies" not in words:
             return within(self._contexts(), f"return {called}")
         return "\n".join([within(self._contexts(), f"result = {called}"), "return copied(result)"])
@@ -273,6 +288,12 @@ class StepText:
         reads = {"every_step": [f"{result}.item()"], "accumulated": [f"self.loss_sum += {result}.detach()"]}
         empties = ["torch.cuda.empty_cache()"] if self.plan.empty_cache != "never" else []
         return [*reads.get(self.plan.loss_item, []), *empties]
+
+
+def _tuple(names: str) -> str:
+    """The text of a tuple of names that are joined by commas."""
+    quoted = [f'"{name}"' for name in names.split(",")]
+    return f"({', '.join(quoted)}{',' * (len(quoted) == 1)})"
 
 
 def within(contexts: Iterable[str], *lines: str) -> str:

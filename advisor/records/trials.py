@@ -200,7 +200,7 @@ class TrialResult:
     that the trial ran on, where that is not the session's own. ``ranks``: the findings of a trial over several ranks,
     whose blocks hold the samples of all, and whose peaks are the largest of any rank. ``loss_known``: the loss is
     called as its signature says: no try had to find out how. ``loss_form``: the form of the loss, a value of
-    ``LossForm``; ``batch_form``: that of a batch, as ``export/python_step.py`` lists them. Both are empty where they
+    ``LossForm``; ``batch_form``: that of a batch, as ``trial/batch_form.py`` lists them. Both are empty where they
     are not known.
     """
 
