@@ -78,17 +78,15 @@ class DeviceLoader:
 
     def __iter__(self):
         computing, copying = torch.cuda.current_stream(self.device), torch.cuda.Stream(self.device)
-        ready = None
+        ready = []
         for batch in self.loader:
             copying.wait_stream(computing)  # memory that was given back may still be read
             with torch.cuda.stream(copying):
                 coming = <MOVED>
-            if ready is not None:
-                yield ready
+            yield from ready
             computing.wait_stream(copying)
-            ready = coming
-        if ready is not None:
-            yield ready
+            ready = [coming]
+        yield from ready
 '''
 STEP = '''
 class <CLASS>:
