@@ -14,14 +14,19 @@ import torch
 from exported_module import batches, model_of, module_of, plain_losses
 from facts import gpu_facts
 from graph_stand_in import RecordedGraph, _Recorder
+from sample_session import sample_history, sample_request
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.errors import UsageError
+from advisor.experiment.state import SessionState
+from advisor.export.outputs import write_outputs
 from advisor.export.python_file import WrittenFor, python_source
 from advisor.recipe import Recipe, Stage
 from advisor.recipe.catalog import REMOVED, Catalog, load_catalog
+from advisor.recipe.settings import Settings
 from advisor.records import LoaderFacts, OptimizerFacts
+from advisor.records.outputs import Outputs
 from advisor.step.calls import SplitBatch
 from advisor.step.tuning import Tuning
 from advisor.trial.batch_form import form_of_batch
@@ -123,6 +128,22 @@ def test_settings_of_recipes_that_left_are_not_exported(catalog):
             assert removed.without_removed({key: True, **AUTOCAST}) == AUTOCAST
     with pytest.raises(UsageError, match="no recipe owns"):
         removed.check({"no.such": 1})
+
+
+def test_a_session_with_settings_that_left_is_shown_and_exported(catalog, tmp_path, monkeypatch):
+    state = SessionState.of(sample_history())
+    key = "optimizer.implementation"
+    assert key in state.stack.settings
+    monkeypatch.setitem(REMOVED, key, "it was never measured to help")
+    smaller = Catalog({name: recipe for name, recipe in catalog.recipes.items() if recipe.key != key})
+    for name in ("tuned.yaml", "tuned.py"):
+        outputs = Outputs(export_path=str(tmp_path / name), report_path=str(tmp_path / "report.md"))
+        with pytest.warns(UserWarning, match=f"{key} is left out"):
+            assert not write_outputs(state, sample_request(), outputs, smaller).errors
+        assert "precision.autocast: bfloat16" in (text := (tmp_path / name).read_text())
+        assert key not in text
+    with pytest.warns(UserWarning, match=f"{key} is left out"):
+        assert Tuning(state.stack.settings, smaller).settings == Settings(state.stack.settings).without(key)
 
 
 def test_settings_that_cannot_be_are_refused(catalog):

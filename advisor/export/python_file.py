@@ -92,13 +92,8 @@ class _File:
         if any("device" in line for line in body if not line.startswith("#")):
             body.insert(0, "device = next(model.parameters()).device")
         functions = [*self.definitions, *step.parts()]
-        prepare = "\n".join(
-            [
-                "def prepare(model, optimizer=None, loader=None):",
-                '    """Return what the loop goes on with."""',
-                *(f"    {line}" if line else "" for line in [*body, "return model, optimizer, loader"]),
-            ]
-        )
+        body = ['"""Return what the loop goes on with."""', *body, "return model, optimizer, loader"]
+        prepare = "def prepare(model, optimizer=None, loader=None):\n" + textwrap.indent("\n".join(body), "    ")
         parts = [*functions, prepare, step.text()]
         used = {name for name in ("inspect", "torch") if any(f"{name}." in part for part in parts)}
         self.imports |= {f"import {name}" for name in used}
@@ -123,7 +118,7 @@ class _File:
         if "scaler" in step.words:
             lines += ["", "A checkpoint also needs step.scaler.state_dict()."]
         if "graph" in step.words:
-            lines += ["", *_WHAT_A_GRAPH_REPEATS["inside" in step.words].splitlines()]
+            lines += ["", *_WHAT_A_GRAPH_REPEATS.splitlines()]
         text = "\n".join(lines).replace("\\", "\\\\").replace('"""', r"\"\"\"")
         return f'"""{text}\n"""'
 
@@ -293,15 +288,10 @@ class _File:
             yield textwrap.indent(wrapped, "    ")
 
 
-_WHAT_A_GRAPH_REPEATS = (
-    """\
-A graph repeats Python numbers as they were when it was recorded. When one changes that the loss
-or the model reads, call step.recapture().""",
-    """\
-A graph repeats Python numbers as they were when it was recorded. Learning rates are followed; when
-another number changes that the loss or the model reads, or a checkpoint was loaded, call
-step.recapture().""",
-)
+_WHAT_A_GRAPH_REPEATS = """\
+A graph repeats Python numbers as they were when it was recorded; learning rates are followed. When
+another number changes that the model or the loss reads, or a checkpoint was loaded, call
+step.recapture()."""
 
 
 def _usage(step: StepText) -> Iterator[str]:
@@ -329,18 +319,10 @@ def _loader_options(recipe: Recipe, value: Value) -> Mapping[str, object]:
 
 
 def _import_blocks(imports: Iterable[str]) -> tuple[str, str]:
-    """Import statements, each once and sorted as formatters do: those of the standard library, and the others."""
-    modules: set[str] = set()
-    members: dict[str, set[str]] = {}
-    for node in ast.parse("\n".join(imports)).body:
-        if isinstance(node, ast.Import):
-            modules |= {ast.unparse(alias) for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            members.setdefault(node.module or "", set()).update(map(ast.unparse, node.names))
-    lines = [(name, f"import {name}") for name in sorted(modules)]
-    lines += [(name, f"from {name} import {', '.join(sorted(names))}") for name, names in sorted(members.items())]
-    standard = [line for name, line in lines if name.partition(".")[0].split()[0] in sys.stdlib_module_names]
-    return "\n".join(standard), "\n".join(line for _, line in lines if line not in standard)
+    """Import statements, sorted as formatters do: those of the standard library, and the others."""
+    lines = sorted(imports, key=lambda line: (line.startswith("from"), line))
+    standard = [line for line in lines if line.split()[1].partition(".")[0] in sys.stdlib_module_names]
+    return "\n".join(standard), "\n".join(line for line in lines if line not in standard)
 
 
 def _compiler_arguments(plan: StepPlan) -> str:
