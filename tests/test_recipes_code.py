@@ -94,7 +94,7 @@ def is_compared(recipe):
     The rest has tests of its own: what only changes the plan is shown as a part of the loop, what has to be in the
     environment starts Python anew, what compiles is in the tier for that.
     """
-    own_way = recipe.calls or recipe.stage is Stage.GLOBAL or type(recipe).apply is not Recipe.apply
+    own_way = recipe.stage is Stage.GLOBAL or type(recipe).apply is not Recipe.apply
     changes_objects = own_way and recipe.id not in OWN_WAY
     return changes_objects and not recipe.expensive and not recipe.package and recipe.stage is not Stage.ENVIRONMENT
 

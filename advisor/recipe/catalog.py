@@ -327,7 +327,7 @@ def _recipes_in(module: ModuleType) -> list[Recipe]:
 
 def _left_open(cls: type[Recipe]) -> list[str]:
     """The methods that a class leaves to those that inherit from it."""
-    without_code = cls.code is Recipe.code and not (cls.calls or cls.codes or cls.shown)
+    without_code = cls.code is Recipe.code and not (cls.codes or cls.shown)
     return sorted({*cls.__abstractmethods__, *["code"] * without_code})
 
 
@@ -337,7 +337,7 @@ def _check(recipe: Recipe, known: Mapping[str, Recipe]) -> None:
             raise ValueError(f"{type(recipe).__name__} has no {attribute}")
     if not isinstance(recipe.stage, Stage):
         raise TypeError(f"the stage of {type(recipe).__name__} is {recipe.stage!r}, not a Stage")
-    applies = recipe.calls or recipe.stage <= Stage.GLOBAL or recipe.plan_field in StepPlan.__dataclass_fields__
+    applies = recipe.stage <= Stage.GLOBAL or recipe.plan_field in StepPlan.__dataclass_fields__
     if type(recipe).apply is Recipe.apply and not applies:
         raise ValueError(f"{type(recipe).__name__} has no apply, and its plan_field is no field of StepPlan")
     if not _ID.fullmatch(recipe.id):
