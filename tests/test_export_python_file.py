@@ -27,7 +27,7 @@ from advisor.recipe.catalog import REMOVED, Catalog, load_catalog
 from advisor.recipe.settings import Settings
 from advisor.records import LoaderFacts, OptimizerFacts
 from advisor.records.outputs import Outputs
-from advisor.step.calls import SplitBatch
+from advisor.step.batch import SplitBatch
 from advisor.step.tuning import Tuning
 from advisor.trial.batch_form import form_of_batch
 

@@ -83,7 +83,7 @@ def _made_on_capture_stream(device: torch.device) -> Iterator[None]:
     current then, and a graph holds no work of the default one. PyTorch documentation, CUDA semantics, "Usage with
     DistributedDataParallel".
     """
-    from advisor.step.graph import capture_stream  # late: a graph is made of a step, which is spread
+    from advisor.step.graph import capture_stream
 
     stream, current = capture_stream(device), torch.cuda.current_stream(device)
     stream.wait_stream(current)

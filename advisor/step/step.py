@@ -36,6 +36,8 @@ _GRAD_MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 class Step:
     """A model under a plan: how its batches are moved, and the contexts of its forward pass."""
 
+    __call__: Callable[..., Any]
+
     def __init__(self, model: torch.nn.Module, plan: StepPlan) -> None:
         self.model = model
         self.plan = plan

@@ -47,7 +47,7 @@ class Watch:
     ) -> None:
         modules = list(unwrapped(model).modules())
         attributes = [vars(module) for module in modules if "training" in vars(module)]
-        parts = [part for module in modules for part in (module._parameters, module._buffers, module._modules)]
+        parts: list[Any] = [one for module in modules for one in (module._parameters, module._buffers, module._modules)]
         parts = [part for part in parts if isinstance(part, dict) and part]
         parameters = list(unwrapped(model).parameters())
         placed = [one for one in parameters if one.layout is torch.strided and not hasattr(one, "__tensor_flatten__")]

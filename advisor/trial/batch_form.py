@@ -15,7 +15,6 @@ import torch
 from advisor.step.batch import SplitBatch
 from advisor.step.step import InferStep, OwnStep, TrainStep
 
-
 _WORDS = {"": ["output_only"], "target": [], "targets": ["targets"], "batch": ["of_batch"]}
 
 
@@ -25,7 +24,8 @@ def batch_form_of(step: TrainStep | InferStep, batch: Any) -> str:
         return ""
     if isinstance(step, InferStep):
         return form_of_batch(batch, step.split_of(batch))
-    return form_of_batch(batch, step.call.split_of(batch)._replace(target=step.call.target_of(batch)), *_WORDS[step.call.takes])
+    split = step.call.split_of(batch)._replace(target=step.call.target_of(batch))
+    return form_of_batch(batch, split, *_WORDS[step.call.takes])
 
 
 def form_of_batch(batch: Any, split: SplitBatch, *words: str) -> str:

@@ -44,6 +44,7 @@ _SETTLING_BLOCKS = 8
 # Arguments of a train_step that needs no loss. A count.
 _MODEL_AND_OPTIMIZER = 2
 
+
 def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec) -> TrialResult:
     """Time the user's loop: with the file of ``spec.export_path`` applied, or as it is where that is empty."""
     started = time.perf_counter()
