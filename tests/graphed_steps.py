@@ -61,28 +61,34 @@ def plain(model, optimizer, loss):
 
 
 def captured(step, **stand_in):
-    """A step that is captured by the stand-in, which is made anew for each graph."""
-    return GraphedStep(step, graph=lambda: RecordedGraph(**stand_in))
+    """A step that is captured by the stand-in, which is made anew for each graph; ``graphs`` are those made."""
+    graphs = []
+    found = GraphedStep(step, graph=lambda: graphs.append(RecordedGraph(**stand_in)) or graphs[-1])
+    found.graphs = graphs
+    return found
 
 
 def graphed(model, optimizer, loss=of_model, *, of_host=(), **plan):
     return captured(TrainStep(model, optimizer, loss, StepPlan(mode="train", device="cpu", **plan)), of_host=of_host)
 
 
-def both(change=lambda at, model, optimizer: None, *, make=sgd, data=None, loss=of_model):
-    """Losses and states of a plain loop and of a captured step, and that step.
+def run(step, data, change=lambda at: None):
+    """The losses of a step over batches; ``change(at)`` is called before each."""
+    losses = []
+    for at, batch in enumerate(data):
+        change(at)
+        losses.append(float(step(batch)))
+    return losses
 
-    ``change(at, model, optimizer)`` is called before each step in either loop.
-    """
-    found, step = [], None
-    for is_captured in (False, True):
+
+def both(change=lambda at, model, optimizer: None, *, make=sgd, data=None, loss=of_model):
+    """Losses and states of a plain loop and of a captured step, and that step; ``change`` is called before each."""
+    found = []
+    for make_step in (plain, graphed):
         model = net()
         optimizer = make(model.parameters())
-        step = graphed(model, optimizer, loss) if is_captured else plain(model, optimizer, loss)
-        losses = []
-        for at, batch in enumerate(data or batches()):
-            change(at, model, optimizer)
-            losses.append(step(batch).item())
+        step = make_step(model, optimizer, loss)
+        losses = run(step, data or batches(), lambda at, model=model, optimizer=optimizer: change(at, model, optimizer))
         found.append((losses, copy.deepcopy(model.state_dict())))
     return found, step
 

@@ -2,12 +2,10 @@
 
 import importlib.util
 from dataclasses import replace
-from types import ModuleType
 
 import pytest
 import torch
 from facts import cpu_facts, gpu_facts
-from graph_stand_in import RecordedGraph
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -177,23 +175,6 @@ class TestAStepOfOnesOwn:
     def test_it_is_captured_whole_where_its_optimizers_can_be(self):
         facts = gpu_facts(own_step=True)
         assert ("step.cuda_graph", True) in {(c.key, c.value) for c in load_catalog().propose(facts).candidates}
-
-    def test_the_python_file_captures_it(self):
-        """With a graph that records operators on the CPU in place of a CUDA graph."""
-        source = python_source(
-            load_catalog(), {"step.cuda_graph": True, "optimizer.implementation": "fused"}, "train", own_step=True
-        )
-        module = ModuleType("tuned")
-        exec(compile(source, "tuned.py", "exec"), vars(module))
-        plain, workload = gan(), gan()
-        for model, optimizer in zip(workload.models, workload.optimizers, strict=True):
-            module.prepare(model, optimizer)
-        own = module.own_step(workload.step, workload.models[0])
-        assert isinstance(own, module.OwnStep), "on the CPU it is not captured"
-        step = module.GraphedOwnStep(own, RecordedGraph())
-        losses = [float(step(workload.data)) for _ in range(8)]
-        assert losses == pytest.approx([float(plain.step(plain.data).detach()) for _ in range(8)], rel=1e-4)
-        assert (step.graph.captures, step.graph.replays) == (1, 5)
 
     def test_the_python_file_has_it(self, tmp_path):
         file = tmp_path / "tuned.py"
