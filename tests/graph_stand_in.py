@@ -21,7 +21,7 @@ class RecordedGraph:
         self.eager += 1
         return call()
 
-    def capture(self, call, generators=()):
+    def capture(self, call, generators=(), beside=None):
         self.captures += 1
         recorder, draws = _Recorder(self.of_host), torch.get_rng_state()
         try:

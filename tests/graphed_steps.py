@@ -9,7 +9,7 @@ from torch import nn
 
 from advisor.recipe.plan import StepPlan
 from advisor.step.graph import GraphedStep
-from advisor.step.steps import TrainStep
+from advisor.step.step import TrainStep
 
 STEPS = 14
 
@@ -63,7 +63,7 @@ def plain(model, optimizer, loss):
 def captured(step, **stand_in):
     """A step that is captured by the stand-in, which is made anew for each graph; ``graphs`` are those made."""
     graphs = []
-    found = GraphedStep(step, graph=lambda: graphs.append(RecordedGraph(**stand_in)) or graphs[-1])
+    found = GraphedStep(step, graph=lambda _: graphs.append(RecordedGraph(**stand_in)) or graphs[-1])
     found.graphs = graphs
     return found
 

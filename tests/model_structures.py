@@ -13,7 +13,7 @@ from advisor.export.python_file import python_source
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.step.loop import Loop
+from advisor.target.loop import Loop
 from advisor.trial.inspection import inspect_loop
 
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
 
-from advisor.step.loop import describe
-from advisor.step.nested import copy_into, map_tensors, mover, signature_of, tensors_of
+from advisor.step.batch import copy_into, map_tensors, mover, signature_of, tensors_of
+from advisor.target.loop import describe
 
 Pair = namedtuple("Pair", ["images", "labels"])
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-from advisor.step.calls import splitter
-from advisor.step.loop import has_target
+from advisor.step.batch import splitter
 from advisor.target.batches import batches_in_data
+from advisor.target.loop import has_target
 
 Pair = namedtuple("Pair", ["images", "labels"])
 

@@ -22,7 +22,7 @@ from advisor.step.compiled_module import (
     replaying_graphs,
     without_graphs,
 )
-from advisor.step.make_step import InferStep, TrainStep
+from advisor.step.step import InferStep, TrainStep
 from advisor.step.tuning import Tuning
 
 GRAPHS = "triton.cudagraphs"

@@ -13,7 +13,7 @@ from advisor.errors import TargetError
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
-from advisor.step.make_step import make_step
+from advisor.step.step import make_step
 from advisor.step.tracing import CannotTraceError, trace
 from advisor.target.hubs.contract import Samples
 from advisor.target.hubs.timm import Timm

@@ -14,15 +14,9 @@ from torch.nn import functional
 
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.step.losses import (
-    LossError,
-    default_loss,
-    describe_loss,
-    main_output,
-    of_two,
-    takes_model,
-)
-from advisor.step.make_step import TrainStep
+from advisor.step.loss import LossError, default_loss, describe_loss, main_output
+from advisor.step.losses import of_two, takes_model
+from advisor.step.step import TrainStep
 
 
 def of_model(model, batch): ...

@@ -5,20 +5,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from advisor.step.loss_tries import in_float32, may_refuse_autocast
 from torch import nn
 from torch.nn import functional
 
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.step.loss_tries import in_float32, may_refuse_autocast
-from advisor.step.losses import (
-    LossError,
-    modules_of_loss,
-    takes_output_and_batch,
-    takes_output_only,
-    target_name_of,
-)
-from advisor.step.make_step import TrainStep
+from advisor.step.loss import LossError, modules_of_loss, takes_output_only, target_name_of
+from advisor.step.losses import takes_output_and_batch
+from advisor.step.step import TrainStep
 
 
 @pytest.fixture(autouse=True)

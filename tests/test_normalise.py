@@ -12,7 +12,7 @@ from advisor.errors import TargetError
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
-from advisor.step.make_step import TrainStep, make_step
+from advisor.step.step import TrainStep, make_step
 from advisor.target.normalise import normalise
 
 

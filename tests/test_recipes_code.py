@@ -13,7 +13,7 @@ from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
 from advisor.step.apply import apply_settings
 from advisor.step.loader_epochs import READS_WITH
-from advisor.step.make_step import make_step
+from advisor.step.step import make_step
 
 # Compared in tests of their own: a part of the loop though `apply` is overridden; set once in a process; from timm; for
 # Hugging Face decoders.

@@ -14,7 +14,7 @@ from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
 from advisor.step.device_loader import DeviceLoader
-from advisor.step.loop import loop_loader
+from advisor.step.prefetch import loop_loader
 from advisor.step.tuning import Tuning
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.measurement.probe import probe_batches

@@ -17,7 +17,7 @@ from advisor.records import Mode, Numerics, Outcome, TargetSpec, TrialSpec
 from advisor.runner.trials import Runner
 from advisor.step.apply import apply_settings
 from advisor.step.collector import STEPS_BEFORE_FREEZING, STEPS_BETWEEN_COLLECTIONS, Collector
-from advisor.step.make_step import make_step
+from advisor.step.step import make_step
 from advisor.step.tuning import Tuning
 
 WAYS = ["default", "freeze", "scheduled"]

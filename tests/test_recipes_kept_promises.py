@@ -17,8 +17,8 @@ from advisor.recipe import Components, Stage
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, Numerics
 from advisor.step.apply import apply_settings
-from advisor.step.loop import loop_loader
-from advisor.step.make_step import make_step
+from advisor.step.prefetch import loop_loader
+from advisor.step.step import make_step
 
 STEPS = 5
 SAMPLES = 20

@@ -7,7 +7,7 @@ from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadMode
 
 from advisor.recipe.plan import StepPlan
 from advisor.step.regions import compile_blocks
-from advisor.step.steps import TrainStep
+from advisor.step.step import TrainStep
 from advisor.step.training_cache import decoders
 from advisor.trial.measurement.probe import probe_training
 

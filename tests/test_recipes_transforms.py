@@ -15,7 +15,7 @@ from torchvision.transforms import Compose, Normalize, ToTensor, v2
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.step.loop import loop_loader
+from advisor.step.prefetch import loop_loader
 from advisor.step.transforms import names_of_moved
 
 NORMALISE = v2.Normalize([0.4, 0.5, 0.6], [0.2, 0.3, 0.2])

@@ -8,7 +8,8 @@ from torch import nn
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.step.make_step import GraphedStep, InferStep, TrainStep, finish_components, make_step
+from advisor.step.graph import GraphedStep
+from advisor.step.step import InferStep, TrainStep, finish_components, make_step
 
 gpu = pytest.mark.gpu
 

@@ -159,7 +159,7 @@ def resize_batch(batch: Any, size: int) -> Any:
     What holds tensors is copied: nested tuples, lists, mappings and objects. Raises ValueError when no dimension of its
     tensors is sure to count samples, or ``size`` is not positive.
     """
-    from advisor.step.nested import map_tensors
+    from advisor.step.batch import map_tensors
 
     if problem := resizing_problem(batch):
         raise ValueError(problem)

@@ -100,6 +100,7 @@ class TrialSpec:
     ``seed`` fixes the model's weights and the batches, ``stream_seed`` the random streams of the steps (dropout).
     ``environment`` are variables that must be set before the interpreter starts: such a trial gets a fresh one.
     ``export_path``: the exported file that a trial verifies; empty for the loop that it is compared with.
+    ``loss_form``: the form of the loss that the inspection found; empty where none has been.
     ``times_phases``: it times the parts of a step once the blocks are timed. ``world``: it runs on torchrun, over
     these ranks.
     """
@@ -120,6 +121,7 @@ class TrialSpec:
     export_path: str = ""
     times_phases: bool = False
     world: World | None = None
+    loss_form: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +240,7 @@ class TrialResult:
     phases: dict[str, float] = field(default_factory=dict)
     device: str = ""
     ranks: RanksFound | None = None
-    loss_known: bool = False
+    loss_form: str = ""
 
     @property
     def measured(self) -> bool:

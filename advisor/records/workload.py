@@ -100,9 +100,10 @@ class WorkloadFacts:
     ``paddable_outputs`` has, for a multiple, how many layers could be padded to it, and the outputs of the widest.
     ``capability`` is NVIDIA's compute capability, None on other devices. ``matrix_types`` has the number types of the
     GPU's matrix units; None in sessions recorded before, whose GPUs are NVIDIA's.
-    ``own_step``: the user wrote the step, and what happens inside it is not known. ``spread_already``: what of the loop
-    is spread over processes or GPUs by the user; empty where nothing is. ``differentiates_twice``: a gradient has a
-    gradient, as with a gradient penalty. ``resizing_problem``: why a batch that is no loader's cannot be resized.
+    ``own_step``: the user wrote the step, and what happens inside it is not known. ``loss_form``: the form of the loss
+    (``advisor.step.loss.LossForm``); empty in sessions recorded before. ``spread_already``: what of the loop is spread
+    over processes or GPUs by the user; empty where nothing is. ``resizing_problem``: why a batch that is no loader's
+    cannot be resized.
     ``generated_tokens``: the tokens that the step makes of a sample, 0 where it generates and the number is not known;
     None where it does not. ``torchscript``: the model is a module of TorchScript. ``casts_inside``: the type that
     autocast casts to inside a step of the user's own, ``none`` where it is off or not known. ``trainer``: the library
@@ -150,8 +151,8 @@ class WorkloadFacts:
     paddable_outputs: tuple[tuple[int, int, int], ...] = ()
     matrix_types: tuple[str, ...] | None = None
     own_step: bool = False
+    loss_form: str = ""
     spread_already: str = ""
-    differentiates_twice: bool = False
     torchscript: bool = False
     resizing_problem: str = ""
     generated_tokens: int | None = None

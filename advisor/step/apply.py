@@ -7,8 +7,8 @@ from advisor.errors import RefusedError, UsageError
 from advisor.recipe import Components, Recipe, Stage
 from advisor.recipe.catalog import Catalog
 from advisor.records import Value
-from advisor.step.make_step import finish_components
-from advisor.step.together import Together
+from advisor.step.optimizer import Together
+from advisor.step.step import finish_components
 from advisor.step.tracing import CannotTraceError
 
 

@@ -13,16 +13,16 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset
 
 from advisor.errors import TargetError
-from advisor.recipe.rebuild import batch_size_of, loader_with, resize_batch
+from advisor.recipe.rebuild import loader_with
 from advisor.records import Mode, TargetSpec
-from advisor.step import losses
-from advisor.step.compilation import as_written, compiled_as
-from advisor.step.loop import Loop, has_target
-from advisor.step.nested import tensors_of
-from advisor.step.steps import needs_closure
+from advisor.step import loss as losses
+from advisor.step.batch import batch_size_of, resize_batch, tensors_of
+from advisor.step.compile import as_written, compiled_as
+from advisor.step.optimizer import needs_closure
 from advisor.target.adapters import interpreted, with_samples
 from advisor.target.batches import batches_in_data
 from advisor.target.hubs.contract import Adapted
+from advisor.target.loop import Loop, has_target
 from advisor.target.own_step import EXAMPLE, HINT, mode_of_step, optimizers_of, with_own_step
 from advisor.target.parts import (
     ALIASES,

@@ -10,8 +10,8 @@ from torch import nn
 
 from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
-from advisor.step.compilation import Models
-from advisor.step.together import Together
+from advisor.step.compile import Models
+from advisor.step.optimizer import Together
 from advisor.target.workload import Workload
 
 #: Hint for a first step that fails.

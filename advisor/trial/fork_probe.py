@@ -20,8 +20,8 @@ from advisor.recipe.rebuild import resize_batch
 from advisor.records import Mode
 from advisor.step.forked import read_independently
 from advisor.step.loaders import copy_with
-from advisor.step.loop import Loop
-from advisor.step.make_step import make_step
+from advisor.step.step import make_step
+from advisor.target.loop import Loop
 from advisor.trial.measurement.draws import first_batches
 
 # A fork that neither computes nor reads for this long is taken to hang. Seconds.

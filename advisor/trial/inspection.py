@@ -2,7 +2,6 @@
 
 import os
 import sys
-import types
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,21 +23,19 @@ from advisor.step import (
     pointwise,
     training_cache,
 )
+from advisor.step.batch import tensors_of
 from advisor.step.batched_reads import with_batched_reads
 from advisor.step.blocks import blocks_to_compile, repeated_blocks, shape_of
-from advisor.step.compilation import Models
+from advisor.step.compile import Models
 from advisor.step.loaders import READ_AHEAD, hears_of_epochs, keeps_position, length_of, loader_with
-from advisor.step.loop import GivenBatches, Loop, describe
-from advisor.step.nested import tensors_of
+from advisor.step.optimizer import optimizers_in
 from advisor.step.optimizer_options import torch_class
 from advisor.step.reached import divides_samples
-from advisor.step.read_code import codes_of
-from advisor.step.together import optimizers_in
 from advisor.step.tracing import CannotTraceError
 from advisor.step.transforms import names_of_moved
-from advisor.step.tuning import as_prepared
-from advisor.step.walk import found_in
+from advisor.step.wrappers import as_prepared
 from advisor.target.entrypoint import one_line
+from advisor.target.loop import GivenBatches, Loop, describe
 from advisor.trial.measurement.data_prints import pickle_problem, pinning_problem
 from advisor.trial.measurement.draws import count_problem, state_problem
 
@@ -58,7 +55,7 @@ _FAMILIES: dict[str, tuple[type[nn.Module], ...]] = {
 }
 
 
-def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any]) -> WorkloadFacts:
+def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any], *, loss_form: str = "") -> WorkloadFacts:
     """The facts of a loop whose model is on ``device``; ``batches`` are its first ones, at least one."""
     target_batch = batches[0]
     fusable_chains, fusing_problem = _traced(pointwise.fusable_chains, loop.model)
@@ -111,9 +108,9 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any]) -> Wo
         notes=tuple(loop.notes),
         linear_shapes=_linear_shapes(loop.model),
         own_step=loop.step is not None,
+        loss_form=loss_form,
         capture_problem=getattr(loop.step, "capture_problem", ""),
         spread_already=loop.spread_already,
-        differentiates_twice=differentiates_twice(loop),
         torchscript=isinstance(loop.model, torch.jit.ScriptModule),
         generated_tokens=_generated_tokens(loop),
         casts_inside=str(getattr(loop.step, "casts", "none")),
@@ -394,19 +391,3 @@ def _loader_facts(loop: Loop, batch: Any, *, on_device: bool) -> LoaderFacts | N
         state_problem="" if loader.num_workers else _problem_of_workers(loader),
         batched_reads_problem=_tried(with_batched_reads, loader, "one by one and together")[1],
     )
-
-
-# The argument of backward() and torch.autograd.grad() that asks for it, and functions that always do.
-_ASKS = "create_graph"
-_FUNCTIONS = frozenset({"hessian", "hvp", "vhp"})
-
-
-def differentiates_twice(loop: Loop) -> bool:
-    """Whether the code of the loss, the step or the model asks for gradients of gradients."""
-    functions = found_in(loop.loss, loop.step, loop.model).functions
-    return any(_asks(code) for function in functions for code in codes_of(function.__code__))
-
-
-def _asks(code: types.CodeType) -> bool:
-    keywords = [part for part in code.co_consts if isinstance(part, tuple)]  # the names of arguments are such constants
-    return any(_ASKS in part for part in keywords) or not _FUNCTIONS.isdisjoint(code.co_names)

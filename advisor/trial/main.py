@@ -47,10 +47,11 @@ from advisor.records import (
     TrialSpec,
 )
 from advisor.source.prints import imported_sources
-from advisor.step.loop import Loop
-from advisor.step.losses import LossError
-from advisor.step.make_step import GraphedStep, InferStep, TrainStep, make_step, refuse_if_never_captured
+from advisor.step.graph import GraphedStep, captured, refuse_graph, refuse_if_never_captured
+from advisor.step.loss import LossError, LossForm
+from advisor.step.step import InferStep, TrainStep, make_step
 from advisor.target.entrypoint import hint_for, load_target, one_line, user_frames
+from advisor.target.loop import Loop
 from advisor.trial.inspection import inspect_loop, versions
 from advisor.trial.measurement import draws
 from advisor.trial.measurement.clock import (
@@ -80,7 +81,7 @@ from advisor.trial.profile.phases import check_clocks, measure_parts
 from advisor.trial.profile.profiler import phases_alone, profile_step
 from advisor.trial.raised import fitting_hint, result_of
 from advisor.trial.reference import reference_result
-from advisor.trial.timed_loop import components_of, resident_data, schedules_that_go_on, set_mode, settle_loss, stepper
+from advisor.trial.timed_loop import components_of, form_of_loss, resident_data, schedules_that_go_on, set_mode, stepper
 from advisor.trial.verify import packaged_result, verified_result
 
 _PHASES_LIMIT_S = 0.6
@@ -134,6 +135,7 @@ class _Parts:
     device: torch.device
     components: Components
     step: TrainStep | InferStep | GraphedStep
+    form: LossForm
     prepare_s: float
 
 
@@ -141,15 +143,12 @@ class _Parts:
 class _FirstSteps:
     """The first steps, the data that they saw, and the seconds spent beside the steps.
 
-    ``settling_s`` tried the loss: the first forward pass loads the kernels of all later ones. ``looking_s`` read the
-    first batches, described them and the workload, and looked at what the steps computed.
+    ``looking_s`` read the first batches, described them and the workload, and looked at what the steps computed.
     """
 
     probe: Probe
     data: DataPrint | None
-    settling_s: float
     looking_s: float
-    loss_known: bool
 
 
 class Trial:
@@ -218,39 +217,35 @@ class Trial:
         started = time.perf_counter()
         components = components_of(loop, device, self.catalog, self.spec.settings)
         gc.unfreeze()  # in the user's program the collector also looks at what is imported and built
-        step = make_step(components, loop.loss)
-        return _Parts(loop, device, components, step, time.perf_counter() - started)
+        form = form_of_loss(loop, components, self.spec)
+        step = captured(make_step(components, loop.loss, form=form), refuse_graph)
+        return _Parts(loop, device, components, step, form, time.perf_counter() - started)
 
     def _first_steps(self, parts: _Parts) -> _FirstSteps:
         """Look at the first batches, and run the steps whose losses and outputs are compared."""
         began = time.perf_counter()
         self._say("reading the first batches")
         batches = probe_batches(parts.components.data, self.spec.seed, parts.components.plan)
-        settling = time.perf_counter()
-        with self._told_of_target(parts.loop, batches):
-            settled = settle_loss(parts.step, batches)
-        settling_s = time.perf_counter() - settling
         if self._is_beside_the_stack:
-            return _FirstSteps(Probe(0.0, 0), None, settling_s, settling - began, loss_known=False)
-        parts.loop.notes.extend(settled)
-        data = self._inspect_data(parts.loop, parts.components, batches)
+            return _FirstSteps(Probe(0.0, 0), None, time.perf_counter() - began)
+        data = self._inspect_data(parts, batches)
         if self.spec.kind is TrialKind.AHEAD:
             keep_no_kernel_timings()
         probe = self._probe(parts, batches)
-        looking_s = time.perf_counter() - began - settling_s - probe.seconds
-        return _FirstSteps(probe, data, settling_s, looking_s, loss_known=bool(batches) and not settled)
+        return _FirstSteps(probe, data, time.perf_counter() - began - probe.seconds)
 
     @property
     def _is_beside_the_stack(self) -> bool:
         """Whether this is the baseline that takes turns: only its blocks are read, so its first steps warm it up."""
         return self.spec.kind is TrialKind.TURNS and not self.spec.settings
 
-    def _inspect_data(self, loop: Loop, components: Components, batches: list[Any]) -> DataPrint | None:
+    def _inspect_data(self, parts: _Parts, batches: list[Any]) -> DataPrint | None:
         """Describe the first batches, for the comparison with other trials; in the baseline, collect all the facts."""
+        loop, components = parts.loop, parts.components
         if self.spec.kind.inspects:
             draws.check_batches(batches, of_loader=components.has_loader)
             loop.notes.extend(form_notes(batches))
-            self._inspect(loop, torch.device(components.plan.device), batches)
+            self._inspect(parts, batches)
         if components.batch_size != loop.batch_size:
             draws.check_batch_size(components.data)
         else:
@@ -259,9 +254,9 @@ class Trial:
             components.data, batches, self.spec.seed, components.plan, twice=self.spec.kind.inspects
         )
 
-    def _inspect(self, loop: Loop, device: torch.device, batches: list[Any]) -> None:
-        with draws.side_effects_undone(loop.data):
-            facts = inspect_loop(loop, device, batches)
+    def _inspect(self, parts: _Parts, batches: list[Any]) -> None:
+        with draws.side_effects_undone(parts.loop.data):
+            facts = inspect_loop(parts.loop, parts.device, batches, loss_form=parts.form)
         self.channel.send(Inspected(facts, versions(), imported_sources()))
 
     def _probe(self, parts: _Parts, batches: list[Any]) -> Probe:
@@ -331,7 +326,7 @@ class Trial:
             peak_reserved_bytes=memory.peak_reserved_bytes,
             device_used_bytes=memory.device_used_bytes,
             prepare_s=parts.prepare_s,
-            warmup_s=first.settling_s + probe.seconds + warm.seconds,
+            warmup_s=probe.seconds + warm.seconds,
             warmup_steps=probe.steps + warm.steps,
             measuring_s=first.looking_s + time.perf_counter() - started,
             parameters=sum(parameter.numel() for parameter in parts.components.model.parameters()),
@@ -343,7 +338,7 @@ class Trial:
             waited=self.guards.waited,
             energy_j_per_sample=self.guards.energy_j_per_sample(blocks),
             gpu=self.guards.gpu,
-            loss_known=first.loss_known,
+            loss_form=parts.form,
         )
 
     def _refuse_hopeless(self, loop: Loop, spent_s: float, step_s: float) -> None:

@@ -12,7 +12,7 @@ from torch import nn
 
 from advisor.export.python_file import python_source
 from advisor.records import Mode
-from advisor.step.make_step import make_step
+from advisor.step.step import make_step
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 

@@ -27,7 +27,7 @@ from torch._dynamo.utils import counters
 from advisor.errors import UsageError
 from advisor.export.python_file import python_source
 from advisor.records import Mode
-from advisor.step.make_step import make_step
+from advisor.step.step import make_step
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 COMPILES = ("compile_scope", "compile_dynamic", "compile_optimizer", "cpu_freeze", "fuse_pointwise")

@@ -12,7 +12,7 @@ from advisor.experiment.judging.data import compare_data
 from advisor.recipe.plan import StepPlan
 from advisor.recipe.rebuild import loader_with, loader_with_workers
 from advisor.records import DataPrint, Mode
-from advisor.step.loop import loop_loader
+from advisor.step.prefetch import loop_loader
 from advisor.trial.measurement.data_prints import fingerprint_of, pinning_problem
 from advisor.trial.measurement.draws import fingerprint_of_data, first_batches
 from advisor.trial.measurement.feed import Feed

@@ -14,8 +14,9 @@ from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
 from advisor.step.apply import apply_settings
+from advisor.step.graph import GraphedStep
 from advisor.step.inplace import activations_in_place
-from advisor.step.make_step import GraphedStep, make_step
+from advisor.step.step import make_step
 from advisor.step.tuning import Tuning
 
 pytestmark = pytest.mark.gpu

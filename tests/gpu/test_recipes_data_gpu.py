@@ -19,9 +19,9 @@ from advisor.recipe.plan import StepPlan
 from advisor.records import Inspected, Mode, Outcome, Profiled, TargetSpec, TrialKind, TrialSpec
 from advisor.runner.trials import Runner
 from advisor.step.device_loader import DeviceLoader
-from advisor.step.loop import loop_loader
-from advisor.step.make_step import TrainStep
 from advisor.step.optimizers import make_state_small
+from advisor.step.prefetch import loop_loader
+from advisor.step.step import TrainStep
 from advisor.step.tuning import Tuning
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.profile.traffic import host_made_tensors

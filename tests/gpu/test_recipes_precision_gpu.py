@@ -13,7 +13,8 @@ from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
 from advisor.step.apply import apply_settings
-from advisor.step.make_step import GraphedStep, make_step
+from advisor.step.graph import GraphedStep
+from advisor.step.step import make_step
 
 pytestmark = pytest.mark.gpu
 

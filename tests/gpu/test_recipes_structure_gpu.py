@@ -19,7 +19,7 @@ from advisor.recipe import Components, torch_is_older
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.step.make_step import finish_components, make_step
+from advisor.step.step import finish_components, make_step
 
 pytestmark = pytest.mark.gpu
 CATALOG = load_catalog()

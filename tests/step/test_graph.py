@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from advisor.recipe.plan import StepPlan
-from advisor.step.steps import InferStep, OwnStep
+from advisor.step.step import InferStep, OwnStep
 
 FACTOR = 1.0
 

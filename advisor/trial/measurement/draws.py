@@ -18,13 +18,14 @@ from advisor.errors import RefusedError, TargetError
 from advisor.figures.formatting import format_first
 from advisor.recipe.plan import StepPlan
 from advisor.records import BatchPrint, DataPrint, varying
-from advisor.step.host_draws import AllHostDraws, seed_host
+from advisor.step.batch import tensors_of
+from advisor.step.draws import AllHostDraws, seed_host
 from advisor.step.loaders import copy_with
-from advisor.step.loop import describe, loop_loader
-from advisor.step.nested import tensors_of
 from advisor.step.owners import is_of_library
+from advisor.step.prefetch import loop_loader
 from advisor.step.reached import globals_of, has_names, seen_by_workers
 from advisor.target.entrypoint import one_line, user_frames
+from advisor.target.loop import describe
 from advisor.trial.measurement.data_prints import fingerprint_of
 
 # Batches that are drawn a second time, with other random numbers, to see what is random. A count.

@@ -8,7 +8,7 @@ from typing import Any
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
 
 from advisor.errors import RefusedError
-from advisor.step.host_draws import seed_host
+from advisor.step.draws import seed_host
 from advisor.step.loaders import copy_with
 from advisor.trial.measurement.draws import side_effects_undone
 

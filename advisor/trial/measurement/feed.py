@@ -9,11 +9,11 @@ import torch
 
 from advisor.errors import AdvisorError, TargetError
 from advisor.records import BatchPrint
+from advisor.step.batch import attributes_with_tensors
 from advisor.step.device_loader import DeviceLoader
-from advisor.step.host_draws import seed_host
+from advisor.step.draws import seed_host
 from advisor.step.loaders import length_of
-from advisor.step.loop import is_loader
-from advisor.step.nested import attributes_with_tensors
+from advisor.step.prefetch import is_loader
 from advisor.target.entrypoint import one_line, user_frames
 from advisor.trial.measurement.data_prints import fingerprint_of
 from advisor.trial.measurement.draws import begun_early, loader_failure, no_batch

@@ -1,7 +1,7 @@
-"""The normalised workload: Loop, with every part in its final form, and the loader that it iterates over."""
+"""The normalised workload: Loop, with every part in its final form."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,11 +12,8 @@ from advisor.figures.formatting import format_first
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, Value
-from advisor.step.calls import TARGET_NAMES, positional_count, splitter
-from advisor.step.device_loader import DeviceLoader
-from advisor.step.losses import modules_of_loss
-from advisor.step.make_step import mover_of
-from advisor.step.nested import tensors_of
+from advisor.step.batch import TARGET_NAMES, positional_count, splitter, tensors_of
+from advisor.step.loss import modules_of_loss
 
 
 @dataclass(slots=True)
@@ -109,22 +106,3 @@ class GivenBatches(DataLoader[Any]):
 def _as_given(batch: Any) -> Any:
     """A batch with tensors as it is; PyTorch would make lists of its tuples. What has none is made to tensors."""
     return batch if next(tensors_of(batch), None) is not None else default_convert(batch)
-
-
-def loop_loader(data: Any, plan: StepPlan) -> Any:
-    """``data`` as the loop gets it: a DataLoader wrapped as the plan says; anything else as it is."""
-    if not isinstance(data, DataLoader) or not (plan.device_prefetch or plan.device_transform):
-        return data
-    return DeviceLoader(data, torch.device(plan.device), _move(plan), plan.device_prefetch)
-
-
-def is_loader(data: Any) -> bool:
-    """Whether ``data`` yields batches, wrapped or not."""
-    return isinstance(data, DataLoader | DeviceLoader)
-
-
-def _move(plan: StepPlan) -> Callable[[Any], Any]:
-    """Moves a batch and then runs the transforms that were left for the device."""
-    move = mover_of(replace(plan, non_blocking=plan.non_blocking or plan.device_prefetch))
-    transform = plan.device_transform
-    return move if transform is None else lambda batch: transform(move(batch))
