@@ -28,10 +28,11 @@ SETTINGS: Mapping[str, Mapping[str, Value]] = {
     "captured stack": {**STACK, **GRAPH},
     "captured float16": {**FUSED, **GRAPH, "precision.autocast": "float16"},
     "compiled": {"compile.mode": "default"},
+    "reduce-overhead": {"compile.mode": "reduce-overhead"},
     "with loss": {"compile.scope": "with_loss"},
     "captured, with loss": {**FUSED, **GRAPH, "compile.scope": "with_loss"},
 }
-COMPILING = ("compiled", "with loss", "captured, with loss")
+COMPILING = ("compiled", "reduce-overhead", "with loss", "captured, with loss")
 ON_CPU = ("nothing", "exact", "float16", "stack", "captured")
 # Compiling takes seconds. What is drawn at random in compiled code is not what is drawn in a plain loop.
 COMPILED_ON_CPU = (
