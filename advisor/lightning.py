@@ -7,7 +7,6 @@ from typing import Any
 from torch import nn
 
 from advisor.records import Value
-from advisor.step.collector import Collector
 from advisor.step.frameworks import Division, argument, divide
 from advisor.step.tuning import Tuning
 
@@ -19,12 +18,12 @@ except ImportError:
 _PRECISIONS: dict[Value, str] = {"bfloat16": "bf16-mixed", "float16": "16-mixed"}
 _UNSCALES = "_step_supports_amp_scaling"
 _OF_LOADER = (
-    *("data.batch_size", "data.num_workers", "data.pin_memory", "data.persistent_workers", "data.prefetch_factor"),
-    "data.multiprocessing_context",
+    *("data.batch_size", "data.num_workers", "data.pin_memory"),
+    *("data.persistent_workers", "data.prefetch_factor"),
 )
 _OF_DDP = (
     *("parallel.gradient_as_bucket_view", "parallel.static_graph", "parallel.bucket_cap_mb"),
-    *("parallel.find_unused_parameters", "parallel.broadcast_buffers", "parallel.batched_grad_copy"),
+    *("parallel.find_unused_parameters", "parallel.broadcast_buffers"),
 )
 _SCHEDULER = "GradientAccumulationScheduler"
 _PLACES = {
@@ -48,7 +47,6 @@ class TunedCallback(framework.Callback):  # type: ignore[misc]
 
     def __init__(self, path: str | Path) -> None:
         self.tuning = Tuning.from_file(path)
-        self._collect: Collector | None = None
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Set the Trainer's options that it reads before it makes the optimizers."""
@@ -81,13 +79,6 @@ class TunedCallback(framework.Callback):  # type: ignore[misc]
                 vars(optimizer).pop(_UNSCALES, None)
         for part in _parts_that_are_called(pl_module) if compiled else []:
             Tuning(compiled).prepare(part)
-        collector = str(self.tuning.settings.get("host.gc", "default"))
-        self._collect = None if collector == "default" else Collector(collector)
-
-    def on_train_batch_end(self, *_: Any) -> None:
-        """Collect garbage as the settings say."""
-        if self._collect is not None:
-            self._collect()
 
     def _divided(self, trainer: Any) -> Division:
         settings, plugin = dict(self.tuning.settings), str(trainer.precision)
@@ -96,7 +87,6 @@ class TunedCallback(framework.Callback):  # type: ignore[misc]
         done: dict[str, object] = {
             "precision.autocast": next((name for name, word in _PRECISIONS.items() if word == plugin), "none"),
             "step.accumulate": trainer.accumulate_grad_batches,
-            "host.gc": settings.get("host.gc"),
             "data.non_blocking": True,  # as Lightning moves batches
             "parallel.no_sync": True,  # so does Lightning while it accumulates
             **_done_over_gpus(trainer.strategy),

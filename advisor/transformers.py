@@ -7,7 +7,6 @@ from transformers import TrainerCallback
 
 from advisor.recipe.settings import Settings
 from advisor.records import Value
-from advisor.step.collector import Collector
 from advisor.step.frameworks import argument, divide
 from advisor.step.tuning import Tuning
 
@@ -60,7 +59,6 @@ class TunedCallback(TrainerCallback):  # type: ignore[misc]
 
     def __init__(self, path: str | Path) -> None:
         self.tuning = Tuning.from_file(path)
-        self._collect: Collector | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Prepare the model and the optimizer, which exist by now and have the state of a checkpoint."""
@@ -69,21 +67,14 @@ class TunedCallback(TrainerCallback):  # type: ignore[misc]
             settings["compile.scope"] = "model"
         if args.torch_compile:  # the Trainer has compiled it
             settings = {key: value for key, value in settings.items() if not key.startswith("compile.")}
-        division = divide(settings, args.device.type, _PLACES, _done(args, settings))
+        division = divide(settings, args.device.type, _PLACES, _done(args))
         division.warn(type(self).__name__)
         Tuning(division.objects).prepare(kwargs["model"], kwargs["optimizer"])
-        collector = str(settings.get("host.gc", "default"))
-        self._collect = None if collector == "default" else Collector(collector)
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Collect garbage as the settings say."""
-        if self._collect is not None:
-            self._collect()
 
 
-def _done(args: Any, settings: dict[str, Value]) -> dict[str, object]:
+def _done(args: Any) -> dict[str, object]:
     told = {key: getattr(args, name) for key, name in _NAMED.items()}
     told["precision.autocast"] = "bfloat16" if args.bf16 else "float16" if args.fp16 else "none"
     told[_NON_BLOCKING] = bool(args.accelerator_config.non_blocking)
     told["parallel.strategy"] = "fully_shard" if args.fsdp else "ddp" if args.world_size > 1 else "single"
-    return {**told, "parallel.no_sync": True, "host.gc": settings.get("host.gc")}
+    return {**told, "parallel.no_sync": True}

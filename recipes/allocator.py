@@ -8,13 +8,13 @@ caching over to the driver (`cudaMallocAsync`).
 
 Why it helps
 ------------
-A segment that is split into blocks of many sizes cannot be given back or joined again: memory stays reserved and
-unusable. Segments that grow leave fewer such gaps, so a larger batch fits.
+A segment that is split into blocks of many sizes cannot be given back: memory stays reserved and unusable. Segments
+that grow leave fewer such gaps, so a larger batch fits.
 
 When it does not
 ----------------
-It saves memory, not time: where shapes repeat, the default reserves little more than it needs, and the step takes as
-long as before. The setting is read before the first allocation, so it belongs into the environment of the script.
+It saves memory, not time: where shapes repeat, the default reserves little more than it needs. The setting is read
+before the first allocation, so it belongs into the environment of the script.
 
 Numerics
 --------
@@ -22,8 +22,7 @@ exact: the same kernels run on other addresses.
 
 References
 ----------
-PyTorch documentation, CUDA semantics, Optimizing memory usage with PYTORCH_CUDA_ALLOC_CONF. NVIDIA CUDA Programming
-Guide, Virtual Memory Management and Stream Ordered Memory Allocator.
+PyTorch documentation, CUDA semantics, Optimizing memory usage with PYTORCH_CUDA_ALLOC_CONF.
 """
 
 from collections.abc import Mapping

@@ -7,18 +7,18 @@ batches themselves stay as they are drawn.
 
 Why it helps
 ------------
-All GPUs wait for the slowest, which is the one with the longest samples. A batch that is cut into parts in the order in
-which it was drawn leaves that to chance.
+All GPUs wait for the one with the longest samples. A batch that is cut in the order in which it was drawn leaves that
+to chance.
 
 When it does not
 ----------------
-Samples of one length leave nothing to balance. Where a batch holds few samples for each GPU, single long ones decide:
-batches of like lengths (`length_bucketing`) help more, but change the order of the samples.
+Samples of one length leave nothing to balance. Where a batch holds few samples for each GPU, batches of like lengths
+(`length_bucketing`) help more, but change the order of the samples.
 
 Numerics
 --------
-close: the same samples make an update, in another order of sums. What depends on the samples beside one sees others, as
-it does on several GPUs anyway: padding, batch norms, a loss that is averaged over the tokens of each GPU.
+close: the same samples make an update, in another order of sums. What depends on the samples beside one sees others:
+padding, batch norms, a loss that is averaged over the tokens of each GPU.
 
 References
 ----------

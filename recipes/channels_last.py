@@ -61,7 +61,7 @@ class ChannelsLast(Recipe):
     def apply(self, workload: Components, value: Value) -> None:
         import torch
 
-        from advisor.step.optimizer_options import follow_layout
+        from advisor.step.optimizer import follow_layout
 
         name = "contiguous_format" if value == "contiguous" else str(value)
         workload.model = workload.model.to(memory_format=getattr(torch, name))

@@ -2,8 +2,7 @@
 
 What it does
 ------------
-Sends gradients as `bf16` or `fp16`, half the bytes, or (`powersgd`) as two thin matrices whose product is near the
-gradient; PowerSGD begins after ten steps.
+Sends gradients as `bf16` or `fp16`: half the bytes.
 
 Why it helps
 ------------
@@ -16,46 +15,28 @@ costs a little. Gradients in half precision lose small values; with fp16 large o
 
 Numerics
 --------
-close for bf16 and fp16: sums of gradients are rounded; changed for powersgd.
+close: sums of gradients are rounded.
 
 References
 ----------
-PyTorch documentation, DDP Communication Hooks. Vogels et al., PowerSGD, NeurIPS 2019.
+PyTorch documentation, DDP Communication Hooks.
 """
 
 from advisor.recipe.parallel_recipe import ParallelRecipe
-from advisor.records import Mode, Numerics, Value
-
-_REGISTERED = """\
-# on a model in DistributedDataParallel
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-
-model.register_comm_hook(None, default_hooks.{name}_compress_hook)
-"""
-_CODE: dict[Value, str] = {
-    "none": "# gradients are sent as they are\n",
-    "bf16": _REGISTERED.format(name="bf16"),
-    "fp16": _REGISTERED.format(name="fp16"),
-    "powersgd": """\
-# on a model in DistributedDataParallel
-from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
-
-state = powerSGD_hook.PowerSGDState(process_group=None, start_powerSGD_iter=10)
-model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-""",
-}
+from advisor.records import Value
 
 
 class CommHook(ParallelRecipe):
     key = "parallel.comm_hook"
-    values = ("none", "bf16", "fp16", "powersgd")
+    values = ("none", "bf16", "fp16")
     gain = 1.02
-    codes = _CODE
+    codes = {"none": "# gradients are sent as they are\n"}
+    shown = """\
+# on a model in DistributedDataParallel
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-    def numerics_of(self, value: Value, mode: Mode) -> Numerics:
-        if value == self.default:
-            return Numerics.EXACT
-        return Numerics.CHANGED if value == "powersgd" else Numerics.CLOSE
+model.register_comm_hook(None, default_hooks.{value}_compress_hook)
+"""
 
     def rounding(self, value: Value) -> float:
         return {"bf16": 2.0**-8, "fp16": 2.0**-11}.get(str(value), 0.0)

@@ -2,21 +2,19 @@
 
 What it does
 ------------
-Measures what it costs to have left on one of PyTorch's debugging aids, `debug.switches` naming which: `anomaly`
-(`torch.autograd.set_detect_anomaly(True)`), `profiler` (`torch.profiler.profile()` around the loop, without a
-schedule) or `nvtx` (`torch.autograd.profiler.emit_nvtx()`). `none` is the default, and switches off whichever is
-on. `gradcheck` has no switch; where a loop calls it, reading your source finds it.
+Measures what it costs to have left on one of PyTorch's debugging aids: `anomaly` (`set_detect_anomaly(True)`),
+`profiler` (`torch.profiler.profile()` around the loop, without a schedule) or `nvtx` (`emit_nvtx()`). `none` switches
+off whichever is on. A `gradcheck` in the loop is found by reading your source.
 
 Why it helps
 ------------
-Anomaly detection keeps a Python stack for every operation of the forward pass and searches the result of every
-backward operation for NaN, which makes the host wait each time. The profiler records every operator, and its
-memory grows for as long as it runs. NVTX ranges are made for every operator though nobody reads them.
+Anomaly detection keeps a Python stack for every operation and searches each result of the backward pass for NaN, which
+makes the host wait. The profiler records every operator, and its memory grows for as long as it runs. NVTX ranges are
+made for every operator though nobody reads them.
 
 When it does not
 ----------------
-When none of them is on, there is nothing to gain: this row then prices having forgotten one. Leave them on while
-you look for a bug, and out of the loop that trains for days.
+Where none of them is on, there is nothing to gain: this row then prices having forgotten one.
 
 Numerics
 --------

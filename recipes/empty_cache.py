@@ -2,21 +2,19 @@
 
 What it does
 ------------
-Calls `torch.cuda.empty_cache()` after each step, as articles on saving memory recommend, and compares that with
-a loop that never does; once also with `del` of the batch before it, so that the batch's memory is given back too.
+Calls `torch.cuda.empty_cache()` after each step, as articles on saving memory recommend, and compares that with a loop
+that never does; once also with `del` of the batch before it, so that the batch's memory is given back too.
 
 Why it helps
 ------------
-It does not make a step faster. PyTorch keeps freed memory to hand it out again without asking the driver;
-emptying the cache gives it back, and the next step waits for the device and asks the driver for all of it anew.
-A loop that empties the cache gains what this row measures by leaving it out.
+It does not make a step faster. PyTorch keeps freed memory to hand it out again without asking the driver; emptying the
+cache gives it back, and the next step asks for all of it anew. A loop that empties it gains by leaving that out.
 
 When it does not
 ----------------
-PyTorch can use its cached memory for every tensor of its own, so emptying it does not let a larger batch fit;
-deleting tensors that are no longer needed does, without emptying. It has a use when another process needs the
-GPU's memory, or once between two phases whose tensors differ much in size. A step whose memory lives in a CUDA
-graph's own pool keeps it, so there is less to give back.
+PyTorch can use its cached memory for every tensor of its own, so emptying it does not let a larger batch fit; deleting
+tensors does, without emptying. It has a use when another process needs the GPU's memory, or once between two phases
+whose tensors differ much in size.
 
 Numerics
 --------
@@ -30,17 +28,10 @@ PyTorch documentation, CUDA semantics, Memory management; torch.cuda.empty_cache
 from advisor.recipe import CUDA, TRAINING, Recipe
 from advisor.records import Facts, Proposal, Value
 
-_STEP = """\
-inputs, targets = inputs.to(device), targets.to(device)
-optimizer.zero_grad(set_to_none=True)
-loss = loss_fn(model(inputs), targets)
-loss.backward()
-optimizer.step()
-"""
 _CODE: dict[Value, str] = {
-    "never": f"{_STEP}# no torch.cuda.empty_cache() in the loop\n",
-    "every_step": f"{_STEP}torch.cuda.empty_cache()\n",
-    "every_step_with_del": f"{_STEP}del inputs, targets\ntorch.cuda.empty_cache()\n",
+    "never": "# no torch.cuda.empty_cache() in the loop\n",
+    "every_step": "torch.cuda.empty_cache()  # after each step\n",
+    "every_step_with_del": "del inputs, targets\ntorch.cuda.empty_cache()  # after each step\n",
 }
 
 

@@ -2,32 +2,28 @@
 
 What it does
 ------------
-Runs a validation step (the forward pass and the loss, with the model in evaluation mode) in three ways: under
-`model.eval()` alone, with `torch.no_grad()`, and with `torch.inference_mode()`; and compares their time and the
-memory that each needs at its peak.
+Runs a validation step (the forward pass and the loss in evaluation mode) in three ways: under `model.eval()` alone,
+with `torch.no_grad()`, and with `torch.inference_mode()`; and compares time and peak memory.
 
 Why it helps
 ------------
 `model.eval()` switches dropout and batch norm only: autograd goes on recording, and keeps every activation for a
-backward pass that never comes. Without recording each activation is freed as soon as the next layer has read it,
-so validation fits larger batches and often runs faster.
+backward pass that never comes. Without recording, validation fits larger batches and often runs faster.
 
 When it does not
 ----------------
-Validation that is under one of the two has the gain already. It is a small part of most training runs, and the
-step of training is not touched: that is why the three ways are timed beside each other in the baseline's profile,
-in a table of their own, and are not ranked with the candidates. For an inference workload the forward pass is the
-whole step, and the recipe inference_mode measures it.
+The step of training is not touched: the three ways are timed beside each other in the baseline's profile, in a table of
+their own, and are not ranked with the candidates. For inference the recipe inference_mode measures it.
 
 Numerics
 --------
-exact: training is not touched. Validation computes the same, but for the last bits of PyTorch's own attention
-layers, which take a fused path where nothing is recorded.
+exact: training is not touched. Validation computes the same, but for the last bits of PyTorch's own attention layers,
+which take a fused path where nothing is recorded.
 
 References
 ----------
-PyTorch documentation, Autograd mechanics, Locally disabling gradient computation; Evaluation Mode. PyTorch
-Performance Tuning Guide, Disable gradient calculation for validation or inference.
+PyTorch documentation, Autograd mechanics, Locally disabling gradient computation. PyTorch Performance Tuning Guide,
+Disable gradient calculation for validation or inference.
 """
 
 from dataclasses import replace

@@ -2,21 +2,18 @@
 
 What it does
 ------------
-Chooses how the optimizer updates the parameters: one kernel for many tensors with the whole update in it
-(`fused`), one kernel per arithmetic operation over many tensors (`foreach`), or one per operation and tensor
-(`for-loop`). Left alone, PyTorch takes foreach on CUDA and the for-loop on the CPU. It is the built-in
-successor of apex's fused optimizers.
+Chooses how the optimizer updates the parameters: in a few kernels with the whole update in them (`fused`), one kernel
+per operation over many tensors (`foreach`), or one per operation and tensor (`for-loop`). PyTorch takes foreach on CUDA
+and the for-loop on the CPU. `fused` is the built-in successor of apex's fused optimizers.
 
 Why it helps
 ------------
-A fused update reads and writes parameters, gradients and state once, and launches a few kernels where a model
-of many tensors needed hundreds.
+A fused update reads and writes parameters, gradients and state once, in a few kernels in place of hundreds.
 
 When it does not
 ----------------
-The optimizer is a small share of most steps, and that share is all there is to gain: look at its phase in the
-profile. foreach needs a temporary copy as large as the parameters. A class that PyTorch has not fused, such as
-RMSprop, offers only the other two, and classes from other libraries often offer none.
+The optimizer is a small share of most steps, and that share is all there is to gain. foreach needs a temporary copy as
+large as the parameters. Some classes, such as RMSprop, have no fused step, and fused steps take no sparse gradients.
 
 Numerics
 --------
@@ -24,27 +21,32 @@ close: the same formula, with intermediate results rounded at other places.
 
 References
 ----------
-PyTorch documentation, torch.optim, Algorithms (for-loop, foreach, fused). NVIDIA ECCV 2020 tuning guide, fused
-building blocks from apex. Hugging Face, Efficient training on a single GPU, optimizer choice.
+PyTorch documentation, torch.optim, Algorithms. NVIDIA ECCV 2020 tuning guide, fused building blocks from apex. Hugging
+Face, Efficient training on a single GPU, optimizer choice.
 """
 
-from advisor.recipe import TRAINING, Recipe, Stage, gain_from
+from advisor.errors import RefusedError
+from advisor.recipe import TRAINING, Components, Recipe, Stage, gain_from
 from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip, Value
 
 # Parameter tensors from which updating them one kernel after another shows in a step. A count; ResNet-18 has 62.
 _MANY_TENSORS = 50
-_FUSED_ON_CPU_ONLY = frozenset({"Adagrad"})
+_FLAGS: dict[Value, str] = {
+    "default": "fused=None, foreach=None",
+    "fused": "fused=True, foreach=False",
+    "foreach": "fused=False, foreach=True",
+    "for-loop": "fused=False, foreach=False",
+}
 
 
 class FusedOptimizer(Recipe):
     key = "optimizer.implementation"
-    values = ("default", "fused", "foreach", "for-loop")
+    values = tuple(_FLAGS)
     modes = TRAINING
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
     partners = frozenset({"autocast", "compile", "step_graph"})
     usual = frozenset({"fused"})
     stage = Stage.OPTIMIZER
-    calls = "optimizer_options.use_implementation(optimizer, value)"
     saves_memory = True
     phases = frozenset({Phase.OPTIMIZER})
 
@@ -53,7 +55,7 @@ class FusedOptimizer(Recipe):
         if optimizer is None:
             return Skip("the workload has no optimizer")
         offered = set(optimizer.implementations)
-        if facts.on_cuda and optimizer.name in _FUSED_ON_CPU_ONLY:
+        if facts.on_cuda and optimizer.name == "Adagrad":  # it is fused on the CPU only
             offered.discard("fused")
         if not offered - {"for-loop"}:
             return Skip(f"{optimizer.name} has neither a fused nor a foreach implementation here")
@@ -70,3 +72,15 @@ class FusedOptimizer(Recipe):
             return 0.8 if facts.on_cuda else 1.0
         fewest = 1.05 if optimizer.tensors >= _MANY_TENSORS else 1.02
         return max(fewest, gain_from(profile.share(Phase.OPTIMIZER) / 2)) if profile else fewest
+
+    def apply(self, workload: Components, value: Value) -> None:
+        from advisor.step.optimizer import sparse_parameters, use_implementation, why_not_fused
+
+        if workload.optimizer is None:
+            return
+        if value == "fused" and (reason := why_not_fused(workload.optimizer, sparse_parameters(workload.model))):
+            raise RefusedError(reason)
+        use_implementation(workload.optimizer, str(value))
+
+    def code(self, value: Value) -> str:
+        return f"for group in optimizer.param_groups:\n    group.update({_FLAGS[value]})\n"

@@ -7,16 +7,14 @@ parameters once and the gradients are cleared. Speed is still counted in samples
 
 Why it helps
 ------------
-The optimizer's step and the clearing of the gradients are paid once for several batches. It trains like a batch of
-that many times the size that would not fit into memory.
+The update and the clearing are paid once for several batches. It trains like a batch of that many times the size that
+would not fit into memory.
 
 When it does not
 ----------------
-The optimizer is a small share of most steps, and a part of that share is all there is to gain. Gradients live on
-between batches, so the memory does not shrink, and where a larger batch fits, it is faster: its kernels are larger.
-With the same data there are fewer updates: the learning rate, its warm-up and the weight decay want to be tuned as
-for a larger batch. Batch norm still sees the small batches. When an epoch ends between two updates, its last
-gradients count towards the first update of the next.
+The optimizer is a small share of most steps. The memory does not shrink, and where a larger batch fits, it is faster.
+There are fewer updates: tune the learning rate, its warm-up and the weight decay as for a larger batch. Batch norm
+still sees the small batches. The step clears the gradients itself: a loop that calls `zero_grad()` as well loses them.
 
 Numerics
 --------
@@ -25,8 +23,7 @@ changed: each update is made from several batches, and there are fewer of them.
 References
 ----------
 Hugging Face, Efficient training on a single GPU, gradient accumulation. PyTorch documentation, Automatic Mixed
-Precision examples, Gradient accumulation. Goyal et al., Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour,
-2017.
+Precision examples. Goyal et al., Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour, 2017.
 """
 
 from advisor.figures.formatting import format_percent

@@ -2,14 +2,12 @@
 
 What it does
 ------------
-Preloads tcmalloc or jemalloc, so that every allocation of the process on the host goes through it instead of through
-the C library's malloc.
+Preloads tcmalloc or jemalloc in place of the C library's malloc, for every allocation of the process on the host.
 
 Why it helps
 ------------
 A step on the CPU allocates and frees each intermediate tensor. The C library gives large ones back to the system and
-asks for them again, and each time the kernel clears the pages; these allocators keep them and share less between
-threads.
+asks for them again, and each time the kernel clears the pages; these allocators keep them.
 
 When it does not
 ----------------

@@ -2,25 +2,20 @@
 
 What it does
 ------------
-Runs the step once more under `torch.cuda.set_sync_debug_mode("warn")` and collects the lines of your own code that
-make the host wait for the GPU, with the calls per step and the time for which the host stands there. It changes
-nothing: what to write instead depends on what the line is for.
+Runs the step once more under `torch.cuda.set_sync_debug_mode("warn")` and collects the lines of your own code that make
+the host wait for the GPU, with calls and time per step. It changes nothing: what to write instead is yours to say.
 
 Why it helps
 ------------
-The host launches kernels ahead of the GPU. `.item()`, `.cpu()`, `nonzero()`, indexing with a mask, `if` on a
-tensor's value and printing a tensor need a number on the host: it waits until the GPU has finished all that was
-launched, and the GPU is idle until the next launch. Such a line also rules out a CUDA graph of the step and splits
-a compiled one.
+The host launches kernels ahead of the GPU. `.item()`, `.cpu()`, `nonzero()`, indexing with a mask, `if` on a tensor's
+value and printing a tensor need a number on the host: it waits for the GPU, which is idle until the next launch. Such a
+line also rules out a CUDA graph of the step and splits a compiled one.
 
 When it does not
 ----------------
-A wait is cheap where the host has caught up with the GPU anyway, which the time beside each line shows. Take a
-wait out by computing on the device (`torch.where` in place of `if`, masks that multiply in place of masks that
-select), by collecting values on the device and reading them after many steps, or by copying with
-`non_blocking=True` into pinned memory. The copy of the batch to the GPU is left to pin_memory, and `loss.item()`
-after the step to loss_sync. PyTorch calls its debug mode experimental: operations on sparse tensors and in
-torch.distributed are not covered.
+A wait is cheap where the host has caught up with the GPU anyway. Compute on the device instead (`torch.where`, masks
+that multiply), read collected values after many steps, or copy with `non_blocking=True` into pinned memory. PyTorch
+calls its debug mode experimental: sparse tensors and torch.distributed are not covered.
 
 Numerics
 --------

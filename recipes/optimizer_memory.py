@@ -2,9 +2,8 @@
 
 What it does
 ------------
-Replaces Adam or AdamW by an optimizer that remembers less: `adafactor` (`torch.optim.Adafactor`) keeps sums over the
-rows and columns of the second moment and no first moment; `8-bit` keeps both moments in 8 bits, by bitsandbytes or
-torchao, whichever is installed. The new state begins at nothing: make the change before training starts.
+Replaces Adam or AdamW by an optimizer that remembers less: `adafactor` keeps sums over the rows and columns of the
+second moment and no first moment; `8-bit` keeps both moments in 8 bits, by bitsandbytes or torchao.
 
 Why it helps
 ------------
@@ -13,9 +12,9 @@ the update reads and writes fewer bytes.
 
 When it does not
 ----------------
-Activations are the larger part of the memory of most convolutional networks and of small models: their peak hardly
-changes. The implementation can be slower than the fused AdamW. Adafactor scales its steps by the size of the
-parameters, so the learning rate wants to be found again.
+Activations are the larger part of the memory of most convolutional networks and small models. Adafactor scales its
+steps by the size of the parameters: find the learning rate again. The new state begins at nothing: change the optimizer
+before training starts, without a checkpoint of the old one. Adafactor has no betas for a scheduler to cycle.
 
 Numerics
 --------
@@ -23,20 +22,27 @@ changed: another rule for the update; 8-bit AdamW is meant to train to the same 
 
 References
 ----------
-Shazeer and Stern, Adafactor: Adaptive Learning Rates with Sublinear Memory Cost, 2018. Dettmers et al., 8-bit
-Optimizers via Block-wise Quantization, 2022. Hugging Face, Efficient training on a single GPU, optimizer choice.
-PyTorch documentation, torch.optim.Adafactor. torchao documentation, Low-bit optimizers.
+Shazeer and Stern, Adafactor, 2018. Dettmers et al., 8-bit Optimizers via Block-wise Quantization, 2022. Hugging Face,
+Efficient training on a single GPU, optimizer choice. torchao documentation, Low-bit optimizers.
 """
 
 from importlib.util import find_spec
 
 from advisor.figures.formatting import format_percent
-from advisor.recipe import TRAINING, Recipe, Stage
+from advisor.recipe import TRAINING, Components, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Proposal, Skip, Value, Values
 
 _ADAM = ("Adam", "AdamW")
 _PACKAGES = ("bitsandbytes", "torchao")
 _LEAST_SHARE = 0.2
+_MADE_ANEW = """\
+# before the first step, and before a scheduler is made
+optimizer = {cls}(
+    [{"params": group["params"]} for group in optimizer.param_groups],
+    lr=optimizer.defaults["lr"],
+    weight_decay=optimizer.defaults["weight_decay"],
+)
+"""
 
 
 class OptimizerMemory(Recipe):
@@ -45,8 +51,11 @@ class OptimizerMemory(Recipe):
     modes = TRAINING
     attacks = frozenset({Bottleneck.MEMORY})
     stage = Stage.OPTIMIZER
-    calls = "optimizers.make_state_small(optimizer, value)"
-    codes = {"full": "# the optimizer keeps its whole state\n"}
+    codes = {
+        "full": "# the optimizer keeps its whole state\n",
+        "adafactor": _MADE_ANEW.replace("{cls}", "torch.optim.Adafactor"),
+        "8-bit": "import bitsandbytes\n\n" + _MADE_ANEW.replace("{cls}", "bitsandbytes.optim.AdamW8bit"),
+    }
     saves_memory = True
     # Expected speed-up: 0.94x and 1.06x: it saves memory (tests/gpu/RESULTS.md).
     gains = {"adafactor": 0.95, "8-bit": 1.0}
@@ -56,32 +65,31 @@ class OptimizerMemory(Recipe):
         if optimizer is None:
             return Skip("the workload has no optimizer")
         if not optimizer.builtin or optimizer.name not in _ADAM:
-            return Skip(
-                f"the optimizer is {optimizer.name}{'' if optimizer.builtin else ' of another package'}; only the "
-                "state of a single Adam or AdamW of torch.optim can be made smaller"
-            )
+            whose = "" if optimizer.builtin else " of another package"
+            return Skip(f"only the state of a single Adam or AdamW can be made smaller, not of {optimizer.name}{whose}")
         if optimizer.made_steps:
-            return Skip(
-                "the optimizer has made steps, as a script's has once its loop is seen: change it where it is made"
-            )
+            return Skip("the optimizer has made steps, as a script's has: change it where it is made")
         share = _share_of_memory(facts)
         if share < _LEAST_SHARE:
             return Skip(f"the optimizer's state is {format_percent(share)} of the memory that a step needs")
-        eight_bit = facts.on_cuda and any(find_spec(package) for package in _PACKAGES)
+        eight_bit = facts.on_cuda and any(map(find_spec, _PACKAGES))
         return ["adafactor", "8-bit"] if eight_bit else ["adafactor"]
 
+    def apply(self, workload: Components, value: Value) -> None:
+        if value != self.default and workload.optimizer is not None:
+            from advisor.step.optimizer import use_class
+
+            use_class(workload.optimizer, str(value))
+
     def conflict(self, value: Value, settings: Values) -> str | None:
-        if value == "full":
-            return None
         for key in ("optimizer.implementation", "optimizer.class", "compile.optimizer"):
-            if settings.get(key, "default") not in ("default", False):
+            if value != self.default and settings.get(key, "default") not in ("default", False):
                 return f"optimizer.state replaces the optimizer that {key} is about"
         return None
 
     def why(self, facts: Facts, value: Value) -> str:
+        more = "" if any(map(find_spec, _PACKAGES)) or not facts.on_cuda else " For 8-bit: pip install bitsandbytes."
         share = format_percent(_share_of_memory(facts))
-        installed = any(find_spec(package) for package in _PACKAGES)
-        more = "" if installed or not facts.on_cuda else " For 8-bit states: pip install bitsandbytes, or torchao."
         return f"The optimizer's state is {share} of the memory that a step needs.{more}"
 
 

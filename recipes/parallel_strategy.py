@@ -3,22 +3,19 @@
 What it does
 ------------
 Trains on several GPUs. `ddp` keeps a whole model in each process and averages the gradients while the backward pass
-still runs; `fully_shard` (FSDP2) divides parameters, gradients and optimizer state among the processes and gathers
-each block when it is needed; `data_parallel` is one process that copies the model to all GPUs in every step. The
-global batch stays the same and is divided among the GPUs.
+still runs; `fully_shard` (FSDP2) divides parameters, gradients and optimizer state among the processes;
+`data_parallel` is one process that copies the model to all GPUs in every step. The global batch stays the same.
 
 Why it helps
 ------------
-Each GPU computes a part of the batch. With `ddp` the gradients of the last layers travel while those of the first
-are still computed, so that most of the communication is hidden. `fully_shard` makes room where the model, its
-gradients and the optimizer state do not fit into one GPU.
+Each GPU computes a part of the batch. With `ddp` most of the communication is hidden behind the backward pass.
+`fully_shard` makes room where the model, its gradients and the optimizer state do not fit into one GPU.
 
 When it does not
 ----------------
-A small step is over before its gradients have arrived, and a small batch divided leaves each GPU too little to do:
-then one GPU is as fast, or a larger global batch is needed (weak scaling, which is measured apart). `data_parallel`
-is held up by one Python process and gathers all outputs on one GPU. `fully_shard` sends more than `ddp`, and gains
-nothing where everything fits easily.
+A small step is over before its gradients have arrived, and a small batch divided leaves each GPU too little to do.
+`data_parallel` is held up by one Python process and gathers all outputs on one GPU. `fully_shard` sends more than
+`ddp`, and gains nothing where everything fits easily.
 
 Numerics
 --------
@@ -26,8 +23,8 @@ exact for the same global batch, up to the order of sums; batch norms see the sa
 
 References
 ----------
-PyTorch documentation, Distributed Data Parallel and torch.distributed.fsdp.fully_shard. Li et al., PyTorch
-Distributed: Experiences on Accelerating Data Parallel Training, VLDB 2020. Zhao et al., PyTorch FSDP, VLDB 2023.
+PyTorch documentation, Distributed Data Parallel and torch.distributed.fsdp.fully_shard. Li et al., PyTorch Distributed,
+VLDB 2020. Zhao et al., PyTorch FSDP, VLDB 2023.
 """
 
 from advisor.recipe import NOT_COMPILED, TRAINING, Recipe
@@ -93,8 +90,6 @@ def _conflict_of_graph(value: Value, settings: Values) -> str | None:
         return "step.cuda_graph: around_loss records a model without DistributedDataParallel's hooks around it"
     if settings.get("parallel.find_unused_parameters"):
         return "the search for unused parameters asks the host in each step, which step.cuda_graph cannot record"
-    if settings.get("parallel.comm_hook") == "powersgd":
-        return "PowerSGD counts its steps on the host, which step.cuda_graph cannot record"
     return None
 
 

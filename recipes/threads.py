@@ -2,19 +2,18 @@
 
 What it does
 ------------
-Sets how many threads share one operation on the CPU (`torch.set_num_threads`). The value 0 leaves PyTorch's
-choice, which is one thread per physical core.
+Sets how many threads share one operation on the CPU (`torch.set_num_threads`). The value 0 leaves PyTorch's choice,
+which is one thread per physical core.
 
 Why it helps
 ------------
-Fewer threads leave cores to the DataLoader's workers and spend less time waiting for each other on small
-operations; in a container, or beside other processes, PyTorch can have counted cores that it does not get. Where other
-programs were busy while the baseline was measured, as many threads as cores were free are part of what is tried first.
+Fewer threads leave cores to the DataLoader's workers and to other programs, and spend less time waiting for each other
+on small operations; in a container PyTorch can have counted cores that it does not get.
 
 When it does not
 ----------------
-Large matrix products and convolutions on an idle machine use all physical cores well. Hyper-threads share their
-vector units, so more threads than physical cores seldom help.
+Large matrix products and convolutions on an idle machine use all physical cores well. Hyper-threads share their vector
+units, so more threads than physical cores seldom help.
 
 Numerics
 --------
@@ -22,9 +21,8 @@ close: a sum that is divided among other threads is added up in another order.
 
 References
 ----------
-PyTorch documentation, CPU threading and TorchScript inference; torch.set_num_threads. PyTorch Performance
-Tuning Guide, CPU specific optimizations, Utilize OpenMP. Intel, Grokking PyTorch Intel CPU performance from
-first principles.
+PyTorch documentation, CPU threading and TorchScript inference; torch.set_num_threads. PyTorch Performance Tuning Guide,
+Utilize OpenMP.
 """
 
 from advisor.recipe import CPU, Recipe, Stage, WholeNumbers

@@ -3,30 +3,27 @@
 What it does
 ------------
 Compares three ways to clear gradients between steps: `optimizer.zero_grad()`, which drops them (the default);
-the older `set_to_none=False`, which fills them with zeros; and `param.grad = None` written by hand for each
-parameter.
+`set_to_none=False`, which fills them with zeros; and `param.grad = None` by hand for each parameter.
 
 Why it helps
 ------------
-Dropping gradients writes no memory, and the next backward pass stores its gradients instead of adding to zeros.
-Filling with zeros pays for one write and one extra read of every gradient.
+Dropping gradients writes no memory, and the next backward pass stores its gradients instead of adding to zeros. Filling
+with zeros pays for one write and one extra read of every gradient.
 
 When it does not
 ----------------
-PyTorch drops gradients by default since version 2.0, so a loop that calls plain `zero_grad()` has the gain
-already: this row prices the habit. The loop by hand does the same and is here because guides still recommend
-it. Against a long step, even filling with zeros can be too small to measure.
+PyTorch drops gradients since version 2.0, so a loop that calls plain `zero_grad()` has the gain already: this row
+prices the habit. Against a long step, even filling with zeros can be too small to measure.
 
 Numerics
 --------
-exact where every trained parameter gets a gradient in every step. One that gets none in some step is another matter:
-dropped, the optimizer passes over it; zeroed, weight decay and momentum still move it. Where the first steps show such
-a parameter, neither way is tried. The gradient of one that a loop freezes is dropped either way.
+exact where every trained parameter gets a gradient in every step. Where one gets none in some steps, it is another
+training: dropped, the optimizer passes over it; zeroed, weight decay and momentum still move it.
 
 References
 ----------
-PyTorch documentation, torch.optim.Optimizer.zero_grad. PyTorch Performance Tuning Guide, Use parameter.grad =
-None instead of model.zero_grad() or optimizer.zero_grad(). NVIDIA ECCV 2020 tuning guide.
+PyTorch documentation, torch.optim.Optimizer.zero_grad. PyTorch Performance Tuning Guide, Use parameter.grad = None
+instead of model.zero_grad() or optimizer.zero_grad(). NVIDIA ECCV 2020 tuning guide.
 """
 
 from advisor.recipe import TRAINING, Recipe

@@ -13,7 +13,7 @@ from advisor.errors import TargetError
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.step.loaders import length_of
+from advisor.step.loader import length_of
 from advisor.step.step import make_step
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.measurement.probe import PROBE_STEPS, probe_batches, probe_inference, probe_training

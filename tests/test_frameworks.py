@@ -23,9 +23,8 @@ step.accumulate: 2
 step.zero_grad: zeros
 infer.grad: inference_mode
 step.cuda_graph: true
-host.gc: freeze
 """
-COMPILED = "compile.mode: default\noptimizer.implementation: foreach\nhost.gc: freeze\n"
+COMPILED = "compile.mode: default\noptimizer.implementation: foreach\n"
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import yaml
+from advisor.step.patience import STEPS_THAT_DDP_TIMES
 from graphed_steps import agree, batches, graphed, net, of_model, plain, sgd
 from project_configs import CONFIGS
 from sample_session import sample_history, sample_request
@@ -17,14 +18,11 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorData
 from advisor.experiment.events import ScalingMeasured
 from advisor.experiment.state import SessionState
 from advisor.export.outputs import write_outputs
-from advisor.export.python_file import python_source
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import ScalingRecord
 from advisor.records.outputs import Outputs
-from advisor.step.launched import DrawnByRankZero, over_ranks, spread_over_ranks
-from advisor.step.parallel import ShareOfBatches, replicated
-from advisor.step.patience import STEPS_THAT_DDP_TIMES
+from advisor.step.spread import DrawnByRankZero, ShareOfBatches, over_ranks, replicated, spread_over_ranks
 from advisor.step.tuning import Tuning
 
 DDP = {"parallel.strategy": "ddp", "parallel.static_graph": True}
@@ -64,12 +62,6 @@ def test_a_step_over_ranks_is_captured_after_the_steps_that_ddp_times(options, g
             assert not spreads or step.captured == (at >= STEPS_THAT_DDP_TIMES)
         found.append((losses, model.state_dict()))
     agree(found)
-
-
-def prepared_by_file(objects):
-    names = {}
-    exec(python_source(load_catalog(), DDP, "train"), names)
-    return names["prepare"](*objects), names["train_step"]
 
 
 def exported(path, *, carried=None, settings=None, config=None, gpus=2, machines=1):
@@ -128,14 +120,13 @@ def test_the_options_of_ddp_are_shown_as_accelerate_takes_them(tmp_path):
     assert yaml.safe_load((tmp_path / "new.yaml").read_text())["num_processes"] == 2
 
 
-@pytest.mark.parametrize("by_file", [False, True])
-def test_outside_torchrun_one_warning_says_why_one_device_is_used(objects, by_file, monkeypatch):
+def test_outside_torchrun_one_warning_says_why_one_device_is_used(objects, monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     tuning = Tuning(DDP)
     with pytest.warns(UserWarning, match="start the script with `torchrun") as told:
-        prepared, step_of = prepared_by_file(objects) if by_file else (tuning.prepare(*objects), tuning.train_step)
+        prepared, step_of = tuning.prepare(*objects), tuning.train_step
     (one,) = [one for one in told if "torchrun" in str(one.message)]
-    assert one.filename == __file__ or by_file
+    assert one.filename == __file__
     assert prepared == objects
     step = step_of(*prepared[:2], nn.CrossEntropyLoss())
     assert all(torch.isfinite(step(batch)) for batch in prepared[2])
@@ -152,7 +143,7 @@ def test_settings_without_a_strategy_say_nothing(objects, monkeypatch):
 
 def test_beside_an_accelerator_the_model_is_left_to_it(objects, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    state = SimpleNamespace(AcceleratorState=SimpleNamespace(_shared_state={"device": "cpu"}))
+    state = SimpleNamespace(is_initialized=lambda: True)
     monkeypatch.setitem(sys.modules, "accelerate.state", state)
     with pytest.warns(UserWarning, match="left to Accelerate"):
         assert Tuning(DDP).prepare(*objects) == objects
@@ -184,7 +175,7 @@ def test_a_model_that_is_spread_already_stays_as_it_is(group):
 
 
 def test_rank_zero_draws_what_the_sampler_would(group, monkeypatch):
-    monkeypatch.setattr("advisor.step.launched.BATCHES_TOLD", 2)
+    monkeypatch.setattr("advisor.step.spread.BATCHES_SENT", 2)
     sampler = BatchSampler(RandomSampler(range(10)), 3, drop_last=False)
     torch.manual_seed(0)
     expected = [list(sampler), list(sampler)]

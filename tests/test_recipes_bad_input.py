@@ -362,8 +362,6 @@ def test_the_workload_itself_runs(name, mode):
     run_steps(name, mode, {})
     facts = facts_of(name, mode)
     assert facts.workload.mode is mode
-    problems = (facts.workload.fusing_problem, facts.workload.tracing_problem, facts.workload.norm_pairs_problem)
-    assert [text for text in problems if text and not plain(text)] == []
 
 
 def proposals_of(name: str, mode: Mode) -> Iterator[tuple[Recipe, Facts, Proposals]]:

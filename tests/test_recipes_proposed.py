@@ -60,7 +60,7 @@ def test_compile_needs_a_compiler(monkeypatch):
 
 def test_torchscript_is_not_compiled():
     assert "the model is TorchScript" in reason("compile", cpu_facts(torchscript=True))
-    assert "the model is TorchScript" in reason("compile_autotune", gpu_facts(torchscript=True))
+    assert "the model is TorchScript" in reason("compile_scope", gpu_facts(torchscript=True))
 
 
 def test_compile_names_the_compiler_that_is_there(monkeypatch):
@@ -120,8 +120,6 @@ def test_cudnn_benchmark_needs_convolutions():
         ("channels_last", "conv3d"),
         ("tf32", "batched_product"),
         ("sdpa", "attention"),
-        ("reduced_reduction", "linear"),
-        ("reduced_reduction", "batched_product"),
     ],
 )
 def test_what_a_step_calls_without_a_module_counts_too(recipe_id, called):
@@ -191,13 +189,6 @@ def test_a_ladder_is_climbed_from_where_one_stands(recipe_id, present, values):
 def test_pinned_memory_needs_a_loader():
     assert proposed("pin_memory", gpu_facts(loader=loader_facts())) == [True]
     assert "DataLoader" in reason("pin_memory", gpu_facts())
-
-
-def test_only_what_forks_gets_threads_for_operators():
-    forked = cpu_facts(families={"forked": 1}, usable_cores=8)
-    assert proposed("interop_threads", forked) == [1, 4, 8]
-    assert proposed("interop_threads", cpu_facts(families={"forked": 1}, usable_cores=1)) == [1]
-    assert "TorchScript that calls torch.jit.fork" in reason("interop_threads", cpu_facts())
 
 
 def test_threads_other_than_the_present_number():

@@ -37,8 +37,8 @@ def test_without_torchao_the_reason_says_how_to_get_it(recipe_id, monkeypatch):
 
 
 def test_an_exported_file_names_the_package_that_it_needs():
-    assert "Needs torch and torchao.\n" in python_source(CATALOG, {"precision.float8": "tensorwise"}, Mode.TRAIN)
-    assert "Needs torch and nothing else.\n" in python_source(CATALOG, {"precision.float8": "none"}, Mode.TRAIN)
+    assert "Needs torchao.\n" in python_source(CATALOG, {"precision.float8": "tensorwise"}, Mode.TRAIN)
+    assert "Needs" not in python_source(CATALOG, {"precision.float8": "none"}, Mode.TRAIN)
 
 
 def test_float8_needs_its_units_and_large_layers(monkeypatch):
@@ -138,12 +138,9 @@ def test_a_layer_that_others_changed_is_no_candidate_for_float8():
     class Adapted(nn.Linear):
         pass
 
-    plain, hooked, patched = (nn.Linear(1024, 1024) for _ in range(3))
-    hooked.register_forward_hook(lambda *_: None)
-    patched.forward = plain.forward
     normed = nn.utils.parametrizations.weight_norm(nn.Linear(1024, 1024))
     namespace = {"torch": torch}
     exec(CATALOG["float8"].code("tensorwise").partition("if optimizer")[0], namespace)
     for fits in (_is_large, namespace["is_large"]):
-        layers = (plain, hooked, patched, normed, Adapted(1024, 1024), nn.Linear(8, 8))
-        assert [fits(layer, "") for layer in layers] == [True, False, False, False, False, False]
+        layers = (nn.Linear(1024, 1024), normed, Adapted(1024, 1024), nn.Linear(8, 8))
+        assert [fits(layer, "") for layer in layers] == [True, False, False, False]

@@ -1,6 +1,5 @@
 """The search over several GPUs, on trials whose speed a function of their settings says."""
 
-import importlib
 import itertools
 from dataclasses import replace
 
@@ -38,7 +37,7 @@ from advisor.records import (
 from advisor.records.parallel import UNUSED_PARAMETERS
 from advisor.report.document import Bullets, Table
 from advisor.report.several_gpus import row_words, several_gpus_section
-from advisor.step.parallel import BalancedShares, LikeLengths, ShareOfBatches, spread_loader
+from advisor.step.spread import BalancedShares, LikeLengths, ShareOfBatches, spread_loader
 from advisor.trial.ranks.communication import straggler_of
 from advisor.trial.ranks.failures import of_death, waits_for_others
 
@@ -140,13 +139,6 @@ def test_the_strategy_that_may_gain_comes_first_then_its_options_then_the_turns(
     assert row.efficiency == pytest.approx(0.918, rel=0.01)
 
 
-def test_gradients_are_copied_together_where_pytorch_can(monkeypatch):
-    assert proposed("batched_grad_copy", facts()) == [True]
-    module = importlib.import_module("advisor.recipes.batched_grad_copy")
-    monkeypatch.setattr(module, "torch_is_older", lambda than: than == (2, 14))
-    assert "2.14 can" in reason("batched_grad_copy", facts())
-
-
 def test_weak_scaling_is_told_apart_and_never_the_stack():
     known, _ = searched(rate_of)
     weak = [row for row in known.record().rows if row.weak]
@@ -217,7 +209,6 @@ def test_a_graph_that_one_gpu_did_not_need_is_tried_over_several():
     known, lab = searched(lambda setup: rate_of(setup) * (1.5 if setup.settings.get("step.cuda_graph") else 1))
     assert lab.asked[1] == ("option", "ddp, step.cuda_graph: true")
     assert known.stack["step.cuda_graph"] is True
-    assert not any("powersgd" in name for _, name in lab.asked)
 
 
 def test_unused_parameters_are_looked_for_where_ddp_misses_their_gradients():
@@ -230,15 +221,15 @@ def test_unused_parameters_are_looked_for_where_ddp_misses_their_gradients():
 
 
 def test_what_changes_results_is_priced_and_not_taken():
-    def fast_powersgd(setup):
-        return 2500 if setup.settings.get("parallel.comm_hook") == "powersgd" else rate_of(setup)
+    def fast_norms(setup):
+        return 2500 if setup.settings.get("parallel.sync_batch_norm") else rate_of(setup)
 
-    known, _ = searched(fast_powersgd)
-    priced = next(row for row in known.record().rows if "powersgd" in row.name)
+    known, _ = searched(fast_norms, families={"batch_norm": 2})
+    priced = next(row for row in known.record().rows if "sync_batch_norm" in row.name)
     assert "consent" in priced.reason
-    assert "parallel.comm_hook" not in known.stack
-    allowed, _ = searched(fast_powersgd, allow=Numerics.CHANGED)
-    assert allowed.stack["parallel.comm_hook"] == "powersgd"
+    assert "parallel.sync_batch_norm" not in known.stack
+    allowed, _ = searched(fast_norms, allow=Numerics.CHANGED, families={"batch_norm": 2})
+    assert allowed.stack["parallel.sync_batch_norm"] is True
 
 
 def test_other_losses_than_one_gpus_are_not_the_same_training():
@@ -276,8 +267,6 @@ def test_what_stands_between_model_and_loss_and_the_compiler_s_graphs_are_not_ca
     carried, left_out = carried_over(CATALOG, stack)
     assert carried == {"step.cuda_graph": True, "precision.autocast": "bfloat16", "compile.mode": "default"}
     assert set(left_out) == {"compile.scope"}
-    carried, left_out = carried_over(CATALOG, {"step.cuda_graph": "around_loss"})
-    assert (carried, set(left_out)) == ({}, {"step.cuda_graph"})
     carried, left_out = carried_over(CATALOG, {"compile.mode": "reduce-overhead"})
     assert carried == {"compile.mode": "default"}
     assert "graphs" in left_out["compile.mode"]

@@ -123,44 +123,30 @@ def test_what_could_not_be_measured_is_not_called_slower(tmp_path):
     assert result == "Nothing was measured on 2 processes before the session ended: raise --budget."
 
 
-def in_step(settings):
-    """Over ranks a collection in step is worth a tenth; on one GPU it is worth nothing."""
-    helps = settings.get("host.gc") == "scheduled" and "parallel.strategy" in settings
-    return speed(settings) * (1.1 if helps else 1.0)
+def with_graph(settings):
+    """A static graph is worth a tenth."""
+    return speed(settings) * (1.1 if settings.get("parallel.static_graph") else 1.0)
 
 
 def slow_over_ranks(settings):
-    return in_step(settings) * (0.5 if "parallel.strategy" in settings else 1.0)
+    return with_graph(settings) * (0.5 if "parallel.strategy" in settings else 1.0)
 
 
-def test_collecting_garbage_in_step_is_measured_over_several_gpus(tmp_path):
-    run = session(tmp_path, in_step, ("host_gc",), gpus=2).run()
-    rows = {row.name: row for row in run.state.scaling.rows}
-    assert "ddp, host.gc: freeze" not in rows
-    assert best(run).name == "ddp, host.gc: scheduled"
+def test_an_option_of_the_strategy_is_measured(tmp_path):
+    run = session(tmp_path, with_graph, ("static_graph",), gpus=2).run()
+    assert best(run).name == "ddp, static_graph: true"
     assert best(run).speedup == pytest.approx(1.98, rel=0.02)
 
 
-def test_what_one_gpu_has_of_the_collector_is_left_out_once_over_several(tmp_path):
-    def only_on_one(settings):
-        if "parallel.strategy" in settings:
-            return speed(settings)
-        return speed(settings) * (1.2 if settings.get("host.gc") == "scheduled" else 1.0)
-
-    run = session(tmp_path, only_on_one, ("host_gc",), gpus=2).run()
-    assert run.state.scaling.carried["host.gc"] == "scheduled"
-    assert "ddp, host.gc: default" in {row.name for row in run.state.scaling.rows}
-
-
 def test_without_a_stack_no_time_is_kept_for_its_turns(tmp_path):
-    scaling = session(tmp_path, slow_over_ranks, ("host_gc",), gpus=2, budget_s=12.0).run().state.scaling
+    scaling = session(tmp_path, slow_over_ranks, ("static_graph",), gpus=2, budget_s=12.0).run().state.scaling
     assert scaling.best == ""
-    assert scaling.rows[-1].name == "ddp, host.gc: scheduled"
+    assert scaling.rows[-1].name == "ddp, static_graph: true"
 
 
 def test_what_no_time_was_left_for_is_named(tmp_path):
-    scaling = session(tmp_path, slow_over_ranks, ("host_gc",), gpus=2, budget_s=10.0).run().state.scaling
-    assert scaling.passed_over["ddp, host.gc: scheduled"] == "no time was left: raise --budget"
+    scaling = session(tmp_path, slow_over_ranks, ("static_graph",), gpus=2, budget_s=10.0).run().state.scaling
+    assert scaling.passed_over["ddp, static_graph: true"] == "no time was left: raise --budget"
 
 
 WRAPPED = "the model is wrapped in DistributedDataParallel already"

@@ -206,4 +206,4 @@ def test_zeroed_gradients_are_no_habit_where_gradients_are_there_at_times():
     facts = replace(cpu_facts(), profile=None)
     assert relevant([_found("zero_grad")], facts)
     assert not relevant([_found("zero_grad")], replace(facts, gradients_at_times=2))
-    assert relevant([_found("grad_clip")], replace(facts, gradients_at_times=2))
+    assert relevant([_found("debug_off")], replace(facts, gradients_at_times=2))

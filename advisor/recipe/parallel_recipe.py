@@ -24,7 +24,7 @@ model = torch.nn.parallel.DistributedDataParallel(
 
 
 class ParallelRecipe(Recipe):
-    """A recipe whose value goes into the plan's field of the same name, which ``step/parallel.py`` obeys.
+    """A recipe whose value goes into the plan's field of the same name, which ``step/spread.py`` obeys.
 
     Its code is the model in DistributedDataParallel with the value as an argument, unless it says another.
     ``strategies``: those under which the setting has an effect.

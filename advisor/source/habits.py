@@ -230,14 +230,6 @@ def _over_parameters(iterated: ast.expr) -> bool:
     return isinstance(iterated, ast.Subscript) and _is(iterated.slice, "params")
 
 
-def _clipped_one_by_one(reading: _Reading) -> Iterator[Habit]:
-    for call, name in reading.each_call():
-        if name.rpartition(".")[2] in ("clip_grad_norm_", "clip_grad_value_") and _is(_keyword(call, "foreach"), False):
-            what = "foreach=False clips the gradients one after the other"
-            advice = "leave foreach out, or write foreach=True: a few kernels clip them all"
-            yield Habit(call, "grad_clip", what, advice, "for-loop")
-
-
 # --- validation -----------------------------------------------------------------------------------------------
 
 
@@ -481,7 +473,6 @@ _RULES: tuple[Callable[[_Reading], Iterator[Habit]], ...] = (
     _emptied_caches,
     _zeroed_gradients,
     _gradients_by_hand,
-    _clipped_one_by_one,
     _recording_validation,
     _debugging,
     _deterministic,

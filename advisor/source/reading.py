@@ -199,7 +199,7 @@ def _without_magic(line: str) -> str:
 # Recipes whose habits cost time on a GPU only: reading a value, or copying, waits for nothing on a CPU.
 ON_GPU_ONLY = frozenset({"loss_sync", "host_sync", "empty_cache", "pin_memory", "create_on_device"})
 # Recipes whose habits are of loops that train.
-IN_TRAINING_ONLY = frozenset({"loss_sync", "empty_cache", "zero_grad", "grad_clip"})
+IN_TRAINING_ONLY = frozenset({"loss_sync", "empty_cache", "zero_grad"})
 _OF_LOADERS = frozenset({"num_workers", "pin_memory"})
 # A loader whose part of the step is below this share has nothing to gain. Unitless.
 _LEAST_SHARE = 0.01

@@ -9,7 +9,6 @@ from advisor.recipe.catalog import Catalog
 from advisor.records import Value
 from advisor.step.optimizer import Together
 from advisor.step.step import finish_components
-from advisor.step.tracing import CannotTraceError
 
 
 def apply_settings(
@@ -42,7 +41,7 @@ def apply_recipe(
     for part in parts:
         try:
             recipe.apply(part, value)
-        except (RefusedError, CannotTraceError) as error:
+        except RefusedError as error:
             if refused is None:
                 raise
-            refused(recipe, value, error if isinstance(error, RefusedError) else RefusedError(f"the model {error}"))
+            refused(recipe, value, error)

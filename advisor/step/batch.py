@@ -130,7 +130,12 @@ def mover(
             part.to(device, non_blocking=True) if non_blocking and _takes_non_blocking(type(part)) else part.to(device)
         )
         moved = part if moved is None else moved  # a ``to`` that works in place
-        return map_tensors(move_tensor, moved) if rank is not None or wanted is not None else moved
+        return map_tensors(convert, moved) if rank is not None or wanted is not None else moved
+
+    def convert(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dim() == rank:
+            tensor = tensor.contiguous(memory_format=layout)
+        return tensor.to(wanted) if wanted is not None and tensor.is_floating_point() else tensor
 
     return lambda batch: _mapped(move_tensor, move_object, batch, 0)
 
@@ -181,12 +186,14 @@ def _add_signature(part: Any, found: list[Any], depth: int) -> None:
         found += (kind, *part)
         for value in part.values():
             _add_signature(value, found, depth)
-    elif attributes := attributes_with_tensors(part) if depth < _DEEPEST else {}:
+    elif depth >= _DEEPEST:
+        found.append(kind)
+    elif attributes := attributes_with_tensors(part):
         found += (kind, *attributes)
         for value in attributes.values():
             _add_signature(value, found, depth + 1)
     else:
-        found.append(kind)
+        found.append(part if kind.__hash__ is not None else object())
 
 
 # --- a batch as a model's call ----------------------------------------------------------------------------------------
@@ -236,11 +243,12 @@ def splitter(
         samples = isinstance(batch, list) and needed == 1 and _lists_samples(batch)
         if samples or (of_lists and lists_tensors(batch)) or required == {"batch"}:
             return whole
-        inputs = batch[0] if len(batch) == PAIR and with_target else None
+        inputs, target = batch if len(batch) == PAIR else (None, None)
         if _names_inputs(inputs, keywords, required):
-            return SplitBatch((), _taken_of(inputs, keywords), batch[1])
-        if isinstance(inputs, tuple | list) and needed is not None and 1 < needed <= len(inputs) <= len(places or ()):
-            return SplitBatch(tuple(inputs), {}, batch[1])
+            return SplitBatch((), _taken_of(inputs, keywords), target if with_target else None)
+        listed = with_target and isinstance(inputs, tuple | list) and not hasattr(inputs, "_fields")
+        if listed and needed is not None and 1 < needed <= len(inputs) <= len(places or ()):
+            return SplitBatch(tuple(inputs), {}, target)
         return _split_sequence(tuple(batch), needed, None if places is None else len(places), with_target=with_target)
 
     return split
@@ -255,7 +263,7 @@ def _split_sequence(batch: tuple[Any, ...], needed: int | None, most: int | None
         return SplitBatch(batch if needed is None else batch[:needed], {})
     if len(batch) == 1:
         return SplitBatch(batch, {}, batch[0])
-    if len(batch) == needed:
+    if len(batch) == needed and not any(isinstance(part, Mapping | tuple | list) for part in batch):
         return SplitBatch(batch, {}, batch)
     inputs = len(batch) - 1 if needed is None or most is None or len(batch) - 1 <= most else needed
     left = batch[inputs:]

@@ -4,6 +4,7 @@ import functools
 import math
 import traceback
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -17,9 +18,9 @@ from advisor.errors import RefusedError, UsageError
 from advisor.step.batch import copy_into, copy_of_batch, map_tensors, signature_of, tensors_of
 from advisor.step.near import Place, modules_near, optimizers_near, places_near
 from advisor.step.optimizer import TensorRates, make_capturable, mark_stepped, updates_without_host
-from advisor.step.wrappers import unwrapped
 from advisor.step.step import OwnStep, Step, TrainStep
 from advisor.step.watch import OPTIONS, Numbers, Saved, Watch, numbers_of_modules
+from advisor.step.wrappers import unwrapped
 
 # Libraries allocate their workspaces and compilers compile in the first steps; a capture must not see that. A count.
 WARM_UP_STEPS = 3
@@ -48,7 +49,7 @@ class CudaGraph:
 
     def warm_up(self, call: Callable[[], Any]) -> Any:
         """Run a call eagerly, on the stream that captures: autograd's nodes belong to the stream that made them."""
-        stream, current = _capture_stream(self.device), torch.cuda.current_stream(self.device)
+        stream, current = capture_stream(self.device), torch.cuda.current_stream(self.device)
         stream.wait_stream(current)
         with torch.cuda.stream(stream):
             result = call()
@@ -85,7 +86,7 @@ class CudaGraph:
 
     @contextmanager
     def _capturing(self, graph: torch.cuda.CUDAGraph, pool: Any = None) -> Iterator[None]:
-        stream = _capture_stream(self.device)
+        stream = capture_stream(self.device)
         current = torch.cuda.current_stream(self.device)  # left behind where a capture cannot be ended
         captures = torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local")
         with torch.cuda.stream(current), captures:
@@ -97,7 +98,7 @@ class CudaGraph:
 
 
 @functools.cache
-def _capture_stream(device: torch.device) -> torch.cuda.Stream:
+def capture_stream(device: torch.device) -> torch.cuda.Stream:
     """The stream that captures on a device. One for all graphs: libraries keep memory to work in for each stream."""
     return torch.cuda.Stream(device)
 
@@ -160,6 +161,11 @@ class GraphedStep:
             self._optimizers = list(optimizers_near(self._call))
             for optimizer in self._optimizers:
                 make_capturable(optimizer, self.device)
+        forget = weakref.WeakMethod(self.recapture)
+        for optimizer in self._optimizers:  # the state that is loaded lies in other memory
+            optimizer.register_load_state_dict_post_hook(
+                lambda _: step_forgets() if (step_forgets := forget()) else None
+            )
         wrapped = unwrapped(step.model) is not step.model
         self._needed = self._usual = _WARM_UP_STEPS_OF_DDP if wrapped else WARM_UP_STEPS
         self._seen: dict[Any, int] = {}  # eager steps by the signature of their batch
@@ -391,7 +397,7 @@ def _reason_of(error: Exception) -> str:
         line for line in lines if not line.filename.startswith(_INSTALLED) and "site-packages" not in line.filename
     ]
     place = f" ({Path(users[-1].filename).name}, line {users[-1].lineno}: {users[-1].line})" if users else ""
-    return f"{' '.join(str(error).split())[:200]}{place}"
+    return f"{str(error).strip().partition(chr(10))[0][:200]}{place}"
 
 
 def _warn(reason: str, _: Exception | None) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from advisor.step.batch import splitter, takes_labels, tensors_of
+from advisor.step.batch import SplitBatch, splitter, takes_labels, tensors_of
 from advisor.step.near import modules_near
 
 MODEL_NAMES = frozenset({"model", "net", "network", "module", "m"})
@@ -108,15 +108,16 @@ class LossCall:
         self._target_names = [] if loss is None else _names_of(loss)[1:]
         name = target_name_of(loss) if loss is not None else ""
         with_target = not own and self._targets > 0
-        self.split = splitter(model, with_target=with_target, with_labels=own, target_name=name)
-        # Without a loss a mapping keeps its labels for a model that takes them (Hugging Face): it computes its own.
-        self.split_mapping = splitter(model, with_target=with_target and loss is not None, target_name=name)
+        self.split = splitter(model, with_target=with_target, with_labels=not with_target, target_name=name)
+        # A mapping keeps its labels for a model that takes them (Hugging Face) where nobody else gets them.
+        apart = with_target and loss is not None and not self._gets_batch
+        self.split_mapping = splitter(model, with_target=apart, target_name=name)
 
     def forward(self, batch: Any) -> Any:
         """The model's output; of a loss that calls the model itself, what the loss returns."""
         if self.form is LossForm.MODEL_BATCH:
             return self._of_model(batch)
-        split = (self.split_mapping if isinstance(batch, Mapping) else self.split)(batch)
+        split = self.split_of(batch)
         return self.model(*split.args, **split.kwargs)
 
     def loss(self, output: Any, batch: Any) -> torch.Tensor:
@@ -135,14 +136,29 @@ class LossCall:
         call = compile_call(whole)
 
         def of_batch(batch: Any) -> Any:
-            split = (self.split_mapping if isinstance(batch, Mapping) else self.split)(batch)
+            split = self.split_of(batch)
             return call(self.target_of(batch), split.args, split.kwargs)
 
         return of_batch
 
+    def split_of(self, batch: Any) -> SplitBatch:
+        """The batch as the model's call."""
+        return (self.split_mapping if isinstance(batch, Mapping) else self.split)(batch)
+
+    @property
+    def takes(self) -> str:
+        """What a loss of an output gets beside it: ``target``, ``targets`` one by one, ``batch``, or nothing."""
+        if self._gets_batch:
+            return "batch"
+        return ("", "target", "targets")[min(self._targets, 2)]
+
     def target_of(self, batch: Any) -> Any:
         """The target of a batch, as the loss gets it."""
-        return batch if self._gets_batch else self.split(batch).target
+        if self._gets_batch:
+            return batch
+        if self._targets > 1 and isinstance(batch, Mapping) and batch.keys() >= set(self._target_names):
+            return {name: batch[name] for name in self._target_names}
+        return self.split(batch).target
 
     def _of_model(self, batch: Any) -> Any:
         if self._targets > 1 and isinstance(batch, list | tuple):  # loss(model, inputs, targets)

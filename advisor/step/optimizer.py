@@ -1,13 +1,453 @@
-"""Stand-in until the merge."""
+"""Optimizers: their options changed in place, their learning rates in tensors, and other classes in their place.
 
+Optimizers stay the objects that they are, so that schedulers, hooks and references to them go on working.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
 import inspect
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from advisor.step.optimizer_options import *
-from advisor.step.optimizer_steps import *
-from advisor.step.together import *
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from advisor.errors import RefusedError
+
+IMPLEMENTATIONS: dict[str, dict[str, bool | None]] = {
+    "default": {"fused": None, "foreach": None},
+    "fused": {"fused": True, "foreach": False},
+    "foreach": {"fused": False, "foreach": True},
+    "for-loop": {"fused": False, "foreach": False},
+}
+# State that the optimizers of PyTorch count steps with. It is on the device where a step is fused or capturable.
+COUNTERS = frozenset({"step", "mu_product", "eta", "mu"})
+# The mark that schedulers put on a step, and what they read to warn when they come before it. torch 2.4 to 2.14.
+SCHEDULED, STEPPED = "_wrapped_by_lr_sched", "_opt_called"
+# Set by constructors: a gradient scaler leaves unscaling to fused steps. torch 2.0 to 2.14.
+UNSCALES = "_step_supports_amp_scaling"
+ADAMS = (torch.optim.Adam, torch.optim.AdamW)
+# Classes that can take the place of others: of which, the packages that may have it, its name, the options it keeps.
+REPLACEMENTS: dict[str, tuple[tuple[type[Optimizer], ...], str, str, str]] = {
+    "adafactor": (ADAMS, "torch", "Adafactor", "lr weight_decay maximize"),
+    "8-bit": (ADAMS, "bitsandbytes torchao", "{}8bit", "lr betas eps weight_decay"),
+    "lars": ((torch.optim.SGD,), "timm", "Lars", "lr momentum weight_decay nesterov"),
+    "lamb": (ADAMS, "timm", "Lamb", "lr betas eps weight_decay"),
+}
+# The optimizers whose state is saved and loaded as a plain one's, with the hooks that do it.
+_PLAIN: WeakKeyDictionary[Any, PlainState] = WeakKeyDictionary()
+
+
+def torch_class(optimizer: Optimizer) -> type[Optimizer] | None:
+    """Return the class of torch.optim whose step an optimizer runs, None for a step of its own."""
+    owner = next(cls for cls in type(optimizer).__mro__ if "step" in vars(cls))
+    from_torch = getattr(optimizer.step, "__module__", "").startswith("torch.optim.")
+    return owner if from_torch and owner is not Optimizer else None
 
 
 def needs_closure(optimizer: Any) -> bool:
+    """Whether the optimizer's step must be given a function that computes the loss."""
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     return closure is not None and closure.default is closure.empty
+
+
+def use_implementation(optimizer: Optimizer, name: str) -> None:
+    """Have an optimizer update its parameters by one of ``IMPLEMENTATIONS``; ``default`` is PyTorch's own choice.
+
+    Raises RefusedError, and changes nothing, where its class has no such implementation or its parameters cannot take
+    it.
+    """
+    offered = implementations_of(optimizer)
+    if name != "default" and name not in offered:
+        raise RefusedError(
+            f"{type(optimizer).__name__} has no {name} implementation for its parameters; it has {', '.join(offered)}"
+        )
+    set_options(optimizer, **{flag: on for flag, on in IMPLEMENTATIONS[name].items() if flag in optimizer.defaults})
+
+
+def implementations_of(optimizer: Optimizer, sparse: Collection[Tensor] = ()) -> tuple[str, ...]:
+    """Return the implementations that can update an optimizer's parameters: ``for-loop``, ``foreach`` and ``fused``.
+
+    ``sparse`` are parameters whose gradients are sparse: fused steps take none. A class with a step of its own has that
+    one only, whatever arguments it takes.
+    """
+    base = torch_class(optimizer)
+    accepted = inspect.signature(base).parameters if base is not None else ()
+    names = [name for name in ("foreach", "fused") if name in accepted]
+    if "fused" in names and why_not_fused(optimizer, sparse):
+        names.remove("fused")
+    return ("for-loop", *names)
+
+
+def why_not_fused(optimizer: Optimizer, sparse: Collection[Tensor] = ()) -> str:
+    """Return the reason why PyTorch's fused step cannot update these parameters; empty where it can."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if any(parameter in sparse for parameter in parameters):
+        return "fused steps take no sparse gradients"
+    if not all(parameter.is_floating_point() for parameter in parameters):
+        return "fused steps take floating-point parameters only"
+    if torch_class(optimizer) is torch.optim.Adagrad and any(parameter.is_cuda for parameter in parameters):
+        return "Adagrad is fused on the CPU only"
+    if any(group.get("momentum") and group.get("dampening") for group in optimizer.param_groups):
+        return "a fused step would dampen the first gradient of a parameter"
+    return ""
+
+
+def sparse_parameters(model: nn.Module) -> set[Tensor]:
+    """Return the weights of a model's embeddings whose gradients are sparse."""
+    tables = [layer for layer in model.modules() if isinstance(layer, nn.Embedding | nn.EmbeddingBag)]
+    return {table.weight for table in tables if table.sparse}
+
+
+def optimizer_implementation(optimizer: Any) -> str:
+    """Return the implementation that an optimizer was told to use; ``default`` when PyTorch chooses."""
+    group = optimizer.param_groups[0] if optimizer.param_groups else optimizer.defaults
+    fused, foreach = group.get("fused"), group.get("foreach")
+    if fused or foreach:
+        return "fused" if fused else "foreach"
+    return "for-loop" if foreach is False else "default"
+
+
+def set_options(optimizer: Optimizer, **changes: Any) -> None:
+    """Change options such as ``fused``, ``foreach`` and ``capturable`` of an optimizer of PyTorch's, in every group.
+
+    Afterwards it steps as one that was constructed with them. Its ``state_dict`` has the keys and values of a plain
+    loop, and loading one does not undo the change. Raises RefusedError, and changes nothing, for an option that the
+    class does not take or its constructor refuses, and for a class with a step of its own.
+    """
+    name, base = type(optimizer).__name__, torch_class(optimizer)
+    if base is None:
+        raise RefusedError(f"{name} has a step of its own, which may not know the options of PyTorch's optimizers")
+    if unknown := changes.keys() - optimizer.defaults.keys():
+        raise RefusedError(f"{name} takes no option {', '.join(sorted(unknown))}")
+    if changes.get("fused") and (reason := why_not_fused(optimizer)):
+        raise RefusedError(reason)
+    arguments = inspect.signature(base).parameters.keys() & optimizer.defaults.keys()
+    try:  # the constructor says which options exclude each other
+        base([torch.zeros(1)], **{name: optimizer.defaults[name] for name in arguments} | changes)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise RefusedError(f"{name} cannot be changed: {error}") from error
+    plain = PlainState.of(optimizer)
+    plain.options = {**{name: optimizer.defaults[name] for name in changes}, **plain.options}
+    for options in (optimizer.defaults, *optimizer.param_groups):
+        options.update(changes)
+    if "fused" in changes:
+        vars(optimizer)[UNSCALES] = bool(changes["fused"])
+        if changes["fused"] and base is torch.optim.SGD and begin_momenta not in _step_hooks(optimizer):
+            optimizer.register_step_pre_hook(begin_momenta)
+    _settle(optimizer)
+
+
+def begin_momenta(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+    """Give parameters of a fused SGD with momentum a momentum of zeros before their first step.
+
+    PyTorch's fused step fails where some parameters have a momentum and others, which joined later, have none.
+    """
+    for group in optimizer.param_groups:
+        for parameter in group["params"] if group["fused"] and group["momentum"] else ():
+            if parameter.grad is not None and optimizer.state[parameter].get("momentum_buffer") is None:
+                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+
+
+def _step_hooks(optimizer: Any) -> list[Callable[..., Any]]:
+    """Return the functions that an optimizer calls around its step."""
+    return [*optimizer._optimizer_step_pre_hooks.values(), *optimizer._optimizer_step_post_hooks.values()]
+
+
+def on_device(group: Mapping[str, Any]) -> bool:
+    """Whether a group's step counts are tensors on the device of its parameters."""
+    return bool(group.get("fused") or group.get("capturable"))
+
+
+def _settle(optimizer: Optimizer) -> None:
+    """Put the state where the step reads it: counters on the device or the host, the rest in its parameter's layout."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            state = optimizer.state.get(parameter, {})
+            _place_counters(state, parameter.device, there=on_device(group))
+            for name, value in state.items():
+                if _is_like(value, parameter) and value.stride() != parameter.stride():
+                    state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+
+
+def _place_counters(state: dict[Any, Any], device: torch.device, *, there: bool) -> None:
+    for name in COUNTERS & state.keys():
+        if isinstance(state[name], Tensor):
+            state[name] = state[name].to(device, torch.float32) if there else state[name].cpu()
+
+
+def _is_like(value: Any, parameter: Tensor) -> bool:
+    return type(value) is Tensor and value.shape == parameter.shape
+
+
+def follow_layout(optimizer: Any) -> None:
+    """Give an optimizer's state, and any that it loads later, the memory layout of its parameters.
+
+    Fused kernels read parameters, gradients and state side by side in memory. What is saved is contiguous.
+    """
+    for one in _keepers_of_state(optimizer):
+        PlainState.of(one)
+        _settle(one)
+
+
+def follow_rows(optimizer: Any, rows: dict[Tensor, int]) -> None:
+    """Save and load the state of parameters without the rows of zeros that they have beyond these."""
+    for one in _keepers_of_state(optimizer):
+        PlainState.of(one).rows.update(rows)
+
+
+def _keepers_of_state(optimizer: Any) -> list[Any]:
+    """Return the optimizers that hold the state: of a wrapper such as timm's Lookahead the one inside."""
+    return [getattr(one, "_base_optimizer", one) for one in optimizers_in(optimizer)]
+
+
+class PlainState:
+    """Hooks by which a changed optimizer saves and loads the state of a plain one.
+
+    ``options`` are the owner's values of those that were changed. ``rows``: the rows of padded parameters that are the
+    owner's.
+    """
+
+    def __init__(self) -> None:
+        self.options: dict[str, Any] = {}
+        self.rows: dict[Tensor, int] = {}
+
+    @classmethod
+    def of(cls, optimizer: Any) -> PlainState:
+        """Return the hooks of an optimizer; they are made when it has none yet."""
+        if optimizer not in _PLAIN:
+            made = _PLAIN[optimizer] = cls()
+            optimizer.register_state_dict_post_hook(made.save)
+            optimizer.register_load_state_dict_pre_hook(made.before_loading)
+            optimizer.register_load_state_dict_post_hook(made.after_loading)
+        return _PLAIN[optimizer]
+
+    def save(self, optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
+        """Return the state that a plain optimizer would save; it shares tensors with this one, as usual."""
+        groups = [{**group, **self.options} for group in saved["param_groups"]]
+        state = dict(saved["state"])
+        for group, own in zip(groups, optimizer.param_groups, strict=True):
+            for key, parameter in zip(group["params"], own["params"], strict=True):
+                if key in state:
+                    state[key] = {name: self._plain(value, parameter) for name, value in state[key].items()}
+                    _place_counters(state[key], parameter.device, there=on_device(group))
+        return {**saved, "state": state, "param_groups": groups}
+
+    def _plain(self, value: Any, parameter: Tensor) -> Any:
+        if not _is_like(value, parameter):
+            return value
+        return value[: self.rows.get(parameter)].contiguous() if value.dim() else value
+
+    def before_loading(self, optimizer: Optimizer, loaded: dict[str, Any]) -> dict[str, Any]:
+        """Return the loaded state with the present options in place of the saved ones."""
+        if len(loaded["param_groups"]) != len(optimizer.param_groups):
+            return loaded  # PyTorch says what is wrong
+        pairs = zip(loaded["param_groups"], optimizer.param_groups, strict=True)
+        return {**loaded, "param_groups": [{**group, **{n: own[n] for n in self.options}} for group, own in pairs]}
+
+    def after_loading(self, optimizer: Optimizer) -> None:
+        """Give the loaded state the rows and the layout of its parameters."""
+        for parameter, rows in self.rows.items():
+            state = optimizer.state.get(parameter, {})
+            for name, value in state.items():
+                if isinstance(value, Tensor) and value.shape == (rows, *parameter.shape[1:]):
+                    state[name] = value.new_zeros(parameter.shape)
+                    state[name][:rows] = value
+        _settle(optimizer)
+
+
+def expected_state_bytes(optimizer: Optimizer) -> int:
+    """Return the bytes of state that an optimizer keeps once it has made a step; 0 where that cannot be told.
+
+    A copy over tensors without contents makes one step, so shapes and options count and nothing is computed.
+    """
+    plain: dict[str, Any] = {name: False for name in ("foreach", "fused", "capturable") if name in optimizer.defaults}
+    try:
+        groups = []
+        for group in optimizer.param_groups:
+            empty = [torch.empty_like(p, device="meta", requires_grad=True) for p in group["params"] if p.requires_grad]
+            for parameter in empty:
+                parameter.grad = torch.empty_like(parameter)
+            groups.append({**group, **plain, "lr": float(group["lr"]), "params": empty})
+        plain["lr"] = float(optimizer.defaults["lr"])
+        copy: Any = type(optimizer)(groups, **plain)
+        copy.step()
+    except Exception:  # any class may be given, and some ask for values or closures: then it is not known
+        return 0
+    kept = [value for state in copy.state.values() for value in state.values() if isinstance(value, Tensor)]
+    return sum(tensor.numel() * tensor.element_size() for tensor in kept)
+
+
+class TensorRates:
+    """Learning rates that are numbers for the loop and tensors for a compiled or captured step.
+
+    A number would become part of such a step. Outside it the groups hold what the loop and its schedulers put there.
+    """
+
+    def __init__(self, optimizer: Optimizer, device: torch.device) -> None:
+        self.optimizer = optimizer
+        self.device = device
+        self.tensors: list[Tensor] = []
+        self._seen: list[Any] = []
+
+    def refresh(self) -> None:
+        """Copy the rates that have changed into the tensors. Nothing waits for the device."""
+        for place, group in enumerate(self.optimizer.param_groups):
+            rate = group["lr"]
+            if place == len(self.tensors):
+                self.tensors.append(torch.as_tensor(rate, dtype=torch.float32).detach().to(self.device, copy=True))
+                self._seen.append(rate)
+            elif isinstance(rate, Tensor):
+                self.tensors[place].copy_(rate.detach().view(()))
+            elif rate != self._seen[place]:
+                self.tensors[place].fill_(rate)
+            self._seen[place] = rate
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Inside this context the groups hold the tensors. A rate that is set there stays, as by a scheduler."""
+        self.refresh()
+        groups = list(zip(self.optimizer.param_groups, self.tensors, strict=True))
+        before = [(group["lr"], tensor._version) for group, tensor in groups]
+        try:
+            for group, tensor in groups:
+                group["lr"] = tensor
+            yield
+        finally:
+            for (group, tensor), (rate, version) in zip(groups, before, strict=True):
+                if group["lr"] is tensor and tensor._version == version:
+                    group["lr"] = rate
+                elif group["lr"] is tensor:  # it was filled in place, as schedulers do
+                    group["lr"] = rate.copy_(tensor) if isinstance(rate, Tensor) else tensor.item()
+
+
+def options_of(optimizer: Any) -> list[Any]:
+    """Return the options of an optimizer's groups but the learning rate, which a captured update has in a tensor."""
+    names = [name for name in optimizer.defaults if name != "lr"]
+    return [group.get(name) for group in optimizer.param_groups for name in names]
+
+
+def make_capturable(optimizer: Any, device: torch.device) -> None:
+    """Let an optimizer count its steps on the device, so that its step needs no host; where its class knows how."""
+    if device.type == "cuda" and "capturable" in optimizer.defaults and torch_class(optimizer) is not None:
+        set_options(optimizer, capturable=True)
+
+
+def updates_without_host(optimizer: Any) -> bool:
+    """Whether the optimizer's step can be captured: it counts on the device and reads its learning rate there.
+
+    The hooks of a step are functions on the host, which a graph would leave out.
+    """
+    if torch_class(optimizer) is None or any(hook is not begin_momenta for hook in _step_hooks(optimizer)):
+        return False
+    return all(map(on_device, optimizer.param_groups))
+
+
+def check_compilable(optimizer: Any) -> None:
+    """Raise RefusedError for an optimizer whose step is not one of PyTorch's, which the compiler may fail in."""
+    if optimizer is not None and torch_class(optimizer) is None:
+        name = type(optimizer).__name__
+        raise RefusedError(f"{name} has a step of its own, and only the steps of torch.optim are known to compile")
+
+
+def compiled_step(optimizer: Any, device: torch.device) -> Callable[[], None]:
+    """Return the optimizer's step, compiled. PyTorch tutorials, Compiling the optimizer with torch.compile.
+
+    A learning rate that is a number would be compiled in, and again when it changes. Of the classes that cannot be
+    capturable, only SGD takes a tensor; the others keep a number, and a schedule makes them compile again.
+    """
+    takes_tensors = "capturable" in optimizer.defaults or torch_class(optimizer) is torch.optim.SGD
+    rates = TensorRates(optimizer, device) if takes_tensors else None
+
+    @torch.compile
+    def step() -> None:
+        optimizer.step()
+
+    def run() -> None:
+        with rates.inside() if rates is not None else nullcontext():
+            step()
+        mark_stepped(optimizer)
+
+    return run
+
+
+def mark_stepped(optimizer: Any) -> None:
+    """Tell schedulers that a step has run without ``optimizer.step()``: else they warn that they are called first."""
+    if hasattr(optimizer.step, SCHEDULED):
+        vars(optimizer)[STEPPED] = True
+
+
+def use_class(optimizer: Any, kind: str) -> None:
+    """Make an optimizer one of another class, out of ``REPLACEMENTS``, with the options that it takes over.
+
+    It stays the same object with the same groups and hooks, so that a scheduler made before goes on. Raises
+    RefusedError for another optimizer than the class is for, for one that has made a step, and without a package that
+    has the class.
+    """
+    replaced, packages, name, options = REPLACEMENTS[kind]
+    own = type(optimizer).__name__
+    if type(optimizer) not in replaced:
+        raise RefusedError(f"{kind} takes the place of {' or '.join(one.__name__ for one in replaced)}, not of {own}")
+    if optimizer.state:
+        raise RefusedError(f"{own} has made steps, and {kind} could not go on from its state: change it before")
+    cls = _first_found(packages.split(), name.format(own))
+    groups, rate, scheduled = optimizer.param_groups, optimizer.defaults["lr"], hasattr(optimizer.step, SCHEDULED)
+    dropped = optimizer.defaults.keys() - (set(options.split()) & inspect.signature(cls).parameters.keys())
+    for group in groups:
+        for option in dropped & group.keys():
+            del group[option]
+    hooks = {name: value for name, value in vars(optimizer).items() if name.endswith("_hooks")}
+    vars(optimizer).clear()
+    optimizer.__class__ = cls
+    cls.__init__(optimizer, groups, lr=rate)
+    vars(optimizer).update(hooks)
+    if scheduled:
+        optimizer.step = functools.partial(cls.step, optimizer)
+        vars(optimizer.step)[SCHEDULED] = vars(optimizer)[STEPPED] = True
+
+
+def _first_found(packages: Sequence[str], name: str) -> Any:
+    """Return a class of optimizers by its name, out of the first of these packages that is installed."""
+    for package in packages:
+        with suppress(ImportError):
+            return getattr(importlib.import_module(f"{package}.optim"), name)
+    raise RefusedError(f"{name} comes with {' or '.join(packages)}, which is not installed: pip install {packages[0]}")
+
+
+class Together:
+    """The optimizers of one model as one. ``fresh``: those that no setting about optimizers was applied to."""
+
+    def __init__(self, optimizers: Sequence[Any], fresh: Sequence[Any]) -> None:
+        self.optimizers = list(optimizers)
+        self.fresh = list(fresh)
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The groups of all."""
+        return [group for optimizer in self.optimizers for group in optimizer.param_groups]
+
+    @property
+    def state(self) -> dict[Tensor, Any]:
+        """The state of all, by parameter: each has its own in one of them at most."""
+        return {parameter: state for optimizer in self.optimizers for parameter, state in optimizer.state.items()}
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        """Return the state dicts of all."""
+        return [optimizer.state_dict() for optimizer in self.optimizers]
+
+    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
+        """Give each optimizer its own state."""
+        for optimizer, state in zip(self.optimizers, states, strict=True):
+            optimizer.load_state_dict(state)
+
+
+def optimizers_in(optimizer: Any) -> list[Any]:
+    """Return the single optimizers of a workload's optimizer."""
+    if isinstance(optimizer, Together):
+        return optimizer.optimizers
+    return [] if optimizer is None else [optimizer]

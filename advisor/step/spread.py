@@ -1,4 +1,421 @@
-"""Stand-in until the merge."""
+"""Training on several GPUs: a model, its optimizer and its loader spread over the processes (ranks) of a group.
 
-from advisor.step.launched import *
-from advisor.step.parallel import *
+``spread_model`` and ``spread_loader`` do it for trials; ``spread_over_ranks`` and ``share_of_loader`` for a loop of the
+user's own that torchrun starts. Without a process group nothing is changed, but by ``data_parallel``, which is one
+process over several GPUs.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.utils.data import DataLoader, IterableDataset
+
+from advisor.errors import RefusedError
+from advisor.recipe.plan import StepPlan
+from advisor.step.blocks import repeated_blocks
+from advisor.step.loader import rebuild
+
+# Strategies for which torchrun starts a process for each GPU.
+OVER_RANKS = frozenset({"ddp", "fully_shard"})
+# Global batches whose samples are sorted by length together; their batches are then put in random order. A count.
+BATCHES_IN_A_BUCKET = 50
+# Batches whose samples rank 0 draws and sends to the others at a time. A count.
+BATCHES_SENT = 500
+
+
+# --- models -----------------------------------------------------------------------------------------------------------
+
+
+def spread_model(model: nn.Module, optimizer: Any, plan: StepPlan, gpus: int | None = None) -> nn.Module:
+    """Return the model wrapped by the plan's strategy; compile it before, and make steps of the result.
+
+    ``fully_shard`` changes the model in place and gives the optimizer, which may have no state yet, the new
+    parameters. ``gpus``: those of ``data_parallel``, None for all. Raises RefusedError where an optimizer has made
+    steps.
+    """
+    if plan.strategy == "data_parallel":
+        return DataParallel(model, device_ids=list(range(gpus)) if gpus else None)
+    if plan.strategy == "single" or not distributed.is_initialized():
+        return model
+    if plan.sync_batch_norm:
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    return _sharded(model, optimizer, plan) if plan.strategy == "fully_shard" else replicated(model, plan)
+
+
+def replicated(model: nn.Module, plan: StepPlan) -> nn.Module:
+    """Return the model in DistributedDataParallel: a replica in each rank, whose gradients are averaged."""
+    device = torch.device(plan.device)
+    # Newer versions of PyTorch warn of this option where it is given at all.
+    options: dict[str, Any] = {} if plan.broadcast_buffers else {"broadcast_buffers": False}
+    with _made_on_capture_stream(device) if plan.cuda_graph else nullcontext():
+        wrapped = DistributedDataParallel(
+            model,
+            device_ids=[device.index or 0] if device.type == "cuda" else None,
+            gradient_as_bucket_view=plan.gradient_as_bucket_view,
+            static_graph=plan.static_graph,
+            bucket_cap_mb=plan.bucket_cap_mb,
+            find_unused_parameters=plan.find_unused_parameters,
+            **options,
+        )
+    if plan.comm_hook != "none":
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+        wrapped.register_comm_hook(None, getattr(default_hooks, f"{plan.comm_hook}_compress_hook"))
+    return wrapped
+
+
+@contextmanager
+def _made_on_capture_stream(device: torch.device) -> Iterator[None]:
+    """Inside this context the capturing stream is the current one.
+
+    The wrapper of a model that is captured later has to be made on it: gradients are gathered on the stream that was
+    current then, and a graph holds no work of the default one. PyTorch documentation, CUDA semantics, "Usage with
+    DistributedDataParallel".
+    """
+    from advisor.step.graph import capture_stream  # late: a graph is made of a step, which is spread
+
+    stream, current = capture_stream(device), torch.cuda.current_stream(device)
+    stream.wait_stream(current)
+    with torch.cuda.stream(stream):
+        yield
+    current.wait_stream(stream)
+
+
+def _sharded(model: nn.Module, optimizer: Any, plan: StepPlan) -> nn.Module:
+    """Divide a model's parameters, gradients and optimizer state among the ranks, block by block."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    if optimizer is not None and optimizer.state:
+        raise RefusedError("the optimizer has state of whole parameters: shard the model before its first step")
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    mesh = init_device_mesh(plan.device_type, (distributed.get_world_size(),))
+    options: dict[str, Any] = {"mesh": mesh, "reshard_after_forward": plan.reshard_after_forward}
+    if plan.shard_precision != "none":
+        half = getattr(torch, plan.shard_precision)
+        options["mp_policy"] = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32)
+    groups = [[block for _, block in group] for group in repeated_blocks(model) if plan.shard_unit == "blocks"]
+    for block in itertools.chain.from_iterable(groups):
+        fully_shard(block, **options)
+    fully_shard(model, **options)
+    for blocks in groups:
+        _gather_ahead(blocks, plan.shard_prefetch)
+    if optimizer is not None:
+        parameters = dict(model.named_parameters())
+        for group in optimizer.param_groups:
+            group["params"] = [parameters[names[parameter]] for parameter in group["params"]]
+    return model
+
+
+def _gather_ahead(blocks: Sequence[Any], count: int) -> None:
+    """Have this many blocks gathered while the one before them computes, in either pass; with 0 as PyTorch has it."""
+    for place, block in enumerate(blocks) if count else ():
+        block.set_modules_to_forward_prefetch(list(blocks[place + 1 : place + 1 + count]))
+        block.set_modules_to_backward_prefetch(list(reversed(blocks[max(0, place - count) : place])))
+
+
+def synchronise_gradients(model: Any, wanted: bool) -> None:
+    """Have the next backward pass exchange its gradients, or keep them for a later one."""
+    if isinstance(model, DistributedDataParallel):
+        model.require_backward_grad_sync = wanted
+    elif hasattr(model, "set_requires_gradient_sync"):
+        model.set_requires_gradient_sync(wanted)
+
+
+def unwrapped(model: Any) -> Any:
+    """Return the model inside a wrapper that has other names and another signature."""
+    return model.module if isinstance(model, DistributedDataParallel | DataParallel) else model
+
+
+# --- batches ----------------------------------------------------------------------------------------------------------
+
+
+class ShareOfBatches:
+    """A batch sampler that gives each rank its part of every batch.
+
+    A batch that the ranks cannot divide begins anew from its own samples, so all parts are of one size. A sampler that
+    draws by PyTorch's generator draws by one of its own, seeded anew for each epoch, alike in all ranks.
+    """
+
+    def __init__(self, batches: Any, rank: int, ranks: int, seed: int = 0) -> None:
+        self.batches = copy.copy(batches)
+        self.rank = rank
+        self.ranks = ranks
+        self.seed = seed
+        self.epoch = 0
+        self.generator = torch.Generator()
+        sampler = getattr(batches, "sampler", None)
+        if getattr(sampler, "generator", self) is None:
+            self.batches.sampler = copy.copy(sampler)
+            self.batches.sampler.generator = self.generator
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        self.generator.manual_seed(self.seed + self.epoch)
+        self.epoch += 1
+        yield from self.parts()
+
+    def parts(self) -> Iterator[list[Any]]:
+        """Yield this rank's part of each batch of an epoch, in the order in which samples are drawn."""
+        for batch in map(list, self.batches):
+            size = -(-len(batch) // self.ranks)
+            yield (batch * self.ranks)[self.rank * size : (self.rank + 1) * size]
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    @property
+    def batch_size(self) -> int:
+        """The samples of a rank's part."""
+        return -(-int(self.batches.batch_size) // self.ranks)
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether a last, smaller batch is left out."""
+        return bool(self.batches.drop_last)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch's number, as a resumed loop does."""
+        self.epoch = epoch
+        with suppress(AttributeError):
+            self.batches.sampler.set_epoch(epoch)
+
+
+class BalancedShares(ShareOfBatches):
+    """Parts of about the same length in all, so that no rank waits for another's long samples; batches as drawn."""
+
+    def __init__(self, batches: Any, rank: int, ranks: int, seed: int = 0, *, lengths: list[int]) -> None:
+        super().__init__(batches, rank, ranks, seed)
+        self.lengths = lengths
+
+    def parts(self) -> Iterator[list[Any]]:
+        """Yield this rank's part of each batch."""
+        for batch in map(list, self.batches):
+            yield self.dealt(batch)
+
+    def dealt(self, batch: list[Any]) -> list[Any]:
+        """Return this rank's part of a batch: sorted by length, neighbours go to different ranks, there and back."""
+        filled = (batch * self.ranks)[: -(-len(batch) // self.ranks) * self.ranks]
+        ordered = sorted(filled, key=self.lengths.__getitem__)
+        rounds = [ordered[start : start + self.ranks] for start in range(0, len(ordered), self.ranks)]
+        return [one[-1 - self.rank if place % 2 else self.rank] for place, one in enumerate(rounds)]
+
+
+class LikeLengths(BalancedShares):
+    """Batches of samples of like lengths, so that no rank waits for another's long ones.
+
+    Samples are drawn as before; those of fifty batches are sorted by length, and their batches come in random order.
+    """
+
+    def parts(self) -> Iterator[list[Any]]:
+        """Yield this rank's part of each batch of like lengths."""
+        drawn = map(list, self.batches)
+        while bucket := list(itertools.islice(drawn, BATCHES_IN_A_BUCKET)):
+            samples = iter(sorted(itertools.chain.from_iterable(bucket), key=self.lengths.__getitem__))
+            alike = [list(itertools.islice(samples, len(batch))) for batch in bucket]
+            for place in torch.randperm(len(alike), generator=self.generator).tolist():
+                yield self.dealt(alike[place])
+
+
+def share_of_tensor(tensor: Tensor, samples: int, rank: int, ranks: int) -> Tensor:
+    """Return a rank's part of a tensor with an entry for each sample; any other tensor as it is."""
+    if not tensor.dim() or tensor.shape[0] != samples:
+        return tensor
+    size = samples // ranks
+    return tensor[rank * size : (rank + 1) * size].contiguous()
+
+
+def spread_loader(loader: Any, plan: StepPlan, rank: int, ranks: int, seed: int = 0) -> Any:
+    """Return a copy of a DataLoader that yields a rank's part of each batch, drawn alike in all ranks by one seed.
+
+    One rank of one draws the same batches, whole. Raises RefusedError for a loader that cannot be divided.
+    """
+    if hasattr(loader.sampler, "num_replicas"):
+        raise RefusedError("the loader's sampler divides the samples among ranks already (DistributedSampler)")
+    if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
+        raise RefusedError("the loader draws no batches of samples that could be divided: its dataset is iterable")
+    sampler = ShareOfBatches(loader.batch_sampler, rank, ranks, seed)
+    if plan.length_bucketing or plan.balanced_shares:
+        kind = LikeLengths if plan.length_bucketing else BalancedShares
+        sampler = kind(loader.batch_sampler, rank, ranks, seed, lengths=_lengths_in(loader))
+    return rebuild(loader, batch_sampler=sampler)
+
+
+def _lengths_in(loader: Any) -> list[int]:
+    """Return the length of each sample: ``dataset.lengths``, or of the first part of the sample, which is read once.
+
+    Raises RefusedError where samples have no lengths, or all the same.
+    """
+    known = getattr(loader.dataset, "lengths", None)
+    lengths = [int(length) for length in known] if known is not None else list(map(_length_of, loader.dataset))
+    if len(set(lengths)) < 2:
+        raise RefusedError("all samples have the same length")
+    return lengths
+
+
+def _length_of(sample: Any) -> int:
+    """Return the length of the first tensor, list or text in a sample; 0 where there is none."""
+    if isinstance(sample, Mapping):
+        sample = tuple(sample.values())
+    if isinstance(sample, tuple) and sample:
+        sample = sample[0]
+    if isinstance(sample, Tensor):
+        return sample.shape[0] if sample.dim() else 0
+    return len(sample) if hasattr(sample, "__len__") else 0
+
+
+# --- a loop of the user's own, under torchrun -------------------------------------------------------------------------
+
+
+def why_not_spread(strategy: str) -> str:
+    """Return the reason why settings for several devices are not applied; empty where they are, or there are none."""
+    if strategy != "single" and uses_accelerate():
+        return (
+            f"parallel.strategy: {strategy} is left to Accelerate, which spreads the model itself: give the "
+            "Accelerator the options, such as DistributedDataParallelKwargs(static_graph=True)"
+        )
+    if strategy == "data_parallel":
+        short = torch.cuda.device_count() < 2
+        return "parallel.strategy: data_parallel needs several GPUs, and one is visible at most" if short else ""
+    if strategy == "single" or int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        return ""
+    return (
+        f"parallel.strategy: {strategy} needs a process for each GPU, and this is the only one, so the model runs on "
+        "one device: start the script with `torchrun --standalone --nproc-per-node gpu SCRIPT`"
+    )
+
+
+def uses_accelerate() -> bool:
+    """Whether there is an Accelerator in this process."""
+    state: Any = sys.modules.get("accelerate.state")
+    return state is not None and bool(state.is_initialized())
+
+
+def join_ranks(model: nn.Module) -> None:
+    """Join the processes that torchrun started, with the model on this process's own GPU where it is on one.
+
+    A process group that is there already stays. Raises RuntimeError where there are fewer GPUs than processes.
+    """
+    device = next(model.parameters()).device
+    if device.type == "cuda":
+        own, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        if own >= count:
+            raise RuntimeError(
+                f"torchrun started a process for GPU {own}, and {count} are visible: start it with "
+                f"--nproc-per-node {count}"
+            )
+        torch.cuda.set_device(own)
+        model.to(torch.device("cuda", own))
+    if not distributed.is_initialized():
+        distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+
+def spread_over_ranks(model: nn.Module, optimizer: Any, plan: StepPlan) -> None:
+    """Spread a model as the plan says, from rank 0's weights; it stays the object that it is, with its own names.
+
+    In training its calls go through the wrapper that exchanges gradients. While it evaluates, or without gradients, it
+    is called itself, for rank 0 may do that alone.
+    """
+    if unwrapped(model) is not model or hasattr(model, "set_requires_gradient_sync"):
+        warnings.warn(f"parallel.strategy: {plan.strategy} is left out: the model is spread already", stacklevel=3)
+        return
+    if plan.strategy == "fully_shard":  # DistributedDataParallel begins with rank 0's weights itself
+        for tensor in itertools.chain(model.parameters(), model.buffers()):
+            distributed.broadcast(tensor.detach(), src=0)
+        spread_model(model, optimizer, plan)
+        return
+    plain = CalledItself(model)
+    spread = spread_model(plain, optimizer, plan)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (spread if model.training and torch.is_grad_enabled() else plain)(*args, **kwargs)
+
+    call.spread = spread  # type: ignore[attr-defined]
+    model._compiled_call_impl = call
+
+
+class CalledItself(nn.Module):
+    """The model inside a wrapper, whose own calls do not go through the wrapper."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self._orig_mod = model
+        self._compiled: Callable[..., Any] | None = model._compiled_call_impl
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the model; where it is compiled, its compiled code."""
+        return (self._compiled or self._orig_mod._call_impl)(*args, **kwargs)
+
+
+def over_ranks(model: Any) -> Any:
+    """Return the wrapper that spreads a model, whose calls are those of a step; the model itself where it has none."""
+    return getattr(getattr(model, "_compiled_call_impl", None), "spread", model)
+
+
+def share_of_loader(loader: Any, plan: StepPlan) -> Any:
+    """Return a copy of a loader with this rank's part of each batch; itself, with a warning, where none can be.
+
+    One with a ``DistributedSampler`` is divided already, and stays as it is.
+    """
+    if plan.strategy not in OVER_RANKS or not isinstance(loader, DataLoader) or hasattr(loader.sampler, "num_replicas"):
+        return loader
+    try:
+        if loader.batch_sampler is not None:
+            loader = rebuild(loader, batch_sampler=DrawnByRankZero(loader.batch_sampler))
+        return spread_loader(loader, plan, distributed.get_rank(), distributed.get_world_size())
+    except ValueError as problem:
+        warnings.warn(f"each rank reads all batches: {problem}", stacklevel=3)
+        return loader
+
+
+class DrawnByRankZero:
+    """A batch sampler whose batches rank 0 draws for all ranks, whatever random numbers the others have.
+
+    So each epoch is shuffled anew, alike everywhere, without a call of ``set_epoch``; a sampler that has one is told.
+    All ranks have to iterate at the same time.
+    """
+
+    def __init__(self, batches: Any) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        own = iter(self.batches) if distributed.get_rank() == 0 else iter(())
+        while True:
+            sent: list[Any] = [[list(batch) for batch in itertools.islice(own, BATCHES_SENT)]]
+            distributed.broadcast_object_list(sent)
+            yield from sent[0]
+            if len(sent[0]) < BATCHES_SENT:
+                return
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    @property
+    def sampler(self) -> Any:
+        """This sampler itself, for loops that call ``loader.sampler.set_epoch``."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tell a sampler that counts them the number of the epoch."""
+        with suppress(AttributeError):
+            self.batches.sampler.set_epoch(epoch)
+
+    @property
+    def batch_size(self) -> int:
+        """The samples of a batch, those of all ranks together."""
+        return int(self.batches.batch_size)
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether a last, smaller batch is left out."""
+        return bool(self.batches.drop_last)

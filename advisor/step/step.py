@@ -14,7 +14,6 @@ from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
 from advisor.step.batch import map_tensors, mover, splitter, tensors_of
-from advisor.step.collector import Collector
 from advisor.step.compile import collect_rarely_while_compiling, compile_model, compiled_call, marks_steps
 from advisor.step.loss import LossCall, LossError, LossForm, is_number, loss_in, number_in, returned
 from advisor.step.optimizer import compiled_step, make_capturable, needs_closure, optimizers_in
@@ -44,7 +43,6 @@ class Step:
         self.to_device = mover_of(plan)
         self.around_forward: Callable[[], AbstractContextManager[Any]] = nullcontext
         self._marks_steps = marks_steps(plan)
-        self._collect = None if plan.collector == "default" else Collector(plan.collector)
 
     @contextmanager
     def contexts(self, *, attention: bool = True) -> Iterator[None]:
@@ -67,11 +65,6 @@ class Step:
         """Tell the compiler's own CUDA graphs that a step begins: its calls overwrite the results of the last one."""
         if self._marks_steps:
             torch.compiler.cudagraph_mark_step_begin()
-
-    def collect(self) -> None:
-        """Run Python's garbage collector, where the plan says when."""
-        if self._collect is not None:
-            self._collect()
 
 
 class TrainStep(Step):
@@ -135,7 +128,12 @@ class TrainStep(Step):
                 parameter.grad = None
         else:
             # Gradients in memory of the compiler's graphs may not be added to once the next step has begun.
-            self.optimizer.zero_grad(set_to_none=self.plan.zero_grad == "none" or self._marks_steps)
+            drops = self.plan.zero_grad == "none" or self._marks_steps
+            self.optimizer.zero_grad(set_to_none=drops)
+            # With zeros for a gradient, weight decay and momentum would go on moving what the loop has frozen.
+            for parameter in () if drops else self.parameters:
+                if not parameter.requires_grad:
+                    parameter.grad = None
 
     def forward(self, batch: Any) -> Any:
         """The model's output; the whole loss where the loss calls the model or is compiled with it."""
@@ -201,7 +199,6 @@ class TrainStep(Step):
             self._loss_sum = loss.clone() if self._loss_sum is None else self._loss_sum.add_(loss)
         if self.plan.empty_cache != "never" and self.device.type == "cuda":
             torch.cuda.empty_cache()
-        self.collect()
         return loss
 
     def run(self, batch: Any) -> torch.Tensor:
@@ -237,7 +234,7 @@ class InferStep(Step):
     ) -> None:
         super().__init__(model, plan)
         self.evaluates = evaluates
-        self._split = splitter(model, with_target=with_target)
+        self.split_of = splitter(model, with_target=with_target)
 
     def forward(self, batch: Any) -> Any:
         """The model's output."""
@@ -247,7 +244,7 @@ class InferStep(Step):
 
     def call(self, batch: Any) -> Any:
         """Run the model on a batch, inside the plan's contexts."""
-        split = self._split(batch)
+        split = self.split_of(batch)
         return self.model(*split.args, **split.kwargs)
 
     def body(self, batch: Any, *, update: bool = True) -> Any:
@@ -255,8 +252,7 @@ class InferStep(Step):
         return self.forward(batch)
 
     def finish(self, output: Any) -> Any:
-        """Do the plan's work after a pass, usually nothing, and return the output."""
-        self.collect()
+        """Return the output."""
         return output
 
     def run(self, batch: Any) -> Any:
@@ -301,8 +297,7 @@ class OwnStep(InferStep):
         return self.function(batch)
 
     def finish(self, output: Any) -> Any:
-        """Do the plan's work after a step and return its result."""
-        self.collect()
+        """Return the result of a step."""
         return output if self._result is None else self._result(output)
 
 

@@ -32,7 +32,6 @@ from advisor.records import (
     Block,
     BlockDone,
     Compiled,
-    DataPrint,
     Finished,
     Inspected,
     Latency,
@@ -52,6 +51,7 @@ from advisor.step.loss import LossError, LossForm
 from advisor.step.step import InferStep, TrainStep, make_step
 from advisor.target.entrypoint import hint_for, load_target, one_line, user_frames
 from advisor.target.loop import Loop
+from advisor.trial.batch_form import batch_form_of
 from advisor.trial.inspection import inspect_loop, versions
 from advisor.trial.measurement import draws
 from advisor.trial.measurement.clock import (
@@ -64,7 +64,6 @@ from advisor.trial.measurement.clock import (
     measure,
     warm_up,
 )
-from advisor.trial.measurement.epochs import check_epochs
 from advisor.trial.measurement.feed import Feed, form_notes
 from advisor.trial.measurement.guards import Guards
 from advisor.trial.measurement.probe import (
@@ -141,14 +140,14 @@ class _Parts:
 
 @dataclass(frozen=True, slots=True)
 class _FirstSteps:
-    """The first steps, the data that they saw, and the seconds spent beside the steps.
+    """The first steps, and the seconds spent beside them.
 
-    ``looking_s`` read the first batches, described them and the workload, and looked at what the steps computed.
+    ``looking_s`` read the first batches, described the workload, and looked at what the steps computed.
     """
 
     probe: Probe
-    data: DataPrint | None
     looking_s: float
+    batch: Any = None
 
 
 class Trial:
@@ -227,36 +226,24 @@ class Trial:
         self._say("reading the first batches")
         batches = probe_batches(parts.components.data, self.spec.seed, parts.components.plan)
         if self._is_beside_the_stack:
-            return _FirstSteps(Probe(0.0, 0), None, time.perf_counter() - began)
-        data = self._inspect_data(parts, batches)
+            return _FirstSteps(Probe(0.0, 0), time.perf_counter() - began)
+        if self.spec.kind.inspects:
+            self._inspect(parts, batches)
         if self.spec.kind is TrialKind.AHEAD:
             keep_no_kernel_timings()
         probe = self._probe(parts, batches)
-        return _FirstSteps(probe, data, time.perf_counter() - began - probe.seconds)
+        return _FirstSteps(probe, time.perf_counter() - began - probe.seconds, batches[0])
 
     @property
     def _is_beside_the_stack(self) -> bool:
         """Whether this is the baseline that takes turns: only its blocks are read, so its first steps warm it up."""
         return self.spec.kind is TrialKind.TURNS and not self.spec.settings
 
-    def _inspect_data(self, parts: _Parts, batches: list[Any]) -> DataPrint | None:
-        """Describe the first batches, for the comparison with other trials; in the baseline, collect all the facts."""
-        loop, components = parts.loop, parts.components
-        if self.spec.kind.inspects:
-            draws.check_batches(batches, of_loader=components.has_loader)
-            loop.notes.extend(form_notes(batches))
-            self._inspect(parts, batches)
-        if components.batch_size != loop.batch_size:
-            draws.check_batch_size(components.data)
-        else:
-            check_epochs(loop.data, components.data, self.spec.seed)
-        return draws.fingerprint_of_data(
-            components.data, batches, self.spec.seed, components.plan, twice=self.spec.kind.inspects
-        )
-
     def _inspect(self, parts: _Parts, batches: list[Any]) -> None:
-        with draws.side_effects_undone(parts.loop.data):
-            facts = inspect_loop(parts.loop, parts.device, batches, loss_form=parts.form)
+        """Look at the first batches, and send all the facts of the workload."""
+        draws.check_batches(batches, of_loader=parts.components.has_loader)
+        parts.loop.notes.extend(form_notes(batches))
+        facts = inspect_loop(parts.loop, parts.device, batches, loss_form=parts.form)
         self.channel.send(Inspected(facts, versions(), imported_sources()))
 
     def _probe(self, parts: _Parts, batches: list[Any]) -> Probe:
@@ -299,7 +286,6 @@ class Trial:
         latency = self._latency(clock, blocks, parts.loop.mode)
         notes = (
             *_notes(warm, parts.loop, clock),
-            *draws.notes_on_data(first.data),
             *diverged,
             *probe.scaler_notes(scale_of(step)),
             *compilation_notes(warm_mark),
@@ -330,7 +316,6 @@ class Trial:
             warmup_steps=probe.steps + warm.steps,
             measuring_s=first.looking_s + time.perf_counter() - started,
             parameters=sum(parameter.numel() for parameter in parts.components.model.parameters()),
-            data=replace(first.data, fed=feed.prints) if first.data is not None else None,
             notes=notes,
             phases=phases,
             disturbed=self.guards.disturbed,
@@ -338,7 +323,8 @@ class Trial:
             waited=self.guards.waited,
             energy_j_per_sample=self.guards.energy_j_per_sample(blocks),
             gpu=self.guards.gpu,
-            loss_form=parts.form,
+            loss_form=_recorded_form(parts.form, probe),
+            batch_form=batch_form_of(_eager(step), first.batch),
         )
 
     def _refuse_hopeless(self, loop: Loop, spent_s: float, step_s: float) -> None:
@@ -434,6 +420,12 @@ def _smaller(loop: Loop) -> str:
     if has_option and loop.batch_size is not None and loop.batch_size > 1:
         return f"--batch-size {loop.batch_size // 2}"
     return "smaller samples, by --input SHAPE" if loop.hint and loop.step is None else "less work in it"
+
+
+def _recorded_form(form: LossForm, probe: Probe) -> LossForm:
+    """The form of the loss as an exported file has it: one that was chosen by the outputs gets output and target."""
+    chosen = form is LossForm.OWN and probe.outputs and not probe.has_loss
+    return LossForm.OUTPUT_TARGET if chosen else form
 
 
 def _eager(step: TrainStep | InferStep | GraphedStep) -> TrainStep | InferStep:

@@ -65,7 +65,7 @@ OWN = {
         Setup(Settings({**DDP, "step.accumulate": 4})),
         Setup(Settings({**DDP, "step.accumulate": 4, "parallel.no_sync": True})),
     ),
-    "recommender": (Setup(Settings({**DDP, "parallel.comm_hook": "powersgd"})),),
+    "recommender": (Setup(Settings({**DDP, "parallel.comm_hook": "bf16"})),),
     "uneven": (
         Setup(Settings({**DDP, "parallel.balanced_shares": True})),
         Setup(Settings({**DDP, "parallel.length_bucketing": True})),

@@ -145,14 +145,13 @@ def losses_of_one_process(*, accumulate=1):
 DDP, SHARDED = {"parallel.strategy": "ddp"}, {"parallel.strategy": "fully_shard"}
 AHEAD = {**SHARDED, "parallel.shard_prefetch": 1}
 AT_ONCE = {**SHARDED, "parallel.shard_unit": "model", "parallel.shard_precision": "bfloat16"}
-TOGETHER = {**DDP, "parallel.batched_grad_copy": True}
 NO_SYNC = {**DDP, "parallel.no_sync": True, "step.accumulate": 2}
 
 
 @pytest.mark.parametrize(
     ("settings", "start"),
-    [(DDP, "torchrun"), *((one, "ranks_are_forked") for one in (TOGETHER, SHARDED, AHEAD, AT_ONCE, NO_SYNC))],
-    ids=["ddp", "copied_together", "fully_shard", "gathered_ahead", "gathered_at_once_in_half", "no_sync"],
+    [(DDP, "torchrun"), *((one, "ranks_are_forked") for one in (SHARDED, AHEAD, AT_ONCE, NO_SYNC))],
+    ids=["ddp", "fully_shard", "gathered_ahead", "gathered_at_once_in_half", "no_sync"],
 )
 def test_two_ranks_compute_what_one_process_does(run, settings, start, request):
     if start != "torchrun":

@@ -1,0 +1,85 @@
+"""Gradients clipped to a norm: by the step, by an exported file, and as a workload says."""
+
+import pytest
+import torch
+from compiled_models import losses_of, own_blocks, parts, twin
+from proposals import CATALOG
+from torch import nn
+
+from advisor.errors import TargetError
+from advisor.export.python_file import python_source
+from advisor.recipe.plan import StepPlan
+from advisor.records import Mode, TargetSpec
+from advisor.step.step import TrainStep, make_step
+from advisor.step.tuning import Tuning
+
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
+
+
+def plain_clipped(model, norm, count=6):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    generator = torch.Generator().manual_seed(4)
+    losses = []
+    for _ in range(count):
+        inputs, targets = torch.randn(4, 8, generator=generator), torch.randint(4, (4,), generator=generator)
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(inputs), targets)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), norm)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_a_clipped_step_is_the_plain_loop():
+    model, reference = twin(own_blocks)
+    losses = losses_of(make_step(parts(model, clip_norm=0.1), nn.CrossEntropyLoss()))
+    assert losses == pytest.approx(plain_clipped(reference, 0.1), rel=1e-6)
+    unclipped = twin(own_blocks)[0]
+    assert losses_of(make_step(parts(unclipped), nn.CrossEntropyLoss())) != pytest.approx(losses, rel=1e-4)
+
+
+def test_gradients_are_clipped_after_they_are_unscaled():
+    model = own_blocks().train()
+    plan = StepPlan(mode=Mode.TRAIN, device="cpu", autocast="float16", clip_norm=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    step = TrainStep(model, optimizer, nn.CrossEntropyLoss(), plan)
+    step((torch.randn(4, 8), torch.tensor([0, 1, 2, 3])))
+    total = torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).norm()
+    assert total.item() <= 0.1 * (1 + 1e-4)
+    assert step.scaler.get_scale() > 1
+
+
+def test_the_public_api_clips():
+    """To the same bits, also where the groups of the optimizer have the parameters in another order."""
+    model, reference = twin(own_blocks)
+    tuning = Tuning({})
+    groups = [{"params": [parameter]} for parameter in reversed(list(model.parameters()))]
+    model, optimizer = tuning.prepare(model, torch.optim.SGD(groups, lr=0.05))
+    step = tuning.train_step(model, optimizer, nn.CrossEntropyLoss(), clip_grad=0.1)
+    assert losses_of(step) == plain_clipped(reference, 0.1)
+    assert all(map(torch.equal, model.state_dict().values(), reference.state_dict().values()))
+
+
+def test_the_exported_file_clips():
+    model, reference = twin(own_blocks)
+    namespace: dict = {}
+    exec(python_source(CATALOG, {}, "train"), namespace)
+    model, optimizer, _ = namespace["prepare"](model, torch.optim.SGD(model.parameters(), lr=0.05))
+    step = namespace["train_step"](model, optimizer, nn.CrossEntropyLoss(), clip_grad=0.1)
+    assert losses_of(step) == pytest.approx(plain_clipped(reference, 0.1), rel=1e-6)
+
+
+def test_a_workload_says_what_it_clips_to():
+    from advisor.target.normalise import normalise
+    from advisor.target.workload import Workload
+
+    spec = TargetSpec("m:build", ".")
+    batch = torch.ones(2, 8), torch.tensor([0, 1])
+    loop = normalise(Workload(own_blocks(), batch, clip_grad=0.5), spec)
+    assert loop.clip_norm == 0.5
+    assert normalise({"model": own_blocks(), "data": batch, "clip_grad": 2}, spec).clip_norm == 2.0
+    assert normalise((own_blocks(), batch), spec).clip_norm is None
+    for wrong in (0, -1.0, "1", True):
+        with pytest.raises(TargetError, match="clip_grad"):
+            normalise(Workload(own_blocks(), batch, clip_grad=wrong), spec)
