@@ -21,13 +21,14 @@ class RecordedGraph:
         self.eager += 1
         return call()
 
-    def capture(self, call, generators=()):
+    def capture(self, call, generators=(), beside=None):
         self.captures += 1
-        recorder = _Recorder(self.of_host)
+        recorder, draws = _Recorder(self.of_host), torch.get_rng_state()
         try:
             with recorder:
                 self.result = call()
         finally:
+            torch.set_rng_state(draws)
             for tensor, before in reversed(recorder.written):
                 with torch.autograd._unsafe_preserve_version_counter(tensor):  # as nothing was written at all
                     tensor.detach().copy_(before)

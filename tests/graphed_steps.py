@@ -1,4 +1,4 @@
-"""Captured steps beside plain loops, on a graph that records operators in place of a CUDA graph."""
+"""Captured steps beside plain loops on the CPU, where a stand-in records operators in place of a CUDA graph."""
 
 import copy
 
@@ -9,7 +9,6 @@ from torch import nn
 
 from advisor.recipe.plan import StepPlan
 from advisor.step.graph import GraphedStep
-from advisor.step.optimizers import make_state_small
 from advisor.step.step import TrainStep
 
 STEPS = 14
@@ -44,31 +43,8 @@ def adam(parameters, **options):
     return torch.optim.AdamW(parameters, **{"lr": 0.01, "fused": True, **options})
 
 
-def adagrad(parameters):
-    """Its state is made before the first step, with counts that stay on the host."""
-    return torch.optim.Adagrad(parameters, lr=0.1)
-
-
-def small_state(parameters):
-    """An AdamW that was made an Adafactor."""
-    optimizer = torch.optim.AdamW(parameters, lr=0.01)
-    use_class(optimizer, "adafactor")
-    return optimizer
-
-
-class Lion(torch.optim.Optimizer):
-    """As of a library: its state is made in the first step, and nothing of it is on a device by itself."""
-
-    def __init__(self, params, lr=0.01):
-        super().__init__(params, {"lr": lr})
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        for group in self.param_groups:
-            for parameter in (one for one in group["params"] if one.grad is not None):
-                mean = self.state[parameter].setdefault("mean", torch.zeros_like(parameter))
-                parameter.add_(mean.lerp(parameter.grad, 0.1).sign_(), alpha=-group["lr"])
-                mean.lerp_(parameter.grad, 0.01)
+def of_model(model, batch):
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
 
 
 def plain(model, optimizer, loss):
@@ -84,45 +60,35 @@ def plain(model, optimizer, loss):
     return step
 
 
-def loaded_state(at, model, optimizer, memory=None):
-    """A change in the middle of a loop: the optimizer's state, loaded with zeros."""
-    if at == 6:
-        saved = copy.deepcopy(optimizer.state_dict())
-        for state in saved["state"].values():
-            for name in ("momentum_buffer", "exp_avg"):
-                if name in state:
-                    state[name].zero_()
-        optimizer.load_state_dict(saved)
-
-
-def of_model(model, batch):
-    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+def captured(step, **stand_in):
+    """A step that is captured by the stand-in, which is made anew for each graph; ``graphs`` are those made."""
+    graphs = []
+    found = GraphedStep(step, graph=lambda _: graphs.append(RecordedGraph(**stand_in)) or graphs[-1])
+    found.graphs = graphs
+    return found
 
 
 def graphed(model, optimizer, loss=of_model, *, of_host=(), **plan):
-    step = TrainStep(model, optimizer, loss, StepPlan(mode="train", device="cpu", **plan))
-    return GraphedStep(step, RecordedGraph(of_host))
+    return captured(TrainStep(model, optimizer, loss, StepPlan(mode="train", device="cpu", **plan)), of_host=of_host)
 
 
-def run(step, data):
-    return [step(batch) for batch in data]
+def run(step, data, change=lambda at: None):
+    """The losses of a step over batches; ``change(at)`` is called before each."""
+    losses = []
+    for at, batch in enumerate(data):
+        change(at)
+        losses.append(float(step(batch)))
+    return losses
 
 
-def both(change=lambda at, model, optimizer: None, *, make=sgd, data=None, loss=of_model, prepare=lambda model: None):
-    """Losses, parameters and buffers of a plain loop and of a captured step, and that step.
-
-    ``change`` is called before each step in either loop.
-    """
-    found, step = [], None
-    for is_captured in (False, True):
+def both(change=lambda at, model, optimizer: None, *, make=sgd, data=None, loss=of_model):
+    """Losses and states of a plain loop and of a captured step, and that step; ``change`` is called before each."""
+    found = []
+    for make_step in (plain, graphed):
         model = net()
-        prepare(model)
         optimizer = make(model.parameters())
-        step = graphed(model, optimizer, loss) if is_captured else plain(model, optimizer, loss)
-        losses = []
-        for at, batch in enumerate(data or batches()):
-            change(at, model, optimizer)
-            losses.append(step(batch).item())
+        step = make_step(model, optimizer, loss)
+        losses = run(step, data or batches(), lambda at, model=model, optimizer=optimizer: change(at, model, optimizer))
         found.append((losses, copy.deepcopy(model.state_dict())))
     return found, step
 

@@ -12,9 +12,9 @@ from torch.utils.data import DataLoader
 from advisor.errors import TargetError
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.target.loop import GivenBatches
 from advisor.step.step import InferStep, TrainStep
 from advisor.target.batches import batches_in_data
+from advisor.target.loop import GivenBatches
 from advisor.trial.measurement.feed import Feed, form_of, form_problem
 from advisor.trial.measurement.probe import probe_training
 from advisor.trial.timed_loop import stepper

@@ -14,7 +14,6 @@ from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
 from advisor.step.step import make_step
-from advisor.step.tracing import CannotTraceError, trace
 from advisor.target.hubs.contract import Samples
 from advisor.target.hubs.timm import Timm
 from advisor.target.normalise import normalise

@@ -3,10 +3,7 @@
 import functools
 import itertools
 import math
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
 
 import pytest
@@ -15,13 +12,12 @@ from landscapes.harness import best_known, replayed, run_session
 from landscapes.landscape import Run, canonical, compile_key, load, sample_seconds, save, stored
 from landscapes.plan import plan, random_wishes
 from landscapes.predict import Predictor
-from landscapes.record import Recorder
 from landscapes.regret import shares
 from landscapes.replay import Replay
 
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
-from advisor.records import BlockDone, Inspected, Outcome, Profiled, TargetSpec, TrialKind, TrialResult, TrialSpec
+from advisor.records import Outcome, TargetSpec, TrialKind, TrialResult, TrialSpec
 
 # The least share of the best known after 120 s of replayed time, by landscape; the others have the last one's.
 BOUNDS = {
@@ -38,7 +34,6 @@ TARGET = TargetSpec("made_up.py:build", ".")
 MOST_BYTES = 150_000
 # Combinations in a file: of the made-up ones, and of those that a GPU had 440 s for.
 FEWEST_MEASURED, FEWEST_RECORDED = 40, 26
-RECORDED_S = 320.0
 
 
 @functools.cache
@@ -63,10 +58,6 @@ def spec_of(settings, **changes):
 
 def ran(replay, settings, **changes):
     return replay.run(spec_of(settings, **changes), lambda message: None)
-
-
-def recorder_of(machine, out):
-    return Recorder(TARGET, "again", out, RECORDED_S, out.parent, runner=machine, aside=machine, clock=machine.clock)
 
 
 # --- every stored landscape --------------------------------------------------------------------------------------
@@ -129,14 +120,6 @@ def test_the_search_finds_most_of_what_is_known(landscape):
 # --- the replay --------------------------------------------------------------------------------------------------
 
 
-def test_a_trial_moves_the_clock_by_what_it_took(convnet):
-    replay = Replay(convnet, catalog=CATALOG)
-    result = ran(replay, {})
-    timed_s = sum(block.seconds for block in result.blocks)
-    assert result.wall_s == pytest.approx(replay.clock())
-    assert replay.clock() > convnet.times.import_s + timed_s + result.warmup_s
-
-
 def test_code_that_was_compiled_is_found_in_the_cache(convnet):
     replay = Replay(convnet, catalog=CATALOG)
     compiled = {"compile.mode": "default", "precision.autocast": "bfloat16"}
@@ -168,72 +151,6 @@ def test_a_trial_is_over_at_its_deadline(convnet):
     assert replay.clock() == pytest.approx(10.0, abs=1.0)
     again = ran(replay, {"compile.mode": "default"})
     assert again.warmup_s > 30  # what was cut off left nothing in the cache
-
-
-def test_two_trials_take_turns(convnet):
-    replay = Replay(convnet, catalog=CATALOG)
-    specs = [spec_of(settings, kind=TrialKind.TURNS) for settings in ({}, {"precision.autocast": "bfloat16"})]
-    with replay.open(specs[0], lambda m: None) as old, replay.open(specs[1], lambda m: None) as new:
-        assert old.wait_ready() is None
-        warm_s = replay.clock()
-        assert new.wait_ready() is None
-        assert replay.clock() < 1.5 * warm_s  # both warm up side by side
-        done = [trial.measure_block(0.2) for trial in (old, new, new, old)]
-        assert all(isinstance(answer, BlockDone) for answer in done)
-        results = [trial.finish() for trial in (old, new)]
-    assert [len(result.blocks) for result in results] == [2, 2]
-    assert sample_seconds(results[0]) > sample_seconds(results[1])
-
-
-@pytest.mark.parametrize(
-    ("name", "kind", "phases", "whole"),
-    [
-        ("synthetic_convnet", TrialKind.BASELINE, False, False),
-        ("synthetic_loader_bound", TrialKind.BASELINE, True, False),
-        ("synthetic_convnet", TrialKind.PROFILE, True, True),
-        ("synthetic_convnet", TrialKind.CANDIDATE, False, False),
-    ],
-)
-def test_the_baseline_tells_what_was_recorded_of_the_workload(name, kind, phases, whole):
-    landscape, heard = landscape_of(name), []
-    Replay(landscape, catalog=CATALOG).run(spec_of({}, kind=kind), heard.append)
-    profiles = [message.profile for message in heard if isinstance(message, Profiled)]
-    assert [m.workload for m in heard if isinstance(m, Inspected)] == [landscape.workload] * kind.inspects
-    assert [profile.phases for profile in profiles] == [landscape.profile.phases] * phases
-    assert (profiles == [landscape.profile]) == whole
-
-
-def test_a_cancelled_runner_runs_nothing_until_it_is_resumed(convnet):
-    replay = Replay(convnet, catalog=CATALOG)
-    replay.cancel()
-    assert ran(replay, {}).outcome is Outcome.CANCELLED
-    replay.resume()
-    assert ran(replay, {}).measured
-
-
-def test_an_interpreter_that_waits_makes_its_trial_start_sooner(convnet):
-    replay = Replay(convnet, catalog=CATALOG)
-    ran(replay, {})
-    needed = {"memory.allocator": "expandable_segments"}
-    environment = CATALOG.environment(needed)
-    fresh = ran(replay, needed)
-    assert fresh.startup_s == pytest.approx(convnet.times.interpreter_s)
-    replay.interpreters.start(environment, "")
-    assert replay.interpreters
-    assert replay.interpreters.has(environment)
-    replay.run_compiling_ahead(spec_of({"compile.mode": "default"}), None, lambda message: None)
-    assert ran(replay, needed).startup_s < fresh.startup_s / 2
-
-
-def test_building_once_spares_later_trials_the_build(convnet):
-    slow = replace(convnet, times=replace(convnet.times, build_s=9.0))
-    replay = Replay(slow, catalog=CATALOG)
-    before = ran(replay, {})
-    assert replay.build_once(TARGET, 0, "", 60.0) == ""
-    assert before.build_s == 9.0
-    assert ran(replay, {}).build_s < 1.0
-    replay.forget_build()
-    assert ran(replay, {}).build_s == 9.0
 
 
 # --- predictions -------------------------------------------------------------------------------------------------
@@ -296,49 +213,6 @@ def test_a_landscape_is_read_as_it_was_written(tmp_path, convnet):
     save(convnet, path)
     assert load(path) == convnet
     assert [file.name for file in tmp_path.iterdir()] == ["copy.json.gz"]
-
-
-def test_the_recorder_writes_a_landscape_that_says_the_same(tmp_path, convnet):
-    """It records a replayed machine, which takes no time."""
-    one_at_a_time = replace(convnet, workload=replace(convnet.workload, usable_cores=2))
-    machine = Replay(one_at_a_time, seed=5, catalog=CATALOG)
-    out = tmp_path / "again.json.gz"
-    recorder = recorder_of(machine, out)
-    recorder.record(convnet.hardware)
-    again = load(out)
-    known = Predictor(again, CATALOG)
-    assert machine.clock() < RECORDED_S + 5
-    assert (again.workload, again.profile) == (one_at_a_time.workload, convnet.profile)
-    assert len(known.measured) >= FEWEST_MEASURED
-    assert sum(run.cold for run in again.runs) >= 1
-    assert again.times.build_s == pytest.approx(convnet.times.build_s)
-    usual = plan(CATALOG, convnet.facts)
-    for settings in (Settings({}), usual.usual, usual.stack):
-        expected_s = machine.predictor.answer(settings).sample_s
-        assert known.answer(settings).sample_s == pytest.approx(expected_s, rel=0.05)
-
-
-def test_a_baseline_that_fails_leaves_no_file(tmp_path, convnet):
-    failure = TrialResult(Outcome.FAILED, "the first step failed", wall_s=3.0)
-    machine = Replay(replace(convnet, runs=(Run({}, failure),)), catalog=CATALOG)
-    recorder = recorder_of(machine, tmp_path / "none.json.gz")
-    with pytest.raises(RuntimeError, match="the first step failed"):
-        recorder.record(convnet.hardware)
-    assert not recorder.out.exists()
-
-
-@pytest.mark.gpu
-def test_a_workload_is_recorded_on_a_gpu(tmp_path):
-    root, out = Path(__file__).parents[1], tmp_path / "mlp12.json.gz"
-    command = [sys.executable, "tests/landscapes/record.py", "tests/gpu/workloads/mlp12.py:build"]
-    subprocess.run([*command, "--name", "mlp12", "--out", out, "--within", "90"], cwd=root, check=True, timeout=150)
-    landscape = load(out)
-    predictor = Predictor(landscape, CATALOG)
-    assert landscape.facts.on_cuda
-    assert landscape.profile.bottleneck is not None
-    assert any(run.cold for run in landscape.runs)
-    stack = plan(CATALOG, landscape.facts).stack
-    assert predictor.answer(stack).sample_s < predictor.answer({}).sample_s / 2
 
 
 # --- the figures -------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import yaml
+from advisor.step.patience import STEPS_THAT_DDP_TIMES
 from graphed_steps import agree, batches, graphed, net, of_model, plain, sgd
 from project_configs import CONFIGS
 from sample_session import sample_history, sample_request
@@ -21,7 +22,6 @@ from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import ScalingRecord
 from advisor.records.outputs import Outputs
-from advisor.step.patience import STEPS_THAT_DDP_TIMES
 from advisor.step.spread import DrawnByRankZero, ShareOfBatches, over_ranks, replicated, spread_over_ranks
 from advisor.step.tuning import Tuning
 

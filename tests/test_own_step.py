@@ -18,8 +18,8 @@ from advisor.records import Mode, TargetSpec
 from advisor.step.apply import apply_settings
 from advisor.step.compile import Models
 from advisor.step.loss import LossError
-from advisor.step.step import OwnStep, make_step
 from advisor.step.optimizer import Together
+from advisor.step.step import OwnStep, make_step
 from advisor.step.tuning import Tuning
 from advisor.target.normalise import normalise
 from advisor.trial.inspection import inspect_loop

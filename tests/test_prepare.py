@@ -1,7 +1,6 @@
 """What ``prepare`` gives back: the same objects, in any number and order, which a plain loop's checkpoints fit."""
 
 import copy
-import warnings
 
 import pytest
 import torch
@@ -102,28 +101,6 @@ def test_a_loader_that_comes_later_is_prepared_as_the_others():
     assert (later.num_workers, later.batch_size) == (1, 4)
 
 
-def test_two_models_with_an_optimizer_each_train_as_a_plain_gan():
-    def play(prepare):
-        torch.manual_seed(1)
-        generator, judge = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 4)), nn.Linear(4, 1)
-        of_generator, of_judge = adamw(generator), torch.optim.SGD(judge.parameters(), lr=0.05, momentum=0.9)
-        generator, judge, of_generator, of_judge = prepare(generator, judge, of_generator, of_judge)
-        for seed in range(4):
-            noise = torch.randn(8, 2, generator=torch.Generator().manual_seed(seed))
-            of_judge.zero_grad()
-            (judge(generator(noise).detach()).mean() - judge(torch.ones(8, 4)).mean()).backward()
-            of_judge.step()
-            of_generator.zero_grad()
-            (-judge(generator(noise)).mean()).backward()
-            of_generator.step()
-        return [*generator.parameters(), *judge.parameters()]
-
-    expected = play(lambda *objects: objects)
-    tuning = Tuning(FOREACH)
-    for have, want in zip(play(tuning.prepare), expected, strict=True):
-        torch.testing.assert_close(have, want)
-
-
 def test_a_model_with_two_optimizers_and_an_optimizer_with_two_models():
     model, encoder = Net(), nn.Linear(3, 3)
     first = torch.optim.SGD([*model.embed.parameters(), *encoder.parameters()], lr=0.1, momentum=0.9)
@@ -166,53 +143,6 @@ def test_what_is_about_blocks_is_left_out_for_the_model_that_has_none(recipe_id,
 
 
 # --- schedulers -----------------------------------------------------------------------------------------------
-
-
-class LikeTimms:
-    """A scheduler that is none of PyTorch's: it holds the optimizer and assigns its rates."""
-
-    def __init__(self, optimizer):
-        self.optimizer = optimizer
-
-    def step(self):
-        for group in self.optimizer.param_groups:
-            group["lr"] *= 0.5
-
-
-@pytest.mark.parametrize(
-    "schedule",
-    [
-        lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=10),
-        lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 2),
-        LikeTimms,
-    ],
-)
-@pytest.mark.parametrize("before", [True, False])
-def test_schedulers_made_before_or_after_set_the_rates_of_the_optimizer_that_steps(schedule, before):
-    plain, expected = Net(), []
-    optimizer = adamw(plain)
-    made = schedule(optimizer)
-    for _ in range(4):
-        train(plain, optimizer, made, batches(1))
-        expected.append((optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["betas"]))
-    model, found = Net(), []
-    optimizer = adamw(model)
-    tuning = Tuning(FOREACH)
-    if before:
-        model, optimizer, made = tuning.prepare(model, optimizer, schedule(optimizer))
-    else:
-        model, optimizer = tuning.prepare(model, optimizer)
-    step = tuning.train_step(model, optimizer, loss_of)
-    if not before:
-        made = schedule(optimizer)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for _ in range(4):
-            step(batches(1)[0])
-            made.step()
-            found.append((optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["betas"]))
-    assert found == expected
-    assert_same(model, plain)
 
 
 def test_a_plateau_and_hooks_reach_the_optimizer():

@@ -5,15 +5,13 @@ import time
 import numpy
 import pytest
 import torch
-from graph_stand_in import RecordedGraph
+from graphed_steps import captured
 from torch import nn
 
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.step.graph import GraphedStep
 from advisor.step.step import InferStep, TrainStep, make_step
-from advisor.step.undone import undone
 from advisor.trial.measurement.probe import PROBE_STEPS, Probe, probe_inference, probe_training, sample_of, squared_norm
 
 
@@ -158,22 +156,6 @@ def test_the_probe_leaves_the_model_as_it_is_and_trains_it_as_a_plain_loop_would
     assert not probed.model._forward_hooks
 
 
-def test_a_step_that_tries_its_forward_pass_first_keeps_no_hook_of_the_probe():
-    """One would keep a captured step from ever being captured."""
-
-    class TriesFirst(TrainStep):
-        def _run(self, batch):
-            with undone(self.model):
-                self.forward(batch)
-            return super()._run(batch)
-
-    model = net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    step = TriesFirst(model, optimizer, nn.CrossEntropyLoss(), StepPlan(mode=Mode.TRAIN, device="cpu"))
-    assert probe_training(step, [batch()] * 3, 0).outputs == probe_training(train_step(), [batch()] * 3, 0).outputs
-    assert not model._forward_hooks
-
-
 def test_a_compiled_model_shows_its_first_outputs():
     model = net()
     plan = StepPlan(mode=Mode.TRAIN, device="cpu")
@@ -247,9 +229,9 @@ def test_torchscript_is_not_hooked():
 
 def test_a_captured_step_is_replayed_on_a_batch_that_it_was_not_captured_on():
     data = [(torch.randn(8, 16), torch.arange(8) % 4) for _ in range(PROBE_STEPS)]
-    step = GraphedStep(train_step(), RecordedGraph())
+    step = captured(train_step())
     probe = probe_training(step, data, 0)
-    assert (step.graph.captures, step.graph.replays) == (1, 2)
+    assert step.captured
     plain = probe_training(train_step(), data, 0)
     assert probe.losses == pytest.approx(plain.losses, rel=1e-5)
     assert probe.outputs == plain.outputs
@@ -258,9 +240,9 @@ def test_a_captured_step_is_replayed_on_a_batch_that_it_was_not_captured_on():
 def test_inference_goes_back_to_the_first_batch_from_another_of_its_shapes():
     first, shorter, other = torch.ones(8, 2), torch.ones(3, 2), torch.zeros(8, 2)
     plan = StepPlan(mode=Mode.INFER, device="cpu", grad_mode="no_grad")
-    step = GraphedStep(InferStep(nn.Identity(), plan), RecordedGraph())
+    step = captured(InferStep(nn.Identity(), plan))
     assert probe_inference(step, [first, shorter, other], 0).outputs == sample_of(first)
-    assert (step.graph.captures, step.graph.replays) == (1, 2)
+    assert step.captured
     seen = []
     probe_inference(seen.append, [first, shorter, other], 0)
     assert list(map(id, seen)) == list(map(id, [first, first, first, other, first]))

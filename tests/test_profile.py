@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from graph_stand_in import RecordedGraph
+from graphed_steps import captured
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -20,7 +20,6 @@ from torch.utils.data import DataLoader, TensorDataset
 from advisor.machine.hardware import inspect_hardware
 from advisor.recipe.plan import StepPlan
 from advisor.records import Bottleneck, Ceilings, Mode, Profile
-from advisor.step.graph import GraphedStep
 from advisor.step.step import InferStep, TrainStep
 from advisor.trial.measurement.clock import StepClock
 from advisor.trial.measurement.feed import Feed
@@ -110,7 +109,7 @@ def test_long_steps_are_timed_less_often(limit_s, steps):
 
 
 def test_a_captured_step_has_no_parts_but_its_replay():
-    graphed = GraphedStep(train_step(), graph=RecordedGraph())
+    graphed = captured(train_step())
     feed = quick_feed()
     for _ in range(6):
         graphed(feed.next())

@@ -29,9 +29,9 @@ from advisor.recipe.plan import StepPlan
 from advisor.records import Hardware, Mode, Numerics
 from advisor.records.workload import amd_types, nvidia_types
 from advisor.step.apply import apply_settings
-from advisor.target.loop import Loop
-from advisor.step.step import make_step
 from advisor.step.batch import copy_into, mover
+from advisor.step.step import make_step
+from advisor.target.loop import Loop
 from advisor.trial.inspection import current_settings, inspect_loop
 
 GLOBALS = ("deterministic_off", "flush_denormal", "sdpa")

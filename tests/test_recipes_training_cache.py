@@ -6,7 +6,6 @@ from compiled_models import both_ways, by_apply
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
 
 from advisor.recipe.plan import StepPlan
-from advisor.step.regions import compile_blocks
 from advisor.step.step import TrainStep
 from advisor.step.training_cache import decoders
 from advisor.trial.measurement.probe import probe_training

@@ -11,7 +11,6 @@ from torch._dynamo.utils import counters
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
 from advisor.step.compile import compile_in_place
-from advisor.step.regions import compile_blocks
 from advisor.step.spread import spread_model
 
 

@@ -134,9 +134,9 @@ def row_of(line: str, folder: str) -> tuple[str, ...]:
     from advisor.errors import AdvisorError
     from advisor.recipe import Components
     from advisor.recipe.plan import StepPlan
-    from advisor.target.loop import describe
     from advisor.step.step import make_step
     from advisor.target.entrypoint import load_target
+    from advisor.target.loop import describe
     from advisor.trial.timed_loop import set_mode
 
     typed = f"`perf-advisor {line.replace('FOLDER/', '')}`"

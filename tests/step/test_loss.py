@@ -11,7 +11,18 @@ from torch import nn
 from torch.nn import functional
 
 from advisor.recipe.plan import StepPlan
-from advisor.step.loss import FORMS, LossError, LossForm, default_loss, describe_loss, form_of, form_that_works, main_output, modules_of_loss, takes_output_only
+from advisor.step.loss import (
+    FORMS,
+    LossError,
+    LossForm,
+    default_loss,
+    describe_loss,
+    form_of,
+    form_that_works,
+    main_output,
+    modules_of_loss,
+    takes_output_only,
+)
 from advisor.step.step import TrainStep
 
 MODEL_BATCH, OUTPUT_TARGET, OWN = LossForm.MODEL_BATCH, LossForm.OUTPUT_TARGET, LossForm.OWN

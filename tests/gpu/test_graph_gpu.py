@@ -1,0 +1,290 @@
+"""Steps in a real CUDA graph: what the table of loops does not have. Batches, devices, optimizers, refusals, cost."""
+
+import copy
+import importlib.util
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from graphed_steps import Net, plain
+from torch import nn
+from torch.nn import functional
+
+from advisor.step.tuning import Tuning
+
+pytestmark = pytest.mark.gpu
+GRAPH = {"step.cuda_graph": True}
+FUSED = {**GRAPH, "optimizer.implementation": "fused"}
+
+
+def net(device="cuda"):
+    torch.manual_seed(0)
+    return Net(16).to(device)
+
+
+def batches(count=14, size=8):
+    generator = torch.Generator().manual_seed(1)
+    return [(torch.randn(size, 6, generator=generator), torch.arange(size) % 3) for _ in range(count)]
+
+
+def adam(parameters):
+    return torch.optim.AdamW(parameters, lr=0.01)
+
+
+def of_model(model, batch):
+    inputs, targets = (tensor.to(next(model.parameters()).device) for tensor in batch)
+    return functional.cross_entropy(model(inputs), targets)
+
+
+def agree(*, model=net, make=adam, loss=of_model, settings=GRAPH, data=batches, change=lambda at, optimizer: None):
+    """Run a plain loop and a captured step over the same batches, and compare them. Return the step."""
+    found, step = [], None
+    for of in ({}, settings):
+        one = model()
+        optimizer = make(one.parameters())
+        if of:
+            tuning = Tuning(of)
+            one, optimizer = tuning.prepare(one, optimizer)
+            step = tuning.train_step(one, optimizer, loss)
+        else:
+            step = plain(one, optimizer, loss)
+        losses = []
+        for at, batch in enumerate(data()):
+            change(at, optimizer)
+            losses.append(step(batch).item())
+        found.append((losses, one.state_dict()))
+    (losses, state), (others, other_state) = found
+    assert others == pytest.approx(losses, rel=2e-3)
+    for name, value in state.items():
+        torch.testing.assert_close(other_state[name], value, rtol=5e-3, atol=5e-4)
+    return step
+
+
+# --- batches and losses ---------------------------------------------------------------------------------------
+
+
+class Graphs:
+    """A batch as PyTorch Geometric's: tensors behind a store, moved by the object itself, in place."""
+
+    class Store(dict):
+        pass
+
+    def __init__(self, x, y):
+        self._store = Graphs.Store(x=x, y=y)
+
+    def __getattr__(self, name):
+        return self.__dict__["_store"][name]
+
+    def to(self, device, *args, non_blocking=False):
+        for name, value in self._store.items():
+            self._store[name] = value.to(device, non_blocking=non_blocking)
+        return self
+
+
+def test_a_batch_that_is_an_object():
+    step = agree(
+        loss=lambda model, batch: of_model(model, (batch.x, batch.y)),
+        data=lambda: [Graphs(x, y) for x, y in batches()],
+    )
+    assert step.captured
+
+
+class Reader(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, packed):
+        padded, _ = nn.utils.rnn.pad_packed_sequence(packed)
+        return self.head(torch.tanh(self.first(padded)).cumsum(0)[-1])
+
+
+def reader():
+    torch.manual_seed(0)
+    return Reader().cuda()
+
+
+def test_packed_sequences_of_changing_lengths():
+    def data():
+        generator = torch.Generator().manual_seed(2)
+        for lengths in [(5, 3)] * 6 + [(4, 4)] * 6:
+            sequences = [torch.randn(length, 4, generator=generator) for length in lengths]
+            yield nn.utils.rnn.pack_sequence(sequences), torch.tensor([0, 1])
+
+    agree(model=reader, data=data)
+
+
+def test_a_loss_that_wants_gradients_of_its_inputs():
+    def sloped(model, batch):
+        inputs = batch[0].requires_grad_()
+        output = model(inputs)
+        (slope,) = torch.autograd.grad(output.square().sum(), inputs, create_graph=True)
+        return functional.cross_entropy(output, batch[1]) + slope.square().mean()
+
+    assert agree(loss=sloped, data=lambda: [(x.cuda(), y.cuda()) for x, y in batches()]).captured
+
+
+# --- optimizers -----------------------------------------------------------------------------------------------
+
+OPTIMIZERS = {
+    "capturable": lambda parameters: torch.optim.RMSprop(parameters, lr=0.01),
+    "a loop over parameters": lambda parameters: torch.optim.Adadelta(parameters, lr=0.01, foreach=False),
+    "counts on the host": lambda parameters: torch.optim.Adagrad(parameters, lr=0.05),
+}
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_rates_are_followed_by_every_optimizer(make):
+    def change(at, optimizer):
+        optimizer.param_groups[0]["lr"] = 0.05 / (1 + at)
+
+    assert agree(make=make, change=change).captured
+
+
+@pytest.mark.parametrize("make", [adam, lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9)])
+def test_a_cycle_of_rates_and_momentum(make):
+    schedules = {}
+
+    def change(at, optimizer):
+        if at:
+            schedules[id(optimizer)].step()
+        else:
+            schedules[id(optimizer)] = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=14)
+
+    agree(make=make, settings=FUSED, change=change)
+
+
+# --- devices --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="two GPUs are needed")
+def test_a_model_on_another_gpu_than_the_current_one():
+    assert torch.cuda.current_device() == 0
+    assert agree(model=lambda: net("cuda:1")).captured
+
+
+# --- steps of one's own ---------------------------------------------------------------------------------------
+
+
+def own_steps():
+    place = Path(__file__).with_name("workloads") / "own_steps.py"
+    spec = importlib.util.spec_from_file_location("workload_own_steps", place)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+SMALL = {"dcgan": {"width": 8, "batch": 8}, "dqn": {"width": 32, "batch": 16}, "wgan_gp": {"width": 8, "batch": 4}}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_steps_with_several_models_and_optimizers(name, monkeypatch):
+    """Such training amplifies rounding: with other kernels of the optimizer only the first losses are the same."""
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    built, losses = own_steps(), []
+    for settings in ({}, FUSED):
+        torch.manual_seed(0)
+        found = built.WORKLOADS[name](**SMALL[name])
+        for model in found.models:
+            model.cuda()
+        tuning = Tuning(settings)
+        tuning.prepare(*found.models, *found.optimizers)
+        step = tuning.own_step(found.step, found.models[0])
+        torch.manual_seed(2)
+        losses.append([float(built.loss_of(step(found.data))) for _ in range(8)])
+    assert step.captured
+    assert losses[1][:3] == pytest.approx(losses[0][:3], rel=2e-2, abs=2e-2)
+
+
+def own(body, dropout=0.0):
+    """A plain step of one's own with something else in it, and the model that it trains."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.Dropout(dropout), nn.Linear(16, 3)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+
+    def step(batch):
+        loss = of_model(model, batch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach() + body(batch, loss.detach())
+
+    return step, model, optimizer
+
+
+REFUSED = {
+    "reads a value": lambda batch, loss: 0.1 * loss.item(),
+    "branches on a value": lambda batch, loss: 1.0 if loss > 0.5 else 0.0,
+    "copies to the host": lambda batch, loss: batch[0].cpu().mean().to(loss.device),
+    "a shape that depends on values": lambda batch, loss: batch[0][batch[0] > 0].mean(),
+    "waits": lambda batch, loss: torch.cuda.synchronize() or 0.0,
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_captured_runs_on_uncaptured_and_leaves_the_generator_as_it_was(name):
+    losses = []
+    for settings in ({}, GRAPH):
+        step, model, optimizer = own(REFUSED[name], dropout=0.2)
+        tuning = Tuning(settings)
+        tuning.prepare(model, optimizer)
+        run = tuning.own_step(step, model)
+        torch.manual_seed(2)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            losses.append([float(run(tuple(tensor.cuda() for tensor in batch))) for batch in batches()])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    assert not run.captured
+    assert len([one for one in said if "cuda_graph" in str(one.message)]) == 1
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+
+
+def test_a_capture_that_runs_out_of_memory_leaves_the_step_eager():
+    def greedy(batch, loss):
+        if torch.cuda.is_current_stream_capturing():
+            torch.empty(1 << 50, device="cuda")
+        return 0.0
+
+    step, model, optimizer = own(greedy)
+    tuning = Tuning(GRAPH)
+    tuning.prepare(model, optimizer)
+    run = tuning.own_step(step, model)
+    with pytest.warns(UserWarning, match="memory"):
+        losses = [float(run(tuple(tensor.cuda() for tensor in batch))) for batch in batches()]
+    assert not run.captured
+    assert losses[-1] < losses[0]
+
+
+# --- inference and cost ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", [{}, GRAPH], ids=["eager", "captured"])
+def test_inference_in_between_gives_outputs_that_stay(settings):
+    tuning = Tuning({**settings, "infer.grad": "no_grad"})
+    model = net()
+    model, optimizer = tuning.prepare(model, adam(model.parameters()))
+    step, infer, outputs = tuning.train_step(model, optimizer, of_model), tuning.infer(model), []
+    for batch in batches():
+        step(batch)
+        outputs.append(infer(batch[0]))
+        expected = copy.deepcopy(model).eval()(batch[0].cuda()).detach()
+        torch.testing.assert_close(outputs[-1], expected, rtol=1e-3, atol=1e-4)
+        assert all(module.training for module in model.modules())
+    assert len({output.data_ptr() for output in outputs}) == len(outputs)
+
+
+def test_the_step_is_faster_with_all_that_is_watched():
+    """Looking for changes before each replay costs less than the launches that it saves."""
+    built = own_steps()
+    plain_step, batch = built.prepared(built.dqn)
+    torch.manual_seed(0)
+    found = built.dqn()
+    for model in found.models:
+        model.cuda()
+    tuning = Tuning(FUSED)
+    tuning.prepare(*found.models, *found.optimizers)
+    tuned = tuning.own_step(found.step, found.models[0])
+    assert built.step_ms(plain_step, batch) > 1.5 * built.step_ms(tuned, tuple(batch))

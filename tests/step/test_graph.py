@@ -1,0 +1,349 @@
+"""Captured steps, on a stand-in for a CUDA graph: what is watched, what mends the rest, and what stays eager."""
+
+import copy
+import warnings
+from types import SimpleNamespace
+
+import pytest
+import torch
+from graphed_steps import STEPS, adam, agree, batches, both, captured, graphed, net, of_model, plain, run, sgd
+from torch import nn
+from torch.nn import functional
+
+from advisor.recipe.plan import StepPlan
+from advisor.step.step import InferStep, OwnStep
+
+FACTOR = 1.0
+
+
+def counts(step):
+    """The captures and the replays of a step."""
+    return sum(graph.captures for graph in step.graphs), sum(graph.replays for graph in step.graphs)
+
+
+# --- what is watched ------------------------------------------------------------------------------------------
+
+
+def another_layer(model, optimizer):
+    torch.manual_seed(3)
+    model.last = nn.Linear(8, 3)
+    optimizer.param_groups[0]["params"][-2:] = list(model.last.parameters())
+    optimizer.state.clear()
+
+
+def group_of_its_own(model, optimizer):
+    optimizer.add_param_group({"params": [optimizer.param_groups[0]["params"].pop()], "lr": 0.5})
+
+
+CHANGES = {
+    "mode of a layer": lambda model, optimizer: model.norm.eval(),
+    "frozen layer": lambda model, optimizer: model.first.requires_grad_(False),
+    "another layer": another_layer,
+    "weight decay": lambda model, optimizer: optimizer.param_groups[0].update(weight_decay=0.3),
+    "group with a rate of its own": group_of_its_own,
+    "number of the model": lambda model, optimizer: setattr(model, "scale", 0.5),
+    "hook of a layer": lambda model, optimizer: model.last.register_forward_hook(lambda *call: 2 * call[-1]),
+    "hook before a layer": lambda model, optimizer: model.norm.register_forward_pre_hook(lambda _, x: (x[0] + 0.5,)),
+}
+
+
+@pytest.mark.parametrize("make", [sgd, adam])
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_of_the_model_or_the_optimizer_is_recorded_anew(name, make):
+    def change(at, model, optimizer):
+        if at == 6:
+            CHANGES[name](model, optimizer)
+
+    found, step = both(change, make=make, data=batches(18))
+    agree(found)
+    assert counts(step)[0] >= 2
+    assert step.captured
+
+
+def of_a_global():
+    def loss(model, batch):
+        return FACTOR * of_model(model, batch)
+
+    def assign(value):
+        global FACTOR  # noqa: PLW0603 -- as loops do
+        FACTOR = value
+
+    return loss, assign
+
+
+def of_a_closure():
+    factor = 1.0
+
+    def loss(model, batch):
+        return factor * of_model(model, batch)
+
+    def assign(value):
+        nonlocal factor
+        factor = value
+
+    return loss, assign
+
+
+def of_an_object():
+    options = SimpleNamespace(factor=1.0)
+    return lambda model, batch: options.factor * of_model(model, batch), lambda value: setattr(options, "factor", value)
+
+
+def of_self():
+    class Weighted:
+        factor = 1.0
+
+        def loss(self, model, batch):
+            return self.factor * of_model(model, batch)
+
+    weighted = Weighted()
+    return weighted.loss, lambda value: setattr(weighted, "factor", value)
+
+
+def of_a_flag():
+    options = SimpleNamespace(kind="whole", smooth=False)
+
+    def loss(model, batch):
+        factor = 1.0 if options.kind == "whole" else 0.5
+        return factor * functional.cross_entropy(model(batch[0]), batch[1], label_smoothing=0.2 * options.smooth)
+
+    def assign(value):
+        options.kind, options.smooth = ("whole", False) if value == 1.0 else ("half", True)
+
+    return loss, assign
+
+
+def of_a_module():
+    class Weighted(nn.Module):
+        factor = 1.0
+
+        def forward(self, output, target):
+            return self.factor * functional.cross_entropy(output, target)
+
+    weighted = Weighted()
+    return lambda model, batch: weighted(model(batch[0]), batch[1]), lambda value: setattr(weighted, "factor", value)
+
+
+PLACES = [of_a_global, of_a_closure, of_an_object, of_self, of_a_flag, of_a_module]
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
+def test_a_number_near_the_loss_is_recorded_anew(place):
+    loss, assign = place()
+    found, step = both(lambda at, model, optimizer: assign(1.0 if at < 6 else 0.3), loss=loss, data=batches(18))
+    agree(found)
+    assert counts(step)[0] == 2
+    assert step.captured
+
+
+@pytest.mark.parametrize("place", [of_a_global, of_a_closure], ids=lambda place: place.__name__)
+def test_a_number_near_a_step_of_ones_own_is_recorded_anew(place):
+    losses = []
+    for capture in (lambda step, model: step, own_step):
+        loss, assign = place()
+        model = net()
+        step = capture(plain(model, adam(model.parameters()), loss), model)
+        losses.append(run(step, batches(18), lambda at, assign=assign: assign(1.0 if at < 6 else 0.3)))
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
+def test_rates_are_copied_in_and_cost_no_capture():
+    def change(at, model, optimizer):
+        for group in optimizer.param_groups:
+            group["lr"] = 0.05 / (1 + at)
+
+    found, step = both(change, make=adam)
+    agree(found)
+    assert counts(step)[0] == 1
+
+
+# --- what is not watched --------------------------------------------------------------------------------------
+
+
+def hidden_number():
+    """A number further away than is looked: a list in an attribute of an attribute."""
+    options = SimpleNamespace(inner=SimpleNamespace(factors=[1.0]))
+
+    def loss(model, batch):
+        return options.inner.factors[0] * of_model(model, batch)
+
+    return loss, options.inner.factors
+
+
+def test_recapture_mends_what_is_not_watched():
+    loss, factors = hidden_number()
+    model = net()
+    step = graphed(model, sgd(model.parameters()), loss)
+    other = net()
+    reference = plain(other, sgd(other.parameters()), loss)
+    for at, batch in enumerate(batches(16)):
+        factors[0] = 1.0 if at < 8 else 0.3
+        if at == 8:
+            assert step.captured
+            step.recapture()
+        assert step(batch).item() == pytest.approx(reference(batch).item(), rel=1e-5)
+    assert step.captured
+    assert counts(step)[0] == 2
+
+
+def test_an_audit_finds_what_is_not_watched():
+    loss, factors = hidden_number()
+    model, data = net(), batches(1)[0]
+    step = graphed(model, sgd(model.parameters(), lr=1e-3), loss)
+    run(step, [data] * 500)
+    assert counts(step)[0] == 1
+    factors[0] = 0.0
+    with pytest.warns(UserWarning, match="recapture") as said:
+        run(step, [data] * 1_000)
+    assert len(said) == 1
+    assert step(data).item() == 0.0
+    assert counts(step)[0] == 2
+
+
+def test_no_audit_warns_of_dropout():
+    model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+    step = graphed(model, sgd(model.parameters(), lr=1e-3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(step, batches(1) * 1_100)
+    assert counts(step)[0] == 1
+
+
+# --- batches --------------------------------------------------------------------------------------------------
+
+
+def test_each_form_of_a_batch_has_a_graph_and_the_ninth_runs_eagerly_with_one_warning():
+    data = [batch for _ in range(8) for size in range(3, 13) for batch in batches(1, size)]
+    with pytest.warns(UserWarning, match="batch") as said:
+        found, step = both(data=data)
+    agree(found)
+    assert step.captured
+    assert counts(step)[0] == 8
+    assert len(said) == 1
+
+
+def test_a_smaller_last_batch_now_and_then():
+    found, step = both(data=[*batches(9), *batches(1, size=3), *batches(9), *batches(1, size=3)])
+    agree(found)
+    assert step.captured
+
+
+def test_gradients_are_those_of_the_last_step():
+    gradients = []
+    for make in (lambda model, optimizer: plain(model, optimizer, of_model), graphed):
+        model = net()
+        run(make(model, sgd(model.parameters())), [*batches(6), *batches(1, size=3), *batches(1)])
+        gradients.append(model.last.weight.grad.clone())
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)
+
+
+# --- what stays eager -----------------------------------------------------------------------------------------
+
+
+def test_a_loss_that_reads_a_value_on_the_host_runs_eagerly_and_says_why():
+    def loss(model, batch):
+        value = of_model(model, batch)
+        return value * (2.0 if value.item() > 1.0 else 1.0)
+
+    with pytest.warns(UserWarning, match="not permitted when stream is capturing") as said:
+        found, step = both(loss=loss)
+    agree(found)
+    assert not step.captured
+    assert len(said) == 1
+
+
+def test_a_replay_that_differs_from_an_eager_step_is_not_kept():
+    calls = []
+
+    def loss(model, batch):
+        calls.append(batch)
+        return len(calls) * of_model(model, batch)
+
+    model = net()
+    step = graphed(model, sgd(model.parameters(), lr=1e-4), loss)
+    with pytest.warns(UserWarning, match="left out"):
+        run(step, batches())
+    assert not step.captured
+
+
+class Lion(torch.optim.Optimizer):
+    """As of a library: its update cannot be captured, for all that is known of it."""
+
+    def __init__(self, params, lr=0.01):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in (one for one in group["params"] if one.grad is not None):
+                mean = self.state[parameter].setdefault("mean", torch.zeros_like(parameter))
+                parameter.add_(mean.lerp(parameter.grad, 0.1).sign_(), alpha=-group["lr"])
+                mean.lerp_(parameter.grad, 0.01)
+
+
+@pytest.mark.parametrize("make", [Lion, lambda parameters: torch.optim.Adagrad(parameters, lr=0.1)])
+def test_the_update_of_an_optimizer_that_counts_on_the_host_runs_after_each_replay(make):
+    found, step = both(lambda at, model, optimizer: optimizer.param_groups[0].update(lr=0.01 * (1 + at % 3)), make=make)
+    agree(found)
+    assert step.captured
+
+
+def test_accumulation_is_refused():
+    model = net()
+    with pytest.raises(ValueError, match=r"step\.accumulate"):
+        graphed(model, sgd(model.parameters()), accumulate=2)
+
+
+def test_a_scaler_lives_through_an_infinite_loss_and_is_saved():
+    data = batches(10)
+    data[6] = (data[6][0] * float("inf"), data[6][1])
+    model, other = net(), net()
+    step = graphed(model, sgd(model.parameters()), autocast="float16")
+    optimizer, scaler = sgd(other.parameters()), torch.amp.GradScaler("cpu", init_scale=step.scaler.get_scale())
+    for batch in data:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = of_model(other, batch)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        assert step(batch).item() == pytest.approx(loss.item(), rel=1e-2, nan_ok=True)
+    assert step.scaler.state_dict() == scaler.state_dict()
+    state = copy.deepcopy(step.state_dict())
+    state["scaler"]["scale"] = 8.0
+    step.load_state_dict(state)
+    assert step.scaler.get_scale() == 8.0
+
+
+# --- inference, and steps of one's own ------------------------------------------------------------------------
+
+
+def test_captured_outputs_are_the_callers_and_a_training_model_keeps_its_modes():
+    model = net()
+    model.last.eval()
+    step = captured(InferStep(model, StepPlan(mode="infer", device="cpu", grad_mode="no_grad"), evaluates=True))
+    data = [x for x, _ in [*batches(6), *batches(1, size=2), *batches(2)]]
+    outputs = [step(x) for x in data]
+    assert step.captured
+    assert [module.training for module in model.modules()] == [True, True, True, False]
+    model.eval()
+    with torch.no_grad():
+        for x, output in zip(data, outputs, strict=True):
+            torch.testing.assert_close(output, model(x))
+
+
+def own_step(step, model):
+    return captured(OwnStep(step, model, StepPlan(mode="train", device="cpu")))
+
+
+def test_a_step_of_ones_own_returns_what_it_returns():
+    model = net()
+    optimizer = adam(model.parameters())
+    train = plain(model, optimizer, of_model)
+    step = own_step(lambda batch: {"loss": train(batch), "parts": (batch[0].sum(), 3), "name": "one"}, model)
+    data = batches()
+    results = [step(batch) for batch in data]
+    assert step.captured
+    assert [(one["name"], one["parts"][1]) for one in results] == [("one", 3)] * STEPS
+    assert [float(one["parts"][0]) for one in results] == pytest.approx([float(x.sum()) for x, _ in data], rel=1e-5)
+    assert len({one["loss"].data_ptr() for one in results}) == STEPS
