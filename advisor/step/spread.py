@@ -142,7 +142,32 @@ def unwrapped(model: Any) -> Any:
 # --- batches ----------------------------------------------------------------------------------------------------------
 
 
-class ShareOfBatches:
+class Batches:
+    """A batch sampler that draws by another one."""
+
+    def __init__(self, batches: Any) -> None:
+        self.batches = batches
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    @property
+    def batch_size(self) -> int:
+        """The samples of a batch."""
+        return int(self.batches.batch_size)
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether a last, smaller batch is left out."""
+        return bool(self.batches.drop_last)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tell a sampler that counts them the number of the epoch."""
+        with suppress(AttributeError):
+            self.batches.sampler.set_epoch(epoch)
+
+
+class ShareOfBatches(Batches):
     """A batch sampler that gives each rank its part of every batch.
 
     A batch that the ranks cannot divide begins anew from its own samples, so all parts are of one size. A sampler that
@@ -150,7 +175,7 @@ class ShareOfBatches:
     """
 
     def __init__(self, batches: Any, rank: int, ranks: int, seed: int = 0) -> None:
-        self.batches = copy.copy(batches)
+        super().__init__(copy.copy(batches))
         self.rank = rank
         self.ranks = ranks
         self.seed = seed
@@ -172,24 +197,15 @@ class ShareOfBatches:
             size = -(-len(batch) // self.ranks)
             yield (batch * self.ranks)[self.rank * size : (self.rank + 1) * size]
 
-    def __len__(self) -> int:
-        return len(self.batches)
-
     @property
     def batch_size(self) -> int:
         """The samples of a rank's part."""
-        return -(-int(self.batches.batch_size) // self.ranks)
-
-    @property
-    def drop_last(self) -> bool:
-        """Whether a last, smaller batch is left out."""
-        return bool(self.batches.drop_last)
+        return -(-super().batch_size // self.ranks)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch's number, as a resumed loop does."""
         self.epoch = epoch
-        with suppress(AttributeError):
-            self.batches.sampler.set_epoch(epoch)
+        super().set_epoch(epoch)
 
 
 class BalancedShares(ShareOfBatches):
@@ -379,15 +395,12 @@ def share_of_loader(loader: Any, plan: StepPlan) -> Any:
         return loader
 
 
-class DrawnByRankZero:
+class DrawnByRankZero(Batches):
     """A batch sampler whose batches rank 0 draws for all ranks, whatever random numbers the others have.
 
     So each epoch is shuffled anew, alike everywhere, without a call of ``set_epoch``; a sampler that has one is told.
     All ranks have to iterate at the same time.
     """
-
-    def __init__(self, batches: Any) -> None:
-        self.batches = batches
 
     def __iter__(self) -> Iterator[list[Any]]:
         own = iter(self.batches) if distributed.get_rank() == 0 else iter(())
@@ -398,25 +411,7 @@ class DrawnByRankZero:
             if len(sent[0]) < BATCHES_SENT:
                 return
 
-    def __len__(self) -> int:
-        return len(self.batches)
-
     @property
     def sampler(self) -> Any:
         """This sampler itself, for loops that call ``loader.sampler.set_epoch``."""
         return self
-
-    def set_epoch(self, epoch: int) -> None:
-        """Tell a sampler that counts them the number of the epoch."""
-        with suppress(AttributeError):
-            self.batches.sampler.set_epoch(epoch)
-
-    @property
-    def batch_size(self) -> int:
-        """The samples of a batch, those of all ranks together."""
-        return int(self.batches.batch_size)
-
-    @property
-    def drop_last(self) -> bool:
-        """Whether a last, smaller batch is left out."""
-        return bool(self.batches.drop_last)
