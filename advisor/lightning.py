@@ -18,8 +18,8 @@ except ImportError:
 _PRECISIONS: dict[Value, str] = {"bfloat16": "bf16-mixed", "float16": "16-mixed"}
 _UNSCALES = "_step_supports_amp_scaling"
 _OF_LOADER = (
-    *("data.batch_size", "data.num_workers", "data.pin_memory", "data.persistent_workers", "data.prefetch_factor"),
-    "data.multiprocessing_context",
+    *("data.batch_size", "data.num_workers", "data.pin_memory"),
+    *("data.persistent_workers", "data.prefetch_factor"),
 )
 _OF_DDP = (
     *("parallel.gradient_as_bucket_view", "parallel.static_graph", "parallel.bucket_cap_mb"),

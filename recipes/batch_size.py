@@ -13,17 +13,11 @@ samples, and larger products fill the device better.
 
 When it does not
 ----------------
-Once the device is full, a step takes twice as long for twice the batch, and only memory and latency grow: the
-knee of the curve is the value to take, not its end. A step that waits for its input waits for twice the input.
-In inference, a larger batch also makes every request wait longer: look at the latency beside the throughput.
-
-In training it is another experiment, to be tuned again:
-
-- Learning rate: multiply it by the factor of the batch size for SGD (linear scaling, Goyal et al.); for Adam and its
-  kin, the square root of the factor is the usual start (Krizhevsky; Malladi et al.).
-- Warm-up: raise the learning rate from the old value to the new one over the first epochs, or training can diverge.
-- Weight decay: fewer updates per epoch decay less in all, so expect to tune it again; leave it off biases and norms.
-- Very large batches need an optimizer made for them (LARS, LAMB), and can end at a lower accuracy all the same.
+Once the device is full, a step takes twice as long for twice the batch, and only memory and latency grow. A step that
+waits for its input waits for twice the input. In inference, a larger batch makes every request wait longer. In training
+it is another experiment, to be tuned again: multiply the learning rate by the factor of the batch size for SGD, by its
+square root for Adam and its kin, reach it by a warm-up over the first epochs, and tune the weight decay again. Very
+large batches need an optimizer made for them (LARS, LAMB), and can end at a lower accuracy all the same.
 
 Numerics
 --------
@@ -33,14 +27,14 @@ another order.
 
 References
 ----------
-Goyal et al., Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour, 2017. Krizhevsky, One weird trick for
-parallelizing convolutional neural networks, 2014. Malladi et al., On the SDEs and Scaling Rules for Adaptive
-Gradient Algorithms, NeurIPS 2022. You et al., Large Batch Optimization for Deep Learning, ICLR 2020. McCandlish et
-al., An Empirical Model of Large-Batch Training, 2018. NVIDIA ECCV 2020 tuning guide, increase the batch size.
-Hugging Face, Efficient training on a single GPU, batch size choice.
+Goyal et al., Accurate, Large Minibatch SGD, 2017. Malladi et al., On the SDEs and Scaling Rules for Adaptive Gradient
+Algorithms, 2022. McCandlish et al., An Empirical Model of Large-Batch Training, 2018. NVIDIA ECCV 2020 tuning guide,
+increase the batch size. Hugging Face, Efficient training on a single GPU, batch size choice.
 """
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from advisor.recipe import Components, Recipe, Stage, WholeNumbers, is_host_bound
 from advisor.records import Bottleneck, Facts, LoaderFacts, Mode, Numerics, Proposal, Skip, Value
@@ -93,24 +87,26 @@ class BatchSize(Recipe):
         return min(1.0 + (0.5 if is_host_bound(facts) else 0.05) * math.log2(factor), _MOST_GAINED)
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.recipe.rebuild import loader_with, resize_batch
+        from advisor.step.batch import resize_batch
+        from advisor.step.loader import rebuild
 
         size = int(value)
         if not size:
             return
         if workload.has_loader:
-            workload.data = loader_with(workload.data, batch_size=size)
+            workload.data = rebuild(workload.data, batch_size=size)
         elif workload.data is not None and not callable(workload.data):
             workload.data = resize_batch(workload.data, size)
         workload.batch_size = size
 
-    def code(self, value: Value) -> str:
-        from advisor.recipe.rebuild import loader_code
+    def options(self, value: Value) -> Mapping[str, Any]:
+        """The argument of the DataLoader's constructor, as the recipes for a loader have it."""
+        return {"batch_size": int(value)} if value else {}
 
+    def code(self, value: Value) -> str:
         if not value:
             return "# the batch size stays as it is\n"
-        rebuilt = loader_code(when="isinstance(loader, torch.utils.data.DataLoader)", batch_size=int(value))
-        return f"{rebuilt}# without a DataLoader: make your batches of {value} samples\n"
+        return f"loader = torch.utils.data.DataLoader(..., batch_size={int(value)})\n"
 
     def why(self, facts: Facts, value: Value) -> str:
         return f"{super().why(facts, value)}{_advice(facts, int(value))}"

@@ -2,10 +2,9 @@
 
 What it does
 ------------
-Has a DataLoader read each array of a dataset once a batch, with the numbers of all its samples, in place of once a
-sample (`__getitems__`). For a `TensorDataset`, a dataset of your own whose `__getitem__` only indexes the tensors or
-NumPy arrays that it holds, and a `Subset` of these. The dataset, the sampler, the order and the loader's other
-options stay.
+Has a DataLoader read each tensor of a `TensorDataset` once a batch, with the numbers of all its samples, in place of
+once a sample (`__getitems__`); that of a `Subset` of one too. A dataset of your own gains as much by a method
+`__getitems__(indices)`, which PyTorch's loaders ask for. The sampler, the order and the other options stay.
 
 Why it helps
 ------------
@@ -16,7 +15,8 @@ speed of memory.
 When it does not
 ----------------
 Where the data is read from files, decoded or transformed for each sample, nothing can be read at once. Workers that are
-fast enough hide the time that samples take, though they need cores and a copy of each batch.
+fast enough hide the time that samples take, though they need cores and a copy of each batch. The loader gets a dataset
+of its own over the same tensors: other tensors that the loop puts into yours later are not seen.
 
 Numerics
 --------
@@ -28,8 +28,12 @@ PyTorch documentation, torch.utils.data, Loading Batched and Non-Batched Data; D
 documentation, torch.utils.data.TensorDataset.
 """
 
-from advisor.recipe import Components, gain_from
-from advisor.recipe.loader_recipe import LoaderRecipe, little_time_in
+from collections.abc import Mapping
+from typing import Any
+
+from advisor.errors import RefusedError
+from advisor.recipe import Components, code_of, gain_from
+from advisor.recipe.loader_recipe import Expression, LoaderRecipe, little_time_in
 from advisor.records import Facts, LoaderFacts, Phase, Proposal, Skip, Value
 
 # The share of the time of reading samples that reading them at once saves: at least half, for large samples, which
@@ -51,17 +55,25 @@ class BatchedReads(LoaderRecipe):
     def gain_for(self, facts: Facts, value: Value) -> float:
         return max(1.02, gain_from(_SAVED * facts.profile.share(Phase.DATA_WAIT))) if facts.profile else 1.2
 
+    def options(self, value: Value) -> Mapping[str, Any]:
+        if not value:
+            return {}
+        return {"dataset": Expression("reads_batches(loader.dataset)"), "collate_fn": Expression("as_it_is")}
+
+    def functions(self, value: Value) -> str:
+        return code_of("batched_reads", "").rstrip() if value else ""
+
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.recipe.rebuild import refusing
-        from advisor.step.batched_reads import with_batched_reads
+        from advisor.step.batched_reads import as_it_is, reads_batches
+        from advisor.step.loader import one_by_one_problem, rebuild
 
         if value and workload.has_loader:
-            with refusing():
-                workload.data = with_batched_reads(workload.data)
+            if problem := one_by_one_problem(workload.data):
+                raise RefusedError(problem)
+            dataset = reads_batches(workload.data.dataset)
+            workload.data = rebuild(workload.data, dataset=dataset, collate_fn=as_it_is)
 
     def code(self, value: Value) -> str:
-        from advisor.step import source
-
         if not value:
             return "# the dataset is read sample by sample\n"
-        return f"{source('batched_reads')}\n\nloader = adjusted(with_batched_reads, loader)\n"
+        return code_of("batched_reads", super().code(value))

@@ -14,15 +14,14 @@ longer sequence, or a model that did not fit at all. By itself it is slower: it 
 
 When it does not
 ----------------
-A step takes about a third longer, for the forward pass runs twice. Memory that goes into parameters, gradients and
-optimizer state stays as it is. Blocks that write over their inputs cannot run again, and fail. A block with a forward
-hook inside keeps its activations, for the hook would be called twice. PyTorch before 2.10 cannot draw random numbers
-again inside a CUDA graph, so there a whole step with such blocks cannot be captured.
+A step takes about a third longer. Memory of parameters, gradients and optimizer state stays. Blocks that write over
+their inputs fail. Hooks inside a block, and what it counts or draws by Python or NumPy, run a second time. A CUDA graph
+needs PyTorch 2.10 for it.
 
 Numerics
 --------
-exact: random numbers are drawn again from the same state, and running statistics, counts and lists that a block keeps
-are updated once. A memory budget changes what compiled kernels round, as compiling does.
+exact: random numbers are drawn again from the same state, and running statistics of norms are updated once. A memory
+budget changes what compiled kernels round, as compiling does.
 
 References
 ----------
@@ -31,13 +30,14 @@ PyTorch documentation, torch.utils.checkpoint (`use_reentrant=False`), and torch
 training on a single GPU, gradient checkpointing. NVIDIA ECCV 2020 tuning guide.
 """
 
+from advisor.errors import RefusedError
 from advisor.figures.sweep import memory_gained
-from advisor.recipe import TRAINING, Components, Recipe, Stage, is_compiled, torch_is_older
+from advisor.recipe import TRAINING, Components, Recipe, Stage, code_of, is_compiled, torch_is_older
 from advisor.records import Facts, Mode, Numerics, Proposal, Skip, TrialRecord, Value, Values
-from advisor.step import source
 
 _BUDGET = "budget-"
 _BUDGETS = ("budget-0.5",)
+_FOUND = "blocks = [block for group in repeated_blocks(model) for _, block in group]"
 # The first version in which the random generator's state can be read and set while a CUDA graph is captured.
 _REWINDS_IN_GRAPHS = (2, 10)
 
@@ -66,21 +66,23 @@ class Checkpointing(Recipe):
     def apply(self, workload: Components, value: Value) -> None:
         from torch._functorch import config
 
-        from advisor.recipe.rebuild import refusing
-        from advisor.step import checkpointing
+        from advisor.step.blocks import repeated_blocks
+        from advisor.step.checkpointing import checkpoint_blocks, checkpoints_itself, keep_activations
 
         if value != "blocks":
             config.activation_memory_budget = _share(value) or 1.0
         if value == "none":
-            checkpointing.keep_activations(workload.model)
-        elif value == "blocks" and not checkpointing.checkpoints_itself(workload.model):
-            with refusing():
-                checkpointing.checkpoint_blocks(workload.model)
+            keep_activations(workload.model)
+        elif value == "blocks" and not checkpoints_itself(workload.model):
+            blocks = [block for group in repeated_blocks(workload.model) for _, block in group]
+            if not blocks:
+                name = type(workload.model).__name__
+                raise RefusedError(f"{name} repeats no block whose activations could be computed again")
+            checkpoint_blocks(blocks)
 
     def code(self, value: Value) -> str:
         if value == "blocks":
-            code = source("checkpointing")
-            return f"{code}\n\nif not checkpoints_itself(model):\n    checkpoint_blocks(model)\n"
+            return code_of("blocks", _FOUND) + code_of("checkpointing", "checkpoint_blocks(blocks)")
         if value == "none":
             return "# activations are kept for the backward pass\n"
         return (
@@ -97,8 +99,6 @@ class Checkpointing(Recipe):
                     "checkpoints set the random generator back, which PyTorch cannot do inside a CUDA graph before "
                     "version 2.10"
                 )
-            if settings.get("compile.pointwise_only"):
-                return "compile.pointwise_only traces the model, and a trace does not see checkpoints"
             return None
         if settings.get("compile.mode") == "none":
             return "a memory budget is for the compiler, and compile.mode is none"

@@ -2,34 +2,29 @@
 
 What it does
 ------------
-Traces the model and generates fused kernels for it: Triton on a GPU, C++ on a CPU. `reduce-overhead` also
-replays the kernels from CUDA graphs; the `max-autotune` modes also time several kernels for each matrix product
-and keep the best. Graphs are replayed in the steps of `train_step` and `infer` only: in a loop of your own the next
-call could overwrite gradients and outputs that the loop still needs. `torch.compile` returns a wrapper that shares
-the model's parameters: save checkpoints from the model inside, whose names have no prefix.
+Traces the model and generates fused kernels for it: Triton on a GPU, C++ on a CPU. `reduce-overhead` also replays the
+kernels from CUDA graphs; the `max-autotune` modes also time several kernels for each matrix product and keep the best.
+The model is compiled in place (`model.compile()`): it stays the same object, and its state dict keeps its names.
 
 Why it helps
 ------------
-Chains of pointwise operations and reductions become one kernel that reads and writes memory once, and Python
-and the dispatcher leave the inner loop.
+Chains of pointwise operations and reductions become one kernel that reads and writes memory once, and Python and the
+dispatcher leave the inner loop.
 
 When it does not
 ----------------
-The first steps compile for seconds to minutes, and again when a shape changes; a short run never earns that
-back. Graph breaks (printing, `.item()`, unsupported Python) leave small graphs with little to fuse. A step that
-is spent in large matrix products already has few kernels to merge, and a step that waits for input has no use
-for a faster model.
+The first steps compile for seconds to minutes, and again when a shape changes. Graph breaks (printing, `.item()`) leave
+little to fuse, and a step of large matrix products has few kernels to merge. Compiled code does not see hooks that are
+added later, and its gradients have no gradients. With `reduce-overhead` and `max-autotune`, a loop of your own calls
+`torch.compiler.cudagraph_mark_step_begin()` before each step and copies the results that it keeps.
 
 Numerics
 --------
-close: fused kernels keep intermediate results in registers and sum in another order, and random numbers for
-dropout are drawn from another stream.
+close: fused kernels sum in another order, and dropout draws from another stream.
 
 References
 ----------
-PyTorch documentation, torch.compile and torch.compiler. PyTorch Performance Tuning Guide, Fuse operations.
-Ansel et al., PyTorch 2: Faster Machine Learning Through Dynamic Python Bytecode Transformation and Graph
-Compilation, ASPLOS 2024.
+PyTorch documentation, torch.compile and torch.nn.Module.compile. PyTorch Performance Tuning Guide, Fuse operations.
 """
 
 from advisor.recipe import MODES_WITH_GRAPHS, NOT_COMPILED, Recipe, is_host_bound
@@ -47,7 +42,7 @@ class Compile(Recipe):
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
     partners = frozenset({"autocast", "channels_last", "compile_scope", "step_graph"})
     codes = {"none": 'model = getattr(model, "_orig_mod", model)  # as it is without torch.compile\n'}
-    shown = 'model = torch.compile(model, mode="{value}")\n'
+    shown = 'model.compile(mode="{value}")\n'
 
     def candidates(self, facts: Facts) -> Proposal:
         modes: tuple[str, ...] = _CUDA_MODES if facts.on_cuda else _CPU_MODES

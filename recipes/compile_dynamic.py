@@ -3,13 +3,13 @@
 What it does
 ------------
 Says what the compiler makes of sizes. `auto` compiles for the first sizes it sees, and when one changes compiles once
-more with that size left open. `true` leaves sizes open from the start; `false` compiles anew for every combination of
-sizes. Alone it compiles in the mode `default`; beside `compile.mode` in that one.
+more with that size left open. `true` leaves sizes open from the start; `false` compiles for every combination of sizes.
+Alone it compiles in the mode `default`.
 
 Why it helps
 ------------
-Batches of many lengths make `auto` compile at least twice, and code for one size is faster than code for any: where
-few sizes occur `false` pays, where many do `true` starts sooner.
+Batches of many lengths make `auto` compile at least twice, and code for one size is faster than code for any: where few
+sizes occur `false` pays, where many do `true` starts sooner.
 
 When it does not
 ----------------
@@ -26,8 +26,7 @@ PyTorch documentation, torch.compile (`dynamic`), and Dynamic shapes.
 """
 
 from advisor.recipe import Recipe
-from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
-from advisor.step import compile_source
+from advisor.records import Bottleneck, Facts, Proposal, Skip
 
 
 class CompileDynamic(Recipe):
@@ -39,12 +38,9 @@ class CompileDynamic(Recipe):
     partners = frozenset({"compile", "compile_scope"})
     # Expected speed-up: true 1.09x on lengths that vary; false compiles for each length (tests/gpu/RESULTS.md).
     gains = {True: 1.09, False: 0.5}
+    codes = {"auto": "# torch.compile finds out which sizes change\n"}
+    shown = "model.compile(dynamic={value})\n"
 
     def candidates(self, facts: Facts) -> Proposal:
         same = Skip("every batch that was looked at has the same shapes")
         return [True, False] if facts.workload.varying_shapes else same
-
-    def code(self, value: Value) -> str:
-        if not isinstance(value, bool):
-            return "# torch.compile finds out which sizes change\n"
-        return compile_source(dynamic=value)

@@ -39,22 +39,13 @@ _SCALER = "float16 training asks the GradScaler before each update; use bfloat16
 
 _CODE = """\
 for group in optimizer.param_groups:
-    if "capturable" in group:
-        group["capturable"] = device.type == "cuda"
-    if "capturable" in group or type(optimizer) is torch.optim.SGD:
-        group["lr"] = torch.as_tensor(group["lr"], device=device)  # a number would be compiled in
-optimizer.load_state_dict(optimizer.state_dict())  # moves step counts to the device
+    group["capturable"] = device.type == "cuda"  # of Adam and others that count their steps
+    group["lr"] = torch.as_tensor(group["lr"], device=device)  # a number would be compiled in
 
 
 @torch.compile
-def optimizer_step():
+def optimizer_step():  # in the loop, in place of optimizer.step()
     optimizer.step()
-
-
-# in the loop, in place of optimizer.step()
-loss = loss_fn(model(inputs), targets)
-loss.backward()
-optimizer_step()
 """
 
 
@@ -89,12 +80,10 @@ class CompileOptimizer(Recipe):
 
     def apply(self, workload: Components, value: Value) -> None:
         if value:
-            from advisor.recipe.rebuild import refusing
             from advisor.step.optimizer import check_compilable
 
-            with refusing():
-                for optimizer in getattr(workload.optimizer, "optimizers", [workload.optimizer]):
-                    check_compilable(optimizer)
+            for optimizer in getattr(workload.optimizer, "optimizers", [workload.optimizer]):
+                check_compilable(optimizer)
         workload.plan = replace(workload.plan, compile_optimizer=bool(value))
 
     def conflict(self, value: Value, settings: Values) -> str | None:

@@ -2,86 +2,94 @@
 
 What it does
 ------------
-`regional` compiles the blocks that the model repeats (the layers of a transformer, the blocks of a residual network),
-each in place, and leaves the rest of the model as it is. Blocks that are alike are compiled once and share the code.
-`with_loss` compiles the model and the loss as one function. Alone either compiles in the mode `default`; beside
-`compile.mode` in that one. The model keeps its identity and the names of its parameters.
+`regional` compiles the blocks that the model repeats (the layers of a transformer), each in place; blocks that are
+alike are compiled once. `with_loss` compiles the model and the loss as one function. `pointwise` compiles functions of
+pointwise operations alone, such as a formula written out, and runs the rest of the model's operators as they are: what
+`torch.jit.script` on such functions was for. Alone each compiles in the mode `default`.
 
 Why it helps
 ------------
-Compiling one layer instead of forty makes the first step come many times sooner, and most of what compilation gives
-is inside the layers. A loss over many classes, such as a language model's over its vocabulary, reads and writes the
-model's largest tensor several times; compiled with the last layer it does so once or twice.
+Compiling one layer instead of forty makes the first step come many times sooner. A loss over many classes, such as a
+language model's over its vocabulary, reads and writes the largest tensor several times; compiled with the last layer it
+does so once or twice. Pointwise functions take seconds to compile, and reading and writing memory once is their gain.
 
 When it does not
 ----------------
-Nothing is fused across blocks or outside them, so the step can be somewhat slower than with the whole model compiled;
-a long run earns the longer compilation back. Blocks of several shapes, as in the stages of a convolutional network,
-are compiled once for each shape; kinds of blocks of which more than a third differ stay as they are. With few blocks
-there is little to save. A loss that takes a small share of the step, or that the compiler cannot trace, gains nothing
-by being compiled with the model.
+`regional` fuses nothing across blocks, and compiles blocks of several shapes once for each shape. `with_loss` gains
+nothing where the loss is a small share of the step. `pointwise` leaves reductions, norms and matrix products alone: the
+whole model compiled fuses more.
 
 Numerics
 --------
-close: as for torch.compile, fused kernels round at other places and draw dropout from another stream.
+close: as for torch.compile, fused kernels round at other places and draw dropout from another stream (not `pointwise`).
 
 References
 ----------
-PyTorch tutorials, Reducing torch.compile cold start compilation time with regional compilation. PyTorch
-documentation, torch.nn.Module.compile.
+PyTorch tutorials, regional compilation. PyTorch documentation, torch.nn.Module.compile, and Custom Backends. NVIDIA
+ECCV 2020 tuning guide, fusing pointwise operations with PyTorch JIT.
 """
 
 from advisor.errors import RefusedError
 from advisor.figures.formatting import format_percent
-from advisor.recipe import Components, Recipe
-from advisor.records import Bottleneck, Facts, Mode, Phase, Proposal, Skip, Value
-from advisor.step import compile_source
+from advisor.recipe import Components, Recipe, code_of
+from advisor.records import Bottleneck, Facts, Mode, Phase, Proposal, Value, Values
 
 # The share is measured: of a small encoder on an H200 it was less than 0.5 % in one session and 0.9 % in another, and a
 # candidate should not come and go with that.
 _LEAST_SHARE = 0.001
-# Of a ResNet-50's 16 blocks eight differ in shape: an H200's host had not compiled them after 37 s, the model in 33 s.
-_SHAPES = (
-    "{count} blocks that the model repeats ({name}) have {shapes} shapes, and each shape is compiled by itself, which "
-    "takes no less time than the whole model"
-)
+_REGIONAL = """\
+for block in model.layers:  # the blocks that your model repeats, by their name in it
+    block.compile()
+"""
+_WITH_LOSS = """\
+@torch.compile
+def compiled_loss(inputs, target):
+    return loss_fn(model(inputs), target)
+"""
 
 
 class CompileScope(Recipe):
     key = "compile.scope"
-    values = ("model", "regional", "with_loss")
+    values = ("model", "regional", "with_loss", "pointwise")
     plan_field = "compile_scope"
     compiles = True
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
     partners = frozenset({"autocast", "compile"})
     usual = frozenset({"with_loss"})
-    # Expected speed-up: with_loss 10.31x and regional 9.36x in one session (tests/gpu/RESULTS.md).
-    gains = {"with_loss": 1.05, "regional": 0.97}
+    # Expected speed-up: with_loss 10.31x and regional 9.36x in one session; pointwise (then by another fuser) 1.58x and
+    # 1.43x on handwritten formulas, 0.78x on a served network (tests/gpu/RESULTS.md).
+    gains = {"with_loss": 1.05, "regional": 0.97, "pointwise": 0.85}
+    codes = {"model": "# torch.compile takes the whole model\n", "regional": _REGIONAL, "with_loss": _WITH_LOSS}
 
     def candidates(self, facts: Facts) -> Proposal:
+        # Blocks of many shapes take as long as the whole model: the eight shapes of a ResNet-50's blocks more than 37 s
+        # on an H200's host, the model 33 s.
         blocks, shapes = facts.workload.repeated_blocks, facts.workload.block_shapes
         count = sum(count for _, count in blocks)
         values = ["with_loss"] if _loss_counts(facts) else []
         values += ["regional"] if blocks and 3 * shapes <= count else []
-        if values:
-            return values
-        if blocks:
-            return Skip(_SHAPES.format(count=count, name=blocks[0][0], shapes=shapes))
-        return Skip("the model repeats no block of layers that could be compiled by itself")
+        return [*values, "pointwise"]
 
     def apply(self, workload: Components, value: Value) -> None:
         from advisor.step.blocks import repeated_blocks
 
-        super().apply(workload, value)
         if value == "regional" and not repeated_blocks(workload.model):
             raise RefusedError(f"{type(workload.model).__name__} repeats no block that could be compiled by itself")
+        super().apply(workload, value)
 
     def code(self, value: Value) -> str:
-        return "# torch.compile takes the whole model\n" if value == "model" else compile_source(scope=str(value))
+        pointwise = value == "pointwise"
+        return code_of("pointwise", "model.compile(backend=pointwise_only)") if pointwise else super().code(value)
+
+    def conflict(self, value: Value, settings: Values) -> str | None:
+        mode = settings.get("compile.mode", "none")
+        if value == "pointwise" and mode not in ("none", "default"):
+            return f"compile.scope pointwise compiles in the mode default, not in compile.mode {mode}"
+        return None
 
     def cost(self, value: Value) -> float:
         # On H200s' hosts about 30 s of T5-small's 50, and more than 20 of a small Whisper's 28.
-        return 0.6 if value == "regional" else 1.0
+        return {"regional": 0.6, "pointwise": 0.5}.get(str(value), 1.0)
 
     def why(self, facts: Facts, value: Value) -> str:
         if value == "with_loss" and facts.profile is not None:

@@ -2,10 +2,9 @@
 
 What it does
 ------------
-Lets every convolution whose result goes to a batch norm (or an instance norm) and nowhere else compute without its
-bias. They are found by tracing the model (torch.fx, or torch.export on a batch where that fails), not by name. A
-convolution that something else reads too, that is shared and not always followed by the same norm, that has a hook, or
-in training one before a frozen norm, keeps its bias.
+Lets a convolution whose result goes to a batch norm (or an instance norm) and nowhere else compute without its bias.
+They are found by torch.fx; where it cannot follow the whole model, as with a forward pass that branches on its input,
+it follows each part by itself. In training a convolution before a frozen norm keeps its bias.
 
 Why it helps
 ------------
@@ -14,28 +13,23 @@ forward pass, a sum over the whole gradient in the backward pass, and its part o
 
 When it does not
 ----------------
-Where the library fuses the bias into the convolution, only the backward pass gains. torch.compile may fuse the rest.
-In inference `model.fold_batch_norm` removes the norm altogether, which is worth more. A loop that freezes its norms
-later, asks for the gradients of the biases, or evaluates without `torch.no_grad()` gets them back, and what was gained
-is lost. One that sets an attribute later, so that the forward pass reads the result of such a convolution elsewhere,
-does not: leave the setting out there.
+Where the library fuses the bias into the convolution, only the backward pass gains, and torch.compile may fuse the
+rest. In inference `model.fold_batch_norm` removes the norm altogether. Leave it out where you freeze norms later, or
+read the result of such a convolution elsewhere, as in a hook or in the other of training and evaluation mode.
 
 Numerics
 --------
-close: the same outputs and gradients up to rounding. The parameters stay in the model and the optimizer, as zeros
-without gradients (`grad` is None, `requires_grad` False), and running means take the bias off, so evaluation stays the
-same too. The state dict has these zeros; what is loaded may have other biases, which the running means take off.
+close: the same outputs and gradients up to rounding. The biases stay in the model, the optimizer and the state dict, as
+zeros that are not trained; running means take off what they were, and what is loaded by `model.load_state_dict`.
 
 References
 ----------
 PyTorch Performance Tuning Guide, Disable bias for convolutions directly followed by a batch norm. NVIDIA ECCV 2020
-tuning guide. Ioffe and Szegedy, Batch Normalization: Accelerating Deep Network Training by Reducing Internal Covariate
-Shift, ICML 2015, section 3.2.
+tuning guide. Ioffe and Szegedy, Batch Normalization, ICML 2015, section 3.2.
 """
 
-from advisor.recipe import Components, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Mode, Proposal, Skip, Value
-from advisor.step import source
+from advisor.recipe import Components, Recipe, Stage, code_of
+from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
 
 class ConvBias(Recipe):
@@ -50,24 +44,18 @@ class ConvBias(Recipe):
     gain = 1.02
 
     def candidates(self, facts: Facts) -> Proposal:
-        workload = facts.workload
-        if workload.biased_conv_norm_pairs:
+        if facts.workload.biased_conv_norm_pairs:
             return [False]
-        if workload.norm_pairs_problem:
-            return Skip(f"the model {workload.norm_pairs_problem}")
-        return Skip("the model has no convolution with a bias whose result goes to a batch norm only")
+        return Skip("no convolution with a bias was found whose result goes to a batch norm only")
 
     def apply(self, workload: Components, value: Value) -> None:
         if not value:
             from advisor.step.conv_bias import remove_conv_biases
 
-            remove_conv_biases(workload.model, workload.plan.mode is Mode.TRAIN, workload.data)
+            remove_conv_biases(workload.model)
 
     def code(self, value: Value) -> str:
-        if value:
-            return "# convolutions keep their biases\n"
-        code = source("conv_bias")
-        return f"{code}\n\nremove_conv_biases(model, optimizer is not None, loader)\n"
+        return "# convolutions keep their biases\n" if value else code_of("conv_bias", "remove_conv_biases(model)")
 
     def why(self, facts: Facts, value: Value) -> str:
         count = facts.workload.biased_conv_norm_pairs

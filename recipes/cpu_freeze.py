@@ -13,8 +13,8 @@ gone.
 
 When it does not
 ----------------
-The weights are copied once, so they need memory twice while the original is kept. Parameters that are changed or
-loaded after the first call have no effect. Where the step is spent in other operations there is little to fold.
+The weights are copied once, so they need memory twice while the original is kept. Parameters that are changed after the
+first call have no effect; when a state dict is loaded, all is compiled again.
 
 Numerics
 --------
@@ -28,9 +28,16 @@ backend, weight prepacking and constant folding.
 
 from advisor.recipe import CPU, INFERENCE, Recipe, unless_computed
 from advisor.records import Bottleneck, Facts, Proposal, Value, Values
-from advisor.step import FREEZING, compile_source
 
 _NOTHING_TO_PACK = "the step computes no convolution or linear layer whose weights could be packed"
+
+_CODE = """\
+import torch._inductor.config
+
+torch._inductor.config.freezing = True  # parameters become constants: do not change them afterwards
+model.compile()
+# in the loop: under torch.no_grad() or torch.inference_mode()
+"""
 
 
 class CpuFreeze(Recipe):
@@ -43,14 +50,10 @@ class CpuFreeze(Recipe):
     partners = frozenset({"compile", "inference_mode", "autocast"})
     # Expected speed-up: 1.63x on a served network, of which compiling alone gives a part (tests/gpu/RESULTS.md).
     gain = 1.15
+    codes = {True: _CODE, False: "# parameters stay parameters\n"}
 
     def candidates(self, facts: Facts) -> Proposal:
         return unless_computed(facts, "conv1d", "conv2d", "conv3d", "linear", reason=_NOTHING_TO_PACK) or [True]
-
-    def code(self, value: Value) -> str:
-        if not value:
-            return "# parameters stay parameters\n"
-        return f"{FREEZING}{compile_source()}# in the loop: under torch.no_grad() or torch.inference_mode()\n"
 
     def conflict(self, value: Value, settings: Values) -> str | None:
         if not value:

@@ -15,9 +15,9 @@ bytes.
 When it does not
 ----------------
 Finding the scales and casting costs a pass over every operand: without torch.compile to fuse it, and for layers of
-less than about a million weights, that is dearer than the product it saves. Only layers whose sizes are
-multiples of 16 are converted, and in training the number of rows (samples times tokens) must be one too. Convolutions,
-attention and normalization stay as they are. Rowwise needs bfloat16 weights or autocast to bfloat16.
+less than about a million weights, that is dearer than the product it saves. Only layers whose sizes are multiples of 16
+are converted, and in training the number of rows (samples times tokens) must be one too. Converted layers are others:
+they lose hooks. Rowwise needs bfloat16 weights or autocast to bfloat16.
 
 Numerics
 --------
@@ -40,15 +40,9 @@ _MULTIPLE = 16
 _LARGE = 2**20
 _GRANULARITY = {"tensorwise": "PerTensor", "rowwise": "PerRow"}
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-
 _CODE = """\
 def is_large(module, name):
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    # What is made of a layer is another one, without what others put on it.
-    if type(module) is not torch.nn.Linear or "forward" in vars(module) or any(map(vars(module).get, hooks)):
-        return False
-    sizes = module.in_features, module.out_features
+    sizes = (module.in_features, module.out_features) if type(module) is torch.nn.Linear else (1, 1)
     return all(size % {multiple} == 0 for size in sizes) and sizes[0] * sizes[1] >= {large}
 
 
@@ -98,9 +92,16 @@ class Float8(Recipe):
         if value == self.default:
             return
         if workload.plan.mode is Mode.TRAIN:
-            workload.model = _for_training(workload.model, str(value))
-        else:
-            _for_inference(workload.model, str(value))
+            from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+            by_recipe = Float8LinearConfig.from_recipe_name(value)
+            workload.model = convert_to_float8_training(workload.model, config=by_recipe, module_filter_fn=_is_large)
+            return
+        from torchao import quantization
+
+        granularity = getattr(quantization, _GRANULARITY[str(value)])()
+        config = quantization.Float8DynamicActivationFloat8WeightConfig(granularity=granularity)
+        quantization.quantize_(workload.model, config, filter_fn=_is_large)
 
     def code(self, value: Value) -> str:
         if value == self.default:
@@ -116,27 +117,9 @@ def _fits(inputs: int, outputs: int) -> bool:
 
 
 def _is_large(module: Any, name: str) -> bool:
-    """Whether a layer is large and plain: the converted layer would lose its hooks and its own forward."""
     from torch import nn
 
-    if type(module) is not nn.Linear or "forward" in vars(module) or any(map(vars(module).get, _HOOKS)):
-        return False
-    return _fits(module.in_features, module.out_features)
-
-
-def _for_training(model: Any, value: str) -> Any:
-    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
-
-    config = Float8LinearConfig.from_recipe_name(value)
-    return convert_to_float8_training(model, config=config, module_filter_fn=_is_large)
-
-
-def _for_inference(model: Any, value: str) -> None:
-    from torchao import quantization
-
-    granularity = getattr(quantization, _GRANULARITY[value])()
-    config = quantization.Float8DynamicActivationFloat8WeightConfig(granularity=granularity)
-    quantization.quantize_(model, config, filter_fn=_is_large)
+    return type(module) is nn.Linear and _fits(module.in_features, module.out_features)
 
 
 def _in_bfloat16(facts: Facts) -> bool:

@@ -14,7 +14,7 @@ When it does not
 ----------------
 The most to gain is the time of the copies, shown as host-to-device in the profile. Copies overlap fully only from
 pinned memory, so try it together with pin_memory. One more batch lies in GPU memory. It prepares no batches by
-itself: a step that waits for its data needs workers.
+itself: a step that waits for its data needs workers. Lightning Fabric's `setup_dataloaders` takes a DataLoader only.
 
 Numerics
 --------
@@ -27,9 +27,7 @@ usage of non_blocking and pin_memory(). NVIDIA CUDA C++ Best Practices Guide, As
 with Computation.
 """
 
-from dataclasses import replace
-
-from advisor.recipe import CUDA, Components, Recipe, gain_from
+from advisor.recipe import CUDA, Recipe, gain_from
 from advisor.recipe.loader_recipe import little_time_in
 from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip, Value
 
@@ -70,12 +68,3 @@ class GpuPrefetch(Recipe):
     def gain_for(self, facts: Facts, value: Value) -> float:
         # The copy runs beside the step: 1.42x where both take as long, 0.73x where it is all (tests/gpu/RESULTS.md).
         return gain_from(facts.profile.share(Phase.HOST_TO_DEVICE)) if facts.profile else 1.05
-
-    def apply(self, workload: Components, value: Value) -> None:
-        if value and workload.data is not None:
-            from advisor.recipe.rebuild import refusing
-            from advisor.step.device_loader import refuse_fabric
-
-            with refusing():
-                refuse_fabric()
-        workload.plan = replace(workload.plan, device_prefetch=bool(value))

@@ -3,7 +3,7 @@
 What it does
 ------------
 Takes the last transforms out of a dataset that uses torchvision's (`ToDtype`, `ConvertImageDtype`, `Normalize`) and
-runs them on whole batches after the copy to the GPU.
+runs them on whole batches after the copy to the GPU: on the first tensor of the batch that has four dimensions.
 
 Why it helps
 ------------
@@ -14,7 +14,8 @@ When it does not
 ----------------
 Decoding and resizing are usually the larger part of the work, and stay where they are. So do random transforms: on a
 whole batch they would change every sample in the same way. A step that does not wait for its data gains nothing. A
-dataset that applies transforms in code of its own, not in an attribute `transform`, cannot be split.
+dataset that applies transforms in code of its own, not in an attribute `transform`, cannot be split; one that runs the
+same transform on a second image of a sample must not be.
 
 Numerics
 --------
@@ -26,11 +27,19 @@ torchvision documentation, Transforming images, videos, boxes and more, Performa
 Performance Tuning Guide, Enable asynchronous data loading and augmentation.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
-from advisor.recipe import CUDA, Components, gain_from
-from advisor.recipe.loader_recipe import LoaderRecipe, little_time_in
+from advisor.errors import RefusedError
+from advisor.recipe import CUDA, Components, code_of, gain_from
+from advisor.recipe.loader_recipe import Expression, LoaderRecipe, little_time_in
 from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Proposal, Skip, Value
+
+_NONE = (
+    "the dataset's attribute transform does not end in a transform that can run on whole batches (ToDtype, "
+    "ConvertImageDtype or Normalize of torchvision)"
+)
 
 
 class GpuTransforms(LoaderRecipe):
@@ -43,31 +52,39 @@ class GpuTransforms(LoaderRecipe):
 
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
         if not loader.movable_transforms:
-            return Skip(loader.transforms_problem or "the dataset has no transforms of torchvision that could be moved")
+            return Skip(_NONE)
         return little_time_in(facts, self.phases) or [True]
 
     def gain_for(self, facts: Facts, value: Value) -> float:
         # About half of loading is transforms: 1.71x alone and 2.14x in a stack of JPEG images (tests/gpu/RESULTS.md).
         return max(1.05, gain_from(facts.profile.share(Phase.DATA_WAIT) / 2)) if facts.profile else 1.3
 
+    def options(self, value: Value) -> Mapping[str, Any]:
+        return {"dataset": Expression("without_last_transforms(loader.dataset)[0]")} if value else {}
+
+    def functions(self, value: Value) -> str:
+        return code_of("transforms", "").rstrip() if value else ""
+
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.recipe.rebuild import refusing
-        from advisor.step.transforms import without_transforms
+        from advisor.step.loader import rebuild
+        from advisor.step.transforms import OnDevice, without_last_transforms
 
         if value and workload.has_loader:
-            with refusing():
-                workload.data, transform = without_transforms(workload.data)
-            workload.plan = replace(workload.plan, device_transform=transform)
+            dataset, moved = without_last_transforms(workload.data.dataset)
+            if not moved:
+                raise RefusedError(_NONE)
+            workload.data = rebuild(workload.data, dataset=dataset)
+            workload.plan = replace(workload.plan, device_transform=OnDevice(moved))
 
     def code(self, value: Value) -> str:
-        from advisor.step import source
-
         if not value:
             return "# the dataset runs its transforms, sample by sample\n"
-        return (
-            f"{source('transforms')}\n\nloader, device_transform = split_or_whole(loader)\n"
-            "# in the loop, when the batch is on the device: batch = device_transform(batch)\n"
+        calls = (
+            "dataset, moved = without_last_transforms(loader.dataset)",
+            "on_device = OnDevice(moved)  # in the loop, when the batch is on the device: batch = on_device(batch)",
+            "loader = torch.utils.data.DataLoader(dataset, ...)",
         )
+        return code_of("transforms", "\n".join(calls))
 
     def why(self, facts: Facts, value: Value) -> str:
         loader = facts.workload.loader

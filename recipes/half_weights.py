@@ -30,8 +30,8 @@ keeps a float32 copy of the weights. Kalamkar et al., A Study of BFLOAT16 for De
 """
 
 from dataclasses import replace
-from typing import Any
 
+from advisor.errors import RefusedError
 from advisor.recipe import Components, Recipe, Stage, is_host_bound, lacks_units
 from advisor.records import Bottleneck, Facts, Mode, Numerics, Proposal, Skip, Value, Values
 
@@ -82,7 +82,8 @@ class HalfWeights(Recipe):
     def apply(self, workload: Components, value: Value) -> None:
         import torch
 
-        _check_real(workload.model, str(value))
+        if any(tensor.is_complex() for tensor in workload.model.state_dict().values()):
+            raise RefusedError(f"the model holds complex numbers, which {value} would make real")
         # Recurrent layers keep their weights in one piece for the types in this set; cuDNN runs them in bfloat16 too.
         torch.backends.cudnn.CUDNN_TENSOR_DTYPES.add(getattr(torch, str(value)))
         workload.model = workload.model.to(getattr(torch, str(value)))
@@ -106,11 +107,3 @@ class HalfWeights(Recipe):
 
 
 _CASTS_ALREADY = "precision.autocast: {} casts the products to half precision already"
-
-
-def _check_real(model: Any, dtype: str) -> None:
-    """Raise ValueError for a model that holds complex numbers: the conversion would drop their imaginary parts."""
-    held = [*model.named_parameters(), *model.named_buffers()]
-    name = next((name for name, tensor in held if tensor.is_complex()), None)
-    if name is not None:
-        raise ValueError(f"{name} is complex, and converting the model to {dtype} would make it real")

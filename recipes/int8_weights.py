@@ -30,6 +30,7 @@ Int4WeightOnlyConfig. Dettmers et al., LLM.int8(), NeurIPS 2022.
 
 from typing import Any
 
+from advisor.errors import RefusedError
 from advisor.recipe import INFERENCE, Components, Recipe, Stage, is_compiled, without_package
 from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip, Value, Values
 
@@ -75,8 +76,8 @@ class Int8Weights(Recipe):
     def apply(self, workload: Components, value: Value) -> None:
         if value == self.default:
             return
-        if value == "int4wo":
-            _check_bfloat16(workload.model)
+        if value == "int4wo" and "torch.bfloat16" not in {str(one.dtype) for one in workload.model.parameters()}:
+            raise RefusedError("int4 weights need bfloat16 parameters: set precision.weights: bfloat16 as well")
         from torchao import quantization
 
         options: dict[str, Any] = _INT4_OPTIONS if value == "int4wo" else {}
@@ -107,10 +108,3 @@ def _has_int4(facts: Facts) -> bool:
     suits = any(inputs % _INT4_GROUP == 0 for inputs, _, _ in workload.linear_shapes)
     capable = facts.on_cuda and workload.multiplies_in("bfloat16")
     return suits and capable and workload.parameter_dtypes == ("bfloat16",)
-
-
-def _check_bfloat16(model: Any) -> None:
-    import torch
-
-    if any(m.weight.dtype != torch.bfloat16 for m in model.modules() if isinstance(m, torch.nn.Linear)):
-        raise ValueError("int4 weights need bfloat16 parameters: set precision.weights: bfloat16 as well")

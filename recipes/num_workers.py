@@ -2,12 +2,8 @@
 
 What it does
 ------------
-Loads and transforms the batches in this many worker processes, which live on from epoch to epoch
-(`num_workers`, `persistent_workers=True`) unless the dataset has a `set_epoch`, which they would not hear of. With 0,
-the training process does that work itself, between the steps. The loader keeps its class and all that it holds. Where
-`prepare` or the exported file added the workers, they start anew after an epoch in which the loop changed the dataset.
-A loop that changes it, or a transform, while it reads an epoch goes on without workers, with a warning: they would not
-hear of it. A file that the dataset holds open is opened anew in each worker.
+Loads and transforms the batches in this many worker processes (`num_workers`), which PyTorch starts anew in each epoch.
+With 0, the training process does that work itself, between the steps.
 
 Why it helps
 ------------
@@ -16,33 +12,29 @@ stops waiting for its input.
 
 When it does not
 ----------------
-The most to gain is the share of the step that waits for data. Workers compete with a model that runs on the CPU
-for the same cores. Each costs seconds at the start and memory of its own, and sends its batches through shared
-memory, so a dataset that only slices tensors can become slower.
+The most to gain is the share of the step that waits for data. Workers compete with a model that runs on the CPU for the
+same cores, take seconds and memory to start, and send their batches through shared memory: a dataset that only slices
+tensors can become slower. They do not see what the loop changes in the dataset while an epoch runs, nor does the loop
+see what they change. An iterable dataset that does not ask for `get_worker_info()` gets one worker at most.
 
 Numerics
 --------
-exact: the sampler still decides the order. Before a loader gets workers, a fork of the process tries out whether they
-read the same samples. Where these depend on what was read before (a count, a buffer, a random generator that the
-dataset holds), where the dataset reads others in a worker, or where `worker_init_fn` seeds all workers alike, it gets
-none. Augmentation draws its random numbers in the workers, so the single samples differ as they do between two seeds:
-`prepare` warns of that. An iterable dataset has to divide its samples by `get_worker_info()`, or every worker yields
-all of them: then no more than one is tried. Several of one that does hand out its samples in another order, which is
-measured as changed. A sampler with a `state_dict()` gets no workers: they read it ahead, and a run that goes on from a
-checkpoint would leave samples out.
+exact: the sampler still decides the order. Random numbers that the dataset draws come from the workers' own seeds, as
+PyTorch documents, so an augmented sample differs as it does between two seeds. Several workers hand out the samples of
+an iterable dataset in another order.
 
 References
 ----------
-PyTorch documentation, torch.utils.data, Single- and multi-process data loading. PyTorch Performance Tuning
-Guide, Enable asynchronous data loading and augmentation. NVIDIA ECCV 2020 tuning guide. Hugging Face, Efficient
-training on a single GPU, data preloading.
+PyTorch documentation, torch.utils.data, Single- and multi-process data loading. PyTorch Performance Tuning Guide,
+Enable asynchronous data loading and augmentation. NVIDIA ECCV 2020 tuning guide. Hugging Face, Efficient training on a
+single GPU, data preloading.
 """
 
 import math
 
 from advisor.recipe import Components, WholeNumbers, gain_from
 from advisor.recipe.loader_recipe import LoaderRecipe, little_time_in
-from advisor.records import Facts, LoaderFacts, Phase, Proposal, Skip, Value, Values
+from advisor.records import Facts, LoaderFacts, Phase, Proposal, Skip, Value
 
 # Largest factor by which the rest of a step may become faster in a session: on an H200 stacks made it 3 to 30 times,
 # where many small layers waited for the host.
@@ -64,8 +56,8 @@ class NumWorkers(LoaderRecipe):
     ladder = True
 
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
-        if loader.state_problem:
-            return Skip(loader.state_problem)
+        if loader.workers_problem:
+            return Skip(loader.workers_problem)
         if loader.iterable_dataset and not loader.divides_samples:
             # One worker yields them in their order.
             return Skip(_REPEATED) if loader.num_workers else little_time_in(facts, self.phases) or [1]
@@ -93,18 +85,10 @@ class NumWorkers(LoaderRecipe):
         return gain_from(1 - max(1 - wait, loading))
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.recipe.rebuild import loader_with_workers
+        from advisor.step.loader import rebuild
 
         if workload.has_loader:
-            workload.data = loader_with_workers(workload.data, int(value))
-
-    def implies(self, value: Value) -> Values:
-        return {"data.persistent_workers": int(value) > 0}
-
-    def code(self, value: Value) -> str:
-        from advisor.recipe.rebuild import loader_code
-
-        return loader_code("with_workers", num_workers=int(value))
+            workload.data = rebuild(workload.data, **self.options(value))
 
 
 def _ladder(most: int) -> list[Value]:

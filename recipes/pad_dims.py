@@ -3,37 +3,33 @@
 What it does
 ------------
 Gives each linear layer whose number of outputs is off the multiple (8, or 64) rows of zeros up to the next, and returns
-a view of its results without them. So the loss sees the width it knows, and a vocabulary of 50,257 is computed as one
-of 50,304. An embedding that shares its weight with such a layer goes on sharing it. Layers whose size would grow by
-more than an eighth stay as they are, as do those whose weights something else than linear layers and embeddings uses.
+a view of its results without them: the loss sees the width it knows, and a vocabulary of 50,257 is computed as one of
+50,304. An embedding that shares its weight with such a layer goes on sharing it. Layers that would grow by more than an
+eighth stay as they are, as do those whose weights something else than linear layers and embeddings uses.
 
 Why it helps
 ------------
 Tensor cores multiply tiles. With rows that are not a multiple of 16 bytes long the library falls back to slower
-kernels, or copies first; and the next multiple of 64 fills its tiles. It matters in half precision and TF32.
+kernels, or copies first. It matters in half precision and TF32.
 
 When it does not
 ----------------
-In float32 without TF32 no tensor core is used. What follows has to read a view whose rows are not adjacent, and its
-gradient is copied into a wider tensor: for a small layer that can cost more than it gains. Inputs are not padded, for
-they would have to be copied at each call. An index just beyond the vocabulary reads zeros where it was an error before.
-`parameters()` have the padded shapes, so copy a model for an average or a teacher after it was prepared, not before.
-Layers whose weights you prune, parametrize or replace while you train fail with PyTorch's error: leave this out then.
+In float32 without TF32 no tensor core is used. What follows reads a view whose rows are not adjacent: for a small layer
+that can cost more than it gains. `parameters()` have the padded shapes, so copy a model for an average after it was
+prepared, not before. Layers whose weights you prune, parametrize or replace while you train fail: leave this out then.
 
 Numerics
 --------
-close: outputs, losses and gradients are the same up to rounding. The rows of zeros get no gradient and stay zero under
-optimizers that treat each element by itself, as most of torch.optim do. Beside one that looks at the shape or the mean
-of a tensor (Adafactor, Muon), or one of another package, it is not tried. `state_dict` and `load_state_dict` keep the
-usual shapes, so checkpoints of the model fit both ways; those of the optimizer do not.
+close: the rows of zeros get no gradient and stay zero. Beside an optimizer that looks at a tensor's shape or mean
+(Adafactor, Muon), or one of another package, it is not tried. State dicts of the model keep the usual shapes; those of
+the optimizer do in `prepare`, not in an exported file.
 
 References
 ----------
-NVIDIA Deep Learning Performance, Matrix Multiplication: Tensor Core Requirements. PyTorch Performance Tuning Guide, Use
-mixed precision and AMP. Hugging Face, Efficient training on a single GPU, batch size choice.
+NVIDIA Deep Learning Performance, Matrix Multiplication: Tensor Core Requirements. PyTorch Performance Tuning Guide.
 """
 
-from advisor.recipe import CUDA, Recipe, Stage, WholeNumbers, lacks_units, runs_in_half
+from advisor.recipe import CUDA, Components, Recipe, Stage, WholeNumbers, code_of, lacks_units, runs_in_half
 from advisor.records import Bottleneck, Facts, OptimizerFacts, Proposal, Skip, Value, Values
 
 # Optimizers of torch.optim whose update depends on a tensor's shape or mean, which rows of zeros change.
@@ -52,7 +48,6 @@ class PadDims(Recipe):
     attacks = frozenset({Bottleneck.COMPUTE})
     partners = frozenset({"autocast", "tf32", "half_weights"})
     stage = Stage.MODEL
-    calls = "padding.pad_outputs(model, value, optimizer)"
     codes = {1: "# linear layers keep their sizes\n"}
 
     def candidates(self, facts: Facts) -> Proposal:
@@ -71,6 +66,18 @@ class PadDims(Recipe):
         # tests/gpu/RESULTS.md: 1.29x and 1.03x on GPT-2; 24.8 to 23.3 ms with autotuned kernels. Tensor cores only.
         fast = runs_in_half(facts) or facts.current("precision.float32_matmul", "highest") != "highest"
         return 1.06 if fast else 1.0
+
+    def apply(self, workload: Components, value: Value) -> None:
+        from advisor.step.optimizer import follow_rows
+        from advisor.step.padding import pad_outputs
+
+        rows = pad_outputs(workload.model, int(value), workload.optimizer)
+        if workload.optimizer is not None:
+            follow_rows(workload.optimizer, rows)
+
+    def code(self, value: Value) -> str:
+        call = f"pad_outputs(model, {value}, optimizer)"
+        return super().code(value) if value == self.default else code_of("padding", call)
 
     def conflict(self, value: Value, settings: Values) -> str | None:
         if value == 1:

@@ -12,15 +12,14 @@ start the queue of batches is empty: the first steps of every epoch wait. Short 
 
 When it does not
 ----------------
-It shows at the ends of epochs only, so in epochs of minutes it cannot be measured. The workers, and what their
-datasets have cached, stay in memory between epochs. A dataset that the loop changes between two epochs is not changed
-in workers that live on: `prepare` and the exported file start them anew then, a `DataLoader` of your own does not. The
-loader that num_workers makes has persistent workers already.
+It shows at the ends of epochs only, so in epochs of minutes it cannot be measured. The workers, and what their datasets
+have cached, stay in memory between epochs. They do not see what the loop changes in the dataset between two epochs: a
+curriculum, a new image size, another subset. A dataset with `set_epoch` is not given them.
 
 Numerics
 --------
-exact: the same batches in the same order. Augmentation in the workers goes on with its random numbers instead of
-beginning anew, so the single samples differ as they do between two seeds.
+exact: the same batches. Augmentation in the workers goes on with its random numbers instead of beginning anew, and the
+loader draws one number less in each epoch, so later samples and orders differ as they do between two seeds.
 
 References
 ----------
@@ -29,7 +28,7 @@ asynchronous data loading and augmentation.
 """
 
 from advisor.figures.formatting import format_seconds
-from advisor.recipe import gain_from
+from advisor.recipe import Components, gain_from
 from advisor.recipe.loader_recipe import WorkerRecipe, epoch_seconds
 from advisor.records import Facts, LoaderFacts, Proposal, Skip, Value
 
@@ -41,7 +40,8 @@ _START_S = 0.1
 
 class PersistentWorkers(WorkerRecipe):
     key = "data.persistent_workers"
-    without_workers = "the loader has no workers; the ones that num_workers tries are persistent"
+    partners = frozenset({"num_workers"})
+    without_workers = "the loader has no workers that could live on: num_workers tries some first"
 
     def values_for_workers(self, loader: LoaderFacts, facts: Facts) -> Proposal:
         if loader.hears_of_epochs:
@@ -58,3 +58,9 @@ class PersistentWorkers(WorkerRecipe):
         # tests/gpu/RESULTS.md: 1.16x and 1.69x with epochs of less than a second, nothing with long ones.
         epoch_s = epoch_seconds(facts)
         return 1.05 if epoch_s is None else gain_from(min(0.5, _START_S / epoch_s))
+
+    def apply(self, workload: Components, value: Value) -> None:
+        from advisor.step.loader import rebuild
+
+        if workload.has_loader and workload.data.num_workers:
+            workload.data = rebuild(workload.data, **self.options(value))

@@ -14,7 +14,7 @@ When it does not
 ----------------
 Small batches copy in microseconds either way. Pinning is work too: a thread of the training process copies
 every batch once more, and page-locked memory cannot be swapped out, so a machine that is short of memory
-suffers.
+suffers. A batch of a class of your own is pinned only if that has a method `pin_memory`.
 
 Numerics
 --------
@@ -31,7 +31,7 @@ from dataclasses import replace
 
 from advisor.recipe import CUDA, Components, gain_from
 from advisor.recipe.loader_recipe import LoaderRecipe
-from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Proposal, Skip, Value, Values
+from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Proposal, Value, Values
 
 
 class PinMemory(LoaderRecipe):
@@ -44,7 +44,7 @@ class PinMemory(LoaderRecipe):
     phases = frozenset({Phase.DATA_WAIT, Phase.HOST_TO_DEVICE})
 
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
-        return Skip(loader.pinning_problem) if loader.pinning_problem else [True]
+        return [True]
 
     def gain_for(self, facts: Facts, value: Value) -> float:
         # tests/gpu/RESULTS.md: 3.60x where the step copies only, 1.27x and 1.54x in stacks of images. Copies from
@@ -52,17 +52,15 @@ class PinMemory(LoaderRecipe):
         return max(1.02, gain_from(0.7 * facts.profile.share(Phase.HOST_TO_DEVICE))) if facts.profile else 1.1
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.recipe.rebuild import loader_with
+        from advisor.step.loader import rebuild
 
         if workload.has_loader:
-            workload.data = loader_with(workload.data, pin_memory=bool(value))
+            workload.data = rebuild(workload.data, **self.options(value))
             workload.plan = replace(workload.plan, non_blocking=bool(value))
 
     def implies(self, value: Value) -> Values:
         return {"data.non_blocking": bool(value)}
 
     def code(self, value: Value) -> str:
-        from advisor.recipe.rebuild import loader_code
-
         in_loop = "# in the loop: inputs = inputs.to(device, non_blocking=True)\n" if value else ""
-        return loader_code(pin_memory=bool(value)) + in_loop
+        return f"{super().code(value)}{in_loop}"

@@ -27,8 +27,8 @@ References
 Hugging Face documentation, Caching; TrainingArguments, use_cache.
 """
 
-from advisor.recipe import TRAINING, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Proposal, Skip
+from advisor.recipe import TRAINING, Components, Recipe, Stage, code_of
+from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
 
 class TrainingCache(Recipe):
@@ -37,8 +37,6 @@ class TrainingCache(Recipe):
     modes = TRAINING
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
     stage = Stage.MODEL
-    calls = "training_cache.keep_no_cache(model)"
-    codes = {True: "# the model's configuration says whether it keeps keys and values\n"}
     gain = 1.01
     usual = frozenset({False})
 
@@ -46,3 +44,14 @@ class TrainingCache(Recipe):
         if self.key not in facts.workload.current:
             return Skip("no part of the model is a Hugging Face decoder, which keeps keys and values in training")
         return [False] if facts.current(self.key, True) else Skip("the model keeps no keys and values already")
+
+    def apply(self, workload: Components, value: Value) -> None:
+        if not value:
+            from advisor.step.training_cache import keep_no_cache
+
+            keep_no_cache(workload.model)
+
+    def code(self, value: Value) -> str:
+        if value:
+            return "# the model's configuration says whether it keeps keys and values\n"
+        return code_of("training_cache", "keep_no_cache(model)")

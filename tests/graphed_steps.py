@@ -8,9 +8,9 @@ from graph_stand_in import RecordedGraph
 from torch import nn
 
 from advisor.recipe.plan import StepPlan
-from advisor.step.graphed import GraphedStep
-from advisor.step.optimizer import use_class
-from advisor.step.steps import TrainStep
+from advisor.step.graph import GraphedStep
+from advisor.step.optimizers import make_state_small
+from advisor.step.step import TrainStep
 
 STEPS = 14
 

@@ -1,4 +1,4 @@
-"""DataLoaders of several kinds, and the two ways in which a recipe changes one."""
+"""DataLoaders of several kinds, and what a recipe makes of one."""
 
 from __future__ import annotations
 
@@ -69,13 +69,6 @@ def applied(recipe_id, value, loader):
     return parts.data
 
 
-def by_code(recipe_id, value, loader):
-    names = {"torch": torch, "loader": loader, "device": torch.device("cpu")}
-    exec(CATALOG[recipe_id].code(value), names)
-    return names.pop("loader")  # left there, the functions that the code defines would keep it
-
-
-both_ways = pytest.mark.parametrize("change", [applied, by_code], ids=["apply", "code"])
 every_loader = pytest.mark.parametrize("kind", LOADERS)
 
 

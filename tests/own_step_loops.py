@@ -10,7 +10,7 @@ from torch import nn
 
 from advisor.recipe.plan import StepPlan
 from advisor.step.graphed_own_step import GraphedOwnStep
-from advisor.step.steps import OwnStep
+from advisor.step.step import OwnStep
 
 STEPS = 12
 

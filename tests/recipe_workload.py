@@ -82,5 +82,5 @@ def flags_put_back():
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.allow_tf32 = True
     workload = components()
-    for recipe_id in ("deterministic_off", "flush_denormal", "reduced_reduction", "debug_off", "checkpointing"):
+    for recipe_id in ("deterministic_off", "flush_denormal", "debug_off", "checkpointing"):
         CATALOG[recipe_id].apply(workload, CATALOG[recipe_id].default)

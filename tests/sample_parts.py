@@ -271,7 +271,7 @@ def detailed_trials() -> list[TrialRecord]:
     saving = _trial(
         "checkpointing", "memory.activation_checkpointing", "blocks", baseline, 33.4, (0.788, 0.78, 0.79), noise, None
     )
-    odd = _trial("reduced_reduction", "precision.reduced", True, baseline, 26.0, (1.012, 0.99, 1.03), noise, wrong)
+    odd = _trial("debug_off", "precision.reduced", True, baseline, 26.0, (1.012, 0.99, 1.03), noise, wrong)
     notes = ("no loss was given: cross entropy is assumed", "2 graph breaks: call to print")
     late = TrialResult(Outcome.SKIPPED, "it needs about 42 s, more than the budget has left; raise --budget to try it")
     return [

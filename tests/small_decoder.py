@@ -13,7 +13,7 @@ from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
 from advisor.step.apply import apply_settings
-from advisor.step.make_step import make_step
+from advisor.step.step import make_step
 
 CATALOG = load_catalog()
 CPU = torch.device("cpu")

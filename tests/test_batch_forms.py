@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader
 from advisor.errors import TargetError
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.step.loop import GivenBatches
-from advisor.step.make_step import InferStep, TrainStep
+from advisor.target.loop import GivenBatches
+from advisor.step.step import InferStep, TrainStep
 from advisor.target.batches import batches_in_data
 from advisor.trial.measurement.feed import Feed, form_of, form_problem
 from advisor.trial.measurement.probe import probe_training

@@ -10,7 +10,7 @@ from advisor.errors import TargetError
 from advisor.export.python_file import python_source
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
-from advisor.step.make_step import TrainStep, make_step
+from advisor.step.step import TrainStep, make_step
 from advisor.step.tuning import Tuning
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")

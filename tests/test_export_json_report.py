@@ -152,9 +152,9 @@ def test_all_that_a_measurement_can_tell():
     assert trials["pin_memory"]["already_on"] is True
     assert trials["checkpointing"]["after"].startswith("A step needs 3.00 GiB at its peak in place of 8.31 GiB")
     assert trials["autocast"]["after"] == ""
-    assert "2 graph breaks: call to print" in trials["reduced_reduction"]["notes"]
-    assert trials["reduced_reduction"]["numerics"]["worse_than_declared"] is True
-    assert trials["reduced_reduction"]["skipped_steps"] == 0
+    assert "2 graph breaks: call to print" in trials["debug_off"]["notes"]
+    assert trials["debug_off"]["numerics"]["worse_than_declared"] is True
+    assert trials["debug_off"]["skipped_steps"] == 0
     assert told["clock"]["naive_ms"] == 6.2
     assert told["ceilings"]["measured_on"] == "2026-03-14"
     assert told["baseline"]["cpu_step_ms"] == 1530.0

@@ -44,7 +44,6 @@ OF_DATA = {
     "data.device_prefetch": True,
     "data.num_workers": 2,
     "data.transforms_on_device": True,
-    "data.worker_threads": 2,
 }
 
 
@@ -181,8 +180,6 @@ class Unpacks(nn.Module):
     [
         ("model.conv_bias_before_norm", False),
         ("model.fold_batch_norm", True),
-        ("model.inplace_activations", True),
-        ("compile.pointwise_only", True),
     ],
 )
 def test_what_a_model_that_cannot_be_traced_does_not_allow_is_left_out_with_a_warning(catalog, key, value):

@@ -392,9 +392,7 @@ def test_what_trials_have_shown_besides_their_speed(told):
     shown = body_of(told, "Trials").partition("Other findings of the trials:")[2]
     assert "- checkpointing=blocks: A step needs 3.00 GiB at its peak in place of 8.31 GiB, 64 % less" in shown
     assert "fit into the device" in shown
-    assert (
-        "- reduced_reduction=true: numerics: the first 8 losses differ by 20 %; 2 graph breaks: call to print" in shown
-    )
+    assert "- debug_off=true: numerics: the first 8 losses differ by 20 %; 2 graph breaks: call to print" in shown
     assert "cross entropy" not in shown  # the baseline says it
 
 

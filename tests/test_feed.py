@@ -13,8 +13,8 @@ from advisor.errors import TargetError
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.step.loaders import length_of
-from advisor.step.make_step import make_step
+from advisor.step.loader import length_of
+from advisor.step.step import make_step
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.measurement.probe import PROBE_STEPS, probe_batches, probe_inference, probe_training
 from advisor.trial.timed_loop import resident_data, stepper

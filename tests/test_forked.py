@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from advisor.step.forked import read_independently
+from advisor.trial.forked_files import read_independently
 
 
 def in_a_child(run):

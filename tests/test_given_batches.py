@@ -9,7 +9,7 @@ from torch import nn
 from advisor import Workload
 from advisor.recipe.plan import StepPlan
 from advisor.records import TargetSpec
-from advisor.step.make_step import make_step
+from advisor.step.step import make_step
 from advisor.target.normalise import normalise
 from advisor.trial.measurement.probe import probe_batches
 

@@ -30,8 +30,8 @@ from torch import nn
 from torch.nn.modules import transformer
 
 from advisor.recipe.plan import StepPlan
-from advisor.step.graphed import GraphedStep
-from advisor.step.steps import InferStep
+from advisor.step.graph import GraphedStep
+from advisor.step.step import InferStep
 
 # --- what comes before a capture ------------------------------------------------------------------------------
 

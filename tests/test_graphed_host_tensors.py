@@ -9,9 +9,9 @@ from graph_stand_in import RecordedGraph
 from torch import nn
 
 from advisor.recipe.plan import StepPlan
-from advisor.step.graphed import GraphedStep
+from advisor.step.graph import GraphedStep
 from advisor.step.graphed_own_step import GraphedOwnStep
-from advisor.step.steps import OwnStep, TrainStep
+from advisor.step.step import OwnStep, TrainStep
 
 META = torch.device("meta")
 WEIGHTS = torch.tensor([1.0, 2.0], dtype=torch.float64)

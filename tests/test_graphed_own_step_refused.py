@@ -16,7 +16,7 @@ from own_step_loops import STEPS, Loop, agree, batches, captured_step, net, run,
 
 from advisor.recipe.plan import StepPlan
 from advisor.step.graphed_own_step import GraphedOwnStep
-from advisor.step.steps import OwnStep
+from advisor.step.step import OwnStep
 
 
 def refused(body, **names):

@@ -15,9 +15,9 @@ from torch import nn
 from advisor.errors import RefusedError
 from advisor.recipe.plan import StepPlan
 from advisor.step.capturing import renew_accumulators
-from advisor.step.graphed import GraphedStep
-from advisor.step.make_step import refuse_if_never_captured
-from advisor.step.steps import InferStep
+from advisor.step.graph import GraphedStep
+from advisor.step.graph import refuse_if_never_captured
+from advisor.step.step import InferStep
 
 # --- batches --------------------------------------------------------------------------------------------------
 

@@ -302,7 +302,7 @@ def test_the_other_trials_say_what_is_on_already_and_what_is_wrong():
     assert "data.pin_memory: false slower 0.974x (0.970–0.978)" in told
     assert "data.pin_memory: false: already on, worth 2.7 % (2.2–3.1)" in told
     assert "precision.reduced: true: unreliable: another process came to the GPU" in told
-    assert "reduced_reduction=true: numerics: the first 8 losses differ by 20 %; 2 graph breaks" in told
+    assert "debug_off=true: numerics: the first 8 losses differ by 20 %; 2 graph breaks" in told
     assert "batch_size" not in told  # it has a table of its own
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from advisor.step.device_loader import DeviceLoader, refuse_fabric
+from advisor.step.prefetch import DeviceLoader
 from advisor.step.tuning import Tuning
 
 TEXT = (Path(__file__).parent.parent / "docs" / "integrations.md").read_text(encoding="utf-8")
@@ -120,7 +120,6 @@ def test_the_code_for_accelerate(tmp_path, monkeypatch):
 
 def test_an_optimizer_that_accelerate_wrapped_is_tuned_inside():
     accelerate = pytest.importorskip("accelerate")
-    from advisor.step.tuning import Tuning
 
     model = net()
     inner = torch.optim.AdamW(model.parameters())
@@ -161,35 +160,3 @@ def test_processes_of_accelerate_do_not_all_train_on_all_samples(monkeypatch):
     monkeypatch.setitem(accelerate.PartialState._shared_state, "num_processes", 2)
     with pytest.raises(RuntimeError, match="each of the 2 processes of Accelerate would train on all samples"):
         next(iter(on_the_device(DataLoader(samples(), batch_size=4))))
-
-
-@pytest.mark.parametrize("accelerate_first", [False, True])
-@pytest.mark.parametrize("settings", [{"data.num_workers": 1}, {"data.persistent_workers": True}])
-def test_accelerate_shuffles_as_without_settings(settings, accelerate_first, recwarn):
-    accelerator = pytest.importorskip("accelerate").Accelerator(cpu=True)
-    workers = int("data.persistent_workers" in settings)
-
-    def labels(*steps):
-        loader = DataLoader(samples(), batch_size=4, shuffle=True, num_workers=workers)
-        for step in steps:
-            loader = step(loader)
-        torch.manual_seed(3)
-        return [batch[1].tolist() for _ in range(3) for batch in loader]
-
-    def tune(loader):
-        return tuning.prepare(net(), loader)[1]
-
-    tuning = Tuning(settings)
-    steps = (accelerator.prepare, tune) if accelerate_first else (tune, accelerator.prepare)
-    assert labels(*steps) == labels(accelerator.prepare)
-    told = [str(warning.message) for warning in recwarn if "left out: Accelerate" in str(warning.message)]
-    assert len(told) == (0 if accelerate_first else 1)
-
-
-def test_fabric_which_takes_dataloaders_only_keeps_its_loader():
-    fabric_module = pytest.importorskip("lightning.fabric")
-    refuse_fabric()
-    fabric = fabric_module.Fabric(accelerator="cpu", devices=1)
-    with pytest.raises(ValueError, match=r"Fabric's setup_dataloaders\(\) takes nothing but a DataLoader"):
-        refuse_fabric()
-    fabric.setup_dataloaders(DataLoader(samples(), batch_size=2))

@@ -110,10 +110,10 @@ def test_recorded_failures_fail_again(landscape):
 
 
 def test_a_setting_that_never_ran_fails_beside_others():
-    replay = Replay(landscape_of("synthetic_loader_bound"), catalog=CATALOG)
-    spawned = {"data.multiprocessing_context": "spawn", "data.num_workers": 2, "step.zero_grad": "manual"}
-    assert "pickled" in ran(replay, spawned).reason
-    assert ran(replay, {**spawned, "data.multiprocessing_context": "forkserver"}).measured
+    replay = Replay(landscape_of("synthetic_convnet"), catalog=CATALOG)
+    too_large = {"data.batch_size": 256, "step.zero_grad": "manual"}
+    assert "out of memory" in ran(replay, too_large).reason
+    assert ran(replay, {**too_large, "data.batch_size": 128}).measured
 
 
 def test_the_search_finds_most_of_what_is_known(landscape):

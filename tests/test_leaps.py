@@ -291,21 +291,6 @@ def test_blocks_are_compiled_without_the_graph_that_only_a_compiled_whole_allows
     assert GRAPH.key not in shorter.settings
 
 
-def matched_boxes(settings):
-    """A loss that asks the host, in a step whose forward pass can be captured."""
-    if settings.get(GRAPH.key) is True:
-        return "RuntimeError: the loss cannot be captured: operation not permitted when stream is capturing"
-    return product(autocast=1.5, channels_last=1.2, fused_optimizer=1.05, step_graph=1.8, compile=1.4)(settings)
-
-
-def test_where_only_the_loss_cannot_be_captured_it_stays_outside_the_graph():
-    known, lab = found_by(matched_boxes)
-    around = PLAIN.with_value(GRAPH.key, "around_loss")
-    assert lab.settings_of(Kind.LEAP)[:3] == [PLAIN, around, around.merged(COMPILED.settings)]
-    assert known.stack == around.merged(COMPILED.settings), "with the loss outside, the model alone is compiled"
-    assert any(known.has_record(c) for c in known.plan.candidates if c.value == "around_loss")
-
-
 def test_what_the_person_left_out_is_not_brought_in_to_capture_the_step():
     _, lab = found_by(makes_masks, skip=("create_on_device",))
     assert not any(ON_DEVICE in settings for settings in lab.settings_of(Kind.LEAP))

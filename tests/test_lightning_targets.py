@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from advisor.errors import TargetError
 from advisor.recipe.plan import StepPlan
 from advisor.records import TargetSpec
-from advisor.step.make_step import make_step
+from advisor.step.step import make_step
 from advisor.target.normalise import normalise
 
 lightning = pytest.importorskip("lightning")

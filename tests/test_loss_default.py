@@ -6,8 +6,8 @@ from torch import nn
 from torch.nn import functional
 
 from advisor.recipe.plan import StepPlan
-from advisor.step.losses import default_loss
-from advisor.step.make_step import TrainStep
+from advisor.step.loss import default_loss
+from advisor.step.step import TrainStep
 
 INPUTS, CLASSES = torch.randn(8, 4), torch.arange(8) % 3
 

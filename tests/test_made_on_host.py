@@ -11,12 +11,12 @@ from torch import nn
 
 from advisor.recipe.plan import StepPlan
 from advisor.step.capturing import HostReads
-from advisor.step.graphed import GraphedStep
+from advisor.step.graph import GraphedStep
 from advisor.step.graphed_own_step import GraphedOwnStep
 from advisor.step.made_on_host import MadeOnHost, refuses_the_host
-from advisor.step.make_step import InferStep
+from advisor.step.step import InferStep
 from advisor.step.observed_step import OTHER_NUMBERS
-from advisor.step.steps import OwnStep
+from advisor.step.step import OwnStep
 
 META = torch.device("meta")
 OUTSIDE = torch.ones(3)

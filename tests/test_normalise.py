@@ -12,7 +12,7 @@ from advisor.errors import TargetError
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
-from advisor.step.make_step import TrainStep, make_step
+from advisor.step.step import TrainStep, make_step
 from advisor.target.normalise import normalise
 
 
@@ -272,11 +272,6 @@ def test_declared_settings_are_kept():
         ({}, {"compile.mode": "default"}),
         ({"mode": "reduce-overhead"}, {"compile.mode": "reduce-overhead"}),
         ({"mode": "max-autotune", "dynamic": True}, {"compile.mode": "max-autotune", "compile.dynamic": True}),
-        ({"options": {"combo_kernels": True}}, {"compile.mode": "default", "compile.combo_kernels": True}),
-        (
-            {"options": {"max_autotune_gemm": True, "max_autotune_gemm_backends": "ATEN,TRITON"}},
-            {"compile.mode": "default", "compile.autotune": "matmuls"},
-        ),
     ],
 )
 def test_a_compiled_model_is_measured_as_the_setting_that_compiles_it(options, settings):

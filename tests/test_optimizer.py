@@ -9,20 +9,7 @@ from saved import through_disk
 from torch import nn
 
 from advisor.errors import RefusedError
-from advisor.step.optimizer import (
-    UNSCALES,
-    TensorRates,
-    check_compilable,
-    expected_state_bytes,
-    implementations_of,
-    mark_stepped,
-    needs_closure,
-    optimizer_implementation,
-    set_options,
-    sparse_parameters,
-    updates_without_host,
-    use_class,
-)
+from advisor.step.optimizer import UNSCALES, TensorRates, check_compilable, expected_state_bytes, implementations_of, mark_stepped, needs_closure, optimizer_implementation, set_options, sparse_parameters, updates_without_host, use_class
 from advisor.step.tuning import Tuning
 
 FLAGS = {

@@ -14,7 +14,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from advisor.export.python_file import python_source
 from advisor.recipe.catalog import load_catalog
-from advisor.step.nested import tensors_of
+from advisor.step.batch import tensors_of
 from advisor.step.tuning import Tuning
 
 Pair = namedtuple("Pair", ["loss", "output"])

@@ -18,9 +18,9 @@ from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
 from advisor.step.apply import apply_settings
-from advisor.step.compilation import Models
-from advisor.step.losses import LossError
-from advisor.step.make_step import OwnStep, make_step
+from advisor.step.compile import Models
+from advisor.step.loss import LossError
+from advisor.step.step import OwnStep, make_step
 from advisor.step.optimizer import Together
 from advisor.step.tuning import Tuning
 from advisor.target.normalise import normalise

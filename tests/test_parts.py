@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from advisor.errors import TargetError
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
-from advisor.step.make_step import make_step
+from advisor.step.step import make_step
 from advisor.target.entrypoint import load_target
 from advisor.target.normalise import normalise
 from advisor.trial.measurement.probe import probe_batches

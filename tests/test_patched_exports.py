@@ -1,10 +1,7 @@
 """What an export into a config writes: the config, the rest beside it, and what a person is told."""
 
-from dataclasses import replace
-
 import pytest
 import yaml
-from facts import loader_facts
 from project_configs import CONFIGS
 from sample_session import sample_history, sample_request
 
@@ -47,17 +44,16 @@ def test_the_rest_goes_beside_the_config_and_can_be_loaded(name, code, tmp_path)
     assert "# speed-up together with those in patched.yaml: 1.97x" in comments
 
 
-@pytest.mark.parametrize("hears_of_epochs", [False, True])
-def test_workers_live_on_in_the_config_only_where_they_did_in_the_trials(hears_of_epochs, tmp_path):
+@pytest.mark.parametrize("stay", [False, True])
+def test_workers_live_on_in_the_config_only_where_a_setting_says_so(stay, tmp_path):
     config = tmp_path / "train.yaml"
     config.write_text("num_workers: 0\npersistent_workers: false\n")
     state = SessionState.of(sample_history())
-    loader = loader_facts(num_workers=0, persistent_workers=False, hears_of_epochs=hears_of_epochs)
-    state.facts = replace(state.facts, workload=replace(state.facts.workload, loader=loader))
     outputs = Outputs(export_path=str(tmp_path / "tuned.yaml"), config_path=str(config))
-    exported = patched_for(state, {"data.num_workers": 2}, outputs, load_catalog(), tmp_path / "tuned.yaml")
+    settings = {"data.num_workers": 2, **({"data.persistent_workers": True} if stay else {})}
+    exported = patched_for(state, settings, outputs, load_catalog(), tmp_path / "tuned.yaml")
     written = yaml.safe_load(exported.patch.text)
-    assert (written["num_workers"], written["persistent_workers"]) == (2, not hears_of_epochs)
+    assert (written["num_workers"], written["persistent_workers"]) == (2, stay)
 
 
 def test_the_rest_overwrites_neither_the_config_nor_a_file_of_the_user_s(tmp_path):

@@ -75,19 +75,13 @@ def test_a_usual_setting_is_in_the_first_stack_where_the_phases_that_it_shortens
     assert FUSED.key not in usual(0.001)
 
 
+@pytest.mark.parametrize("stay", [False, True])
 @pytest.mark.parametrize("workers", [0, 1, 8])
-def test_settings_of_workers_bring_persistent_ones_with_them(workers):
-    workload = facts_under(gpu_facts(loader=loader_facts()), {WORKERS.key: workers}).workload
+def test_workers_that_are_tried_live_on_as_the_loaders_own_do(workers, stay):
+    loader = loader_facts(num_workers=1, persistent_workers=stay)
+    workload = facts_under(gpu_facts(loader=loader), {WORKERS.key: workers}).workload
     assert workload.loader.num_workers == workers
-    assert workload.loader.persistent_workers is (workers > 0)
-    assert workload.current["data.persistent_workers"] is (workers > 0)
-
-
-def test_workers_that_are_tried_do_not_end_with_each_epoch_whatever_the_loader_says():
-    facts = gpu_facts(loader=loader_facts(), current={"data.persistent_workers": False})
-    assert facts_under(facts, {WORKERS.key: 2}).workload.current["data.persistent_workers"] is True
-    told = facts_under(facts, {WORKERS.key: 2, "data.persistent_workers": False})
-    assert told.workload.current["data.persistent_workers"] is False
+    assert workload.loader.persistent_workers is (workers > 0 and stay)
 
 
 def test_a_setting_is_to_blame_for_a_combination_that_fails_only_with_it():

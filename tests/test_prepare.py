@@ -165,13 +165,6 @@ def test_what_is_about_blocks_is_left_out_for_the_model_that_has_none(recipe_id,
     assert [one is not None for one in changed] == [True, True, True, False, False]
 
 
-def test_a_model_that_cannot_be_traced_is_left_as_it_is_with_the_reason():
-    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-    model.register_forward_hook(lambda *_: None)
-    with pytest.warns(UserWarning, match=r"model.inplace_activations: true is left out: the model has forward hooks"):
-        Tuning({"model.inplace_activations": True}).prepare(model, adamw(model))
-
-
 # --- schedulers -----------------------------------------------------------------------------------------------
 
 

@@ -11,8 +11,8 @@ from torch import nn
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.step.graphed import GraphedStep
-from advisor.step.make_step import InferStep, TrainStep, make_step
+from advisor.step.graph import GraphedStep
+from advisor.step.step import InferStep, TrainStep, make_step
 from advisor.step.undone import undone
 from advisor.trial.measurement.probe import PROBE_STEPS, Probe, probe_inference, probe_training, sample_of, squared_norm
 

@@ -20,8 +20,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from advisor.machine.hardware import inspect_hardware
 from advisor.recipe.plan import StepPlan
 from advisor.records import Bottleneck, Ceilings, Mode, Profile
-from advisor.step.graphed import GraphedStep
-from advisor.step.make_step import InferStep, TrainStep
+from advisor.step.graph import GraphedStep
+from advisor.step.step import InferStep, TrainStep
 from advisor.trial.measurement.clock import StepClock
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.profile import ceilings

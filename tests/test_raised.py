@@ -4,7 +4,7 @@ import errno
 
 from torch import nn, randn
 
-from advisor.step.calls import splitter
+from advisor.step.batch import splitter
 from advisor.trial.raised import fitting_hint, result_of
 
 

@@ -6,151 +6,71 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
-from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
 
-from advisor.recipe.rebuild import (
-    batch_size_of,
-    loader_code,
-    loader_with,
-    resize_batch,
+from advisor.step.batch import batch_size_of, resize_batch
+from advisor.step.optimizer import implementations_of, optimizer_implementation
+
+# --- optimizers -----------------------------------------------------------------------------------------------
+
+
+class Passing(torch.optim.Adam):
+    def __init__(self, params, scale=1.0, **options):
+        super().__init__(params, **options)
+
+
+class OwnStep(torch.optim.SGD):
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+@pytest.mark.parametrize(
+    ("optimizer_class", "expected"),
+    [
+        (torch.optim.SGD, ("for-loop", "foreach", "fused")),
+        (torch.optim.RMSprop, ("for-loop", "foreach")),
+        (torch.optim.LBFGS, ("for-loop",)),
+        (Passing, ("for-loop", "foreach", "fused")),
+        (OwnStep, ("for-loop",)),
+    ],
 )
+def test_implementations_are_what_the_constructor_accepts(optimizer_class, expected):
+    assert implementations_of_class(optimizer_class) == expected
 
 
-class Squares(Dataset):
-    def __len__(self):
-        return 24
-
-    def __getitem__(self, index):
-        return torch.tensor([index, index**2])
+def complex_layer():
+    return nn.Linear(2, 2, dtype=torch.complex64)
 
 
-class Stream(IterableDataset):
-    def __iter__(self):
-        return iter(torch.arange(10))
+@pytest.mark.parametrize(
+    ("model", "make", "fuses"),
+    [
+        (nn.Linear(2, 2), torch.optim.Adam, True),
+        (nn.Embedding(4, 2), torch.optim.SGD, True),
+        (nn.Embedding(4, 2, sparse=True), torch.optim.SGD, False),
+        (complex_layer(), torch.optim.Adam, False),
+        (nn.Sequential(nn.Linear(2, 2), complex_layer()), torch.optim.AdamW, False),
+        (nn.Linear(2, 2), lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.1), False),
+    ],
+)
+def test_implementations_are_what_can_update_the_parameters(model, make, fuses):
+    optimizer = make(model.parameters())
+    sparse = {model.weight} if getattr(model, "sparse", False) else set()
+    assert implementations_of(optimizer, sparse) == ("for-loop", "foreach", "fused")[: 2 + fuses]
 
 
-class Backwards(SequentialSampler):
-    def __iter__(self):
-        return iter(reversed(range(len(self.data_source))))
-
-
-def stacked(samples):
-    return torch.stack(samples) + 100
-
-
-def by_function(loader, **changes):
-    return loader_with(loader, **changes)
-
-
-def by_code(loader, **changes):
-    namespace = {"torch": torch, "loader": loader}
-    exec(loader_code(**changes), namespace)
-    return namespace["loader"]
-
-
-both_ways = pytest.mark.parametrize("rebuild", [by_function, by_code])
-
-
-# --- loaders --------------------------------------------------------------------------------------------------
-
-
-@both_ways
-def test_a_loader_keeps_what_is_not_changed(rebuild):
-    generator = torch.Generator().manual_seed(3)
-    loader = DataLoader(
-        Squares(),
-        batch_size=5,
-        sampler=Backwards(Squares()),
-        collate_fn=stacked,
-        drop_last=True,
-        generator=generator,
-        num_workers=1,
-        prefetch_factor=3,
-        persistent_workers=True,
-        timeout=7,
-        worker_init_fn=print,
-        multiprocessing_context="spawn",
-    )
-    new = rebuild(loader, num_workers=2)
-    assert type(new) is DataLoader
-    assert new is not loader
-    assert new.num_workers == 2
-    kept = "dataset batch_size sampler collate_fn drop_last generator prefetch_factor persistent_workers timeout"
-    for name in [*kept.split(), "worker_init_fn", "multiprocessing_context", "pin_memory"]:
-        assert getattr(new, name) == getattr(loader, name), name
-    assert loader.num_workers == 1
-
-
-@both_ways
-def test_batches_are_the_same_samples_in_the_same_order(rebuild):
-    loader = DataLoader(Squares(), batch_size=5, sampler=Backwards(Squares()), collate_fn=stacked)
-    new = rebuild(loader, batch_size=8)
-    assert torch.equal(torch.cat(list(loader)), torch.cat(list(new)))
-    assert [len(batch) for batch in new] == [8, 8, 8]
-
-
-@both_ways
-def test_shuffling_survives_with_its_generator(rebuild):
-    orders = []
-    for change in (False, True):
-        loader = DataLoader(Squares(), batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(1))
-        loader = rebuild(loader, pin_memory=False) if change else loader
-        orders.append(torch.cat(list(loader))[:, 0].tolist())
-    assert orders[0] == orders[1]
-    assert orders[0] != sorted(orders[0])
-
-
-@both_ways
-def test_a_batch_sampler_of_ones_own_is_kept(rebuild):
-    batches = BatchSampler(Backwards(Squares()), 6, drop_last=False)
-    new = rebuild(DataLoader(Squares(), batch_sampler=batches), num_workers=1)
-    assert new.batch_sampler is batches
-    assert [batch.shape[0] for batch in new] == [6, 6, 6, 6]
-
-
-def test_the_batch_size_of_a_batch_sampler_cannot_be_changed():
-    loader = DataLoader(Squares(), batch_sampler=BatchSampler(SequentialSampler(Squares()), 6, drop_last=False))
-    with pytest.raises(ValueError, match="batch sampler of its own"):
-        loader_with(loader, batch_size=8)
-
-
-def test_the_batch_size_of_a_loader_that_does_not_batch_cannot_be_changed():
-    with pytest.raises(ValueError, match="does not form batches"):
-        loader_with(DataLoader(Squares(), batch_size=None), batch_size=8)
-
-
-@both_ways
-def test_a_loader_that_does_not_batch_still_does_not(rebuild):
-    new = rebuild(DataLoader(Squares(), batch_size=None), num_workers=1)
-    assert new.batch_size is None
-    assert new.batch_sampler is None
-    assert next(iter(new)).tolist() == [0, 0]
-
-
-@both_ways
-def test_iterable_datasets(rebuild):
-    new = rebuild(DataLoader(Stream(), batch_size=4, drop_last=True), batch_size=3)
-    assert [batch.tolist() for batch in new] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
-
-
-@both_ways
-def test_without_workers_the_options_that_need_them_go(rebuild):
-    loader = DataLoader(
-        Squares(), num_workers=2, prefetch_factor=4, persistent_workers=True, multiprocessing_context="fork"
-    )
-    new = rebuild(loader, num_workers=0)
-    assert (new.num_workers, new.prefetch_factor, new.persistent_workers) == (0, None, False)
-    assert new.multiprocessing_context is None
-    assert len(list(new)) == 24
-
-
-def test_the_code_of_several_changes_keeps_the_earlier_ones():
-    loader = DataLoader(Squares(), batch_size=4, collate_fn=stacked)
-    namespace = {"torch": torch, "loader": loader}
-    exec(loader_code(num_workers=1, persistent_workers=True) + loader_code(batch_size=6), namespace)
-    new = namespace["loader"]
-    assert (new.num_workers, new.persistent_workers, new.batch_size) == (1, True, 6)
-    assert new.collate_fn is stacked
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, "default"),
+        ({"fused": True}, "fused"),
+        ({"foreach": True}, "foreach"),
+        ({"foreach": False}, "for-loop"),
+        ({"fused": False, "foreach": False}, "for-loop"),
+    ],
+)
+def test_the_present_implementation(options, expected):
+    optimizer = torch.optim.AdamW(nn.Linear(2, 2).parameters(), **options)
+    assert optimizer_implementation(optimizer) == expected
 
 
 # --- batches --------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from recipe_workload import components, flags_put_back, mode_for, refusal, run_c
 from advisor.recipe import HEADINGS, Recipe, card_section
 from advisor.recipe.parallel_recipe import PARALLEL
 from advisor.records import Candidate, Mode, Numerics, Skip
-from advisor.step.make_step import mover_of
+from advisor.step.step import mover_of
 
 RECIPES = list(CATALOG)
 FACTS = {

@@ -23,8 +23,8 @@ from advisor.recipe.catalog import Proposals
 from advisor.recipe.plan import StepPlan
 from advisor.records import Facts, Hardware, Mode, TargetSpec
 from advisor.step.apply import apply_settings
-from advisor.step.loop import loop_loader
-from advisor.step.make_step import make_step
+from advisor.step.prefetch import loop_loader
+from advisor.step.step import make_step
 from advisor.target.normalise import normalise
 from advisor.trial.inspection import inspect_loop, versions
 
@@ -362,8 +362,6 @@ def test_the_workload_itself_runs(name, mode):
     run_steps(name, mode, {})
     facts = facts_of(name, mode)
     assert facts.workload.mode is mode
-    problems = (facts.workload.fusing_problem, facts.workload.tracing_problem, facts.workload.norm_pairs_problem)
-    assert [text for text in problems if text and not plain(text)] == []
 
 
 def proposals_of(name: str, mode: Mode) -> Iterator[tuple[Recipe, Facts, Proposals]]:

@@ -3,16 +3,13 @@
 import copy
 import functools
 import pickle
-import random
 from dataclasses import replace
-from types import SimpleNamespace
 
-import numpy
 import pytest
 import torch
 import torchvision
 from facts import GIB, cpu_facts, gpu_facts
-from model_structures import Pair, SquareFunction, applied, coded, exported, inspected, proposed
+from model_structures import Pair, applied, coded, inspected, proposed
 from proposals import CATALOG
 from torch import nn
 
@@ -22,7 +19,6 @@ from advisor.recipe.contract import torch_is_older
 from advisor.records import Block as TimedBlock
 from advisor.records import Candidate, Comparison, Mode, Numerics, Outcome, TrialRecord, TrialResult
 from advisor.step.checkpointing import checkpoints_itself
-from advisor.step.regions import compile_blocks
 
 # --- activation checkpointing ---------------------------------------------------------------------------------
 
@@ -36,7 +32,7 @@ class Block(nn.Module):
         self.norm, self.dropout = nn.BatchNorm1d(width), nn.Dropout(0.3)
 
     def forward(self, x, state, *, mask=None, debug=1.0):
-        y = self.dropout(self.back(SquareFunction.apply(self.wide(self.norm(x)))))
+        y = self.dropout(self.back(self.wide(self.norm(x)).square()))
         return {"x": x + y * mask * debug, "rest": (state + y.mean(), "text", None)}
 
 
@@ -54,26 +50,8 @@ class Stacked(nn.Module):
         return self.head(x) * state
 
 
-class Buffers(nn.Module):
-    """A block that reads what it has written to its buffers: in place, and by a new tensor."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.utils.parametrizations.spectral_norm(nn.Linear(16, 16))
-        self.register_buffer("scale", torch.ones(()))
-        self.register_buffer("table", torch.randn(16))
-        self.register_buffer("steps", torch.zeros(()))
-
-    def forward(self, x):
-        self.scale.mul_(0.9)
-        self.steps = self.steps + 1
-        return torch.tanh(self.linear(x) * self.scale + self.table) / self.steps
-
-
 def training_steps(model, x, steps=5):
     torch.manual_seed(3)
-    random.seed(3)
-    numpy.random.seed(3)
     optimizer = torch.optim.AdamW((p for p in model.parameters() if p.requires_grad), lr=0.01)
     losses = []
     for _ in range(steps):
@@ -107,45 +85,12 @@ def shared_block():
     return nn.Sequential(block, nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.1)), block)
 
 
-class Counting(nn.Module):
-    """A block that keeps counts, lists and a tensor in Python, and computes with some of them."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear, self.calls, self.means, self.metric = nn.Linear(16, 16), 0, [], SimpleNamespace(seen=0)
-        self.last = torch.zeros(())
-
-    def forward(self, x):
-        self.calls += 1
-        self.metric.seen += len(x)
-        self.means.append(float(x.detach().mean()))
-        y = torch.tanh(self.linear(x)) * (1 + 0.1 * self.calls) + self.last
-        self.last = y.detach().mean()
-        return x + y
-
-
-class Drawing(nn.Module):
-    """A block that may be skipped by Python's random numbers, with noise of NumPy's."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(16, 16)
-
-    def forward(self, x):
-        if not self.training or random.random() < 0.4:
-            return x
-        return x + torch.tanh(self.linear(x) + torch.from_numpy(numpy.random.randn(16)).float())
-
-
 def stacked(block):
     return lambda: nn.Sequential(*(block() for _ in range(3)))
 
 
 CHECKPOINTED = {
-    "Python state": (stacked(Counting), (8, 16)),
-    "random numbers of the host": (stacked(Drawing), (8, 16)),
     "keywords, dicts and dropout": (Stacked, (8, 16)),
-    "buffers": (stacked(Buffers), (8, 16)),
     "PyTorch's own layers": (encoder, (2, 5, 16)),
     "resnet18": (lambda: torchvision.models.resnet18(num_classes=3), (2, 3, 16, 16)),
     "frozen first block": (frozen, (8, 16)),
@@ -154,9 +99,7 @@ CHECKPOINTED = {
 }
 
 
-@pytest.mark.parametrize(
-    ("way", "name"), [*((applied, name) for name in CHECKPOINTED), (coded, "buffers"), (exported, "resnet18")]
-)
+@pytest.mark.parametrize(("way", "name"), [*((applied, name) for name in CHECKPOINTED), (coded, "resnet18")])
 def test_checkpointed_blocks_train_to_the_bit(way, name):
     build, shape = CHECKPOINTED[name]
     torch.manual_seed(0)
@@ -171,10 +114,6 @@ def test_checkpointed_blocks_train_to_the_bit(way, name):
     assert list(found) == list(expected)
     for key, tensor in expected.items():
         assert torch.equal(found[key], tensor), key
-    for one, other in zip(changed.modules(), before.modules(), strict=True):
-        if isinstance(one, Counting):
-            assert (one.calls, one.means, one.metric) == (other.calls, other.means, other.metric)
-            assert torch.equal(one.last, other.last)
     assert torch.equal(changed.eval()(x), before.eval()(x))
 
 
@@ -208,7 +147,7 @@ def test_checkpointed_blocks_keep_their_inputs_only():
 def test_checkpointed_models_can_be_copied_and_pickled():
     model = applied("checkpointing", "blocks", Stacked())
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert other.blocks[0].forward.module is other.blocks[0]
+        assert other.blocks[0].forward.args == (other.blocks[0],)
         x = torch.randn(8, 16)
         assert training_steps(other, x) == training_steps(copy.deepcopy(model), x)
 
@@ -243,64 +182,16 @@ def test_a_block_with_a_forward_of_its_own_is_left_out():
     assert model.blocks[0].forward is not own
 
 
-def test_hooks_inside_a_block_run_once_as_without_a_checkpoint():
-    model, seen = Stacked(), []
-    model.blocks[1].wide.register_forward_hook(lambda *_: seen.append("inside"))
-    model.blocks[2].register_forward_hook(lambda *_: seen.append("block"))
-    applied("checkpointing", "blocks", model, torch.optim.SGD(model.parameters(), lr=0.1))
-    assert ["forward" in vars(block) for block in model.blocks] == [True, False, True]
-    model(torch.randn(4, 16)).sum().backward()
-    assert seen == ["inside", "block"]
-
-
-def test_a_hook_that_comes_later_inside_a_block_runs_once():
-    model, seen = Stacked(), []
-    applied("checkpointing", "blocks", model)
-    hook = model.blocks[1].wide.register_forward_hook(lambda *_: seen.append("inside"))
-    model(torch.randn(4, 16)).sum().backward()
-    assert seen == ["inside"]
-    hook.remove()
-    x = torch.randn(8, 32, 16)
-    assert saved_bytes(applied("checkpointing", "blocks", encoder()), x) < saved_bytes(encoder(), x) / 5
-
-
-@pytest.mark.parametrize("later", [lambda model: None, lambda model: model.eval()], ids=["as it is", "in evaluation"])
-def test_one_forward_pass_may_have_several_backward_passes_in_another_mode(later):
+def test_one_forward_pass_may_have_several_backward_passes():
     torch.manual_seed(0)
     gradients, plain = [], Stacked()
     for model in (plain, applied("checkpointing", "blocks", copy.deepcopy(plain))):
         torch.manual_seed(1)
         loss = model(torch.randn(8, 16)).square().mean()
-        later(model)
         loss.backward(retain_graph=True)
         loss.backward()
         gradients.append([parameter.grad for parameter in model.parameters()])
-        assert model.training is (model.blocks[0].dropout.training)
     assert all(map(torch.equal, *gradients))
-
-
-def test_the_transforms_of_torch_func_see_blocks_without_checkpoints():
-    torch.manual_seed(0)
-    plain, x = stacked(lambda: nn.Sequential(nn.Linear(16, 16), nn.Tanh()))(), torch.randn(4, 16)
-    losses = []
-    for model in (plain, applied("checkpointing", "blocks", copy.deepcopy(plain))):
-        slopes = torch.func.vmap(torch.func.jacrev(model))(x)
-        loss = model(x).sum() + slopes.square().mean()
-        loss.backward()
-        losses.append([loss, *(parameter.grad for parameter in model.parameters())])
-    assert all(map(torch.equal, *losses))
-
-
-def test_a_block_that_gets_other_parts_later_writes_to_their_buffers_once():
-    torch.manual_seed(0)
-    before = Stacked()
-    model = applied("checkpointing", "blocks", copy.deepcopy(before))
-    for one in (model, before):
-        torch.manual_seed(2)
-        for block in one.blocks:
-            nn.utils.parametrizations.spectral_norm(block.back)
-    x = torch.randn(8, 16)
-    assert training_steps(model, x) == training_steps(before, x)
 
 
 def test_a_block_that_writes_over_its_input_fails_instead_of_training_wrongly():
@@ -333,43 +224,12 @@ def test_checkpointed_blocks_can_be_compiled(regional):
         block.dropout.p = 0.0
     before, x = copy.deepcopy(model), torch.randn(8, 16)
     applied("checkpointing", "blocks", model)
-    if regional:
-        compile_blocks(model, backend="aot_eager")
-    else:
-        model.compile(backend="aot_eager")
+    for part in model.blocks if regional else [model]:
+        part.compile(backend="aot_eager")
     assert training_steps(model, x) == pytest.approx(training_steps(before, x), rel=1e-4)
     for name, tensor in before.state_dict().items():
         if "running_var" in name or "tracked" in name:
             torch.testing.assert_close(model.state_dict()[name], tensor, rtol=1e-4, atol=1e-5)
-
-
-class Untraceable(nn.Module):
-    """A block that the compiler cannot trace as a whole, with running statistics and a count."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear, self.norm, self.means = nn.Linear(16, 16, bias=False), nn.BatchNorm1d(16), []
-
-    def forward(self, x):
-        x = x + torch.tanh(self.norm(self.linear(x)))
-        self.means.append(float(x.detach().mean()))
-        return x
-
-
-@pytest.mark.compile
-@pytest.mark.parametrize("regional", [False, True])
-def test_checkpointed_blocks_that_cannot_be_traced_are_left_alone_the_second_time(regional):
-    torch.manual_seed(0)
-    before, x = nn.Sequential(nn.Linear(16, 16), stacked(Untraceable)()), torch.randn(8, 16)
-    model = applied("checkpointing", "blocks", copy.deepcopy(before))
-    if regional:
-        compile_blocks(model, backend="aot_eager")
-    else:
-        model.compile(backend="aot_eager")
-    assert training_steps(model, x) == pytest.approx(training_steps(before, x), rel=1e-4)
-    for name, tensor in before.state_dict().items():
-        torch.testing.assert_close(model.state_dict()[name], tensor, rtol=1e-3, atol=1e-5)
-    assert [len(block.means) for block in model[1]] == [5, 5, 5]
 
 
 @pytest.mark.parametrize("way", [applied, coded], ids=["apply", "code"])
@@ -398,8 +258,6 @@ def test_checkpointing_is_proposed_for_repeated_blocks():
     assert recipe.accepts("budget-0.25")
     assert not any(map(recipe.accepts, ("budget-0", "budget-1", "budget-", "budget-x", "budget-0.5.5", 0.5)))
     assert recipe.numerics_of("blocks", Mode.TRAIN) is Numerics.EXACT
-    assert CATALOG.conflict({recipe.key: "blocks", "compile.pointwise_only": True})
-    assert CATALOG.conflict({recipe.key: "none", "compile.pointwise_only": True}) is None
     assert CATALOG.conflict({recipe.key: "budget-0.5", "compile.mode": "none"})
     assert CATALOG.conflict({recipe.key: "budget-0.5", "compile.mode": "default"}) is None
 

@@ -12,8 +12,7 @@ from advisor.recipe import Components, Recipe, Stage
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
 from advisor.step.apply import apply_settings
-from advisor.step.loader_epochs import READS_WITH
-from advisor.step.make_step import make_step
+from advisor.step.step import make_step
 
 # Compared in tests of their own: a part of the loop though `apply` is overridden; from timm; for
 # Hugging Face decoders.
@@ -63,7 +62,7 @@ def workload_for(recipe):
     return Components(model, optimizer, loader, StepPlan(mode=mode, device="cpu"), batch_size=4)
 
 
-def described(model, optimizer, loader):
+def described(model, optimizer):
     """All that a recipe may do to objects and process, in what can be compared."""
     tensors = {
         name: (tensor.dtype, tensor.shape, tensor.stride(), tensor.requires_grad, tensor.tolist())
@@ -77,26 +76,20 @@ def described(model, optimizer, loader):
         {name: str(value) for name, value in group.items() if name != "params"}
         for group in (optimizer.param_groups if optimizer else [])
     ]
-    kept = ("batch_size", "num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "drop_last")
-    loading = [getattr(loader, name) for name in kept]
-    context = loader.multiprocessing_context
-    loading += [
-        context and context.get_start_method(),
-        loader.worker_init_fn is None,
-        hasattr(loader, READS_WITH),
-    ]
-    return tensors, modules, type(optimizer).__name__, groups, loading, process_state()
+    return tensors, modules, type(optimizer).__name__, groups, process_state()
 
 
 def is_compared(recipe):
     """Whether code and `apply` do the same to objects and process, on any machine.
 
     The rest has tests of its own: what only changes the plan is shown as a part of the loop, what has to be in the
-    environment starts Python anew, what compiles is in the tier for that.
+    environment starts Python anew, what compiles is in the tier for that. The code for a loader is the call that makes
+    it, with ``...`` for the arguments that stay.
     """
     own_way = recipe.calls or recipe.stage is Stage.GLOBAL or type(recipe).apply is not Recipe.apply
     changes_objects = own_way and recipe.id not in OWN_WAY
-    return changes_objects and not recipe.expensive and not recipe.package and recipe.stage is not Stage.ENVIRONMENT
+    apart = recipe.stage in (Stage.ENVIRONMENT, Stage.DATA)
+    return changes_objects and not recipe.expensive and not recipe.package and not apart
 
 
 def cases():
@@ -104,20 +97,18 @@ def cases():
         yield from (pytest.param(recipe, value, id=f"{recipe.id}={value}") for value in recipe.examples)
 
 
-@pytest.mark.filterwarnings("ignore:'pin_memory' argument")
 @pytest.mark.parametrize(("recipe", "value"), cases())
 def test_code_leaves_objects_and_process_as_apply_does(recipe, value):
     with state_put_back():
         workload = workload_for(recipe)
         if reason := refusal(recipe, value, workload):
             pytest.skip(reason)
-        applied = described(workload.model, workload.optimizer, workload.data)
+        applied = described(workload.model, workload.optimizer)
     with state_put_back():
         names = run_code(recipe, value, workload_for(recipe))
-        assert described(names["model"], names["optimizer"], names["loader"]) == applied
+        assert described(names["model"], names["optimizer"]) == applied
 
 
-@pytest.mark.filterwarnings("ignore:'pin_memory' argument")
 def test_values_that_are_compared_differ():
     unseen = []
     for recipe in filter(is_compared, CATALOG):
@@ -126,7 +117,7 @@ def test_values_that_are_compared_differ():
             with state_put_back():
                 workload = workload_for(recipe)
                 if not refusal(recipe, value, workload):
-                    states.append(described(workload.model, workload.optimizer, workload.data))
+                    states.append(described(workload.model, workload.optimizer))
         unseen += [recipe.id] if len(states) > 1 and all(state == states[0] for state in states) else []
     assert unseen == []
 

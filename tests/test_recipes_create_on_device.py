@@ -14,7 +14,7 @@ from torch._inductor import config as inductor_config
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
 from advisor.step.contexts import CreationOn, creation_of
-from advisor.step.make_step import InferStep, TrainStep
+from advisor.step.step import InferStep, TrainStep
 from advisor.trial.profile.traffic import HostTensorCounter
 
 

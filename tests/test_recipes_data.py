@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from facts import cpu_facts, gpu_facts, loader_facts, profile_facts
-from loaders import LOADERS, WAITS_LITTLE, Numbers, every_loader, exported, first_tensor, samples_of
+from loaders import LOADERS, WAITS_LITTLE, Numbers, every_loader, first_tensor, samples_of
 from proposals import CATALOG, proposed, reason
 from torch import nn
 from torch.utils.data import DataLoader
@@ -13,8 +13,7 @@ from torch.utils.data import DataLoader
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.step.device_loader import DeviceLoader
-from advisor.step.loop import loop_loader
+from advisor.step.prefetch import DeviceLoader, loop_loader
 from advisor.step.tuning import Tuning
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.measurement.probe import probe_batches
@@ -92,27 +91,6 @@ def test_the_setting_of_its_own_decides_over_pinned_memory():
     assert parts.plan.non_blocking is False
 
 
-# --- the exported file ----------------------------------------------------------------------------------------
-
-
-@every_loader
-def test_the_exported_file_wraps_the_loader(kind):
-    source, names = exported({"data.device_prefetch": True})
-    assert "non_blocking=True" in source
-    assert source.count("import typing") == 1
-    assert source.index("import typing") < source.index("import torch")
-    _, _, loader = names["prepare"](nn.Linear(1, 1), None, LOADERS[kind]())
-    assert type(loader).__name__ == "DeviceLoader"
-    assert samples_of(loader) == [float(number) for number in range(10)]
-    assert names["prepare"](nn.Linear(1, 1), None, [1])[2] == [1]
-
-
-def test_the_device_loader_of_the_file_is_the_one_of_the_trials():
-    source, _ = exported({"data.device_prefetch": True})
-    assert "class DeviceLoader" in source
-    assert DeviceLoader.one_ahead.__name__ in source
-
-
 def test_what_is_set_on_a_wrapped_loader_is_set_on_the_loader():
     loader = DataLoader(Numbers(), batch_size=4)
     wrapped = DeviceLoader(loader, torch.device("cpu"), lambda batch: batch, ahead=False)
@@ -124,7 +102,7 @@ def test_what_is_set_on_a_wrapped_loader_is_set_on_the_loader():
 
 @pytest.mark.parametrize(
     "recipe_id",
-    ["num_workers", "persistent_workers", "prefetch", "pin_memory", "batch_size", "worker_context", "worker_threads"],
+    ["num_workers", "persistent_workers", "prefetch", "pin_memory", "batch_size"],
 )
 def test_no_option_is_tried_of_a_loader_that_cannot_be_copied(recipe_id):
     loader = loader_facts(num_workers=2, copy_problem="Mine reads from an iterator")
@@ -145,8 +123,7 @@ def test_an_iterable_dataset_gets_the_workers_that_it_is_made_for():
 @pytest.mark.parametrize(
     ("recipe_id", "change", "told"),
     [
-        ("num_workers", {"state_problem": "reading a sample changes the default type"}, "changes the default type"),
-        ("pin_memory", {"pinning_problem": "a batch is a Graph"}, "a batch is a Graph"),
+        ("num_workers", {"workers_problem": "workers read ahead"}, "read ahead"),
         ("persistent_workers", {"num_workers": 2, "hears_of_epochs": True}, "the dataset has set_epoch()"),
     ],
 )

@@ -15,7 +15,7 @@ from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import HabitRow, Mode, Profile, SyncPlace
-from advisor.step.make_step import InferStep, TrainStep
+from advisor.step.step import InferStep, TrainStep
 from advisor.trial.inspection import _debug_switch
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.profile.habits import (

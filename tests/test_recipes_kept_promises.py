@@ -17,8 +17,8 @@ from advisor.recipe import Components, Stage
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, Numerics
 from advisor.step.apply import apply_settings
-from advisor.step.loop import loop_loader
-from advisor.step.make_step import make_step
+from advisor.step.prefetch import loop_loader
+from advisor.step.step import make_step
 
 STEPS = 5
 SAMPLES = 20
@@ -26,22 +26,20 @@ WIDTH = 16
 FLOAT32_TOLERANCE = 1e-3  # of the largest loss or output
 HALF_TOLERANCE = 5e-2
 HALF_ROUNDING = 2.0**-11  # of float16; TensorFloat-32 has the same
-OF_WORKERS = ("persistent_workers", "prefetch", "worker_context", "worker_threads")
-# Interpreters that import torch once more take seconds.
-STARTS_WORKERS_AFRESH = ("worker_context", "worker_threads")
+OF_WORKERS = ("persistent_workers", "prefetch")
 OF_ADAM = ("compile_optimizer", "optimizer_memory")
 # What cannot run here, and how that is said.
 IMPOSSIBLE = {
-    ("gpu_transforms", True): "the dataset's transforms do not end in one",
+    ("gpu_transforms", True): "the dataset's attribute transform does not end in a transform",
     ("int8_weights", "int4wo"): "int4 weights need bfloat16 parameters",
     ("large_batch_optimizer", "lars"): "Lars needs one of these packages: timm",
     ("optimizer_memory", "adafactor"): "adafactor takes the place of Adam or AdamW, not of SGD",
     ("sdpa", "cudnn"): "the cudnn attention kernel cannot run this model's attention",
     ("sdpa", "efficient"): "the efficient attention kernel cannot run this model's attention",
-    **dict.fromkeys((("step_graph", True), ("step_graph", "around_loss")), "step.cuda_graph needs a CUDA GPU"),
+    ("step_graph", True): "step.cuda_graph needs a CUDA GPU",
 }
 CUDA_CANNOT = {("sdpa", "cudnn"), ("sdpa", "flash")}  # in float32
-OF_A_GPU = {("sdpa", "cudnn"), ("sdpa", "efficient"), ("step_graph", True), ("step_graph", "around_loss")}
+OF_A_GPU = {("sdpa", "cudnn"), ("sdpa", "efficient"), ("step_graph", True)}
 COMPILES = (
     pytest.mark.compile,
     pytest.mark.skipif(shutil.which("g++") is None, reason="nothing can be compiled here"),
@@ -132,8 +130,7 @@ def cases(device="cpu"):
         for value in values:
             for mode in [Mode.TRAIN] if recipe.id in OF_WORKERS else sorted(recipe.modes):
                 if (recipe.id, value) not in impossible:
-                    marks = [pytest.mark.process] if recipe.id in STARTS_WORKERS_AFRESH else []
-                    yield pytest.param(recipe, value, mode, id=f"{recipe.id}={value}-{mode}", marks=marks)
+                    yield pytest.param(recipe, value, mode, id=f"{recipe.id}={value}-{mode}")
 
 
 @pytest.fixture(autouse=True)

@@ -228,8 +228,7 @@ def test_outputs_to_pad_are_facts():
     assert inspected(nn.Linear(3, 1024), torch.randn(2, 3)).paddable_outputs == ()
 
 
-@every_way
-def test_checkpoints_of_an_optimizer_over_padded_weights_go_both_ways(way):
+def test_checkpoints_of_an_optimizer_over_padded_weights_go_both_ways():
     def train(model, optimizer):
         for seed in range(2):
             optimizer.zero_grad()
@@ -240,7 +239,7 @@ def test_checkpoints_of_an_optimizer_over_padded_weights_go_both_ways(way):
     plain = nn.Sequential(nn.Linear(16, 15), nn.Tanh(), nn.Linear(15, 16))
     model = copy.deepcopy(plain)
     optimizers = [torch.optim.AdamW(each.parameters(), lr=0.01) for each in (plain, model)]
-    way("pad_dims", 8, model, optimizers[1])
+    applied("pad_dims", 8, model, optimizers[1])
     assert model[0]._parameters["weight"].shape == (16, 16)
     train(plain, optimizers[0])
     model.load_state_dict(plain.state_dict())

@@ -29,12 +29,12 @@ from advisor.recipe.plan import StepPlan
 from advisor.records import Hardware, Mode, Numerics
 from advisor.records.workload import amd_types, nvidia_types
 from advisor.step.apply import apply_settings
-from advisor.step.loop import Loop
-from advisor.step.make_step import make_step
-from advisor.step.nested import copy_into, mover
+from advisor.target.loop import Loop
+from advisor.step.step import make_step
+from advisor.step.batch import copy_into, mover
 from advisor.trial.inspection import current_settings, inspect_loop
 
-GLOBALS = ("deterministic_off", "flush_denormal", "reduced_reduction", "sdpa")
+GLOBALS = ("deterministic_off", "flush_denormal", "sdpa")
 
 
 @pytest.fixture(autouse=True)
@@ -123,7 +123,7 @@ def test_an_exported_file_moves_batches_as_the_trials_do(memory_format, tmp_path
 def test_complex_numbers_are_not_made_real():
     model = nn.Linear(2, 2)
     model.register_buffer("rotations", torch.ones(2, dtype=torch.complex64))
-    with pytest.raises(ValueError, match="rotations is complex, and converting the model to bfloat16 would make it"):
+    with pytest.raises(ValueError, match="complex numbers, which bfloat16 would make real"):
         CATALOG["half_weights"].apply(parts(model=model), "bfloat16")
 
 
@@ -169,26 +169,6 @@ def test_half_weights_change_training_and_leave_autocast_nothing_to_cast():
 
 
 # --- reductions of half-precision products --------------------------------------------------------------------
-
-
-@both_ways
-@pytest.mark.parametrize("value", [True, False])
-def test_both_types_reductions_are_switched(effect, value):
-    switches = torch.backends.cuda.matmul
-    switches.allow_bf16_reduced_precision_reduction = switches.allow_fp16_reduced_precision_reduction = not value
-    effect("reduced_reduction", value, parts())
-    assert switches.allow_bf16_reduced_precision_reduction is value
-    assert switches.allow_fp16_reduced_precision_reduction is value
-
-
-def test_reductions_matter_to_half_precision_products():
-    assert proposed("reduced_reduction", gpu_facts(parameter_dtypes=("bfloat16",))) == [False]
-    assert proposed("reduced_reduction", gpu_facts(current={"precision.bf16_reduction": False})) == [True]
-    old = gpu_facts(capability=(6, 1))
-    assert "no product runs in bfloat16 or float16" in reason("reduced_reduction", old)
-    assert "no product runs in bfloat16" in reason("reduced_reduction", gpu_facts(parameter_dtypes=("float64",)))
-    assert "no linear, attention or recurrent" in reason("reduced_reduction", gpu_facts(families={"conv2d": 3}))
-    assert "needs a CUDA GPU" in reason("reduced_reduction", cpu_facts())
 
 
 # --- determinism ----------------------------------------------------------------------------------------------
@@ -257,7 +237,7 @@ def loop_of(model):
 
 def test_present_settings_at_pytorchs_defaults():
     found = current_settings(loop_of(Decoder()))
-    for recipe_id in ("half_weights", "reduced_reduction", "sdpa", "deterministic_off", "flush_denormal"):
+    for recipe_id in ("half_weights", "sdpa", "deterministic_off", "flush_denormal"):
         recipe = CATALOG[recipe_id]
         assert found[recipe.key] == recipe.default
         assert recipe.accepts(found[recipe.key])
@@ -272,11 +252,9 @@ def test_present_weights_are_read_off_the_parameters(value):
 
 
 def test_present_switches_are_read_off_the_process():
-    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cudnn.deterministic = True
     with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
         found = current_settings(loop_of(Decoder()))
-    assert found["precision.bf16_reduction"] is False
     assert found["backends.deterministic"] is True
     assert found["attention.backend"] == "efficient"
     with sdpa_kernel([SDPBackend.MATH, SDPBackend.FLASH_ATTENTION]):
@@ -294,7 +272,6 @@ def test_sizes_of_linear_layers_are_facts():
     [
         ("half_weights", "bf16"),
         ("half_weights", True),
-        ("reduced_reduction", "true"),
         ("float8", "e4m3"),
         ("int8_weights", "int8"),
         ("sdpa", "flash_attention"),

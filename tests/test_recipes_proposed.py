@@ -60,7 +60,7 @@ def test_compile_needs_a_compiler(monkeypatch):
 
 def test_torchscript_is_not_compiled():
     assert "the model is TorchScript" in reason("compile", cpu_facts(torchscript=True))
-    assert "the model is TorchScript" in reason("compile_autotune", gpu_facts(torchscript=True))
+    assert "the model is TorchScript" in reason("compile_scope", gpu_facts(torchscript=True))
 
 
 def test_compile_names_the_compiler_that_is_there(monkeypatch):
@@ -120,8 +120,6 @@ def test_cudnn_benchmark_needs_convolutions():
         ("channels_last", "conv3d"),
         ("tf32", "batched_product"),
         ("sdpa", "attention"),
-        ("reduced_reduction", "linear"),
-        ("reduced_reduction", "batched_product"),
     ],
 )
 def test_what_a_step_calls_without_a_module_counts_too(recipe_id, called):

@@ -7,7 +7,7 @@ from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadMode
 
 from advisor.recipe.plan import StepPlan
 from advisor.step.regions import compile_blocks
-from advisor.step.steps import TrainStep
+from advisor.step.step import TrainStep
 from advisor.step.training_cache import decoders
 from advisor.trial.measurement.probe import probe_training
 
@@ -106,7 +106,8 @@ def test_blocks_that_keep_nothing_are_compiled_once_for_all():
         if not kept:
             by_apply("training_cache", False, model)
         torch._dynamo.reset()
-        compile_blocks(model, backend=backend)
+        for block in blocks_to_compile(model):
+            compile_in_place(block, backend=backend)
         trained(model)
         graphs[kept] = len(compiled)
     assert graphs[False] == 1

@@ -1,22 +1,21 @@
 """Transforms of samples that are done on whole batches, on the device."""
 
-import random
-
 import pytest
 import torch
 from facts import gpu_facts, loader_facts, profile_facts
-from loaders import WAITS_LITTLE, Stream, exported
+from loaders import WAITS_LITTLE, Stream
 from proposals import CATALOG, proposed, reason
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, Subset
 from torchvision.datasets import FakeData
 from torchvision.transforms import Compose, Normalize, ToTensor, v2
 
+from advisor.errors import RefusedError
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.step.loop import loop_loader
-from advisor.step.transforms import names_of_moved
+from advisor.step.prefetch import loop_loader
+from advisor.step.transforms import OnDevice, without_last_transforms
 
 NORMALISE = v2.Normalize([0.4, 0.5, 0.6], [0.2, 0.3, 0.2])
 TAIL = [v2.ToDtype(torch.float32, scale=True), NORMALISE]
@@ -72,28 +71,10 @@ def split_by_apply(loader):
     return loop_loader(parts.data, parts.plan)
 
 
-def split_by_file(loader):
-    _, names = exported({"data.transforms_on_device": True})
-    return names["prepare"](nn.Linear(1, 1), None, loader)[2]
-
-
-class ByCode:
-    """A loader and the transform of its batches, as the recipe's code leaves them."""
-
-    def __init__(self, loader):
-        names = {"torch": torch, "loader": loader}
-        exec(CATALOG["gpu_transforms"].code(True), names)
-        self.loader, self.transform = names["loader"], names["device_transform"]
-
-    def __iter__(self):
-        return map(self.transform, self.loader)
-
-
-@pytest.mark.parametrize("split", [split_by_apply, split_by_file, ByCode])
 @pytest.mark.parametrize("kind", DATASETS)
-def test_transforms_on_batches_do_what_they_did_to_samples(split, kind):
+def test_transforms_on_batches_do_what_they_did_to_samples(kind):
     loader = DataLoader(DATASETS[kind](), batch_size=2)
-    tuned = split(loader)
+    tuned = split_by_apply(loader)
     before, after = seeded_batches(loader), seeded_batches(tuned)
     assert len(after) == len(before) > 1
     for old, new in zip(before, after, strict=True):
@@ -108,43 +89,42 @@ def test_what_travels_to_the_device_is_smaller():
     split = split_by_apply(loader)
     assert images_of(next(iter(split.loader))).dtype == torch.uint8
     assert images_of(next(iter(loader))).dtype == torch.float32
-    assert names_of_moved(loader) == ["ToDtype", "Normalize"]
-    assert names_of_moved(DataLoader(DATASETS["the older transforms"]())) == ["Normalize"]
+    assert split.dataset is not loader.dataset
 
 
-def test_the_users_random_numbers_are_not_touched():
-    loader = DataLoader(DATASETS["torchvision's"](), batch_size=2)
-    torch.manual_seed(3)
-    random.seed(3)
-    state, other = torch.get_rng_state(), random.getstate()
-    names_of_moved(loader)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert random.getstate() == other
-
-
-def one_mean_per_batch(samples):
-    images = torch.stack([image.float() for image, _ in samples])
-    return images - images.mean(), torch.tensor([label for _, label in samples])
+def moved_from(dataset):
+    return [type(transform).__name__ for transform in without_last_transforms(dataset)[1]]
 
 
 @pytest.mark.parametrize(
-    ("loader", "expected"),
+    ("dataset", "moved"),
     [
-        (lambda: DataLoader(pictures(v2.Compose([v2.ToImage(), v2.RandomHorizontalFlip()]))), "do not end in one"),
-        (lambda: DataLoader(pictures(None), collate_fn=list), "do not end in one"),
-        (lambda: DataLoader(Hidden()), "do not end in one"),
-        (lambda: DataLoader(Stream()), "iterable"),
-        (lambda: DataLoader(DATASETS["torchvision's"](), batch_size=None), "whole batches"),
-        (
-            lambda: DataLoader(DATASETS["torchvision's"](), collate_fn=one_mean_per_batch),
-            "give other results for a batch",
-        ),
-        (lambda: DataLoader(DATASETS["torchvision's"](), collate_fn=lambda samples: samples[0][1]), "not known"),
+        (DATASETS["torchvision's"](), ["ToDtype", "Normalize"]),
+        (DATASETS["the older transforms"](), ["Normalize"]),
+        (Subset(Subset(Named(NORMALISE), [0]), [0]), ["Normalize"]),
+        (pictures(v2.Compose([v2.ToImage(), *TAIL, v2.RandomHorizontalFlip()])), []),
+        (pictures(v2.RandomApply([NORMALISE])), []),
+        (pictures(None), []),
+        (Hidden(), []),
+        (Stream(), []),
     ],
 )
-def test_what_cannot_be_moved_says_why(loader, expected):
-    with pytest.raises(ValueError, match=expected):
-        names_of_moved(loader())
+def test_the_last_transforms_of_torchvisions_are_moved(dataset, moved):
+    assert moved_from(dataset) == moved
+    if not moved:
+        with pytest.raises(RefusedError, match="does not end in a transform that can run on whole batches"):
+            split_by_apply(DataLoader(dataset))
+
+
+def test_the_images_of_a_batch_are_its_first_tensor_of_four_dimensions():
+    twice = OnDevice([lambda images: images * 2])
+    images, labels = torch.ones(2, 3, 4, 4), torch.ones(2)
+    assert twice(images).sum() == 2 * images.sum()
+    batch = (labels, images, images)
+    changed = twice(batch)
+    assert type(changed) is tuple
+    assert [float(part.max()) for part in changed] == [1.0, 2.0, 1.0]
+    assert twice({"label": labels})["label"] is labels
 
 
 def test_moving_is_tried_where_there_is_something_to_move():
@@ -153,14 +133,5 @@ def test_moving_is_tried_where_there_is_something_to_move():
     assert proposed("gpu_transforms", facts) == [True]
     assert CATALOG["gpu_transforms"].why(facts, True).endswith("ToDtype, Normalize can be moved.")
     assert "0.3 % of the step" in reason("gpu_transforms", gpu_facts(loader=moved, profile=WAITS_LITTLE))
-    assert "iterable" in reason("gpu_transforms", gpu_facts(loader=loader_facts(transforms_problem="it is iterable")))
+    assert "does not end in" in reason("gpu_transforms", gpu_facts(loader=loader_facts()))
     assert "DataLoader" in reason("gpu_transforms", gpu_facts())
-
-
-def test_both_go_together_in_the_file():
-    source, names = exported({"data.transforms_on_device": True, "data.device_prefetch": True, "data.num_workers": 1})
-    assert source.count("loader = DeviceLoader(") == 1
-    loader = DataLoader(Named(v2.Compose(TAIL)), batch_size=2)
-    tuned = names["prepare"](nn.Linear(1, 1), None, loader)[2]
-    assert tuned.num_workers == 1
-    torch.testing.assert_close(images_of(seeded_batches(tuned)[0]), images_of(seeded_batches(loader)[0]))

@@ -13,7 +13,7 @@ from advisor.records import TargetSpec
 from advisor.target.normalise import normalise
 from advisor.trial.inspection import differentiates_twice
 
-COMPILED = ("compile", "compile_scope", "fuse_pointwise")
+COMPILED = ("compile", "compile_scope")
 
 
 def penalty(model, inputs):
@@ -72,5 +72,5 @@ def test_what_differentiates_twice_is_read_off_the_code(loss, model, twice):
 @pytest.mark.parametrize("recipe_id", COMPILED)
 def test_nothing_is_compiled_then(recipe_id):
     facts = cpu_facts()
-    twice = replace(facts, workload=replace(facts.workload, differentiates_twice=True, fusable_chains=3))
+    twice = replace(facts, workload=replace(facts.workload, differentiates_twice=True))
     assert "differentiates a gradient" in reason(recipe_id, twice)

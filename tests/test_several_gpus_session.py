@@ -17,7 +17,7 @@ from advisor.experiment import events
 from advisor.experiment.past.journal import open_session
 from advisor.records import Mode
 from advisor.report.several_gpus import several_gpus_section
-from advisor.step.loop import Loop
+from advisor.target.loop import Loop
 from advisor.trial.ranks.trial import samples_in
 
 BUDGET_S = 120.0

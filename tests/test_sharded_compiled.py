@@ -1,4 +1,4 @@
-"""Sharding a compiled model: its code runs inside the hooks that gather the parameters."""
+"""Compiled models over several processes: the code runs inside the hooks that gather or exchange."""
 
 import copy
 import inspect
@@ -10,7 +10,7 @@ from torch._dynamo.utils import counters
 
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.step.compiled_module import compile_in_place
+from advisor.step.compile import compile_in_place
 from advisor.step.regions import compile_blocks
 from advisor.step.spread import spread_model
 
@@ -32,16 +32,15 @@ def one_rank(tmp_path):
 
 
 @pytest.mark.parametrize("unit", ["blocks", "model"])
-@pytest.mark.parametrize("compiles", [compile_in_place, compile_blocks])
-@pytest.mark.usefixtures("one_rank")
-def test_a_sharded_model_runs_compiled_code_without_a_break(compiles, unit):
+@pytest.mark.parametrize("scope", ["model", "regional"])
+@pytest.mark.usefixtures("one_rank", "eager_backend")
+def test_a_sharded_model_runs_compiled_code_without_a_break(scope, unit):
     """Inside one call with the hooks nothing was compiled at all: they end a graph."""
     torch.manual_seed(0)
     model = nn.Sequential(*[Block() for _ in range(3)], nn.Linear(8, 2))
     reference, inputs = copy.deepcopy(model), torch.randn(4, 8)
-    compiles(model, backend="eager")
-    plan = StepPlan(mode=Mode.TRAIN, device="cpu", strategy="fully_shard", shard_unit=unit)
-    spread_model(model, None, plan)
+    plan = StepPlan(mode=Mode.TRAIN, device="cpu", strategy="fully_shard", shard_unit=unit, compile_scope=scope)
+    spread_model(compile_model(model, plan), None, plan)
     assert inspect.signature(model.forward) == inspect.signature(reference.forward)
     for one in (model, reference):
         one(inputs).square().sum().backward()
@@ -49,3 +48,11 @@ def test_a_sharded_model_runs_compiled_code_without_a_break(compiles, unit):
     assert not counters["graph_break"]
     for parameter, expected in zip(model.parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(parameter.grad.full_tensor(), expected.grad)
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_of_distributed_data_parallel_the_model_inside_is_compiled():
+    wrapped = nn.parallel.DistributedDataParallel(nn.Linear(2, 2))
+    compile_in_place(wrapped, backend="eager")
+    assert wrapped._compiled_call_impl is None
+    assert wrapped.module._compiled_call_impl is not None

@@ -3,7 +3,6 @@ import torch
 import torchvision
 from torch import nn
 
-from advisor.step import source
 from advisor.step.blocks import blocks_to_compile, repeated_blocks
 from advisor.trial.inspection import block_counts, block_shapes
 
@@ -66,15 +65,6 @@ each_model = pytest.mark.parametrize(("make", "expected"), MODELS.values(), ids=
 @each_model
 def test_the_blocks_that_a_model_repeats(make, expected):
     assert block_counts(make()) == expected
-
-
-@each_model
-def test_the_exported_search_finds_the_same(make, expected):
-    model = make()
-    namespace = {"torch": torch}
-    exec(source("blocks"), namespace)
-    assert namespace["repeated_blocks"](model) == repeated_blocks(model)
-    assert len(repeated_blocks(model)) == len(expected)
 
 
 def convolutions_and_layers():

@@ -6,10 +6,6 @@ from graphed_steps import STEPS, agree, batches, both
 from torch import nn
 
 import advisor
-from advisor.step.norm_pairs import views_of
-from advisor.step.pointwise import fusable_chains, fuse_pointwise_chains
-from advisor.step.tracing import CannotTraceError
-from advisor.step.undone import undone
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.*deprecated:FutureWarning")
 
@@ -106,15 +102,6 @@ class Convolving(nn.Module):
         return (x * torch.sigmoid(x) + 1.0).mean((2, 3))
 
 
-def test_a_trace_leaves_the_modes_of_torchscript_as_they_were():
-    model = Convolving()
-    views_of(model, (True, False))
-    assert model.norm.training
-    with undone(model):
-        model.eval()
-    assert model.norm.training
-
-
 def made_alike(make):
     torch.manual_seed(0)
     return make()
@@ -127,17 +114,8 @@ MAKERS = {
 }
 
 
+@pytest.mark.parametrize("setting", ["model.conv_bias_before_norm: false"])
 @pytest.mark.parametrize("name", MAKERS)
-def test_pointwise_chains_are_not_looked_for_in_torchscript(name):
-    with pytest.raises(CannotTraceError, match="TorchScript"):
-        fuse_pointwise_chains(MAKERS[name]())
-    with pytest.raises(CannotTraceError, match="TorchScript"):
-        fusable_chains(MAKERS[name]())
-
-
-@pytest.mark.parametrize("setting", ["model.conv_bias_before_norm: false", "compile.pointwise_only: true"])
-@pytest.mark.parametrize("name", MAKERS)
-@pytest.mark.filterwarnings("ignore:.*is left out.*TorchScript:UserWarning")
 def test_a_model_with_torchscript_trains_the_same_under_settings_that_trace(name, setting, tmp_path):
     path = tmp_path / "tuned.yaml"
     path.write_text(f"{setting}\n", encoding="utf-8")

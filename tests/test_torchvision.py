@@ -6,7 +6,7 @@ from advisor.errors import TargetError
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
-from advisor.step.make_step import make_step
+from advisor.step.step import make_step
 from advisor.target.entrypoint import load_target
 
 

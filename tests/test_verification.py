@@ -21,7 +21,7 @@ from advisor.records import Block, Exported, Mode, Outcome, TargetSpec, TrialKin
 from advisor.records.outputs import Outputs
 from advisor.report.figures import verified_words
 from advisor.runner.trials import Runner
-from advisor.step.loop import Loop
+from advisor.target.loop import Loop
 from advisor.trial.verify import verified_result
 
 VERIFIED = Verification("tuned.yaml", 1.9, 26.3, 13.8, 1.97, 12.0)

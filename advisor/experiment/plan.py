@@ -341,9 +341,7 @@ def _under(workload: WorkloadFacts, settings: Mapping[str, Value]) -> WorkloadFa
     loader, current = workload.loader, {**workload.current, **settings}
     if loader is not None and "data.num_workers" in settings:
         workers = int(settings["data.num_workers"])
-        loader = replace(loader, num_workers=workers, persistent_workers=workers > 0)
-        if "data.persistent_workers" not in settings:
-            current["data.persistent_workers"] = workers > 0  # num_workers sets that too
+        loader = replace(loader, num_workers=workers, persistent_workers=workers > 0 and loader.persistent_workers)
     return replace(workload, loader=loader, current=current)
 
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 
 from advisor.experiment.known import Known
 from advisor.experiment.plan import COMPILE_MODE, COMPILE_SCOPE
-from advisor.recipe.plan import AROUND_LOSS
 from advisor.recipe.settings import Settings
 from advisor.records import Outcome, TrialResult
 
@@ -18,8 +17,6 @@ LAYOUT = "model.memory_format"
 ON_DEVICE = "step.create_on_device"
 _PRECISION = (AUTOCAST, WEIGHTS, MATMUL)
 _OF_CAPTURE = ("captur", "cuda graph", "cudagraph", "graph replay", "stream is capturing")
-# A step whose forward pass can be captured.
-_OF_THE_LOSS = "the loss cannot be captured"
 # A step that cannot be captured because it makes a tensor on the host and copies it to the GPU.
 _OF_HOST_COPIES = ("cannot copy between cpu and cuda tensors",)
 # The same of a step of the user's own, in the words of step/observed_step.py.
@@ -65,7 +62,7 @@ def _fails_otherwise(known: Known, settings: Settings, stronger: Settings) -> bo
 
 def _order(known: Known, settings: Settings, result: TrialResult | None) -> tuple[Weakening, ...]:
     """The weakenings, the one most likely to remove the cause of the failure first."""
-    rest: tuple[Weakening, ...] = (_around_loss, _graph, _compiling, without_half, _others)
+    rest: tuple[Weakening, ...] = (_graph, _compiling, without_half, _others)
     if result is None:
         return rest
     text = f"{result.reason} {result.details}".lower()
@@ -111,21 +108,6 @@ def _graph(known: Known, settings: Settings) -> Iterator[Settings]:
     if known.plan.catalog.compiles(settings):
         yield without.with_value(COMPILE_MODE, "reduce-overhead")
     yield without
-
-
-def _around_loss(known: Known, settings: Settings) -> Iterator[Settings]:
-    """The settings with the loss outside the CUDA graph, where only the loss could not be captured."""
-    result = known.judge.result(settings)
-    failed = settings.get(GRAPH) is True and result is not None and _OF_THE_LOSS in result.reason
-    if failed and known.plan.allows(Settings({GRAPH: AROUND_LOSS})):
-        yield compiled_without_loss(settings.with_value(GRAPH, AROUND_LOSS).without(ON_DEVICE))
-
-
-def compiled_without_loss(settings: Settings) -> Settings:
-    """Settings that compile no more than the model where the loss stays outside the CUDA graphs."""
-    if settings.get(GRAPH) != AROUND_LOSS or settings.get(COMPILE_SCOPE) != "with_loss":
-        return settings
-    return settings.without(COMPILE_SCOPE).with_value(COMPILE_MODE, "default")
 
 
 def _on_device(known: Known, settings: Settings) -> Iterator[Settings]:

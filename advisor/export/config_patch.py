@@ -53,7 +53,7 @@ class Patch:
 class Wanted:
     """The settings that a config is to hold, and the facts of its loop.
 
-    ``implied``: what settings bring with them, as ``data.num_workers`` brings workers that persist. ``along``: what
+    ``implied``: what settings bring with them, as ``data.pin_memory`` brings ``non_blocking``. ``along``: what
     the measured loop had anyway of the same kind. Both are written where there is a place for them. ``current`` holds
     the user's present values: a word is only replaced by its name where the config says the same word.
     """

@@ -10,7 +10,7 @@ from advisor.export.configs.words import DDP_KEYS, LOADER_KEYS
 from advisor.files.config_file import read_text
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import SECTION
-from advisor.records import ConfigKind, Mode, Value, WorkloadFacts
+from advisor.records import ConfigKind, Mode, Value
 from advisor.records.outputs import Outputs
 from advisor.report.several_gpus import gpus_to_start, launch_lines
 
@@ -28,7 +28,6 @@ _PROGRAMS: Mapping[ConfigKind, str] = {
     ConfigKind.DETECTRON2: "detectron2",
     ConfigKind.TORCHTITAN: "torchtitan",
 }
-_WORKERS_STAY = "data.persistent_workers"
 _CALLBACKS: Mapping[ConfigKind, tuple[str, str]] = {
     ConfigKind.HUGGINGFACE: ("advisor.transformers", "trainer.add_callback(TunedCallback({path!r}))"),
     ConfigKind.LIGHTNING: ("advisor.lightning", "trainer = Trainer(callbacks=[TunedCallback({path!r})])"),
@@ -64,20 +63,13 @@ def patched_for(
 def _wanted(state: SessionState, settings: Mapping[str, Value], outputs: Outputs, catalog: Catalog) -> Wanted:
     facts = state.facts.workload if state.facts else None
     current = facts.current if facts else {}
-    implied = {recipe.key: _implied(recipe.implies(value), facts) for recipe, value in catalog.in_order(settings)}
+    implied = {recipe.key: recipe.implies(value) for recipe, value in catalog.in_order(settings)}
     loads = any(key in settings for key in LOADER_KEYS)
     along = {key: current[key] for key in LOADER_KEYS if loads and key in current}
     mode, on_cpu = (facts.mode, facts.device_type == "cpu") if facts else (Mode.TRAIN, False)
     gpus = gpus_to_start(state, settings)
     machines = state.scaling.machines if state.scaling and gpus > 1 else 1
     return Wanted(settings, current, outputs.key_map, implied, along, mode, on_cpu, gpus, machines)
-
-
-def _implied(settings: Mapping[str, Value], facts: WorkloadFacts | None) -> Mapping[str, Value]:
-    """The settings as the trials ran them: workers do not live on where the dataset is told of each epoch."""
-    if facts is None or facts.loader is None or not facts.loader.hears_of_epochs:
-        return settings
-    return {key: value for key, value in settings.items() if (key, value) != (_WORKERS_STAY, True)}
 
 
 def _rest_path(export: Path) -> Path:

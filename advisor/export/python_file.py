@@ -14,7 +14,7 @@ from advisor.export.top_level import definitions_in, library_for, without_librar
 from advisor.figures.formatting import format_setting
 from advisor.recipe import Recipe, Stage
 from advisor.recipe.catalog import Catalog
-from advisor.recipe.plan import AROUND_LOSS, StepPlan
+from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, Value
 from advisor.step import FREEZING, compile_source, modules_in_order
 from advisor.version import __version__
@@ -211,7 +211,6 @@ def _compiled(chosen: list[tuple[Recipe, Value]], plan: StepPlan) -> Iterator[st
             mode=plan.compiles_with,
             scope=plan.compile_scope,
             dynamic=plan.compile_dynamic,
-            extras=plan.compiler_options,
         )
         yield without_library(how).strip("\n")
 
@@ -301,5 +300,5 @@ def _step(plan: StepPlan) -> str:
 
 
 def _captured(plan: StepPlan) -> str:
-    captured = "GraphedAroundLoss" if plan.cuda_graph == AROUND_LOSS and plan.mode == Mode.TRAIN else "GraphedStep"
+    captured = "GraphedStep"
     return f'{captured}(step) if step.device.type == "cuda" else step' if plan.cuda_graph else "step"

@@ -22,10 +22,6 @@ _FOLDERS = (
 
 def cannot_compile(facts: Facts) -> Skip | None:
     """The reason the model cannot be compiled, or None."""
-    if facts.workload.differentiates_twice:
-        return Skip(
-            "the step differentiates a gradient (create_graph=True), which PyTorch cannot do with compiled code"
-        )
     if facts.workload.torchscript:
         return Skip("the model is TorchScript, which torch.compile does not take: give the module it was made of")
     return missing_compiler(facts)

@@ -5,12 +5,19 @@ from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 from advisor.figures.formatting import format_percent
-from advisor.recipe import Components, Recipe, Stage
+from advisor.recipe import Recipe, Stage
 from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Proposal, Skip, Value, Values
 
 # Smallest share of a step that phases must take for a gain to be visible. Unitless.
 LEAST_SHARE = 0.01
 NO_LOADER = "the data does not come from a DataLoader"
+
+
+class Expression(str):
+    """An argument that code computes: it stands there as it is, without quotation marks."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
 
 
 def little_time_in(facts: Facts, phases: Collection[Phase]) -> Skip | None:
@@ -31,7 +38,7 @@ def epoch_seconds(facts: Facts) -> float | None:
 
 
 class LoaderRecipe(Recipe):
-    """A recipe for a DataLoader that is made again with another option."""
+    """A recipe for a DataLoader that is made anew with other arguments of its constructor."""
 
     attacks = frozenset({Bottleneck.INPUT})
     phases = frozenset({Phase.DATA_WAIT})
@@ -39,13 +46,28 @@ class LoaderRecipe(Recipe):
 
     @abstractmethod
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
-        """The values to try for a loader that can be made again."""
+        """The values to try for a loader that can be made anew."""
 
     def candidates(self, facts: Facts) -> Proposal:
         loader = facts.workload.loader
         if loader is None:
             return Skip(NO_LOADER)
         return Skip(loader.copy_problem) if loader.copy_problem else self.values_for(loader, facts)
+
+    def options(self, value: Value) -> Mapping[str, Any]:
+        """The arguments of the DataLoader's constructor that a value stands for: the one of the key's name.
+
+        Where code has to compute one, it is an :class:`Expression` of ``loader`` and of what ``functions`` defines.
+        """
+        return {self.key.partition(".")[2]: value}
+
+    def functions(self, value: Value) -> str:
+        """The functions and classes that the expressions among the options name; empty for none."""
+        return ""
+
+    def code(self, value: Value) -> str:
+        arguments = ", ".join(f"{name}={option!r}" for name, option in self.options(value).items())
+        return f"loader = torch.utils.data.DataLoader(..., {arguments})\n"
 
 
 class WorkerRecipe(LoaderRecipe):
@@ -61,26 +83,7 @@ class WorkerRecipe(LoaderRecipe):
         """The values to try for a loader that has workers."""
 
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
-        if loader.num_workers:
-            return self.values_for_workers(loader, facts)
-        return Skip(
-            f"the loader has no workers: {loader.state_problem}" if loader.state_problem else self.without_workers
-        )
-
-    def options(self, value: Value) -> Mapping[str, Any]:
-        """The arguments of the loader that a value stands for: the one of the key's name, unless it is overridden."""
-        return {self.key.partition(".")[2]: value}
-
-    def apply(self, workload: Components, value: Value) -> None:
-        from advisor.recipe.rebuild import loader_with
-
-        if workload.has_loader and workload.data.num_workers:
-            workload.data = loader_with(workload.data, **self.options(value))
-
-    def code(self, value: Value) -> str:
-        from advisor.recipe.rebuild import worker_code
-
-        return worker_code(**self.options(value))
+        return self.values_for_workers(loader, facts) if loader.num_workers else Skip(self.without_workers)
 
     def conflict(self, value: Value, settings: Values) -> str | None:
         alone = value != self.default and settings.get("data.num_workers") == 0

@@ -4,11 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-# Kernels of matrix products are chosen by timing: those of the libraries and Triton's. Nothing else is timed.
-AUTOTUNED_MATMULS: dict[str, str | bool] = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "ATEN,TRITON"}
-COMBO_KERNELS: dict[str, str | bool] = {"combo_kernels": True}
-AROUND_LOSS = "around_loss"  # the step is captured in CUDA graphs, but for its loss
-
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
@@ -19,11 +14,9 @@ class StepPlan:
     ``zero_grad``: ``none`` (set_to_none), ``zeros``, or ``manual`` (``param.grad = None`` by hand).
     ``grad_mode`` (inference): ``grad``, ``no_grad``, ``inference_mode``, or ``caller`` for the one that a call finds.
     ``compile_mode``: ``none`` or a mode of ``torch.compile``. ``compile_scope``: ``model``, ``regional`` for its
-    repeated blocks, or (training) ``with_loss`` for the model and the loss as one.
-    ``compile_dynamic``: ``auto``, True or False. ``freezing`` (inference): parameters become
-    constants of the compiled code. ``compile_autotune``: ``default``, or ``matmuls`` for kernels of matrix products
-    chosen by timing them. ``combo_kernels``: independent small kernels are generated as one.
-    Any of these alone means the mode ``default``.
+    repeated blocks, ``pointwise`` for its pointwise operations, or (training) ``with_loss`` for the model and the loss
+    as one. ``compile_dynamic``: ``auto``, True or False. ``freezing`` (inference): parameters become constants of the
+    compiled code. Any of these alone means the mode ``default``.
     ``compile_optimizer`` (training): the optimizer's step is compiled.
     ``clip_norm`` (training): what the norm of all gradients is clipped to, or None.
     ``accumulate`` (training): how many batches make one update.
@@ -35,7 +28,7 @@ class StepPlan:
     ``attention_backend``: ``auto``, or the one kernel that ``scaled_dot_product_attention`` may use: ``flash``,
     ``cudnn``, ``efficient`` or ``math``.
     ``loss_item`` (training): ``never``, ``every_step`` (the host reads the loss), or ``accumulated`` on the device.
-    ``cuda_graph`` (CUDA): whether the step is captured in a CUDA graph; ``around_loss`` (training) leaves its loss out.
+    ``cuda_graph`` (CUDA): whether the step is captured in a CUDA graph.
     ``empty_cache`` (training on CUDA): ``never``, ``every_step``, or ``every_step_with_del`` (of the batch, before it).
     ``strategy`` (training): ``single``, ``data_parallel``, ``ddp`` or ``fully_shard``; what follows it are options of
     PyTorch's by their names, ``comm_hook`` (``none``, ``bf16``, ``fp16``), ``no_sync`` (batches that make
@@ -50,12 +43,10 @@ class StepPlan:
     compile_mode: str = "none"
     compile_scope: str = "model"
     compile_dynamic: str | bool = "auto"
-    compile_autotune: str = "default"
-    combo_kernels: bool = False
     compile_optimizer: bool = False
     freezing: bool = False
     clip_norm: float | None = None
-    cuda_graph: bool | str = False
+    cuda_graph: bool = False
     non_blocking: bool = False
     accumulate: int = 1
     create_on_device: bool = False
@@ -97,13 +88,7 @@ class StepPlan:
     def compiles_with(self) -> str:
         """The mode in which the model is compiled, ``none`` when it is not."""
         asked = self.compile_scope != "model" or self.compile_dynamic != "auto" or self.freezing
-        return "default" if (asked or self.compiler_options) and self.compile_mode == "none" else self.compile_mode
-
-    @property
-    def compiler_options(self) -> dict[str, str | bool]:
-        """Options of ``torch.compile`` beside those of its mode, by their names in ``torch._inductor.config``."""
-        autotuned = AUTOTUNED_MATMULS if self.compile_autotune == "matmuls" else {}
-        return {**autotuned, **(COMBO_KERNELS if self.combo_kernels else {})}
+        return "default" if asked and self.compile_mode == "none" else self.compile_mode
 
     @property
     def converts_batches(self) -> bool:

@@ -1,4 +1,4 @@
-"""Rebuilds a user's DataLoaders and batches with one thing changed.
+"""Rebuilds a user's batches with one thing changed; and an optimizer's options.
 
 Nothing here changes the object it is given, and torch is imported only when a function runs.
 """
@@ -7,70 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from advisor.errors import RefusedError
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from torch.utils.data import DataLoader
 
-# Longest line of code for the user. Characters; it is indented further in an exported file.
-_CODE_WIDTH = 100
 # Parts of a batch that say where samples begin in another part.
 _NAMES_OF_PLACES = ("offset", "cu_seq", "cumulative", "row_splits", "edge_index")
-
-
-def loader_with(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
-    """A copy of a loader, of the same class and with all that it holds, with these constructor arguments changed.
-
-    Without workers, the options that need them are dropped. Raises RefusedError, with the reason, where the copy would
-    not yield the same samples, or the class takes no notice of a change.
-    """
-    from advisor.step import loaders
-
-    with refusing():
-        return cast("DataLoader[Any]", loaders.loader_with(loader, **changes))
-
-
-def loader_with_workers(loader: DataLoader[Any], num_workers: int) -> DataLoader[Any]:
-    """The loader with this many workers, which live on between epochs where the dataset permits it."""
-    from advisor.step import loaders
-
-    with refusing():
-        return cast("DataLoader[Any]", loaders.with_workers(loader, num_workers))
-
-
-def loader_code(change: str = "loader_with", *, when: str = "", also: Sequence[str] = (), **changes: Any) -> str:
-    """Python that rebinds ``loader`` as a function of ``step/loaders.py`` does, without importing this package.
-
-    What is refused there leaves the loader as it is, with a warning. ``when`` is a condition, and ``also`` names
-    further modules of ``step/`` that the changes need.
-    """
-    from advisor.step import source
-
-    arguments = [f"{name}={value!r}" for name, value in changes.items()]
-    plainly = f"where you make the loader: DataLoader({', '.join(['...', *arguments])})"
-    comment = textwrap.fill(plainly, _CODE_WIDTH, initial_indent="# ", subsequent_indent="#     ")
-    call = _call_of("adjusted", [change, "loader", *arguments])
-    if when:
-        call = f"if {when}:\n{textwrap.indent(call, '    ')}"
-    return f"{comment}\n{source('loaders', *also)}\n\n{call}"
-
-
-def _call_of(function: str, arguments: Sequence[str]) -> str:
-    """A line that rebinds ``loader``, or one for each argument, as formatters would have it at any indentation."""
-    line = f"loader = {function}({', '.join(arguments)})\n"
-    if len(line) <= _CODE_WIDTH:
-        return line
-    return f"loader = {function}(\n{''.join(f'    {argument},{chr(10)}' for argument in arguments)})\n"
-
-
-def worker_code(*, also: Sequence[str] = (), **changes: Any) -> str:
-    """Code that sets options which only a loader with workers takes."""
-    return loader_code(when="loader.num_workers", also=also, **changes)
 
 
 @contextlib.contextmanager
@@ -95,7 +41,7 @@ def resize_batch(batch: Any, size: int) -> Any:
     What holds tensors is copied: nested tuples, lists, mappings and objects. Raises ValueError when no dimension of its
     tensors is sure to count samples, or ``size`` is not positive.
     """
-    from advisor.step.nested import map_tensors
+    from advisor.step.batch import map_tensors
 
     if problem := resizing_problem(batch):
         raise ValueError(problem)

@@ -3,7 +3,6 @@
 Units are in the names: ``_s`` seconds, ``_ms`` milliseconds, ``_bytes`` bytes. Nothing here imports torch.
 """
 
-from advisor.records.data import *
 from advisor.records.hardware import *
 from advisor.records.kinds import *
 from advisor.records.messages import *

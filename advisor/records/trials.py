@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from advisor.records.data import DataPrint
 from advisor.records.kinds import Mode, Numerics, Outcome, TrialKind, Value, Verdict, text_of
 from advisor.records.parallel import RanksFound, World
 from advisor.records.secrets import arguments_without_secrets
@@ -100,6 +99,7 @@ class TrialSpec:
     ``seed`` fixes the model's weights and the batches, ``stream_seed`` the random streams of the steps (dropout).
     ``environment`` are variables that must be set before the interpreter starts: such a trial gets a fresh one.
     ``export_path``: the exported file that a trial verifies; empty for the loop that it is compared with.
+    ``loss_form``: the form of the loss that the inspection found; empty where none has been.
     ``times_phases``: it times the parts of a step once the blocks are timed. ``world``: it runs on torchrun, over
     these ranks.
     """
@@ -120,6 +120,7 @@ class TrialSpec:
     export_path: str = ""
     times_phases: bool = False
     world: World | None = None
+    loss_form: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,11 +196,10 @@ class TrialResult:
     ``gradients_at_times`` counts the trained parameters that had a gradient after some steps of the probe and none
     after others; ``operations`` those of the model's forward pass that gradients flow through, 0 where they are not
     known. ``energy_j_per_sample`` is what the whole GPU took while the blocks were timed, its idle draw and the host's
-    pauses included. ``data`` tells what the first batches of a loader were; None where one batch is used again and
-    again. ``phases`` are ms per part of a step, each waited for; empty where nobody asked for them. ``device``: the GPU
-    that the trial ran on, where that is not the session's own. ``ranks``: the findings of a trial over several ranks,
-    whose blocks hold the samples of all, and whose peaks are the largest of any rank. ``loss_known``: the loss is
-    called as its signature says: no try had to find out how.
+    pauses included. ``phases`` are ms per part of a step, each waited for; empty where nobody asked for them.
+    ``device``: the GPU that the trial ran on, where that is not the session's own. ``ranks``: the findings of a trial
+    over several ranks, whose blocks hold the samples of all, and whose peaks are the largest of any rank.
+    ``loss_known``: the loss is called as its signature says: no try had to find out how.
     """
 
     outcome: Outcome
@@ -234,11 +234,10 @@ class TrialResult:
     energy_j_per_sample: float | None = None
     gpu: GpuReadings | None = None
     log_path: str = ""
-    data: DataPrint | None = None
     phases: dict[str, float] = field(default_factory=dict)
     device: str = ""
     ranks: RanksFound | None = None
-    loss_known: bool = False
+    loss_form: str = ""
 
     @property
     def measured(self) -> bool:

@@ -34,14 +34,11 @@ def amd_types(architecture: str) -> tuple[str, ...]:
 class LoaderFacts:
     """A DataLoader as the user built it. ``length`` is in batches, None for an iterable dataset.
 
-    ``pickle_problem`` says what of it cannot be pickled for workers, empty for nothing. ``movable_transforms``
-    are the transforms at the end of the dataset's that could run on whole batches on the device; where there is none,
-    ``transforms_problem`` says why. ``copy_problem`` says why the loader cannot be made again with other options, and
-    ``pinning_problem`` why pinning its memory would not reach the batches' tensors; empty for nothing.
-    ``divides_samples``: the samples of an iterable dataset are divided among workers. ``hears_of_epochs``: the dataset
-    has ``set_epoch``. ``state_problem`` says what reading a sample changes that each worker has for
-    itself; empty for nothing. ``batched_reads_problem`` says why samples are read one by one; empty where the batch can
-    be read at once.
+    Problems are sentences, empty for none. ``copy_problem`` says why the loader cannot be made anew with other options,
+    ``workers_problem`` why it gets no workers, ``batched_reads_problem`` why its samples are read one by one.
+    ``movable_transforms`` are the transforms at the end of the dataset's that could run on whole batches on the device.
+    ``divides_samples``: an iterable dataset asks which worker it is in (``get_worker_info``). ``hears_of_epochs``: the
+    dataset has ``set_epoch``.
     """
 
     batch_size: int | None
@@ -53,14 +50,11 @@ class LoaderFacts:
     iterable_dataset: bool
     custom_batch_sampler: bool
     drop_last: bool
-    pickle_problem: str = ""
     movable_transforms: tuple[str, ...] = ()
-    transforms_problem: str = ""
     copy_problem: str = ""
-    pinning_problem: str = ""
     divides_samples: bool = False
     hears_of_epochs: bool = False
-    state_problem: str = ""
+    workers_problem: str = ""
     batched_reads_problem: str = "it is not known whether its batches can be read at once"
 
 
@@ -90,18 +84,17 @@ class WorkloadFacts:
     ``linear_shapes`` has inputs, outputs and count
     for each size of linear layer. ``repeated_blocks`` has class and count; ``block_shapes`` counts the shapes of those
     to compile by themselves, ``parameter_shapes`` those of all parameters; ``varying_shapes`` is whether the first
-    batches differ in shape. ``fusable_chains`` counts chains of pointwise operations and ``inplace_activations`` the
-    activations that could write over their input; where there is none because the model cannot be traced, the problem
-    says why.
+    batches differ in shape.
     ``clip_norm`` is the norm that the user clips gradients to, None without clipping.
     ``biased_conv_norm_pairs`` counts convolutions whose bias a norm cancels, ``conv_norm_pairs`` batch norms that could
-    be folded (looked for in inference only); where neither could be looked for, ``norm_pairs_problem`` says why.
+    be folded (looked for in inference only).
     ``paddable_outputs`` has, for a multiple, how many layers could be padded to it, and the outputs of the widest.
     ``capability`` is NVIDIA's compute capability, None on other devices. ``matrix_types`` has the number types of the
     GPU's matrix units; None in sessions recorded before, whose GPUs are NVIDIA's.
-    ``own_step``: the user wrote the step, and what happens inside it is not known. ``spread_already``: what of the loop
-    is spread over processes or GPUs by the user; empty where nothing is. ``differentiates_twice``: a gradient has a
-    gradient, as with a gradient penalty. ``resizing_problem``: why a batch that is no loader's cannot be resized.
+    ``own_step``: the user wrote the step, and what happens inside it is not known. ``loss_form``: the form of the loss
+    (``advisor.step.loss.LossForm``); empty in sessions recorded before. ``spread_already``: what of the loop is spread
+    over processes or GPUs by the user; empty where nothing is. ``resizing_problem``: why a batch that is no loader's
+    cannot be resized.
     ``generated_tokens``: the tokens that the step makes of a sample, 0 where it generates and the number is not known;
     None where it does not. ``torchscript``: the model is a module of TorchScript. ``casts_inside``: the type that
     autocast casts to inside a step of the user's own, ``none`` where it is off or not known. ``trainer``: the library
@@ -138,19 +131,14 @@ class WorkloadFacts:
     block_shapes: int = 0
     parameter_shapes: int = 0
     varying_shapes: bool = False
-    fusable_chains: int = 0
-    fusing_problem: str = ""
-    inplace_activations: int = 0
-    tracing_problem: str = ""
     clip_norm: float | None = None
     biased_conv_norm_pairs: int = 0
     conv_norm_pairs: int = 0
-    norm_pairs_problem: str = ""
     paddable_outputs: tuple[tuple[int, int, int], ...] = ()
     matrix_types: tuple[str, ...] | None = None
     own_step: bool = False
+    loss_form: str = ""
     spread_already: str = ""
-    differentiates_twice: bool = False
     torchscript: bool = False
     resizing_problem: str = ""
     generated_tokens: int | None = None

@@ -7,9 +7,8 @@ from advisor.errors import RefusedError, UsageError
 from advisor.recipe import Components, Recipe, Stage
 from advisor.recipe.catalog import Catalog
 from advisor.records import Value
-from advisor.step.make_step import finish_components
 from advisor.step.optimizer import Together
-from advisor.step.tracing import CannotTraceError
+from advisor.step.step import finish_components
 
 
 def apply_settings(
@@ -42,7 +41,7 @@ def apply_recipe(
     for part in parts:
         try:
             recipe.apply(part, value)
-        except (RefusedError, CannotTraceError) as error:
+        except RefusedError as error:
             if refused is None:
                 raise
-            refused(recipe, value, error if isinstance(error, RefusedError) else RefusedError(f"the model {error}"))
+            refused(recipe, value, error)

@@ -4,8 +4,6 @@ import typing
 
 import torch
 
-from advisor.step.optimizer import follow_rows
-
 
 class PaddedRows(torch.nn.Module):
     """A layer whose weight has rows of zeros at its end.
@@ -23,12 +21,17 @@ class PaddedRows(torch.nn.Module):
 
     def _save_to_state_dict(self, destination: typing.Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        cut_rows(self, destination, prefix, getattr(self, self.counted))
+        for name in [f"{prefix}{name}" for name in self._parameters]:
+            if name in destination:
+                destination[name] = destination[name][: getattr(self, self.counted)]
 
     def _load_from_state_dict(
         self, state_dict: typing.Any, prefix: str, *args: typing.Any, **kwargs: typing.Any
     ) -> None:
-        add_rows(self, state_dict, prefix)
+        for name, parameter in self._parameters.items():
+            given = state_dict.get(f"{prefix}{name}")
+            if parameter is not None and given is not None and given.shape[1:] == parameter.shape[1:]:
+                state_dict[f"{prefix}{name}"] = with_rows(given, parameter.shape[0])
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 
@@ -82,21 +85,6 @@ def counting_rows(module: torch.nn.Module, name: str, rows: int) -> torch.Tensor
     return counting
 
 
-def cut_rows(module: torch.nn.Module, saved: typing.Any, prefix: str, rows: int) -> None:
-    """Cut the padded rows off a module's saved tensors."""
-    for name in module._parameters:
-        if f"{prefix}{name}" in saved:
-            saved[f"{prefix}{name}"] = saved[f"{prefix}{name}"][:rows]
-
-
-def add_rows(module: torch.nn.Module, loaded: typing.Any, prefix: str) -> None:
-    """Add rows of zeros to tensors that are to be loaded into a padded module."""
-    for name, parameter in module._parameters.items():
-        given = loaded.get(f"{prefix}{name}")
-        if parameter is not None and given is not None and given.shape[1:] == parameter.shape[1:]:
-            loaded[f"{prefix}{name}"] = with_rows(given, parameter.shape[0])
-
-
 def with_rows(tensor: torch.Tensor, rows: int) -> torch.Tensor:
     """A tensor, padded with rows of zeros to a number of rows."""
     if tensor.shape[0] >= rows:
@@ -113,7 +101,7 @@ def padded_size(size: int, multiple: int) -> int:
 
 
 def layers_to_pad(model: torch.nn.Module, multiple: int) -> list[torch.nn.Linear]:
-    """The linear layers of PyTorch's own whose outputs can be padded to a multiple.
+    """Return the linear layers of PyTorch's own whose outputs can be padded to a multiple.
 
     A weight that others use too is padded when those are linear layers and embeddings of PyTorch's own as well.
     """
@@ -121,62 +109,52 @@ def layers_to_pad(model: torch.nn.Module, multiple: int) -> list[torch.nn.Linear
     for module in model.modules():
         for parameter in module._parameters.values():
             owners.setdefault(id(parameter), []).append(module)
+
+    def may_grow(module: torch.nn.Module) -> bool:
+        if type(module) is torch.nn.Embedding:
+            return True
+        own = module._parameters
+        plain = own.keys() == {"weight", "bias"} and {type(one) for one in own.values() if one is not None}
+        return type(module) is torch.nn.Linear and "forward" not in vars(module) and plain == {torch.nn.Parameter}
+
+    def owners_agree(linear: torch.nn.Linear) -> bool:
+        weight, bias = linear._parameters["weight"], linear._parameters["bias"]
+        with_bias = [] if bias is None else owners[id(bias)]
+        return all(map(may_grow, owners[id(weight)])) and all(
+            type(module) is torch.nn.Linear and module._parameters["weight"] is weight for module in with_bias
+        )
+
     return [
         module
         for module in model.modules()
         if type(module) is torch.nn.Linear and padded_size(module.out_features, multiple) != module.out_features
-        if may_be_padded(module) and owners_agree(module, owners)
+        if may_grow(module) and owners_agree(module)
     ]
 
 
-def may_be_padded(linear: torch.nn.Linear) -> bool:
-    """Whether a layer's weights are plain parameters, and nobody has put a forward of their own in its place."""
-    own = [linear._parameters.get(name) for name in ("weight", "bias")]
-    plain = all(parameter is None or type(parameter) is torch.nn.Parameter for parameter in own)
-    return (
-        plain
-        and own[0] is not None
-        and linear._parameters.keys() == {"weight", "bias"}
-        and "forward" not in vars(linear)
-    )
-
-
-def owners_agree(linear: torch.nn.Linear, owners: dict[int, list[torch.nn.Module]]) -> bool:
-    """Whether all layers that share a layer's weights can be padded with it."""
-    weight, bias = linear._parameters["weight"], linear._parameters["bias"]
-    with_weight = owners[id(weight)]
-    linears = [module for module in with_weight if type(module) is torch.nn.Linear and may_be_padded(module)]
-    embeddings = [module for module in with_weight if type(module) is torch.nn.Embedding]
-    with_bias = [] if bias is None else owners[id(bias)]
-    return len(linears) + len(embeddings) == len(with_weight) and all(
-        type(module) is torch.nn.Linear and module._parameters["weight"] is weight for module in with_bias
-    )
-
-
-def pad_outputs(model: torch.nn.Module, multiple: int, optimizer: typing.Any = None) -> None:
+def pad_outputs(model: torch.nn.Module, multiple: int, optimizer: typing.Any = None) -> dict[torch.Tensor, int]:
     """Pad the outputs of linear layers to a multiple, in place; their results are cut to the former size.
 
-    The parameters stay the same objects with more rows, so whatever holds them, an optimizer too, need not be told.
+    The parameters stay the same objects with more rows. Returns the number of rows that each had.
     """
-    shared: dict[torch.nn.Parameter, int] = {}
+    sizes: dict[torch.nn.Parameter, int] = {}
     for linear in layers_to_pad(model, multiple):
         for parameter in linear._parameters.values():
             if parameter is not None:
-                shared[parameter] = padded_size(linear.out_features, multiple)
+                sizes[parameter] = padded_size(linear.out_features, multiple)
     for module in model.modules():
-        if any(parameter in shared for parameter in module._parameters.values() if parameter is not None):
+        if any(parameter in sizes for parameter in module._parameters.values() if parameter is not None):
             module.__class__ = PaddedLinear if isinstance(module, torch.nn.Linear) else PaddedEmbedding
-    if optimizer is not None:
-        follow_rows(optimizer, {parameter: parameter.shape[0] for parameter in shared})
-    for parameter, rows in shared.items():
-        grow_parameter(parameter, rows, optimizer.state.get(parameter, {}) if optimizer is not None else {})
+    before: dict[torch.Tensor, int] = {parameter: parameter.shape[0] for parameter in sizes}
+    for parameter, rows in sizes.items():
+        state = optimizer.state.get(parameter, {}) if optimizer is not None else {}
+        state.update({name: with_rows(one, rows) for name, one in state.items() if is_like(one, parameter)})
+        parameter.grad, gradient = None, parameter.grad
+        parameter.data = with_rows(parameter, rows)
+        parameter.grad = None if gradient is None else with_rows(gradient, rows)
+    return before
 
 
-def grow_parameter(parameter: torch.nn.Parameter, rows: int, state: dict[str, typing.Any]) -> None:
-    """Give a parameter, its gradient and its optimizer's state more rows, in place."""
-    for name, value in state.items():
-        if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
-            state[name] = with_rows(value, rows)
-    parameter.grad, gradient = None, parameter.grad
-    parameter.data = with_rows(parameter, rows)
-    parameter.grad = None if gradient is None else with_rows(gradient, rows)
+def is_like(value: typing.Any, parameter: torch.Tensor) -> bool:
+    """Whether a part of an optimizer's state has an element for each of a parameter."""
+    return isinstance(value, torch.Tensor) and value.shape == parameter.shape

@@ -24,9 +24,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from advisor.errors import RefusedError
 from advisor.recipe.plan import StepPlan
 from advisor.step.blocks import repeated_blocks
-from advisor.step.capturing import capture_stream
-from advisor.step.compiled_module import compile_inside_hooks
-from advisor.step.loaders import copy_with
+from advisor.step.loader import rebuild
 
 # Strategies for which torchrun starts a process for each GPU.
 OVER_RANKS = frozenset({"ddp", "fully_shard"})
@@ -85,6 +83,8 @@ def _made_on_capture_stream(device: torch.device) -> Iterator[None]:
     current then, and a graph holds no work of the default one. PyTorch documentation, CUDA semantics, "Usage with
     DistributedDataParallel".
     """
+    from advisor.step.graph import capture_stream  # late: a graph is made of a step, which is spread
+
     stream, current = capture_stream(device), torch.cuda.current_stream(device)
     stream.wait_stream(current)
     with torch.cuda.stream(stream):
@@ -111,7 +111,6 @@ def _sharded(model: nn.Module, optimizer: Any, plan: StepPlan) -> nn.Module:
     fully_shard(model, **options)
     for blocks in groups:
         _gather_ahead(blocks, plan.shard_prefetch)
-    compile_inside_hooks(model, list(itertools.chain.from_iterable(groups)))
     if optimizer is not None:
         parameters = dict(model.named_parameters())
         for group in optimizer.param_groups:
@@ -265,7 +264,7 @@ def spread_loader(loader: Any, plan: StepPlan, rank: int, ranks: int, seed: int 
     if plan.length_bucketing or plan.balanced_shares:
         kind = LikeLengths if plan.length_bucketing else BalancedShares
         sampler = kind(loader.batch_sampler, rank, ranks, seed, lengths=_lengths_in(loader))
-    return copy_with(loader, batch_sampler=sampler)
+    return rebuild(loader, batch_sampler=sampler)
 
 
 def _lengths_in(loader: Any) -> list[int]:
@@ -388,7 +387,7 @@ def share_of_loader(loader: Any, plan: StepPlan) -> Any:
         return loader
     try:
         if loader.batch_sampler is not None:
-            loader = copy_with(loader, batch_sampler=DrawnByRankZero(loader.batch_sampler))
+            loader = rebuild(loader, batch_sampler=DrawnByRankZero(loader.batch_sampler))
         return spread_loader(loader, plan, distributed.get_rank(), distributed.get_world_size())
     except ValueError as problem:
         warnings.warn(f"each rank reads all batches: {problem}", stacklevel=3)

@@ -27,21 +27,13 @@ from advisor.recipe.settings import Settings
 from advisor.records import Mode, Value
 from advisor.step import spread
 from advisor.step.apply import apply_recipe, apply_settings
-from advisor.step.compilation import accept_wrapped_names, as_written, compiled_as
-from advisor.step.loop import loop_loader
-from advisor.step.make_step import (
-    GraphedOwnStep,
-    GraphedStep,
-    InferStep,
-    OwnStep,
-    TrainStep,
-    captures_own,
-    make_step,
-    settle_optimizers,
-)
+from advisor.step.compile import accept_wrapped_names, as_written, compiled_as
+from advisor.step.graph import GraphedStep, captured
+from advisor.step.loss import LossForm
 from advisor.step.optimizer import Together, optimizers_in
-from advisor.step.spread import unwrapped
-from advisor.step.steps import start_training
+from advisor.step.prefetch import loop_loader
+from advisor.step.step import InferStep, OwnStep, TrainStep, make_step, settle_optimizers
+from advisor.step.wrappers import as_prepared
 
 # Settings for both modes that change a model for good when it is prepared for inference.
 _DIFFERS_IN_INFERENCE = frozenset({"precision.float8"})
@@ -98,7 +90,7 @@ class Tuning:
             components = self._prepare_model(model, given.optimizers_of(model), first, mode)
             if plan is not None:  # what the first loader was prepared for goes for its batches in every step
                 components.plan = replace(components.plan, non_blocking=plan.non_blocking)
-            plan = self._prepared[components.model] = components.plan
+            plan = self._prepared[as_prepared(components.model)] = components.plan
             first_share = self._divided(components.data, plan)
             back |= {id(model): components.model, id(first): loop_loader(first_share, plan)}
             if len(trained := given.optimizers_of(model)) == 1:
@@ -158,11 +150,14 @@ class Tuning:
         loss: Callable[..., Any] | None = None,
         *,
         clip_grad: float | None = None,
+        loss_form: str | None = None,
     ) -> TrainStep | GraphedStep:
         """A callable ``step(batch) -> detached loss``: moving the batch, autocast, scaler, zero_grad and graph inside.
 
-        ``loss`` is ``loss(model, batch)``, ``loss(output, target)`` or ``loss(output)``; ``clip_grad`` is the norm that
-        gradients are clipped to before the update. Pass what ``prepare`` returned. A model that is not in training mode
+        ``loss`` is ``loss(model, batch)`` or ``loss(output, target)``; without one the model's own is taken. Its
+        parameters' names tell which; where they do not, it is called with output and target unless ``loss_form`` is
+        ``"model_batch"``. ``clip_grad`` is the norm that gradients are clipped to before the update. Pass what
+        ``prepare`` returned. A model that is not in training mode
         is put into it now, once. Afterwards the mode is the loop's: one that validates in between switches with
         ``eval()`` and ``train()``, or evaluates with the step of ``infer``, which leaves the mode as it is.
 
@@ -170,10 +165,10 @@ class Tuning:
         ``load_state_dict()`` hold what a checkpoint needs beside the model and the optimizer: the scaler's state, and
         how many batches of an update are in.
 
-        A step in a CUDA graph notices what changes between calls, and runs eagerly or captures anew then
-        (:class:`~advisor.step.graphed.GraphedStep`). It does not see Python numbers that lie deeper in installed
-        packages than the functions called: keep such a number in a tensor and change it in place. It copies a batch in
-        pinned memory while the host goes on: do not fill that memory anew before the device is done.
+        A step in a CUDA graph looks at a few things before each replay and is captured anew where they changed
+        (:class:`~advisor.step.graph.GraphedStep` lists them). After a change of anything else that the step reads, call
+        ``step.recapture()``. It copies a batch in pinned memory while the host goes on: do not fill that memory anew
+        before the device is done.
         """
         plan = self._plan_of(model)
         if plan.mode is not Mode.TRAIN:
@@ -181,23 +176,24 @@ class Tuning:
                 "this model was prepared for inference: pass the optimizer too, `model, optimizer = "
                 "tuning.prepare(model, optimizer)`, and train with the one that comes back"
             )
-        start_training(model)
-        step = make_step(
-            Components(spread.over_ranks(model), optimizer, None, replace(plan, clip_norm=clip_grad)), loss
+        if not model.training:
+            model.train()
+        components = Components(spread.over_ranks(model), optimizer, None, replace(plan, clip_norm=clip_grad))
+        step: TrainStep | GraphedStep = captured(
+            make_step(components, loss, form=LossForm(loss_form) if loss_form else None)
         )
-        assert not isinstance(step, InferStep)
         return step
 
-    def own_step(self, step: Callable[[Any], Any], model: nn.Module) -> OwnStep | GraphedOwnStep:
+    def own_step(self, step: Callable[[Any], Any], model: nn.Module) -> OwnStep | GraphedStep:
         """A step of your own, ``step(batch)``, under what the settings put around it: autocast, a CUDA graph.
 
         It returns what your step returns. ``model`` is one of those that the step works with, as ``prepare`` returned
-        it. Settings that change what happens inside a step are not applied: the step stays as you wrote it. Where a
-        CUDA graph cannot repeat what it does or returns, a warning says why, and it runs uncaptured
-        (:class:`~advisor.step.graphed_own_step.GraphedOwnStep`).
+        it. Settings that change what happens inside a step are not applied: the step stays as you wrote it. Its
+        optimizers are found among the variables that it names and the attributes of objects there. Where a CUDA graph
+        cannot hold it, a warning says why, and it runs uncaptured.
         """
-        own = OwnStep(step, model, self._plan_of(model))
-        return GraphedOwnStep(own) if captures_own(own) else own
+        own: OwnStep | GraphedStep = captured(OwnStep(step, model, self._plan_of(model)))
+        return own
 
     def infer(self, model: nn.Module) -> InferStep | GraphedStep:
         """A callable ``step(inputs) -> output`` for inference; prepares the model when ``prepare`` has not yet.
@@ -213,8 +209,7 @@ class Tuning:
             components = self._apply(model, None, None, Mode.INFER)
         else:
             components = self._for_inference(Components(model, None, None, plan))
-        step = make_step(components, None, evaluates=True)
-        assert not isinstance(step, TrainStep)
+        step: InferStep | GraphedStep = captured(make_step(components, None, evaluates=True))
         return step
 
     def _for_inference(self, components: Components) -> Components:
@@ -243,7 +238,7 @@ class Tuning:
         settings = Settings({**(own or {}), **self._settings_for(components, mode)})
         _warn_of_missing(self._catalog.environment(settings))
         apply_settings(self._catalog, components, settings, refused=_warn_of_refusal)
-        self._prepared[components.model] = components.plan
+        self._prepared[as_prepared(components.model)] = components.plan
         if strategy != "single" and not alone:
             spread.spread_over_ranks(components.model, components.optimizer, components.plan)
         return components
@@ -303,13 +298,6 @@ def _is_for_any_loader(recipe: Recipe) -> bool:
     return recipe.key.startswith("data.")
 
 
-def as_prepared(model: nn.Module) -> nn.Module:
-    """The model inside the wrappers that a loop may put around what ``prepare`` returned; else the model itself."""
-    inner = unwrapped(getattr(model, "_orig_mod", model))
-    inner = getattr(inner, "_original_module", inner)  # of Fabric's wrapper
-    return model if inner is model else as_prepared(inner)
-
-
 def _device_of(model: nn.Module) -> torch.device:
     tensor = next(chain(model.parameters(), model.buffers()), None)
     return tensor.device if tensor is not None else torch.device("cpu")
@@ -333,7 +321,7 @@ class Given:
         with_tensors = [model for model in models if next(chain(model.parameters(), model.buffers()), None) is not None]
         return cls(
             tuple(with_tensors or models),
-            tuple(dict.fromkeys(_unwrapped(item) for item in once if isinstance(item, Optimizer))),
+            tuple(dict.fromkeys(_bare(item) for item in once if isinstance(item, Optimizer))),
             tuple(item for item in once if isinstance(item, DataLoader)),
         )
 
@@ -345,7 +333,7 @@ class Given:
         return found
 
 
-def _unwrapped(optimizer: Optimizer) -> Optimizer:
+def _bare(optimizer: Optimizer) -> Optimizer:
     """The optimizer inside one that hands everything on to it, such as Accelerate's."""
     inner = getattr(optimizer, "optimizer", None)
     return inner if isinstance(inner, Optimizer) else optimizer

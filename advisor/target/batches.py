@@ -12,10 +12,9 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from advisor.errors import TargetError
-from advisor.step.calls import lists_tensors, takes_list
-from advisor.step.loop import GivenBatches
-from advisor.step.losses import is_callable_with
-from advisor.step.nested import attributes_with_tensors, tensors_of
+from advisor.step.batch import attributes_with_tensors, lists_tensors, takes_list, tensors_of
+from advisor.step.loss import is_callable_with
+from advisor.target.loop import GivenBatches
 
 # Batches that are kept of what can be read only once. A count; enough that steps do not all see the same batch.
 MOST_KEPT = 32

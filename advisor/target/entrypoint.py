@@ -28,8 +28,8 @@ from advisor.files.paths import DEMO, check_target, is_file, is_library
 from advisor.process.streams import Printed, flush_streams
 from advisor.records import TargetSpec
 from advisor.records.trials import WORKLOAD_SUFFIX
-from advisor.step.loop import Loop
 from advisor.target.adapters import example_of, likely_target, named
+from advisor.target.loop import Loop
 from advisor.target.normalise import normalise
 from advisor.target.scripts.run import is_script, script_workload
 

@@ -8,13 +8,11 @@ import torch
 from torch import nn
 
 from advisor.errors import TargetError
-from advisor.recipe.rebuild import batch_size_of, resize_batch
 from advisor.records import TargetSpec
-from advisor.step.calls import positional_inputs
-from advisor.step.loop import describe
-from advisor.step.losses import main_output
-from advisor.step.nested import tensors_of
+from advisor.step.batch import batch_size_of, positional_inputs, resize_batch, tensors_of
+from advisor.step.loss import main_output
 from advisor.target.hubs.contract import Samples
+from advisor.target.loop import describe
 from advisor.target.sizing import counted_run
 
 

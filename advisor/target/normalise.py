@@ -12,17 +12,17 @@ from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset
 
-from advisor.errors import TargetError
-from advisor.recipe.rebuild import batch_size_of, loader_with, resize_batch
+from advisor.errors import RefusedError, TargetError
 from advisor.records import Mode, TargetSpec
-from advisor.step import losses
-from advisor.step.compilation import as_written, compiled_as
-from advisor.step.loop import Loop, has_target
-from advisor.step.nested import tensors_of
+from advisor.step import loss as losses
+from advisor.step.batch import batch_size_of, resize_batch, tensors_of
+from advisor.step.compile import as_written, compiled_as
+from advisor.step.loader import rebuild
 from advisor.step.optimizer import needs_closure
 from advisor.target.adapters import interpreted, with_samples
 from advisor.target.batches import batches_in_data
 from advisor.target.hubs.contract import Adapted
+from advisor.target.loop import Loop, has_target
 from advisor.target.own_step import EXAMPLE, HINT, mode_of_step, optimizers_of, with_own_step
 from advisor.target.parts import (
     ALIASES,
@@ -337,8 +337,8 @@ def _sized_loader(loader: DataLoader[Any], spec: TargetSpec) -> DataLoader[Any]:
     if spec.batch_size is None or spec.batch_size == loader.batch_size:
         return loader
     try:
-        return loader_with(loader, batch_size=spec.batch_size)
-    except ValueError as error:
+        return rebuild(loader, batch_size=spec.batch_size)
+    except RefusedError as error:
         raise TargetError(f"--batch-size cannot be applied: {error}", "Leave --batch-size out.") from error
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
-from advisor.step.compilation import Models
+from advisor.step.compile import Models
 from advisor.step.optimizer import Together
 from advisor.target.workload import Workload
 

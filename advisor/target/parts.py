@@ -11,7 +11,7 @@ from torch.nn.modules.loss import _Loss
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-from advisor.step.nested import tensors_of
+from advisor.step.batch import tensors_of
 
 # The documented order of a tuple.
 ORDER = ("model", "data", "loss", "optimizer")

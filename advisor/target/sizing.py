@@ -15,9 +15,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from advisor.machine.host import usable_cores
 from advisor.records import Mode, TargetSpec
-from advisor.step.calls import splitter
-from advisor.step.contexts import evaluating
-from advisor.step.nested import map_tensors, signature_of, tensors_of
+from advisor.step.batch import map_tensors, signature_of, splitter, tensors_of
+from advisor.step.step import evaluating
 from advisor.target.hubs.contract import Samples
 
 # Largest batch by default: samples.

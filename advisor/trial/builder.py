@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -34,9 +35,8 @@ from advisor.process.meanwhile import environment, replaced
 from advisor.process.streams import redirect_output
 from advisor.process.threads import StartedThread, started_since, thread_ids
 from advisor.records import BuilderReady, TargetSpec
-from advisor.step.loop import Loop
-from advisor.step.owners import is_of_package
 from advisor.target.entrypoint import load_target, one_line
+from advisor.target.loop import Loop
 from advisor.trial.fork_probe import problem_of_forks
 from advisor.trial.forks import Fork, Forks, serve
 from advisor.trial.measurement.draws import seed_all
@@ -44,6 +44,8 @@ from advisor.trial.measurement.draws import seed_all
 # With this, asking whether there is a GPU asks NVML and leaves CUDA alone (PyTorch's documentation, "CUDA semantics").
 _ASK_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
 _UNUSABLE = 3
+# Folders of installed packages and of Python itself, as parts of a path.
+_PACKAGES = ("site-packages", "dist-packages", str(Path(os.__file__).parent))
 _DRIVER = "libcuda.so"
 # Questions about a GPU whose answers are numbers and words; PyTorch starts CUDA for each.
 _FACTS = ("current_device", "get_device_name", "get_device_capability", "is_bf16_supported", "mem_get_info")
@@ -151,7 +153,13 @@ def _installed(names: Iterable[str]) -> tuple[str, ...]:
     """The modules among these that belong to an installed package, in the order in which they were imported."""
     wanted = set(names)
     loaded = list(sys.modules.items())  # asking a lazy module for its file may import others
-    return tuple(name for name, one in loaded if name in wanted and one is not None and is_of_package(one))
+    return tuple(name for name, one in loaded if name in wanted and one is not None and _is_of_package(one))
+
+
+def _is_of_package(module: ModuleType) -> bool:
+    """Whether a module belongs to an installed package or to Python, and not to the user."""
+    place = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), "")
+    return not place or any(folder in str(place) for folder in _PACKAGES)
 
 
 def _problem_of_processes() -> str:

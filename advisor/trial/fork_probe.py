@@ -14,14 +14,15 @@ import psutil
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from advisor.errors import RefusedError
 from advisor.process.household import kill, lead_own_group
 from advisor.recipe.plan import StepPlan
-from advisor.recipe.rebuild import resize_batch
 from advisor.records import Mode
-from advisor.step.forked import read_independently
-from advisor.step.loaders import copy_with
-from advisor.step.loop import Loop
-from advisor.step.make_step import make_step
+from advisor.step.batch import resize_batch
+from advisor.step.loader import rebuild
+from advisor.step.step import make_step
+from advisor.target.loop import Loop
+from advisor.trial.forked_files import read_independently
 from advisor.trial.measurement.draws import first_batches
 
 # A fork that neither computes nor reads for this long is taken to hang. Seconds.
@@ -120,8 +121,8 @@ def _first_batches(loop: Loop) -> list[object]:
     if loop.loader is None:
         return [loop.data] * _STEPS
     try:
-        loader = copy_with(loop.loader, batch_size=_SAMPLES)
-    except ValueError:  # it does not form its batches itself
+        loader = rebuild(loop.loader, batch_size=_SAMPLES)
+    except RefusedError:  # it does not form its batches itself
         loader = loop.loader
     return first_batches(loader, 0, _STEPS)
 

@@ -19,8 +19,8 @@ import torch
 
 from advisor.process.channel import send_message
 from advisor.records import ForkAhead, Forked, ForkEnded, TrialSpec
-from advisor.step.forked import read_independently
-from advisor.step.loop import Loop
+from advisor.target.loop import Loop
+from advisor.trial.forked_files import read_independently
 from advisor.trial.main import trial_main
 
 _TRIAL_WITH_COMPANY = 3

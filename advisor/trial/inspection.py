@@ -2,9 +2,8 @@
 
 import os
 import sys
-import types
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,24 +11,20 @@ from torch import nn
 
 from advisor.machine.device import backend_of
 from advisor.machine.host import usable_cores
-from advisor.recipe.rebuild import resizing_problem
 from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFacts
-from advisor.step import (
-    checkpointing,
-    conv_bias,
-    fold_norm,
-    generation,
-    inplace,
-    padding,
-    pointwise,
-    training_cache,
-)
-from advisor.step.batched_reads import with_batched_reads
+from advisor.step import checkpointing, conv_bias, fold_norm, padding, training_cache
+from advisor.step.batch import resizing_problem, tensors_of
 from advisor.step.blocks import blocks_to_compile, repeated_blocks, shape_of
-from advisor.step.compilation import Models
-from advisor.step.loaders import READ_AHEAD, hears_of_epochs, keeps_position, length_of, loader_with
-from advisor.step.loop import GivenBatches, Loop, describe
-from advisor.step.nested import tensors_of
+from advisor.step.compile import Models
+from advisor.step.loader import (
+    copy_problem,
+    divides_samples,
+    hears_of_epochs,
+    is_iterable,
+    length_of,
+    one_by_one_problem,
+    workers_problem,
+)
 from advisor.step.optimizer import (
     expected_state_bytes,
     implementations_of,
@@ -38,17 +33,10 @@ from advisor.step.optimizer import (
     sparse_parameters,
     torch_class,
 )
-from advisor.step.reached import divides_samples
-from advisor.step.read_code import codes_of
-from advisor.step.tracing import CannotTraceError
-from advisor.step.transforms import names_of_moved
-from advisor.step.tuning import as_prepared
-from advisor.step.walk import found_in
-from advisor.target.entrypoint import one_line
-from advisor.trial.measurement.data_prints import pickle_problem, pinning_problem
-from advisor.trial.measurement.draws import count_problem, state_problem
+from advisor.step.transforms import without_last_transforms
+from advisor.step.wrappers import as_prepared
+from advisor.target.loop import GivenBatches, Loop, describe
 
-_TRACING_LIMIT_S = 5.0
 _FAMILIES: dict[str, tuple[type[nn.Module], ...]] = {
     "conv1d": (nn.Conv1d, nn.ConvTranspose1d),
     "conv2d": (nn.Conv2d, nn.ConvTranspose2d),
@@ -63,13 +51,9 @@ _FAMILIES: dict[str, tuple[type[nn.Module], ...]] = {
 }
 
 
-def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any]) -> WorkloadFacts:
+def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any], *, loss_form: str = "") -> WorkloadFacts:
     """The facts of a loop whose model is on ``device``; ``batches`` are its first ones, at least one."""
     target_batch = batches[0]
-    fusable_chains, fusing_problem = _traced(pointwise.fusable_chains, loop.model)
-    biased_pairs, folding_pairs, pairs_problem = _norm_pairs(loop)
-    inplace_activations, tracing_problem = _traced(lambda *a: len(inplace.inplace_sites(*a)), loop.model)
-    in_place = bool(inplace.activations_in_place(loop.model))
     parameters = list(loop.model.parameters())
     trainable = [p for p in parameters if p.requires_grad]
     own = backend_of(device).identity()
@@ -95,30 +79,24 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any]) -> Wo
         data_kind=_data_kind(loop),
         loss=loop.loss_text,
         optimizer=None if loop.optimizer is None else _optimizer_facts(loop.optimizer, loop.model),
-        loader=_loader_facts(loop, target_batch, on_device=backend_of(device).has_memory),
+        loader=_loader_facts(loop, on_device=backend_of(device).has_memory),
         threads=torch.get_num_threads(),
         usable_cores=usable_cores(),
         repeated_blocks=block_counts(loop.model),
         block_shapes=block_shapes(loop.model),
         parameter_shapes=len({p.shape for p in parameters}),
         varying_shapes=len({tuple(tensor.shape for tensor in tensors_of(batch)) for batch in batches}) > 1,
-        fusable_chains=fusable_chains,
-        fusing_problem=fusing_problem,
-        inplace_activations=inplace_activations,
-        tracing_problem=tracing_problem,
         clip_norm=loop.clip_norm,
-        biased_conv_norm_pairs=biased_pairs,
-        conv_norm_pairs=folding_pairs,
-        norm_pairs_problem=pairs_problem,
+        biased_conv_norm_pairs=len(conv_bias.removable_biases(loop.model)),
+        conv_norm_pairs=len(fold_norm.foldable_norms(loop.model)) if loop.mode is Mode.INFER else 0,
         paddable_outputs=_paddable_outputs(loop.model),
-        # Where some activations could still be switched, the setting counts as off.
-        current={"model.inplace_activations": in_place and not inplace_activations, **current_settings(loop)},
+        current=current_settings(loop),
         notes=tuple(loop.notes),
         linear_shapes=_linear_shapes(loop.model),
         own_step=loop.step is not None,
+        loss_form=loss_form,
         capture_problem=getattr(loop.step, "capture_problem", ""),
         spread_already=loop.spread_already,
-        differentiates_twice=differentiates_twice(loop),
         torchscript=isinstance(loop.model, torch.jit.ScriptModule),
         generated_tokens=_generated_tokens(loop),
         casts_inside=str(getattr(loop.step, "casts", "none")),
@@ -161,7 +139,6 @@ def current_settings(loop: Loop) -> dict[str, Value]:
     current: dict[str, Value] = {
         "precision.float32_matmul": _float32_matmul(),
         "precision.weights": _weights(loop.model),
-        "precision.bf16_reduction": torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
         "attention.backend": _attention_backend(),
         "backends.deterministic": torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic,
         "cpu.flush_denormal": _flushes_denormals(),
@@ -169,7 +146,6 @@ def current_settings(loop: Loop) -> dict[str, Value]:
         "model.memory_format": _memory_format(loop.model),
         "memory.activation_checkpointing": _checkpointing(loop.model),
         "debug.switches": _debug_switch(),
-        "generation.cache": generation.cache_of(loop.model),
         **_from_environment(),
     }
     if loop.loader is not None:
@@ -177,8 +153,6 @@ def current_settings(loop: Loop) -> dict[str, Value]:
         current["data.pin_memory"] = bool(loop.loader.pin_memory)
         current["data.persistent_workers"] = bool(loop.loader.persistent_workers)
         current["data.prefetch_factor"] = loop.loader.prefetch_factor or 2
-        if loop.loader.multiprocessing_context is not None:
-            current["data.multiprocessing_context"] = loop.loader.multiprocessing_context.get_start_method()
     if loop.mode is Mode.TRAIN and (decoders := training_cache.decoders(loop.model)):
         current["model.use_cache"] = any(map(training_cache.says_cache, decoders))
     if loop.optimizer is not None:
@@ -198,14 +172,6 @@ def _from_environment() -> dict[str, Value]:
     }
 
 
-def _traced(count: Callable[[nn.Module, float], int], model: nn.Module) -> tuple[int, str]:
-    """A number that tracing a model gives, or 0 with the reason why it cannot be traced."""
-    try:
-        return count(model, _TRACING_LIMIT_S), ""
-    except CannotTraceError as error:
-        return 0, str(error)
-
-
 def _paddable_outputs(model: nn.Module) -> tuple[tuple[int, int, int], ...]:
     """Multiple, layers and widest output for each multiple that would pad layers, and not to the same sizes."""
     found: dict[tuple[int, ...], tuple[int, int, int]] = {}
@@ -214,19 +180,6 @@ def _paddable_outputs(model: nn.Module) -> tuple[tuple[int, int, int], ...]:
         if sizes := tuple(padding.padded_size(size, multiple) for size in outputs):
             found.setdefault(sizes, (multiple, len(outputs), max(outputs)))
     return tuple(found.values())
-
-
-def _norm_pairs(loop: Loop) -> tuple[int, int, str]:
-    """Convolutions whose bias a norm cancels and norms to fold, or the reason why the model cannot be traced."""
-    data, limit_s, trained = loop.make_batch or loop.data, _TRACING_LIMIT_S / 2, loop.mode is Mode.TRAIN
-    try:
-        biases = conv_bias.removable_biases(loop.model, trained=trained, data=data, limit_s=limit_s)
-        folds = [] if trained else fold_norm.foldable_pairs(loop.model, data, limit_s)
-    except CannotTraceError as error:
-        return 0, 0, str(error)
-    except Exception as error:  # a model may hold anything; what cannot be looked through is measured all the same
-        return 0, 0, f"cannot be looked through for norms ({one_line(error)})"
-    return len(biases), len(folds), ""
 
 
 def versions() -> dict[str, str]:
@@ -322,19 +275,6 @@ def _resizable(loop: Loop) -> bool:
     return loop.loader.batch_size is not None
 
 
-def _tried(change: Callable[[Any], Any], loader: Any, ways: str) -> tuple[Any, str]:
-    """The result of a change to a loader, or None with the reason that it is refused.
-
-    ``ways`` are the ways in which samples would be compared.
-    """
-    try:
-        return change(loader), ""
-    except ValueError as error:
-        return None, str(error)
-    except Exception as error:  # it runs the user's dataset and collate function, which may raise anything
-        return None, f"its samples cannot be compared {ways} ({type(error).__name__}: {error})"
-
-
 def _optimizer_facts(optimizer: Any, model: nn.Module) -> OptimizerFacts:
     each = optimizers_in(optimizer)
     offered = [implementations_of(one, sparse_parameters(model)) for one in each]
@@ -351,27 +291,17 @@ def _optimizer_facts(optimizer: Any, model: nn.Module) -> OptimizerFacts:
 
 
 def _copy_problem(loader: torch.utils.data.DataLoader[Any]) -> str:
-    """The reason that a loader cannot be copied with other options; empty where it can."""
+    """The reason that a loader cannot be made anew with other options; empty where it can."""
     if isinstance(loader, GivenBatches):
         return f"the batches come from {loader.made_by}, which is no DataLoader"
-    try:
-        loader_with(loader)
-    except ValueError as error:
-        return str(error)
-    return ""
+    return copy_problem(loader)
 
 
-def _problem_of_workers(loader: torch.utils.data.DataLoader[Any]) -> str:
-    """The reason why the first workers of a loader would change more than its speed; empty for none."""
-    return READ_AHEAD if keeps_position(loader) else state_problem(loader) or count_problem(loader)
-
-
-def _loader_facts(loop: Loop, batch: Any, *, on_device: bool) -> LoaderFacts | None:
+def _loader_facts(loop: Loop, *, on_device: bool) -> LoaderFacts | None:
     loader = loop.loader
     if loader is None:
         return None
-    iterable = isinstance(loader.dataset, torch.utils.data.IterableDataset)
-    movable, problem = _tried(names_of_moved, loader, "with and without them") if on_device else (None, "")
+    moved = without_last_transforms(loader.dataset)[1] if on_device else []
     return LoaderFacts(
         batch_size=loader.batch_size,
         num_workers=loader.num_workers,
@@ -379,32 +309,13 @@ def _loader_facts(loop: Loop, batch: Any, *, on_device: bool) -> LoaderFacts | N
         persistent_workers=bool(loader.persistent_workers),
         prefetch_factor=loader.prefetch_factor,
         length=length_of(loader),
-        iterable_dataset=iterable,
+        iterable_dataset=is_iterable(loader),
         custom_batch_sampler=loader.batch_size is None and loader.batch_sampler is not None,
         drop_last=bool(loader.drop_last),
-        pickle_problem=pickle_problem(loader),
-        movable_transforms=tuple(movable or ()),
-        transforms_problem=problem,
+        movable_transforms=tuple(type(transform).__name__ for transform in moved),
         copy_problem=_copy_problem(loader),
-        pinning_problem=pinning_problem(batch),
-        divides_samples=iterable and divides_samples(loader),
+        divides_samples=is_iterable(loader) and divides_samples(loader),
         hears_of_epochs=hears_of_epochs(loader.dataset),
-        state_problem="" if loader.num_workers else _problem_of_workers(loader),
-        batched_reads_problem=_tried(with_batched_reads, loader, "one by one and together")[1],
+        workers_problem=workers_problem(loader),
+        batched_reads_problem=one_by_one_problem(loader),
     )
-
-
-# The argument of backward() and torch.autograd.grad() that asks for it, and functions that always do.
-_ASKS = "create_graph"
-_FUNCTIONS = frozenset({"hessian", "hvp", "vhp"})
-
-
-def differentiates_twice(loop: Loop) -> bool:
-    """Whether the code of the loss, the step or the model asks for gradients of gradients."""
-    functions = found_in(loop.loss, loop.step, loop.model).functions
-    return any(_asks(code) for function in functions for code in codes_of(function.__code__))
-
-
-def _asks(code: types.CodeType) -> bool:
-    keywords = [part for part in code.co_consts if isinstance(part, tuple)]  # the names of arguments are such constants
-    return any(_ASKS in part for part in keywords) or not _FUNCTIONS.isdisjoint(code.co_names)

@@ -32,7 +32,6 @@ from advisor.records import (
     Block,
     BlockDone,
     Compiled,
-    DataPrint,
     Finished,
     Inspected,
     Latency,
@@ -47,10 +46,11 @@ from advisor.records import (
     TrialSpec,
 )
 from advisor.source.prints import imported_sources
-from advisor.step.loop import Loop
-from advisor.step.losses import LossError
-from advisor.step.make_step import GraphedStep, InferStep, TrainStep, make_step, refuse_if_never_captured
+from advisor.step.graph import GraphedStep, captured, refuse_graph, refuse_if_never_captured
+from advisor.step.loss import LossError, LossForm
+from advisor.step.step import InferStep, TrainStep, make_step
 from advisor.target.entrypoint import hint_for, load_target, one_line, user_frames
+from advisor.target.loop import Loop
 from advisor.trial.inspection import inspect_loop, versions
 from advisor.trial.measurement import draws
 from advisor.trial.measurement.clock import (
@@ -63,7 +63,6 @@ from advisor.trial.measurement.clock import (
     measure,
     warm_up,
 )
-from advisor.trial.measurement.epochs import check_epochs
 from advisor.trial.measurement.feed import Feed, form_notes
 from advisor.trial.measurement.guards import Guards
 from advisor.trial.measurement.probe import (
@@ -80,7 +79,7 @@ from advisor.trial.profile.phases import check_clocks, measure_parts
 from advisor.trial.profile.profiler import phases_alone, profile_step
 from advisor.trial.raised import fitting_hint, result_of
 from advisor.trial.reference import reference_result
-from advisor.trial.timed_loop import components_of, resident_data, schedules_that_go_on, set_mode, settle_loss, stepper
+from advisor.trial.timed_loop import components_of, form_of_loss, resident_data, schedules_that_go_on, set_mode, stepper
 from advisor.trial.verify import packaged_result, verified_result
 
 _PHASES_LIMIT_S = 0.6
@@ -134,22 +133,19 @@ class _Parts:
     device: torch.device
     components: Components
     step: TrainStep | InferStep | GraphedStep
+    form: LossForm
     prepare_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class _FirstSteps:
-    """The first steps, the data that they saw, and the seconds spent beside the steps.
+    """The first steps, and the seconds spent beside them.
 
-    ``settling_s`` tried the loss: the first forward pass loads the kernels of all later ones. ``looking_s`` read the
-    first batches, described them and the workload, and looked at what the steps computed.
+    ``looking_s`` read the first batches, described the workload, and looked at what the steps computed.
     """
 
     probe: Probe
-    data: DataPrint | None
-    settling_s: float
     looking_s: float
-    loss_known: bool
 
 
 class Trial:
@@ -218,50 +214,34 @@ class Trial:
         started = time.perf_counter()
         components = components_of(loop, device, self.catalog, self.spec.settings)
         gc.unfreeze()  # in the user's program the collector also looks at what is imported and built
-        step = make_step(components, loop.loss)
-        return _Parts(loop, device, components, step, time.perf_counter() - started)
+        form = form_of_loss(loop, components, self.spec)
+        step = captured(make_step(components, loop.loss, form=form), refuse_graph)
+        return _Parts(loop, device, components, step, form, time.perf_counter() - started)
 
     def _first_steps(self, parts: _Parts) -> _FirstSteps:
         """Look at the first batches, and run the steps whose losses and outputs are compared."""
         began = time.perf_counter()
         self._say("reading the first batches")
         batches = probe_batches(parts.components.data, self.spec.seed, parts.components.plan)
-        settling = time.perf_counter()
-        with self._told_of_target(parts.loop, batches):
-            settled = settle_loss(parts.step, batches)
-        settling_s = time.perf_counter() - settling
         if self._is_beside_the_stack:
-            return _FirstSteps(Probe(0.0, 0), None, settling_s, settling - began, loss_known=False)
-        parts.loop.notes.extend(settled)
-        data = self._inspect_data(parts.loop, parts.components, batches)
+            return _FirstSteps(Probe(0.0, 0), time.perf_counter() - began)
+        if self.spec.kind.inspects:
+            self._inspect(parts, batches)
         if self.spec.kind is TrialKind.AHEAD:
             keep_no_kernel_timings()
         probe = self._probe(parts, batches)
-        looking_s = time.perf_counter() - began - settling_s - probe.seconds
-        return _FirstSteps(probe, data, settling_s, looking_s, loss_known=bool(batches) and not settled)
+        return _FirstSteps(probe, time.perf_counter() - began - probe.seconds)
 
     @property
     def _is_beside_the_stack(self) -> bool:
         """Whether this is the baseline that takes turns: only its blocks are read, so its first steps warm it up."""
         return self.spec.kind is TrialKind.TURNS and not self.spec.settings
 
-    def _inspect_data(self, loop: Loop, components: Components, batches: list[Any]) -> DataPrint | None:
-        """Describe the first batches, for the comparison with other trials; in the baseline, collect all the facts."""
-        if self.spec.kind.inspects:
-            draws.check_batches(batches, of_loader=components.has_loader)
-            loop.notes.extend(form_notes(batches))
-            self._inspect(loop, torch.device(components.plan.device), batches)
-        if components.batch_size != loop.batch_size:
-            draws.check_batch_size(components.data)
-        else:
-            check_epochs(loop.data, components.data, self.spec.seed)
-        return draws.fingerprint_of_data(
-            components.data, batches, self.spec.seed, components.plan, twice=self.spec.kind.inspects
-        )
-
-    def _inspect(self, loop: Loop, device: torch.device, batches: list[Any]) -> None:
-        with draws.side_effects_undone(loop.data):
-            facts = inspect_loop(loop, device, batches)
+    def _inspect(self, parts: _Parts, batches: list[Any]) -> None:
+        """Look at the first batches, and send all the facts of the workload."""
+        draws.check_batches(batches, of_loader=parts.components.has_loader)
+        parts.loop.notes.extend(form_notes(batches))
+        facts = inspect_loop(parts.loop, parts.device, batches, loss_form=parts.form)
         self.channel.send(Inspected(facts, versions(), imported_sources()))
 
     def _probe(self, parts: _Parts, batches: list[Any]) -> Probe:
@@ -304,7 +284,6 @@ class Trial:
         latency = self._latency(clock, blocks, parts.loop.mode)
         notes = (
             *_notes(warm, parts.loop, clock),
-            *draws.notes_on_data(first.data),
             *diverged,
             *probe.scaler_notes(scale_of(step)),
             *compilation_notes(warm_mark),
@@ -331,11 +310,10 @@ class Trial:
             peak_reserved_bytes=memory.peak_reserved_bytes,
             device_used_bytes=memory.device_used_bytes,
             prepare_s=parts.prepare_s,
-            warmup_s=first.settling_s + probe.seconds + warm.seconds,
+            warmup_s=probe.seconds + warm.seconds,
             warmup_steps=probe.steps + warm.steps,
             measuring_s=first.looking_s + time.perf_counter() - started,
             parameters=sum(parameter.numel() for parameter in parts.components.model.parameters()),
-            data=replace(first.data, fed=feed.prints) if first.data is not None else None,
             notes=notes,
             phases=phases,
             disturbed=self.guards.disturbed,
@@ -343,7 +321,7 @@ class Trial:
             waited=self.guards.waited,
             energy_j_per_sample=self.guards.energy_j_per_sample(blocks),
             gpu=self.guards.gpu,
-            loss_known=first.loss_known,
+            loss_form=parts.form,
         )
 
     def _refuse_hopeless(self, loop: Loop, spent_s: float, step_s: float) -> None:

@@ -12,10 +12,10 @@ from advisor.errors import AdvisorError, TargetError, TooSlowError, refusal_of
 from advisor.files.paths import is_library
 from advisor.process.channel import Channel
 from advisor.records import Outcome, TargetFailure, TrialResult
-from advisor.step.calls import inputs_of, required_keywords
-from advisor.step.loop import describe
+from advisor.step.batch import inputs_of, required_keywords
 from advisor.step.spread import unwrapped
 from advisor.target.entrypoint import message_of, one_line, user_frames
+from advisor.target.loop import describe
 
 _CPU_ALLOCATOR = "DefaultCPUAllocator: "
 # Errors of the driver and of libraries that find no room for their own memory; the allocator is not asked for it.

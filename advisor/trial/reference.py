@@ -17,11 +17,12 @@ from advisor.recipe.catalog import Catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, Outcome, TrialResult, TrialSpec, Value
 from advisor.step.apply import apply_settings
-from advisor.step.loop import Loop
-from advisor.step.losses import modules_of_loss
-from advisor.step.make_step import make_step
-from advisor.step.nested import map_tensors
+from advisor.step.batch import map_tensors
+from advisor.step.loss import modules_of_loss
+from advisor.step.step import make_step
+from advisor.target.loop import Loop
 from advisor.trial.measurement.probe import Probe, probe_batches, probe_inference, probe_training
+from advisor.trial.timed_loop import form_of_loss
 
 _HALF = (torch.float16, torch.bfloat16)
 # Share of the trial's time for the steps; one step at most runs beyond it. Unitless.
@@ -42,7 +43,7 @@ def reference_result(loop: Loop, device: torch.device, catalog: Catalog, spec: T
     components = loop.components(plan, loop.data)
     apply_settings(catalog, components, _kept(catalog, loop.current))
     components.plan = replace(components.plan, cuda_graph=False)
-    step = make_step(components, loop.loss)
+    step = make_step(components, loop.loss, form=form_of_loss(loop, components, spec))
     batches = [_cast(batch, precision) for batch in probe_batches(components.data, spec.seed, components.plan)]
     untouched = _generator_states(device, spec.stream_seed)
     probing = time.perf_counter()

@@ -12,14 +12,17 @@ from advisor.process.meanwhile import replaced
 from advisor.recipe import Components
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.plan import StepPlan
-from advisor.records import Mode, Value
+from advisor.records import Mode, TrialSpec, Value
 from advisor.step.apply import apply_settings
-from advisor.step.loop import Loop, loop_loader
-from advisor.step.losses import LossError
-from advisor.step.make_step import GraphedStep, InferStep, TrainStep
-from advisor.step.nested import mover
+from advisor.step.batch import mover
+from advisor.step.graph import GraphedStep
+from advisor.step.loss import LossError, LossForm, form_of, form_that_works
+from advisor.step.prefetch import loop_loader
+from advisor.step.step import InferStep, TrainStep, mover_of
+from advisor.target.loop import Loop
 from advisor.trial.measurement.clock import batch_samples
 from advisor.trial.measurement.feed import Feed
+from advisor.trial.measurement.probe import probe_batches
 
 
 def components_of(loop: Loop, device: torch.device, catalog: Catalog, settings: Mapping[str, Value]) -> Components:
@@ -83,16 +86,27 @@ def stepper(step: TrainStep | InferStep | GraphedStep, feed: Feed, batch_size: i
     return run_resident_steps
 
 
-def settle_loss(step: TrainStep | InferStep | GraphedStep, batches: list[Any]) -> list[str]:
-    """Find the form of a loss that its signature leaves open, before anything looks at the model's first output."""
-    run = step.step if isinstance(step, GraphedStep) else step
-    if not isinstance(run, TrainStep) or not batches:
-        return []
+def form_of_loss(loop: Loop, components: Components, spec: TrialSpec) -> LossForm:
+    """The form of the loop's loss: the one that the inspection recorded, that of its signature, or one that works.
+
+    Raises TargetError where no form works.
+    """
+    if spec.loss_form:
+        return LossForm(spec.loss_form)
+    if loop.step is not None:
+        return LossForm.STEP
+    if loop.mode is not Mode.TRAIN or (form := form_of(loop.loss)) is LossForm.OWN:
+        return LossForm.OWN
+    if form is not None:
+        return form
+    assert loop.loss is not None, "without a loss the form is the model's own"
+    batch = probe_batches(components.data, spec.seed, components.plan)[0]
     try:
-        found = run.settle_loss(run.to_device(batches[0]))
+        form = form_that_works(loop.loss, loop.model, mover_of(components.plan)(batch))
     except LossError as error:
         raise TargetError(error.message, error.hint) from error
-    return [found] if found else []
+    loop.notes.append(f"the loss is called as {form.value}: its signature leaves that open, and this works")
+    return form
 
 
 @contextmanager

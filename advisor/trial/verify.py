@@ -20,14 +20,13 @@ from advisor.recipe.catalog import Catalog
 from advisor.recipe.plan import StepPlan
 from advisor.recipe.settings import Settings
 from advisor.records import Block, Mode, Outcome, TrialResult, TrialSpec, Value
-from advisor.step.calls import splitter
-from advisor.step.compilation import Models
-from advisor.step.contexts import attention_of, autocast_of
-from advisor.step.loop import Loop, is_loader
-from advisor.step.nested import mover, tensors_of
+from advisor.step.batch import mover, splitter, tensors_of
+from advisor.step.compile import Models
 from advisor.step.optimizer import optimizers_in
-from advisor.step.steps import mover_of
+from advisor.step.prefetch import is_loader
+from advisor.step.step import attention_of, autocast_of, mover_of
 from advisor.step.tuning import Tuning
+from advisor.target.loop import Loop
 from advisor.trial.measurement.clock import batch_samples
 from advisor.trial.measurement.draws import no_batch
 from advisor.trial.measurement.probe import sample_of

@@ -12,7 +12,7 @@ from advisor.experiment.measuring.packaging import package
 from advisor.experiment.request import Request
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Mode, Outcome, TargetSpec, TrialSpec
-from advisor.step.loop import Loop
+from advisor.target.loop import Loop
 from advisor.trial.verify import packaged_result, verified_result
 
 CPU = torch.device("cpu")

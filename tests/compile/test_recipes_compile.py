@@ -25,12 +25,11 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from advisor.errors import UsageError
-from advisor.export.python_file import python_source
 from advisor.records import Mode
-from advisor.step.make_step import make_step
+from advisor.step.step import make_step
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
-COMPILES = ("compile_scope", "compile_dynamic", "compile_optimizer", "cpu_freeze", "fuse_pointwise")
+COMPILES = ("compile_scope", "compile_dynamic", "compile_optimizer", "cpu_freeze")
 
 
 # --- compile.mode ---------------------------------------------------------------------------------------------
@@ -50,12 +49,11 @@ def test_the_model_is_compiled_as_a_whole_or_not_at_all(effect, value, graphs, e
 # --- compile.scope --------------------------------------------------------------------------------------------
 
 
-@both_ways
 @pytest.mark.parametrize("make", [own_blocks, pytorchs_blocks, sequential_blocks])
-def test_blocks_are_compiled_once_and_the_model_stays_itself(effect, make, eager_backend):
+def test_blocks_are_compiled_once_and_the_model_stays_itself(make, eager_backend):
     model, reference = twin(make)
     names = list(model.state_dict())
-    back = effect("compile_scope", "regional", model, Mode.INFER)
+    back = by_apply("compile_scope", "regional", model, Mode.INFER)
     inputs = torch.randn(2, 3, 8)
     reference.eval()
     with torch.no_grad():
@@ -130,33 +128,29 @@ def test_candidates_of_the_scope(compilers):
     blocks = (("GPT2Block", 12),)
     cheap = profile_facts(phases={"forward": 99.99, "loss": 0.01})
     for facts in (gpu_facts, cpu_facts):
-        assert proposed("compile_scope", facts(repeated_blocks=blocks, block_shapes=4)) == ["with_loss", "regional"]
-        assert proposed("compile_scope", facts(repeated_blocks=blocks, block_shapes=5)) == ["with_loss"]
-        assert proposed("compile_scope", facts(repeated_blocks=blocks, block_shapes=1, profile=cheap)) == ["regional"]
-    assert "repeats no block" in reason("compile_scope", gpu_facts(profile=cheap))
-    assert "repeats no block" in reason("compile_scope", gpu_facts(mode=Mode.INFER))
+        every = ["with_loss", "regional", "pointwise"]
+        assert proposed("compile_scope", facts(repeated_blocks=blocks, block_shapes=4)) == every
+        assert proposed("compile_scope", facts(repeated_blocks=blocks, block_shapes=5)) == ["with_loss", "pointwise"]
+        alike = facts(repeated_blocks=blocks, block_shapes=1, profile=cheap)
+        assert proposed("compile_scope", alike) == ["regional", "pointwise"]
+    assert proposed("compile_scope", gpu_facts(profile=cheap)) == ["pointwise"]
+    assert proposed("compile_scope", gpu_facts(mode=Mode.INFER)) == ["pointwise"]
     assert "too old for Triton" in reason(
         "compile_scope", gpu_facts(capability=(6, 0), repeated_blocks=blocks, block_shapes=1)
     )
-    many = reason("compile_scope", gpu_facts(repeated_blocks=blocks, block_shapes=5, profile=cheap))
-    assert "12 blocks that the model repeats (GPT2Block) have 5 shapes" in many
     why = CATALOG["compile_scope"].why(gpu_facts(repeated_blocks=blocks), "regional")
     assert "repeats GPT2Block 12 times" in why
 
 
 def test_the_loss_is_compiled_with_the_model_where_it_takes_time(compilers):
     loses = profile_facts(phases={"forward": 98.0, "loss": 2.0})
-    assert proposed("compile_scope", gpu_facts(profile=loses)) == ["with_loss"]
-    assert proposed("compile_scope", gpu_facts(profile=loses, repeated_blocks=(("B", 3),), families=LINEAR)) == [
-        "with_loss",
-        "regional",
-    ]
+    assert "with_loss" in proposed("compile_scope", gpu_facts(profile=loses))
     assert "2.0 %" in CATALOG["compile_scope"].why(gpu_facts(profile=loses), "with_loss")
     small = profile_facts(phases={"forward": 99.6, "loss": 0.4})
-    assert proposed("compile_scope", gpu_facts(profile=small)) == ["with_loss"]
+    assert "with_loss" in proposed("compile_scope", gpu_facts(profile=small))
     cheap = profile_facts(phases={"forward": 99.95, "loss": 0.05})
-    assert "repeats no block" in reason("compile_scope", gpu_facts(profile=cheap))
-    assert "repeats no block" in reason("compile_scope", gpu_facts(mode=Mode.INFER, profile=loses))
+    assert "with_loss" not in proposed("compile_scope", gpu_facts(profile=cheap))
+    assert "with_loss" not in proposed("compile_scope", gpu_facts(mode=Mode.INFER, profile=loses))
 
 
 def mean_square(model, batch):
@@ -164,24 +158,16 @@ def mean_square(model, batch):
     return (model(inputs) - target).square().mean()
 
 
-@pytest.mark.parametrize("exported", [False, True])
 @pytest.mark.parametrize("loss", [nn.MSELoss(), mean_square])
-def test_model_and_loss_are_compiled_as_one(loss, exported, eager_backend):
+def test_model_and_loss_are_compiled_as_one(loss, eager_backend):
     model, reference = twin(own_blocks)
     batch = (torch.randn(4, 8), torch.randn(4, 4))
     expected = train(make_step(parts(reference), loss), batch)
     torch._dynamo.reset()
     counters.clear()
-    if exported:
-        namespace: dict = {}
-        exec(python_source(CATALOG, {"compile.scope": "with_loss"}, "train"), namespace)
-        prepared, optimizer, _ = namespace["prepare"](model, torch.optim.SGD(model.parameters(), lr=0.05))
-        step = namespace["train_step"](prepared, optimizer, loss)
-    else:
-        components = applied(model, {"compile.scope": "with_loss"})
-        prepared, step = components.model, make_step(components, loss)
-    assert prepared is model
-    assert train(step, batch) == pytest.approx(expected, rel=1e-5)
+    components = applied(model, {"compile.scope": "with_loss"})
+    assert components.model is model
+    assert train(make_step(components, loss), batch) == pytest.approx(expected, rel=1e-5)
     # One graph holds the forward pass and the loss.
     assert counters["frames"]["ok"] == 1
     assert counters["stats"]["unique_graphs"] == 1
@@ -214,6 +200,42 @@ def test_without_training_the_scope_with_the_loss_is_the_model(eager_backend):
     with torch.no_grad():
         torch.testing.assert_close(compiled(torch.ones(2, 8)), reference.eval()(torch.ones(2, 8)))
     assert counters["frames"]["ok"] == 1
+
+
+class Formula(nn.Module):
+    """Two formulas of pointwise operations around layers that are not pointwise, and dropout."""
+
+    def __init__(self):
+        super().__init__()
+        self.wide, self.norm, self.back = nn.Linear(8, 32), nn.LayerNorm(32), nn.Linear(32, 4)
+
+    def forward(self, x):
+        x = self.wide(x)
+        x = self.norm(0.5 * x * (1 + torch.tanh(0.8 * (x + 0.05 * x**3))))
+        return self.back(nn.functional.dropout(torch.sigmoid(x * 1.5) * x + 1, 0.1, self.training))
+
+
+@both_ways
+def test_pointwise_operations_are_compiled_and_the_model_trains_as_before(effect, monkeypatch):
+    compiled, usual = [], torch.compile
+
+    def counted(module=None, **options):
+        compiled.append(module)
+        return usual(module, **options)
+
+    model, reference = twin(Formula)
+    changed = effect("compile_scope", "pointwise", model)
+    monkeypatch.setattr(torch, "compile", counted)
+    assert changed is model
+    for size in (4, 6, 7):
+        inputs = torch.randn(size, 8)
+        torch.testing.assert_close(gradients_of(changed, inputs), gradients_of(reference, inputs))
+    groups = [group for group in compiled if isinstance(group, torch.fx.GraphModule)]
+    assert len(groups) >= 4, "of each formula one, forward and backward"
+    called = {node.target for group in groups for node in group.graph.nodes if node.op == "call_function"}
+    assert all(torch.Tag.pointwise in operator.tags for operator in called)
+    with torch.no_grad():
+        torch.testing.assert_close(changed.eval()(inputs), reference.eval()(inputs))
 
 
 # --- compile.dynamic ------------------------------------------------------------------------------------------
@@ -288,12 +310,12 @@ def test_a_schedule_does_not_compile_the_optimizer_again(optimizer, eager_backen
 def test_the_optimizers_code_trains(eager_backend):
     torch.manual_seed(0)
     model = nn.Linear(8, 4)
-    optimizer = torch.optim.AdamW(model.parameters())
-    inputs, targets = torch.randn(4, 8), torch.tensor([0, 1, 2, 3])
-    namespace = {"torch": torch, "model": model, "optimizer": optimizer, "loss_fn": nn.CrossEntropyLoss()}
-    namespace |= {"inputs": inputs, "targets": targets, "device": torch.device("cpu")}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    namespace = {"torch": torch, "optimizer": optimizer, "device": torch.device("cpu")}
     before = model.weight.detach().clone()
     exec(CATALOG["compile_optimizer"].code(True), namespace)
+    model(torch.randn(4, 8)).sum().backward()
+    namespace["optimizer_step"]()
     assert not torch.equal(model.weight, before)
     assert counters["frames"]["ok"] > 0
 
@@ -385,49 +407,19 @@ def test_candidates_of_freezing(compilers):
 # --- the family -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"compile.scope": "regional"},
-        {"compile.scope": "regional", "compile.mode": "default", "compile.dynamic": False},
-        {"compile.scope": "with_loss", "precision.autocast": "bfloat16"},
-        {"compile.dynamic": True},
-        {"compile.pointwise_only": True},
-        {"compile.optimizer": True, "compile.scope": "regional"},
-        {"model.inplace_activations": True},
-    ],
-)
-def test_the_exported_file_trains_as_the_settings_do(settings, eager_backend):
-    def make():
-        return nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Tanh()) for _ in range(3)), nn.Linear(8, 4))
-
-    model, reference = twin(make)
-    components = applied(reference, settings)
-    expected = losses_of(make_step(components, nn.CrossEntropyLoss()))
-    by_settings = counters["frames"]["ok"]
-    torch._dynamo.reset()
-    counters.clear()
-    namespace: dict = {}
-    exec(python_source(CATALOG, settings, "train"), namespace)
-    model, optimizer, _ = namespace["prepare"](model, torch.optim.SGD(model.parameters(), lr=0.05))
-    step = namespace["train_step"](model, optimizer, nn.CrossEntropyLoss())
-    assert losses_of(step) == pytest.approx(expected, rel=1e-4)
-    assert counters["frames"]["ok"] == by_settings
-
-
 def test_settings_that_contradict_are_refused():
     with pytest.raises(UsageError, match="cannot be combined"):
         applied(own_blocks(), {"compile.mode": "none", "compile.scope": "regional"})
-    with pytest.raises(UsageError, match="pointwise chains included"):
-        applied(own_blocks(), {"compile.mode": "default", "compile.pointwise_only": True})
+    with pytest.raises(UsageError, match="compiles in the mode default"):
+        applied(own_blocks(), {"compile.mode": "max-autotune", "compile.scope": "pointwise"})
 
 
 def test_without_a_compiler_nothing_is_proposed(monkeypatch):
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setattr("advisor.machine.toolchain.shutil.which", lambda name: None)
-    found = {"repeated_blocks": (("Block", 4),), "varying_shapes": True, "fusable_chains": 3, "families": LINEAR}
-    for recipe_id in ("compile_scope", "compile_dynamic", "compile_optimizer", "fuse_pointwise"):
+    found = {"repeated_blocks": (("Block", 4),), "varying_shapes": True, "families": LINEAR}
+    for recipe_id in ("compile_scope", "compile_dynamic", "compile_optimizer"):
         assert "install gcc or clang" in reason(recipe_id, gpu_facts(**found))
     assert "needs a C++ compiler" in reason("cpu_freeze", cpu_facts(mode=Mode.INFER))
 

@@ -16,7 +16,7 @@ import torch
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.step.make_step import finish_components, make_step
+from advisor.step.step import finish_components, make_step
 from advisor.trial.measurement.clock import StepClock
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.timed_loop import stepper

@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.gpu
 
 ENCODER = Path(__file__).parent / "workloads" / "encoder.py"
-SAVING = "checkpointing,autocast,fused_optimizer,inplace_activations"
+SAVING = "checkpointing,autocast,fused_optimizer"
 
 
 def session(*options, budget_s=60):

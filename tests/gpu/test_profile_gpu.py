@@ -13,7 +13,7 @@ from torch import nn
 from advisor.recipe.plan import StepPlan
 from advisor.records import Bottleneck, Mode
 from advisor.runner.trials import Runner
-from advisor.step.make_step import InferStep, TrainStep
+from advisor.step.step import InferStep, TrainStep
 from advisor.trial.measurement.clock import StepClock
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.profile import ceilings

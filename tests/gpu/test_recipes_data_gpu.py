@@ -18,10 +18,9 @@ from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import Inspected, Mode, Outcome, Profiled, TargetSpec, TrialKind, TrialSpec
 from advisor.runner.trials import Runner
-from advisor.step.device_loader import DeviceLoader
-from advisor.step.loop import loop_loader
-from advisor.step.make_step import TrainStep
-from advisor.step.optimizer import use_class
+from advisor.step.optimizers import make_state_small
+from advisor.step.prefetch import DeviceLoader, loop_loader
+from advisor.step.step import TrainStep
 from advisor.step.tuning import Tuning
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.profile.traffic import host_made_tensors
@@ -329,7 +328,6 @@ def test_trials_of_the_recipes(tmp_path):
     facts = next(message.workload for message in messages if isinstance(message, Inspected))
     profile = next(message.profile for message in messages if isinstance(message, Profiled))
     assert facts.loader.movable_transforms == ("ToDtype", "Normalize")
-    assert facts.loader.pickle_problem == ""
     assert profile.host_made_tensors == 1
     assert facts.optimizer.state_bytes >= 8 * facts.trainable_parameters
     for settings in (
@@ -338,8 +336,6 @@ def test_trials_of_the_recipes(tmp_path):
         {"data.transforms_on_device": True, **AHEAD},
         {"step.create_on_device": True},
         {"data.prefetch_factor": 8, "data.persistent_workers": True},
-        {"data.multiprocessing_context": "forkserver"},
-        {"data.worker_threads": 2},
     ):
         assert catalog.conflict(settings) is None
         result, _ = run(settings)

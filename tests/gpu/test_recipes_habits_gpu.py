@@ -13,7 +13,8 @@ from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, Profile
-from advisor.step.make_step import GraphedStep, InferStep, TrainStep
+from advisor.step.graph import GraphedStep
+from advisor.step.step import InferStep, TrainStep
 from advisor.trial.inspection import _debug_switch
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.profile.habits import stop_debugging, sync_places, validation_rows, with_habits

@@ -14,8 +14,9 @@ from torch import nn
 from advisor.export.python_file import python_source
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
-from advisor.step.graphed import CudaGraph, GraphedStep
-from advisor.step.steps import TrainStep
+from advisor.step.graph import CudaGraph
+from advisor.step.graph import GraphedStep
+from advisor.step.step import TrainStep
 from advisor.step.tuning import Tuning
 
 pytestmark = pytest.mark.gpu

@@ -18,7 +18,8 @@ from typing import Any
 
 import msgspec
 
-from advisor.recipe.catalog import Catalog
+from advisor.errors import UsageError
+from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.recipe.settings import Settings
 from advisor.records import Facts, Hardware, Outcome, Profile, TrialResult, Value, WorkloadFacts
 
@@ -33,7 +34,7 @@ _MOST_OPERATORS = 20
 _LONGEST_TEXT = 400
 _COMPILE_MODE = "compile.mode"
 # Settings that compile something by themselves; every other one of compilation compiles the model in the usual mode.
-_BESIDE_THE_MODE = (_COMPILE_MODE, "compile.optimizer", "compile.pointwise_only")
+_BESIDE_THE_MODE = (_COMPILE_MODE, "compile.optimizer")
 # Settings that leave the compiled code as it is; others bring code of their own into the compiler's cache.
 _BESIDE_THE_CODE = ("data.", "step.", "optimizer.", "loop.", "host.", "cpu.", "memory.allocator", "backends.", "debug.")
 _IN_THE_CODE = ("data.batch_size", "step.accumulate")
@@ -131,7 +132,7 @@ def canonical(catalog: Catalog, workload: WorkloadFacts, settings: Mapping[str, 
 def is_compiled(settings: Mapping[str, Value]) -> bool:
     """Whether canonical settings compile anything."""
     whole = settings.get("compile.mode", "none") != "none"
-    return whole or bool(settings.get("compile.optimizer")) or bool(settings.get("compile.pointwise_only"))
+    return whole or bool(settings.get("compile.optimizer"))
 
 
 def is_graphed(settings: Mapping[str, Value]) -> bool:
@@ -187,11 +188,23 @@ def save(landscape: Landscape, path: Path) -> None:
 
 
 def load(path: Path) -> Landscape:
-    """Read a landscape. Raises ValueError for one of another schema."""
+    """Read a landscape, without what was run under settings that have left. Raises ValueError for another schema."""
     data: Any = json.loads(gzip.decompress(path.read_bytes()))
     if data.get("schema") != SCHEMA:
         raise ValueError(f"{path.name} is of schema {data.get('schema')}, not {SCHEMA}: record it again")
-    return msgspec.convert(data, Landscape)
+    found, catalog = msgspec.convert(data, Landscape), load_catalog()
+    runs = tuple(run for run in found.runs if _are_known(catalog, run.settings))
+    return replace(
+        found, runs=runs, conflicts=tuple(one for one in found.conflicts if _are_known(catalog, one.settings))
+    )
+
+
+def _are_known(catalog: Catalog, settings: Mapping[str, Value]) -> bool:
+    try:
+        catalog.check(settings)
+    except UsageError:
+        return False
+    return True
 
 
 def stored() -> list[Path]:

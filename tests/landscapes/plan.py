@@ -31,8 +31,7 @@ _SWAPS: tuple[tuple[str, Value], ...] = (
     ("precision.autocast", "bfloat16"),
     ("precision.weights", "float16"),
     ("infer.grad", "inference_mode"),
-    ("compile.combo_kernels", True),
-    ("compile.autotune", "matmuls"),
+    (_SCOPE, "pointwise"),
     (_COMPILE, "max-autotune-no-cudagraphs"),
     (_COMPILE, "max-autotune"),
 )

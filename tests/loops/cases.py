@@ -17,14 +17,11 @@ TRAIN, INFER = frozenset({Mode.TRAIN}), frozenset({Mode.INFER})
 VALUES: Mapping[str, tuple[tuple[Value, ...], str]] = {
     "attention.backend": (("math", "flash", "efficient", "cudnn"), "step attention"),
     "backends.cudnn_benchmark": ((True,), "convolution"),
-    "compile.autotune": (("matmuls",), ""),
-    "compile.combo_kernels": ((True,), ""),
     "compile.dynamic": ((True,), ""),
     "compile.freezing": ((True,), ""),
     "compile.mode": (("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune"), ""),
     "compile.optimizer": ((True,), "step"),
-    "compile.pointwise_only": ((True,), ""),
-    "compile.scope": (("regional", "with_loss"), ""),
+    "compile.scope": (("regional", "with_loss", "pointwise"), ""),
     "cpu.flush_denormal": ((True,), ""),
     "data.batched_reads": ((True,), "loader"),
     "data.device_prefetch": ((True,), "loader"),
@@ -33,22 +30,22 @@ VALUES: Mapping[str, tuple[tuple[Value, ...], str]] = {
     "data.persistent_workers": ((True,), "workers"),
     "data.pin_memory": ((True,), "loader"),
     "data.prefetch_factor": ((4,), "workers"),
+    "host.gc": (("freeze", "scheduled"), "step"),
     "infer.grad": (("no_grad", "inference_mode"), "step"),
     "loop.empty_cache": (("every_step",), "step"),
     "loop.loss_item": (("every_step", "accumulated"), "step"),
     "memory.activation_checkpointing": (("blocks",), "blocks"),
     "model.conv_bias_before_norm": ((False,), "biased_norm"),
     "model.fold_batch_norm": ((True,), "biased_norm"),
-    "model.inplace_activations": ((True,), "activation"),
     "model.memory_format": (("channels_last",), "convolution"),
     "model.pad_to_multiple": ((8,), ""),
     "optimizer.class": (("lars", "lamb"), ""),
     "optimizer.implementation": (("fused", "foreach", "for-loop"), ""),
     "optimizer.state": (("adafactor",), "adam"),
     "precision.autocast": (("bfloat16", "float16"), "step"),
-    "precision.bf16_reduction": ((True,), "step"),
     "precision.float32_matmul": (("high", "medium"), ""),
     "precision.weights": (("bfloat16", "float16"), "step only_steps"),
+    "step.clip_grad": (("foreach", "for-loop"), "step clip"),
     "step.create_on_device": ((True,), "step"),
     "step.cuda_graph": ((True,), "step"),
     "step.zero_grad": (("zeros", "manual"), "step"),
@@ -57,8 +54,11 @@ VALUES: Mapping[str, tuple[tuple[Value, ...], str]] = {
 LEFT_OUT: Mapping[str, str] = {
     "backends.deterministic": "a habit: it is switched off, and is off in these loops",
     "control.noop": "changes nothing; the case 'nothing' does the same",
+    "cpu.affinity": "moves the whole process",
     "cpu.allocator": "has to be in the environment before Python starts",
+    "cpu.interop_threads": "can be set once in a process",
     "cpu.threads": "changes the order of sums only, and waits for the machine's other load",
+    "cpu.openmp": "has to be in the environment before Python starts",
     "data.batch_size": "changes what a step is",
     "data.multiprocessing_context": "starting a worker anew takes seconds; tests/test_recipes_workers.py",
     "data.worker_threads": "starts workers anew, which takes seconds; tests/test_recipes_workers.py",
@@ -85,7 +85,6 @@ _BESIDE: Mapping[str, Mapping[str, Value]] = {
     "data.persistent_workers": _WITH_WORKERS,
     "data.prefetch_factor": _WITH_WORKERS,
     "data.device_prefetch": {"data.pin_memory": True},
-    "precision.bf16_reduction": {"precision.autocast": "bfloat16"},
 }
 
 
@@ -110,7 +109,7 @@ class Case:
 NOTHING = Case("nothing", {})
 _EXACT = {
     "step.zero_grad": "manual",
-    "model.inplace_activations": True,
+    "host.gc": "scheduled",
     "memory.activation_checkpointing": "blocks",
 }
 _FASTER = {
@@ -158,7 +157,7 @@ def cases_of(loop: Loop, device: str) -> list[Case]:
 
 
 # Cases that time kernels, which takes up to a minute; run when they are asked for.
-TIMES_KERNELS = ("compile.autotune: matmuls", "compile.mode: max-autotune", "compile.mode: max-autotune-no-cudagraphs")
+TIMES_KERNELS = ("compile.mode: max-autotune", "compile.mode: max-autotune-no-cudagraphs")
 
 
 def is_usual(case: Case, loop: Loop, place: int, *, every: bool) -> bool:

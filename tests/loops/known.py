@@ -38,12 +38,6 @@ BY_DESIGN: tuple[Expected, ...] = (
         what="no (fused|foreach) implementation",
     ),
     Expected(
-        "a trace would lose what a hook does",
-        ("hooked_features", "model.inplace_activations: True"),
-        loop="own_layers|hooked_features",
-        what="hooks",
-    ),
-    Expected(
         "Adafactor has no betas that OneCycleLR could move",
         ("one_cycle_adam", "optimizer.state: adafactor"),
         loop="one_cycle_adam",

@@ -134,8 +134,8 @@ def row_of(line: str, folder: str) -> tuple[str, ...]:
     from advisor.errors import AdvisorError
     from advisor.recipe import Components
     from advisor.recipe.plan import StepPlan
-    from advisor.step.loop import describe
-    from advisor.step.make_step import make_step
+    from advisor.target.loop import describe
+    from advisor.step.step import make_step
     from advisor.target.entrypoint import load_target
     from advisor.trial.timed_loop import set_mode
 

@@ -13,7 +13,6 @@ from functools import cached_property
 from itertools import pairwise
 from statistics import fmean, geometric_mean, median
 
-from advisor.experiment.judging.data import widened
 from advisor.experiment.judging.numerics import Spread, compare_numerics, spread_between, why_unusable
 from advisor.experiment.kept import kept
 from advisor.experiment.objective import Gain, Goal, Yardstick, figure, gain_of_figure
@@ -434,19 +433,13 @@ class Judge:
     def _numerics(self, settings: Settings, result: TrialResult, unseen_draws: bool) -> NumericsResult:
         return compare_numerics(
             result,
-            self._baseline_with_varying_parts,
+            self.baseline,
             self.declared(settings),
             rounding=self.catalog.rounding(settings),
             own_rounding=self.own_rounding,
             spread=self.spread.times(_UNSEEN) if unseen_draws else self.spread,
             reference=self.reference,
         )
-
-    @cached_property
-    def _baseline_with_varying_parts(self) -> TrialResult:
-        """The baseline's first run, with the parts of its data marked that vary between runs of the baseline."""
-        others = [run.data for run in (*self.baseline_runs, *self.controls)]
-        return replace(self.baseline, data=widened(self.baseline.data, others))
 
     def checked(self, result: TrialResult) -> TrialResult:
         """A result that is not finite where the baseline's is is a failure, however fast."""

@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from advisor.experiment.judging.data import compare_data
 from advisor.experiment.judging.tolerance import LOSSES, OUTPUTS, WEIGHTS, Quantity, explained_by, tolerances
 from advisor.records import Numerics, NumericsResult, TrialResult
 
@@ -140,15 +139,11 @@ def compare_numerics(
     deviations = _deviations(result, baseline, (coarsest, own_rounding), spread or Spread(), reference)
     if not deviations:
         return NumericsResult(declared, declared, None, "nothing to compare", compared=False)
-    found = _classified(max(deviations, key=lambda deviation: deviation.rank), declared, reference)
-    data = compare_data(result.data, baseline.data)
-    if data is not None and found.measured is Numerics.EXACT:
-        return replace(found, measured=Numerics.CLOSE, text=f"{found.text}; {data.text}")
-    return found
+    return _classified(max(deviations, key=lambda deviation: deviation.rank), declared, reference)
 
 
 def _without_comparing(result: TrialResult, baseline: TrialResult, declared: Numerics) -> NumericsResult | None:
-    """The verdict where losses and outputs cannot be compared: one is unusable, or the two runs saw other data."""
+    """The verdict where losses and outputs cannot be compared: one is unusable, or the batches are of another size."""
     if problem := why_unusable(result, baseline):
         return NumericsResult(Numerics.CHANGED, declared, None, problem)
     if not finite(baseline):
@@ -158,8 +153,7 @@ def _without_comparing(result: TrialResult, baseline: TrialResult, declared: Num
     if result.batch_size != baseline.batch_size:
         text = f"batches of {result.batch_size} instead of {baseline.batch_size}: the losses are not comparable"
         return NumericsResult(declared, declared, None, text, compared=False)
-    data = compare_data(result.data, baseline.data)
-    return NumericsResult(Numerics.CHANGED, declared, None, data.text) if data and not data.rounded else None
+    return None
 
 
 def spread_between(run: TrialResult, other: TrialResult) -> Spread:

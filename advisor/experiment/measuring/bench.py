@@ -130,6 +130,7 @@ class Bench:
             stream_seed=self.request.seed,
             kind=kind,
             environment=self.catalog.environment(settings),
+            loss_form=self.inspected.workload.loss_form if self.inspected else "",
         )
 
     def expected_s(self, settings: Mapping[str, Value]) -> float:

@@ -301,8 +301,8 @@ def may_compile_beside(bench: Bench, known: Known, settings: Mapping[str, Value]
         return False
     if catalog.environment(settings) or not 0 < catalog.cost(settings) <= 1:
         return False
-    in_use = catalog.in_order({**facts.workload.current, **settings})
-    return not any(recipe.times_kernels and value for recipe, value in in_use)
+    in_use = {**facts.workload.current, **settings}
+    return not any(recipe.times_kernels and in_use.get(recipe.key) for recipe in catalog)
 
 
 def start_interpreters(bench: Bench, known: Known) -> None:

@@ -106,7 +106,7 @@ def _clips_under_lightnings_autocast(config: Config) -> bool:
 def _of_loader(made: _Made) -> Iterator[Phrase]:
     config = made.config
     workers = config.settings.get(WORKERS, config.get("num_workers"))
-    for key in (*LOADER_KEYS, "data.batch_size", "data.multiprocessing_context"):
+    for key in (*LOADER_KEYS, "data.batch_size"):
         if key in config.settings and (key != "data.batch_size" or config.gpus == 1):  # a script may divide it
             name = key.partition(".")[2]
             without = key == PREFETCH and not workers

@@ -26,7 +26,7 @@ _CHECKPOINTING: Mapping[Value, Scalar] = {"none": False, "blocks": True}
 _CHANNELS_LAST: Mapping[Value, Scalar] = {"contiguous": False, "channels_last": True}
 MIXED_PRECISION: Mapping[Value, Scalar] = {"bfloat16": "bf16", "float16": "fp16", "none": "no"}
 # Arguments of the Trainer that Axolotl drops without a word, and the modes of compilation that it takes.
-_NOT_AXOLOTL = frozenset(["dataloader_persistent_workers", "dataloader_multiprocessing_context", "ddp_static_graph"])
+_NOT_AXOLOTL = frozenset(["dataloader_persistent_workers", "ddp_static_graph"])
 _NOT_AXOLOTL |= {"use_cpu", "fsdp", "reshard_after_forward"}
 _AXOLOTL_COMPILES = ("none", "default", "reduce-overhead", "max-autotune")
 _ADAMW = ("adamw_torch", "adamw_torch_fused", "adamw_hf", None)
@@ -156,10 +156,7 @@ def _hf_arguments(config: Config) -> Iterator[Phrase]:
     yield from config.translated("memory.activation_checkpointing", _CHECKPOINTING, name)
     yield from _hf_compilation(config)
     yield from _hf_optimizer(config)
-    yield from config.renamed(
-        step__accumulate="gradient_accumulation_steps",
-        data__multiprocessing_context="dataloader_multiprocessing_context",
-    )
+    yield from config.renamed(step__accumulate="gradient_accumulation_steps")
     batch = "per_device_train_batch_size" if config.mode is Mode.TRAIN else "per_device_eval_batch_size"
     if config.mode is Mode.TRAIN and config.has("micro_batch_size") and not config.has(batch):
         batch = "micro_batch_size"

@@ -12,9 +12,8 @@ import torch
 from torch import nn
 
 from advisor.errors import TargetError
-from advisor.recipe.rebuild import batch_size_of, resize_batch
 from advisor.records import Mode, TargetSpec
-from advisor.step.nested import tensors_of
+from advisor.step.batch import batch_size_of, resize_batch, tensors_of
 from advisor.target.hubs.contract import Adapted, Adapter
 
 _PROGRAM = ".pt2"

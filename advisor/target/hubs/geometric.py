@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from advisor.records import TargetSpec
-from advisor.step.calls import positional_inputs
-from advisor.step.undone import undone
+from advisor.step.batch import positional_inputs
+from advisor.step.draws import buffers_kept, draws_kept
 from advisor.target.guess import noise, whole_numbers, with_labels
 from advisor.target.hubs.contract import Adapter, Samples
 
@@ -44,7 +44,7 @@ class Geometric(Adapter):
 
 def _with_labels(model: nn.Module, graph: Callable[[int], Any]) -> Callable[[int], Any] | None:
     """Graphs with a class for each node. The output is looked at on a small graph: layers look at the edges' values."""
-    with undone(model), torch.no_grad():
+    with draws_kept(model), buffers_kept(model), torch.no_grad():
         output = model(*graph(_FEW_NODES))
     return with_labels(graph, output, _FEW_NODES)
 

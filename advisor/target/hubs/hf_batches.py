@@ -15,7 +15,7 @@ from torch import nn
 
 from advisor.errors import TargetError
 from advisor.records import TargetSpec
-from advisor.step.nested import map_tensors
+from advisor.step.batch import map_tensors
 from advisor.target.guess import generator_for, noise, typed, whole_numbers
 from advisor.target.hubs.contract import Samples, check_input
 from advisor.target.hubs.hf_classes import labels_of, said_by, special_ids, text_of, token_counts

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from advisor.step.nested import map_tensors, tensors_of
+from advisor.step.batch import map_tensors, tensors_of
 from advisor.target.guess import noise, typed, whole_numbers
 from advisor.target.sizing import output_of
 

@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from advisor.errors import TargetError
 from advisor.process.meanwhile import replaced
-from advisor.step.loaders import length_of
+from advisor.step.loader import length_of
 from advisor.target.batches import MOST_KEPT
 from advisor.target.scripts.files import writing_over_nothing
 from advisor.target.scripts.loops import (

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from torch.utils.data import RandomSampler, SequentialSampler, default_collate, default_convert
 
 from advisor.errors import AdvisorError, TargetError
-from advisor.step.loop import describe
+from advisor.target.loop import describe
 from advisor.target.scripts.body import FoundLoop, NoBodyError, position_in, training_loop
 from advisor.target.scripts.draft_names import is_literal, lines_for, names_used
 from advisor.target.scripts.loops import tree_of

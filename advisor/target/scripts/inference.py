@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from advisor.step.calls import splitter
-from advisor.step.nested import map_tensors, tensors_of
+from advisor.step.batch import map_tensors, splitter, tensors_of
 from advisor.target.hubs.contract import Adapted
 from advisor.target.hubs.huggingface import Generate
 from advisor.target.scripts.body import NoBodyError

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from advisor.step.nested import tensors_of
+from advisor.step.batch import tensors_of
 from advisor.target.scripts.body import Again, FoundLoop, Rounds, items_of
 from advisor.target.scripts.loops import bound_by, is_in_some_rounds
 from advisor.target.scripts.positions import value_of

@@ -10,9 +10,8 @@ import torch
 from torch import nn
 
 from advisor.figures.formatting import format_first
-from advisor.step.calls import splitter
-from advisor.step.losses import target_name_of
-from advisor.step.nested import tensors_of
+from advisor.step.batch import splitter, tensors_of
+from advisor.step.loss import target_name_of
 from advisor.target.hubs.contract import Adapted
 from advisor.target.scripts.body import Again, FoundLoop, NoBodyError, optimizers_in, step_of, training_loop
 from advisor.target.scripts.inference import inference_of

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from advisor.process.meanwhile import replaced
-from advisor.step.nested import tensors_of
+from advisor.step.batch import tensors_of
 from advisor.target.scripts.files import staying_open, writes, writing_over_nothing
 from advisor.target.scripts.processes import TRAINED, EndsAtUpdate
 from advisor.target.scripts.seen import GenerateCall, LossCall, ModelCall, Round, Seen, Where, autocast, gradients

@@ -24,8 +24,7 @@ from torch.nn.utils.rnn import PackedSequence
 from advisor.figures.stats import percentile, relative_half_width, relative_range
 from advisor.machine.device import Mark, backend_of
 from advisor.records import Block, Latency
-from advisor.step.calls import PAIR
-from advisor.step.nested import tensors_of
+from advisor.step.batch import PAIR, tensors_of
 
 BLOCKS_PER_TRIAL = 24
 FEWEST_BLOCKS = 5

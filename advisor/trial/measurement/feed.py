@@ -8,15 +8,12 @@ from typing import Any
 import torch
 
 from advisor.errors import AdvisorError, TargetError
-from advisor.records import BatchPrint
-from advisor.step.device_loader import DeviceLoader
-from advisor.step.host_draws import seed_host
-from advisor.step.loaders import length_of
-from advisor.step.loop import is_loader
-from advisor.step.nested import attributes_with_tensors
+from advisor.step.batch import attributes_with_tensors
+from advisor.step.draws import seed_host
+from advisor.step.loader import length_of
+from advisor.step.prefetch import is_loader
 from advisor.target.entrypoint import one_line, user_frames
-from advisor.trial.measurement.data_prints import fingerprint_of
-from advisor.trial.measurement.draws import begun_early, loader_failure, no_batch
+from advisor.trial.measurement.draws import loader_failure, no_batch
 
 # Characters of a batch's description; enough for about six tensors.
 _LONGEST_TEXT = 160
@@ -111,22 +108,18 @@ def _text(part: Any) -> str:
     return f"{type(part).__name__}({named})" if named else type(part).__name__
 
 
-# Batches at the beginning of a trial whose prints are kept. A count: enough for two of each of two workers.
-_PRINTED = 4
 _END = object()
 
 
 class Feed:
     """Batches from a loader, epoch after epoch, or the one resident batch again and again.
 
-    With a ``seed`` the first epoch begins under it, and ``prints`` tells what the first batches were.
+    With a ``seed`` the first epoch begins under it.
     """
 
     def __init__(self, data: Any, seed: int | None = None) -> None:
         self._data = data
         self._seed = seed
-        self._prints: list[BatchPrint] = []
-        self._printed = _PRINTED if seed is not None and _in_order(data) else 0
         self._loader: Any = data if is_loader(data) else None
         self._iterator: Iterator[Any] | None = None
         self._served = 0
@@ -151,14 +144,7 @@ class Feed:
         self._served += 1
         if self._first is None:
             self._first = form_of(batch)
-        if self._served <= self._printed:
-            self._prints.append(fingerprint_of(batch))
         return batch
-
-    @property
-    def prints(self) -> tuple[BatchPrint, ...]:
-        """The first batches that the loop got; none where their order depends on more than the seed."""
-        return tuple(self._prints)
 
     def problem_of(self, error: Exception, batch: Any) -> TargetError | None:
         """The error for a step that failed on the last batch; None where that has the form of the first."""
@@ -202,11 +188,3 @@ class Feed:
             return 1
         epoch = length_of(self._loader)
         return epoch if epoch and epoch <= most_steps else max(1, min(workers, most_steps))
-
-
-def _in_order(data: Any) -> bool:
-    """Whether a loader's batches come in an order that the seed decides as the loop begins."""
-    loader = data.loader if isinstance(data, DeviceLoader) else data
-    if not is_loader(data) or begun_early(loader):
-        return False
-    return bool(getattr(loader, "in_order", True) or loader.num_workers <= 1)

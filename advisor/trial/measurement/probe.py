@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from advisor.recipe.plan import StepPlan
-from advisor.step.nested import signature_of, tensors_of
-from advisor.step.steps import TrainStep
+from advisor.step.batch import signature_of, tensors_of
+from advisor.step.step import TrainStep
 from advisor.trial.measurement.draws import first_batches, seed_all
 from advisor.trial.measurement.feed import compared_with, form_of
 

@@ -29,9 +29,8 @@ from advisor.files.paths import INSTALLED, PACKAGE, is_pythons_own
 from advisor.machine.device import backend_of
 from advisor.process.meanwhile import replaced
 from advisor.records import HabitRow, Profile, SyncPlace
-from advisor.step.compilation import uncompiled
-from advisor.step.contexts import evaluating
-from advisor.step.make_step import InferStep, TrainStep, grad_mode
+from advisor.step.compile import uncompiled
+from advisor.step.step import InferStep, TrainStep, evaluating, grad_mode
 from advisor.trial.measurement.clock import seconds_of
 from advisor.trial.measurement.feed import Feed
 

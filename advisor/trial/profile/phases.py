@@ -9,8 +9,8 @@ import torch
 
 from advisor.machine.device import backend_of
 from advisor.records import ClockCheck, Phase
-from advisor.step.graphed import GraphedStep
-from advisor.step.make_step import InferStep, OwnStep, TrainStep
+from advisor.step.graph import GraphedStep
+from advisor.step.step import InferStep, OwnStep, TrainStep
 from advisor.trial.measurement.clock import StepClock
 from advisor.trial.measurement.feed import Feed
 
@@ -102,7 +102,7 @@ def _train_in_phases(step: TrainStep, batch: Any, run: RunPhase) -> None:
     loss = run(Phase.LOSS, lambda: step.loss(output, batch))
     run(Phase.BACKWARD, lambda: step.backward(loss))
     run(Phase.OPTIMIZER, step.update)
-    step.after(loss.detach())
+    step.finish(loss.detach())
 
 
 _LIMIT_S = 0.1

@@ -13,9 +13,9 @@ from advisor.figures.roof import INPUT_BOUND_SHARE, overhead_share, step_copy_sh
 from advisor.machine.device import backend_of
 from advisor.recipe.plan import StepPlan
 from advisor.records import Bottleneck, Ceilings, Phase, Profile
-from advisor.step.compilation import is_compiled
-from advisor.step.make_step import InferStep, TrainStep
-from advisor.step.nested import tensors_of
+from advisor.step.batch import tensors_of
+from advisor.step.compile import is_compiled
+from advisor.step.step import InferStep, TrainStep
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.profile.ceilings import convolutions_in_tf32, machine_ceilings, products_in_tf32
 from advisor.trial.profile.phases import measure_phases

@@ -16,7 +16,7 @@ from torch.profiler import profile, record_function, schedule
 
 from advisor.machine.device import backend_of
 from advisor.records import OperatorRow, Phase
-from advisor.step.make_step import InferStep, TrainStep
+from advisor.step.step import InferStep, TrainStep
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.profile.phases import run_in_phases
 

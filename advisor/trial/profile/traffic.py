@@ -8,8 +8,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from advisor.step.make_step import InferStep, TrainStep
-from advisor.step.nested import tensors_of
+from advisor.step.batch import tensors_of
+from advisor.step.step import InferStep, TrainStep
 from advisor.trial.measurement.feed import Feed
 
 # Allocate, or look at a tensor's description: nothing is moved.

@@ -16,8 +16,9 @@ from advisor.machine.device import backend_of
 from advisor.recipe.plan import StepPlan
 from advisor.records import AllReduceSweep, AllReduceTime, Block
 from advisor.records.kinds import COLLECTIVES
-from advisor.step.make_step import GraphedStep, TrainStep
+from advisor.step.graph import GraphedStep
 from advisor.step.spread import synchronise_gradients
+from advisor.step.step import TrainStep
 from advisor.trial.measurement.clock import StepClock, seconds_of, steps_in
 from advisor.trial.profile.recording import union_length
 

@@ -18,20 +18,21 @@ from advisor.process.channel import Channel
 from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
-from advisor.step.host_draws import seed_host
-from advisor.step.loop import Loop
-from advisor.step.make_step import GraphedStep, InferStep, TrainStep, make_step
-from advisor.step.nested import map_tensors, tensors_of
+from advisor.step.batch import map_tensors, tensors_of
+from advisor.step.draws import seed_host
+from advisor.step.graph import GraphedStep, captured, refuse_graph
 from advisor.step.spread import share_of_tensor, spread_loader, spread_model
+from advisor.step.step import InferStep, make_step
 from advisor.target.entrypoint import load_target
+from advisor.target.loop import Loop
 from advisor.trial.measurement.clock import StepClock, batch_samples, steps_in
 from advisor.trial.measurement.draws import seed_all
 from advisor.trial.measurement.feed import Feed
-from advisor.trial.measurement.probe import PROBE_LIMIT_S, PROBE_STEPS, probe_batches
+from advisor.trial.measurement.probe import PROBE_LIMIT_S, PROBE_STEPS
 from advisor.trial.ranks.communication import Communication, Peers, all_reduce_sweep, communication_of
 from advisor.trial.ranks.failures import RETURN_PLAIN
 from advisor.trial.ranks.launcher import WAITING
-from advisor.trial.timed_loop import components_of, resident_data, set_mode, settle_loss, stepper
+from advisor.trial.timed_loop import components_of, form_of_loss, resident_data, set_mode, stepper
 
 # Longest wait of a rank for the others: a share of the trial's time, within bounds in seconds.
 _PATIENCE_SHARE = 0.5
@@ -161,14 +162,8 @@ class RankTrial:
         return shared
 
     def _wrapped(self, components: Components, loop: Loop) -> tuple[Any, Components]:
-        """The step of the wrapped model. A loss whose form is open is tried on the plain model before."""
-        loss = loop.loss
-        if components.plan.mode is records.Mode.TRAIN:
-            made = make_step(components, loss)
-            plain = made.step if isinstance(made, GraphedStep) else made
-            if isinstance(plain, TrainStep) and plain.loss_is_open:
-                settle_loss(plain, probe_batches(components.data, self.spec.seed, components.plan)[:1])
-                loss = plain.loss_of_known_form
+        """The step of the wrapped model. The form of the loss is told with the plain model."""
+        form = form_of_loss(loop, components, self.spec)
         gpus = max(self.world.devices, self.world.ranks)
         try:
             components.model = spread_model(components.model, components.optimizer, components.plan, gpus)
@@ -176,7 +171,7 @@ class RankTrial:
             raise TargetError(
                 f"the model cannot be wrapped: {problem}", "Leave this strategy out, or mend the model."
             ) from problem
-        return make_step(components, loss), components
+        return captured(make_step(components, loop.loss, form=form), refuse_graph), components
 
     # --- first steps ----------------------------------------------------------------------------------------------
 

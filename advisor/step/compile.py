@@ -1,0 +1,240 @@
+"""torch.compile as the plan asks for it: the model in place, its blocks, its pointwise operations, or a call."""
+
+import copy
+import functools
+import gc
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from advisor.recipe.plan import StepPlan
+from advisor.records import Value
+from advisor.step.blocks import blocks_to_compile, repeated_blocks
+
+COMPILE_MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
+MODES_WITH_GRAPHS = ("reduce-overhead", "max-autotune")
+# PyTorch from this version on notices which parameters are trained: https://github.com/pytorch/pytorch/pull/177158
+_NOTICES_TRAINING = "2.12"
+# While code is compiled, collections start after this many times the usual number of new objects. Unitless.
+_RARER = 100
+
+
+class Models(nn.ModuleList):
+    """The models that a step of the user's own works with, as one: each is called by itself."""
+
+
+# --- compiling ------------------------------------------------------------------------------------------------
+
+
+def compile_model(model: nn.Module, plan: StepPlan) -> nn.Module:
+    """Compile a model where it is, and return it: it keeps its identity and the names in its state dict.
+
+    With the scope ``regional`` the blocks that it repeats are compiled, and those that are alike share their code. With
+    ``with_loss`` nothing is done here: the step has model and loss compiled as one (:func:`compiled_call`).
+    """
+    if isinstance(model, Models):
+        for part in model:
+            compile_model(part, plan)
+        return model
+    if plan.freezing:
+        from torch._inductor import config
+
+        config.freezing = True
+        model.register_load_state_dict_post_hook(_forget_constants)
+    if plan.compiles_loss:
+        return model
+    units = _units_of(model, plan)
+    dynamo: Any = torch._dynamo.config
+    # Blocks of one class share a cache, and those of other shapes each need a place in it.
+    dynamo.recompile_limit = max(dynamo.recompile_limit, 2 * len(units))
+    for unit in units:
+        if plan.strategy == "fully_shard":  # its hooks gather the parameters, and would break up the compiler's graph
+            unit.forward = compiled_call(unit.forward, plan)
+        else:
+            compile_in_place(unit, **compiler_arguments(plan))
+    return model
+
+
+def _units_of(model: nn.Module, plan: StepPlan) -> list[nn.Module]:
+    """The modules to compile: the model, its blocks, or the blocks that ``fully_shard`` gathers one at a time."""
+    if plan.compile_scope == "regional":
+        return blocks_to_compile(model)
+    if plan.strategy == "fully_shard" and plan.shard_unit == "blocks":
+        return [block for group in repeated_blocks(model) for _, block in group] or [model]
+    return [model]
+
+
+def compile_in_place(module: nn.Module, **options: Any) -> None:
+    """Compile what calling a module runs; ``options`` are those of torch.compile. A copy of it is not compiled.
+
+    Of DistributedDataParallel the model inside is compiled, and of a list or a dict of modules its parts.
+    """
+    if isinstance(module, nn.parallel.DistributedDataParallel):
+        compile_in_place(module.module, **options)
+    elif type(module) in (nn.ModuleList, nn.ModuleDict):
+        for part in module.children():
+            compile_in_place(part, **options)
+    else:
+        _draw_as_numpy()
+        if (getattr(type(module).forward, "__module__", None) or "").startswith("torch.nn."):
+            module._compiled_call_impl = torch.compile(_from_a_frame(module._call_impl), **options)
+        else:
+            nn.Module.compile(module, **options)  # a model may have a method of this name that does something else
+        if hasattr(module, "generate") or torch.__version__ < _NOTICES_TRAINING:
+            _look_before_each_call(module)
+
+
+def _from_a_frame(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that makes a call: PyTorch 2.11 compiles a bare Sequential only where another calls it."""
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return call(*args, **kwargs)
+
+    return function
+
+
+def _look_before_each_call(module: nn.Module) -> None:
+    """Run a model uncompiled while it decodes, and have PyTorch before 2.12 notice layers that were (un)frozen.
+
+    A cache of keys and values grows with each token, and each of its sizes would be compiled. Before 2.12 compiled code
+    takes the tensors of a dictionary that nobody changed for unchanged, also where ``requires_grad`` was switched
+    (https://github.com/pytorch/pytorch/issues/139476): a name that is added and removed changes each dictionary.
+    """
+    compiled: Any = module._compiled_call_impl
+    parameters = list(module.parameters()) if torch.__version__ < _NOTICES_TRAINING else []
+    trained = [parameter.requires_grad for parameter in parameters]
+
+    @functools.wraps(compiled)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("past_key_values") is not None:
+            return module._call_impl(*args, **kwargs)
+        now = [parameter.requires_grad for parameter in parameters]
+        if now != trained:
+            trained[:] = now
+            for part in module.modules():
+                part._parameters["_"] = None
+                del part._parameters["_"]
+        return compiled(*args, **kwargs)
+
+    module._compiled_call_impl = call
+
+
+def compiled_call(call: Callable[..., Any], plan: StepPlan) -> Callable[..., Any]:
+    """Return a function of the step, such as one of model and loss, compiled as the plan says."""
+    _draw_as_numpy()
+    compiled: Callable[..., Any] = torch.compile(call, **compiler_arguments(plan))
+    return compiled
+
+
+def compiler_arguments(plan: StepPlan) -> dict[str, Any]:
+    """Return the keyword arguments of ``torch.compile``."""
+    dynamic = None if plan.compile_dynamic == "auto" else bool(plan.compile_dynamic)
+    if plan.compile_scope == "pointwise":
+        from advisor.step.pointwise import pointwise_only
+
+        return {"backend": pointwise_only, "dynamic": dynamic}
+    return {"mode": plan.compiles_with, "dynamic": dynamic}
+
+
+def marks_steps(plan: StepPlan) -> bool:
+    """Whether compiled code replays CUDA graphs: each step then tells it that it begins, and copies its result."""
+    return plan.compile_mode in MODES_WITH_GRAPHS and plan.device_type == "cuda"
+
+
+def _draw_as_numpy() -> None:
+    """Have compiled code draw NumPy's random numbers from NumPy; the compiler would take others from PyTorch."""
+    config: Any = torch._dynamo.config
+    config.use_numpy_random_stream = True
+
+
+def _forget_constants(*_: object) -> None:
+    """Have everything compiled anew: the weights that were loaded are constants of the code."""
+    torch.compiler.reset()
+
+
+# --- the garbage collector ------------------------------------------------------------------------------------
+
+
+def collect_rarely_while_compiling() -> None:
+    """Have Python's garbage collector start a hundredth as often while PyTorch compiles, from now on in this process.
+
+    The compiler makes millions of objects that live until it has ended, and each full collection visits all of them.
+    On an H100's host the first step of a compiled Swin-T took 80 s without collections and 86 s with them, that of an
+    EfficientNet-B0 92 and 104 s (tests/gpu/RESULTS.md).
+    """
+    from torch._dynamo.callback import callback_handler
+
+    if _COLLECTIONS.rarer not in callback_handler.start_callbacks:  # torch.compiler.reset() forgets it
+        callback_handler.register_start_callback(_COLLECTIONS.rarer)
+        callback_handler.register_end_callback(_COLLECTIONS.as_before)
+
+
+class _Collections:
+    """Changes how often collections start, and changes it back."""
+
+    def __init__(self) -> None:
+        self.usual = gc.get_threshold()
+
+    def rarer(self, *_: object) -> None:
+        self.usual = gc.get_threshold()
+        gc.set_threshold(_RARER * self.usual[0], *self.usual[1:])
+
+    def as_before(self, *_: object) -> None:
+        gc.set_threshold(*self.usual)
+
+
+_COLLECTIONS = _Collections()
+
+
+# --- a model that is compiled already -------------------------------------------------------------------------
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Whether calling a model runs compiled code."""
+    return hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None
+
+
+def uncompiled(model: nn.Module) -> nn.Module:
+    """A model as it is written, beside the compiled one: both share all parts."""
+    return copy.copy(getattr(model, "_orig_mod", model)) if is_compiled(model) else model
+
+
+def compiled_as(model: nn.Module) -> dict[str, Value] | None:
+    """The settings that compile a model as its owner has compiled it as a whole.
+
+    Empty for a model that is not compiled, None where no setting says how: another backend, or options of its own.
+    """
+    made: Any = model if hasattr(model, "_orig_mod") else getattr(model, "_compiled_call_impl", None)
+    if made is None:
+        return {}
+    from torch._inductor import config, list_mode_options
+
+    chosen, usual = made.get_compiler_config(), config.get_config_copy()
+    if chosen is None:
+        return None
+    changed = {name: value for name, value in chosen.items() if value != usual.get(name)}
+    mode = next((mode for mode in COMPILE_MODES if list_mode_options(mode) == changed), None)
+    if mode is None:
+        return None
+    # The context that compiles; of a model that was compiled in place only its method knows it.
+    context = inspect.getclosurevars(made.get_compiler_config).nonlocals.get("self")
+    dynamic = getattr(context, "_dynamic", None)
+    return {"compile.mode": mode} | ({} if dynamic is None else {"compile.dynamic": bool(dynamic)})
+
+
+def as_written(model: nn.Module) -> nn.Module:
+    """The model as it was before it was compiled as a whole; one that was compiled in place is that from now on."""
+    written: nn.Module = getattr(model, "_orig_mod", model)
+    if getattr(written, "_compiled_call_impl", None) is not None:
+        written._compiled_call_impl = None
+    return written
+
+
+def accept_wrapped_names(_: nn.Module, loaded: dict[str, Any], prefix: str, *__: object) -> None:
+    """A hook that removes the prefix of torch.compile's wrapper from the names of a state dict before it is loaded."""
+    wrapped = f"{prefix}_orig_mod."
+    for name in [name for name in loaded if name.startswith(wrapped)]:
+        loaded[prefix + name.removeprefix(wrapped)] = loaded.pop(name)

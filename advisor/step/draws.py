@@ -1,0 +1,60 @@
+"""The random generators of the host (PyTorch's, Python's, NumPy's): seeded, and kept as they were."""
+
+import contextlib
+import random
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+
+class HostDraws:
+    """The states of Python's random generator, of NumPy's where it is in use, and of PyTorch's on the host."""
+
+    def __init__(self) -> None:
+        numpy: Any = sys.modules.get("numpy")
+        self._python = random.getstate()
+        self._numpy = None if numpy is None else numpy.random.get_state(legacy=False)
+        self._torch = torch.get_rng_state()
+
+    def put_back(self) -> None:
+        """Give the generators these states."""
+        random.setstate(self._python)
+        if self._numpy is not None:
+            sys.modules["numpy"].random.set_state(self._numpy)
+        torch.set_rng_state(self._torch)
+
+
+def seed_host(seed: int) -> None:
+    """Seed the generators, from which datasets, samplers and transforms draw."""
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)
+
+
+@contextlib.contextmanager
+def draws_kept(*modules: torch.nn.Module) -> Iterator[None]:
+    """Give the generators of the host, and of the GPUs that modules are on, their states back on leaving."""
+    tensors = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
+    devices = {tensor.device for tensor in tensors if tensor.device.type == "cuda"}
+    draws = HostDraws()
+    try:
+        with torch.random.fork_rng(devices):
+            yield
+    finally:
+        draws.put_back()
+
+
+@contextlib.contextmanager
+def buffers_kept(model: torch.nn.Module) -> Iterator[None]:
+    """Give the buffers of a model, such as the statistics of batch norms, their values back on leaving."""
+    saved = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in saved:
+                buffer.copy_(value)

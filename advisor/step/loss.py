@@ -1,0 +1,331 @@
+"""Losses: the four forms, how a signature tells them apart, and the number in what a loss returns."""
+
+import contextlib
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Any
+
+import torch
+
+from advisor.step.batch import splitter, takes_labels, tensors_of
+from advisor.step.near import modules_near
+
+MODEL_NAMES = frozenset({"model", "net", "network", "module", "m"})
+_OUTPUT_NAMES = frozenset(
+    {"output", "outputs", "out", "logits", "scores", "pred", "preds", "prediction", "predictions", "y_pred", "y_hat"}
+)
+_LABEL_NAMES = frozenset({"target", "targets", "label", "labels", "y_true"})
+FORMS = """\
+A loss has one of four forms:
+  loss(model, batch)    def loss(model, batch): return F.mse_loss(model(batch["x"]), batch["y"])
+  loss(output, target)  loss = torch.nn.CrossEntropyLoss()
+  the model's own       no loss: model(batch) returns a number, or an object with .loss
+  step(batch)           a step of your own: Workload(step=step, model=model, data=loader)"""
+
+
+class LossForm(StrEnum):
+    """The four forms of a loss."""
+
+    MODEL_BATCH = "model_batch"
+    OUTPUT_TARGET = "output_target"
+    OWN = "own"
+    STEP = "step"
+
+
+class LossError(TypeError):
+    """A loss that cannot be trained with: what is wrong, and what to do."""
+
+    def __init__(self, message: str, hint: str = FORMS) -> None:
+        super().__init__(f"{message} {hint}")
+        self.message = message
+        self.hint = hint
+
+
+def form_of(loss: Callable[..., Any] | None) -> LossForm | None:
+    """The form that a loss's signature tells; None where it leaves that open.
+
+    The first parameter decides, by its name or annotation; failing that, a second one that is named as labels are. A
+    module is always called with output and target, and so is a loss of one argument or of more than two targets.
+    """
+    if loss is None:
+        return LossForm.OWN
+    if isinstance(loss, torch.nn.Module):
+        return LossForm.OUTPUT_TARGET
+    named = [one for one in parameters_of_loss(loss) if one.kind is not one.VAR_POSITIONAL][:2]
+    if not named:
+        return None
+    first, second = named[0], named[1].name if len(named) > 1 else ""
+    if first.name in MODEL_NAMES or (
+        isinstance(first.annotation, type) and issubclass(first.annotation, torch.nn.Module)
+    ):
+        return LossForm.MODEL_BATCH
+    of_output = first.name in _OUTPUT_NAMES or second in _LABEL_NAMES or takes_output_only(loss)
+    return LossForm.OUTPUT_TARGET if of_output else None
+
+
+def form_that_works(loss: Callable[..., Any], model: torch.nn.Module, batch: Any) -> LossForm:
+    """The first form of a loss that gives a number, for one whose signature leaves its form open.
+
+    Only the inspection calls this: it runs the loss on a copy of the model. ``batch`` is on the model's device. Raises
+    LossError where neither form works.
+    """
+    try:
+        copied = copy.deepcopy(model)
+    except Exception:  # a model may hold anything; then the usual form is taken
+        return LossForm.OUTPUT_TARGET
+    failures = []
+    for form in (LossForm.OUTPUT_TARGET, LossForm.MODEL_BATCH):
+        tried = LossCall(copied, loss, form)
+        try:
+            with torch.random.fork_rng():
+                tried.loss(tried.forward(batch), batch)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # whatever the user's code raises
+            failures.append(f"{form.value}: {type(error).__name__}: {' '.join(str(error).split())[:120]}")
+        else:
+            return form
+    raise LossError(f"the loss {describe_loss(loss)} works in neither form ({'; '.join(failures)}).")
+
+
+class LossCall:
+    """The calls of a model and its loss on a batch, in a form that is known.
+
+    A loss of an output gets what the batch has beside the model's inputs: the target, several targets one by one, or
+    the whole batch where its second parameter is called ``batch``.
+    """
+
+    def __init__(self, model: torch.nn.Module, loss: Callable[..., Any] | None, form: LossForm | None = None) -> None:
+        self.model = model
+        self.loss_function: Callable[..., Any] = default_loss if loss is None else loss
+        self.form = form or form_of(loss) or LossForm.OUTPUT_TARGET
+        own = loss is None and takes_labels(model)
+        self._gets_batch = loss is not None and _names_of(loss)[1:] == ["batch"]
+        self._targets = 1 if loss is None else _count_targets(loss)
+        self._target_names = [] if loss is None else _names_of(loss)[1:]
+        name = target_name_of(loss) if loss is not None else ""
+        with_target = not own and self._targets > 0
+        self.split = splitter(model, with_target=with_target, with_labels=not with_target, target_name=name)
+        # A mapping keeps its labels for a model that takes them (Hugging Face) where nobody else gets them.
+        apart = with_target and loss is not None and not self._gets_batch
+        self.split_mapping = splitter(model, with_target=apart, target_name=name)
+
+    def forward(self, batch: Any) -> Any:
+        """The model's output; of a loss that calls the model itself, what the loss returns."""
+        if self.form is LossForm.MODEL_BATCH:
+            return self._of_model(batch)
+        split = (self.split_mapping if isinstance(batch, Mapping) else self.split)(batch)
+        return self.model(*split.args, **split.kwargs)
+
+    def loss(self, output: Any, batch: Any) -> torch.Tensor:
+        """The scalar loss of what ``forward`` returned. Raises LossError when it is anything else than one number."""
+        return loss_in(output if self.form is LossForm.MODEL_BATCH else self._of_output(output, self.target_of(batch)))
+
+    def compiled(self, compile_call: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[[Any], Any]:
+        """A function of a batch that runs the forward pass and the loss as one compiled call."""
+        if self.form is LossForm.MODEL_BATCH:
+            self.loss_function = compile_call(self.loss_function)
+            return self._of_model
+
+        def whole(target: Any, args: Any, kwargs: Any) -> Any:
+            return self._of_output(self.model(*args, **kwargs), target)
+
+        call = compile_call(whole)
+
+        def of_batch(batch: Any) -> Any:
+            split = (self.split_mapping if isinstance(batch, Mapping) else self.split)(batch)
+            return call(self.target_of(batch), split.args, split.kwargs)
+
+        return of_batch
+
+    def target_of(self, batch: Any) -> Any:
+        """The target of a batch, as the loss gets it."""
+        if self._gets_batch:
+            return batch
+        if self._targets > 1 and isinstance(batch, Mapping) and batch.keys() >= set(self._target_names):
+            return {name: batch[name] for name in self._target_names}
+        return self.split(batch).target
+
+    def _of_model(self, batch: Any) -> Any:
+        if self._targets > 1 and isinstance(batch, list | tuple):  # loss(model, inputs, targets)
+            return self.loss_function(self.model, *batch)
+        return self.loss_function(self.model, batch)
+
+    def _of_output(self, output: Any, target: Any) -> Any:
+        if self._targets == 0:
+            return self.loss_function(output)
+        if self._targets == 1:
+            return self.loss_function(output, target)
+        names = self._target_names
+        if isinstance(target, Mapping) and target.keys() >= set(names):
+            return self.loss_function(output, **{name: target[name] for name in names})
+        if isinstance(target, tuple | list) and len(target) == len(names):
+            return self.loss_function(output, *target)
+        raise LossError(
+            f"the loss needs {' and '.join(names)} beside the output, and a batch has no such parts.",
+            f"Give batches of (inputs, {', '.join(names)}), or dicts with these keys.",
+        )
+
+
+def parameters_of_loss(loss: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The parameters of a loss, with annotations that were written as text evaluated where they can be."""
+    function = loss.forward if isinstance(loss, torch.nn.Module) else loss
+    with contextlib.suppress(Exception):
+        return list(inspect.signature(function, eval_str=True).parameters.values())
+    with contextlib.suppress(TypeError, ValueError):
+        return list(inspect.signature(function).parameters.values())
+    return []
+
+
+def _names_of(loss: Callable[..., Any]) -> list[str]:
+    """The names of the arguments that a loss cannot do without."""
+    by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [one.name for one in parameters_of_loss(loss) if one.kind in by_place and one.default is one.empty]
+
+
+def _count_targets(loss: Callable[..., Any]) -> int:
+    """The number of arguments beside the first that a loss needs; a signature that takes any number needs one."""
+    given = parameters_of_loss(loss)
+    if not given or any(one.kind is one.VAR_POSITIONAL for one in given):
+        return 1
+    optional = len(given) > 1 and not takes_output_only(loss)
+    return max(len(_names_of(loss)) - 1, int(optional))
+
+
+def may_call_model(loss: Callable[..., Any]) -> bool:
+    """Whether a loss gets the model by its names, or gets something beside what it calls the batch."""
+    return form_of(loss) in (None, LossForm.MODEL_BATCH) and _names_of(loss)[1:2] in ([], ["batch"])
+
+
+def takes_parts(loss: Callable[..., Any]) -> bool:
+    """Whether a loss takes the parts of a batch one by one: ``loss(model, inputs, targets)``, or several targets."""
+    return len(_names_of(loss)) > 2
+
+
+def takes_output_only(loss: Callable[..., Any]) -> bool:
+    """Whether a loss is ``loss(output)``: a number or a word as the default of a second parameter is an option."""
+    given = parameters_of_loss(loss)
+    alone = len(_names_of(loss)) <= 1 and bool(given) and not any(one.kind is one.VAR_POSITIONAL for one in given)
+    return alone and (len(given) == 1 or isinstance(given[1].default, float | int | str))
+
+
+def is_callable_with(signature: inspect.Signature, count: int) -> bool:
+    """Whether a signature allows a call with so many positional arguments and nothing else."""
+    try:
+        signature.bind(*[None] * count)
+    except TypeError:
+        return False
+    return True
+
+
+def target_name_of(loss: Callable[..., Any]) -> str:
+    """The name of a loss's second parameter; empty where it has none, and where PyTorch chose it."""
+    function = loss.func if isinstance(loss, functools.partial) else loss
+    owner = type(function) if isinstance(function, torch.nn.Module) else function
+    if str(getattr(owner, "__module__", "torch")).partition(".")[0] == "torch":
+        return ""
+    given = parameters_of_loss(loss)
+    return given[1].name if len(given) > 1 else ""
+
+
+def modules_of_loss(loss: Any) -> list[torch.nn.Module]:
+    """The modules that a loss is or has near it, such as class weights or a teacher."""
+    return modules_near(loss)
+
+
+def describe_loss(loss: Callable[..., Any] | None) -> str:
+    """A loss as a person reads it."""
+    if loss is None:
+        return "none"
+    return type(loss).__name__ if isinstance(loss, torch.nn.Module) else getattr(loss, "__name__", type(loss).__name__)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a tensor of one element."""
+    return isinstance(value, torch.Tensor) and value.numel() == 1
+
+
+def number_in(value: Any) -> torch.Tensor | None:
+    """The loss in what a loss function returns; None when it holds none, or several that could be it.
+
+    That is one number, the ``loss`` of a mapping or an object (Hugging Face), or the one in a tuple: its first element
+    where that is a number, as in ``(loss, metrics)``, else the only element that is. A list of several numbers with
+    gradients holds no loss: nothing tells which of them it is.
+    """
+    if isinstance(value, Mapping):
+        value = value.get("loss")
+    elif isinstance(value, tuple | list):
+        numbers = [part for part in value if is_number(part)]
+        alike = isinstance(value, list) and sum(number.requires_grad for number in numbers) > 1
+        value = numbers[0] if numbers and not alike and (len(numbers) == 1 or numbers[0] is value[0]) else None
+    elif not isinstance(value, torch.Tensor):
+        value = getattr(value, "loss", None)
+    return value if is_number(value) else None
+
+
+def returned(value: Any) -> str:
+    """A description of a loss function's result that is no number."""
+    if isinstance(value, torch.Tensor):
+        return f"{value.numel()} numbers, not one"
+    if isinstance(value, Mapping):
+        return f"{type(value).__name__} with {', '.join(map(str, value)) or 'nothing'}, and none of them is its `loss`"
+    if isinstance(value, tuple | list) and any(map(is_number, value)):
+        return f"a {type(value).__name__} with several numbers, of which any could be the loss"
+    return f"{type(value).__name__}, not a tensor"
+
+
+def loss_in(value: Any) -> torch.Tensor:
+    """The loss in what a loss function returns. Raises LossError when it is not one number."""
+    number = number_in(value)
+    if number is None:
+        raise LossError(
+            f"the loss function returns {returned(value)}.",
+            f"Return one number to minimise, such as the mean or the sum of several.\n{FORMS}",
+        )
+    return number
+
+
+def default_loss(output: Any, target: Any = None) -> torch.Tensor:
+    """The loss of a workload that brings none. The first of these that fits:
+
+    - the model's own, where its output has one (Hugging Face), is one, is a mapping of several or begins with one;
+    - cross-entropy for whole-number targets;
+    - the mean squared error for targets of the output's shape;
+    - the mean square of the outputs, which exercises the same backward pass.
+    """
+    own = own_loss(output)
+    if own is not None:
+        return own
+    prediction = main_output(output)
+    if isinstance(target, torch.Tensor) and not target.is_floating_point() and prediction.dim() > target.dim():
+        classes_last = prediction.dim() == target.dim() + 1 and prediction.shape[:-1] == target.shape
+        scores = prediction.movedim(-1, 1) if classes_last and prediction.dim() > 2 else prediction
+        return torch.nn.functional.cross_entropy(scores, target)
+    if isinstance(target, torch.Tensor) and target.shape == prediction.shape:
+        return torch.nn.functional.mse_loss(prediction, target)
+    return prediction.float().square().mean()
+
+
+def own_loss(output: Any) -> torch.Tensor | None:
+    """The loss that a model made itself: one number, ``loss``, the sum of a mapping of losses; None without one."""
+    named = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if isinstance(named, torch.Tensor):
+        return named
+    if isinstance(output, Mapping):
+        losses = [part.reshape(()) for part in output.values() if is_number(part) and part.requires_grad]
+        return torch.stack(losses).sum() if losses and all(map(is_number, output.values())) else None
+    number = number_in(output)
+    return number if number is not None and number.requires_grad and number.dim() == 0 else None
+
+
+def main_output(output: Any) -> torch.Tensor:
+    """The first floating-point tensor of an output: logits rather than auxiliary heads."""
+    if isinstance(output, Mapping) and "out" in output:
+        return main_output(output["out"])
+    for tensor in tensors_of(output):
+        if tensor.is_floating_point():
+            return tensor
+    raise TypeError(f"the model returned {type(output).__name__}, which holds no floating-point tensor")

@@ -1,0 +1,144 @@
+"""A loader whose batches arrive on the device, the next one copied while the present one is computed on."""
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from advisor.recipe.plan import StepPlan
+from advisor.step.step import mover_of
+
+# The attributes of a DeviceLoader that are its own, and not those of its loader.
+_OWN = ("loader", "device", "move", "stream", "end_of_dataloader")
+
+
+class DeviceLoader:
+    """Yields a loader's batches after ``move``: a copy of each on the device.
+
+    With ``ahead`` the next batch is copied on a CUDA stream of its own while the present one is computed on; elsewhere
+    than on CUDA there is no such stream and nothing runs ahead. ``move`` must not wait for the device. Attributes are
+    those of the loader, read or set, so ``len``, ``loader.sampler``, ``loader.epoch = 3`` and the like work as before.
+
+    Where Accelerate is in use it is told when the last batch of an epoch is given out, as its own loaders tell it: it
+    accumulates gradients by that. ``end_of_dataloader`` is what it reads.
+    """
+
+    def __init__(self, loader: Any, device: torch.device, move: Callable[[Any], Any], ahead: bool) -> None:
+        self.loader = loader
+        self.device = device
+        self.move = move
+        # One for all epochs: memory that is freed stays with the stream it was allocated on.
+        self.stream = torch.cuda.Stream(device) if ahead and device.type == "cuda" else None
+        self.end_of_dataloader = False
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _OWN:  # not there yet while the object is copied or unpickled
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _OWN:
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self.loader, name, value)
+
+    @property
+    def remainder(self) -> int:
+        """The number of samples of the last batch that Accelerate keeps of what it gathers; 0 for all of them."""
+        return getattr(self.loader, "remainder", 0)
+
+    def __iter__(self) -> Iterator[Any]:
+        state = _state_of_accelerate()
+        if state is not None:
+            _refuse_whole_loader(self.loader)
+            return self._announced(state)
+        return map(self.move, self.loader) if self.stream is None else self._one_ahead()
+
+    def _announced(self, state: Any) -> Iterator[Any]:
+        """The batches, while this is the loader that Accelerate looks at."""
+        began = False
+        try:
+            for batch in self._one_ahead():
+                if not began:  # a loader of Accelerate's inside has begun by now, and would be in front
+                    state._add_dataloader(self)
+                    began = True
+                yield batch
+        finally:
+            state._remove_dataloader(self)
+
+    def _one_ahead(self) -> Iterator[Any]:
+        """The batches, each copied before the one ahead of it is given out.
+
+        An error of the loader belongs to the batch after the one that is ready, which comes first.
+        """
+        batches = iter(self.loader)
+        self.end_of_dataloader = False
+        upcoming, failure = self._copy_of_next(batches)
+        while upcoming:
+            ready = upcoming.pop()
+            if self.stream is not None:
+                torch.cuda.current_stream(self.device).wait_stream(self.stream)
+            if failure is None:
+                upcoming, failure = self._copy_of_next(batches)
+            self.end_of_dataloader = not upcoming and failure is None
+            yield ready
+            del ready  # its memory may go to the batch after the next one
+        if failure is not None:
+            raise failure
+
+    def _copy_of_next(self, batches: Iterator[Any]) -> tuple[list[Any], Exception | None]:
+        """The next batch in a list, its copy under way, and the loader's error; an empty list at the end."""
+        try:
+            batch = next(batches)
+        except StopIteration:
+            return [], None
+        except Exception as error:  # whatever the user's dataset raises
+            return [], error
+        if self.stream is None:
+            return [self.move(batch)], None
+        # Memory that an earlier batch gave back may still be read by a step that is under way.
+        self.stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self.stream):
+            return [self.move(batch)], None
+
+
+def _state_of_accelerate() -> Any:
+    """Accelerate's record of the loaders that are being read; None without an Accelerator in this process."""
+    module: Any = sys.modules.get("accelerate.state")
+    return module.GradientState() if module is not None and module.AcceleratorState._shared_state else None
+
+
+def _refuse_whole_loader(loader: Any) -> None:
+    """Raise RuntimeError where Accelerate runs several processes and nothing divides the samples among them."""
+    processes = sys.modules["accelerate.state"].PartialState().num_processes
+    is_divided = hasattr(loader, "gradient_state") or hasattr(loader.sampler, "num_replicas")
+    if processes > 1 and not is_divided:
+        raise RuntimeError(
+            f"each of the {processes} processes of Accelerate would train on all samples: prepare the loader with "
+            "Accelerate before applying the settings"
+        )
+
+
+def loop_loader(data: Any, plan: StepPlan) -> Any:
+    """``data`` as the loop gets it: a DataLoader wrapped as the plan says; anything else as it is."""
+    if not isinstance(data, DataLoader) or not (plan.device_prefetch or plan.device_transform):
+        return data
+    move = mover_of(replace(plan, non_blocking=plan.non_blocking or plan.device_prefetch))
+    transform = plan.device_transform
+    return DeviceLoader(
+        data,
+        torch.device(plan.device),
+        move if transform is None else lambda batch: transform(move(batch)),
+        plan.device_prefetch,
+    )
+
+
+def is_loader(data: Any) -> bool:
+    """Whether ``data`` yields batches, wrapped or not."""
+    return isinstance(data, DataLoader | DeviceLoader)

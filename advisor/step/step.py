@@ -1,0 +1,409 @@
+"""One step of a loop, made of the objects and the plan: training, inference, or a step of the user's own.
+
+The phases of a step are methods, so that the instrumented pass times exactly what the timed loop runs.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from advisor.recipe import Components
+from advisor.recipe.plan import StepPlan
+from advisor.records import Mode
+from advisor.step.batch import map_tensors, mover, splitter, tensors_of
+from advisor.step.compile import collect_rarely_while_compiling, compile_model, compiled_call, marks_steps
+from advisor.step.loss import LossCall, LossError, LossForm, is_number, loss_in, number_in, returned
+from advisor.step.optimizer import compiled_step, make_capturable, needs_closure, optimizers_in
+from advisor.step.spread import synchronise_gradients
+
+_ATTENTION = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+_GRAD_MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "grad": torch.enable_grad,
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "caller": nullcontext,
+}
+
+
+class Step:
+    """A model under a plan: how its batches are moved, and the contexts of its forward pass."""
+
+    def __init__(self, model: torch.nn.Module, plan: StepPlan) -> None:
+        self.model = model
+        self.plan = plan
+        self.device = torch.device(plan.device)
+        self.to_device = mover_of(plan)
+        self.around_forward: Callable[[], AbstractContextManager[Any]] = nullcontext
+        self._marks_steps = marks_steps(plan)
+
+    @contextmanager
+    def contexts(self, *, attention: bool = True) -> Iterator[None]:
+        """The plan's contexts of a forward pass: the device of new tensors, the attention kernel, autocast."""
+        with ExitStack() as stack:
+            stack.enter_context(self.around_forward())
+            if self.plan.create_on_device:
+                stack.enter_context(torch.device(self.plan.device))
+            if attention and self.plan.attention_backend != "auto":
+                stack.enter_context(sdpa_kernel(_ATTENTION[self.plan.attention_backend]))
+            stack.enter_context(self._autocast())
+            yield
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if self.plan.autocast == "none":
+            return nullcontext()
+        return torch.autocast(self.plan.device_type, dtype=getattr(torch, self.plan.autocast))
+
+    def begin_graphs(self) -> None:
+        """Tell the compiler's own CUDA graphs that a step begins: its calls overwrite the results of the last one."""
+        if self._marks_steps:
+            torch.compiler.cudagraph_mark_step_begin()
+
+
+class TrainStep(Step):
+    """A training step: zero_grad, forward, loss, backward, optimizer. Called with a batch it returns the detached loss.
+
+    ``form`` is the form of the loss; None has its signature tell. ``scaler`` is the gradient scaler, None without one.
+    ``state_dict`` and ``load_state_dict`` hold what a checkpoint needs beside the model and the optimizer. Raises
+    ValueError for an optimizer that calls the loss itself.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: Any,
+        loss: Callable[..., Any] | None,
+        plan: StepPlan,
+        form: LossForm | None = None,
+    ) -> None:
+        if needs_closure(optimizer):
+            raise ValueError(
+                f"{type(optimizer).__name__} calls the loss itself, several times a step (a closure), which train_step "
+                "cannot do. Keep your own loop: optimizer.step(closure) works on what prepare returns."
+            )
+        super().__init__(model, plan)
+        self.optimizer = optimizer
+        self.call = LossCall(model, loss, form)
+        self.scaler = torch.amp.GradScaler(plan.device_type) if plan.scales_gradients else None
+        self._whole = self.call.compiled(lambda call: compiled_call(call, plan)) if plan.compiles_loss else None
+        self._step = compiled_step(optimizer, self.device) if plan.compile_optimizer else None
+        # A norm is summed in the order of a loop that clips ``model.parameters()``: another one rounds otherwise.
+        self._place_in_model = {parameter: place for place, parameter in enumerate(model.parameters())}
+        self._loss_sum: torch.Tensor | None = None
+        self._accumulated = 0  # batches since the last update
+
+    @property
+    def form(self) -> LossForm:
+        """The form of the loss."""
+        return self.call.form
+
+    @property
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """The optimizer's parameters, those of groups that were added later among them."""
+        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The scaler's state, and how many batches of an update are in."""
+        return {"scaler": self.scaler.state_dict() if self.scaler else None, "accumulated": self._accumulated}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint; the state of a scaler is left out where this step has none, and the reverse."""
+        if self.scaler is not None and state["scaler"]:
+            self.scaler.load_state_dict(dict(state["scaler"]))
+        self._accumulated = state["accumulated"] % self.plan.accumulate
+
+    def zero_grad(self) -> None:
+        """Clear the gradients in the way that the plan says; those that are being added up stay."""
+        if self._accumulated:
+            return
+        if self.plan.zero_grad == "manual":
+            for parameter in self.parameters:
+                parameter.grad = None
+        else:
+            # Gradients in memory of the compiler's graphs may not be added to once the next step has begun.
+            drops = self.plan.zero_grad == "none" or self._marks_steps
+            self.optimizer.zero_grad(set_to_none=drops)
+            # With zeros for a gradient, weight decay and momentum would go on moving what the loop has frozen.
+            for parameter in () if drops else self.parameters:
+                if not parameter.requires_grad:
+                    parameter.grad = None
+
+    def forward(self, batch: Any) -> Any:
+        """The model's output; the whole loss where the loss calls the model or is compiled with it."""
+        with self.contexts():
+            return self._whole(batch) if self._whole is not None else self.call.forward(batch)
+
+    def loss(self, output: Any, batch: Any) -> torch.Tensor:
+        """The scalar loss of an output. Raises LossError when the loss function returns anything else."""
+        if self._whole is not None:
+            return loss_in(output)
+        if isinstance(self.call.loss_function, torch.nn.BCELoss):  # PyTorch refuses it under autocast
+            return self.call.loss(map_tensors(_in_float32, output), batch)
+        with self.contexts(attention=False):
+            return self.call.loss(output, batch)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Gradients of the (scaled) loss, or of its part in the update."""
+        if self.plan.accumulate > 1:
+            loss = loss / self.plan.accumulate
+        scaled = self.scaler.scale(loss) if self.scaler else loss
+        if self.plan.attention_backend == "auto":
+            scaled.backward()
+        else:  # activation checkpoints run parts of the forward pass again: with the same kernels
+            with sdpa_kernel(_ATTENTION[self.plan.attention_backend]):
+                scaled.backward()
+
+    def update(self) -> None:
+        """The optimizer's step, after clipping the gradients where the plan says so, once enough batches are in."""
+        self._accumulated = (self._accumulated + 1) % self.plan.accumulate
+        if self._accumulated:
+            return
+        if self.scaler is None:
+            self._clip()
+            # Looked up each time: a scheduler that is made later puts a method of its own in place of this one.
+            (self._step or self.optimizer.step)()
+            return
+        if self.plan.clip_norm is not None:
+            self.scaler.unscale_(self.optimizer)
+            self._clip()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+    def _clip(self) -> None:
+        """Clip the gradients. The host does not read the norm, so that the step can be captured."""
+        if self.plan.clip_norm is not None:
+            last = len(self._place_in_model)
+            parameters = sorted(self.parameters, key=lambda parameter: self._place_in_model.get(parameter, last))
+            torch.nn.utils.clip_grad_norm_(parameters, self.plan.clip_norm)
+
+    def body(self, batch: Any, *, update: bool = True) -> torch.Tensor:
+        """Forward, loss, backward and the ``update``, which is what a graph records; the detached loss."""
+        loss = self.loss(self.forward(batch), batch)
+        self.backward(loss)
+        if update:
+            self.update()
+        return loss.detach()
+
+    def finish(self, loss: torch.Tensor) -> torch.Tensor:
+        """Do the plan's work after an update, usually nothing, and return the loss."""
+        if self.plan.loss_item == "every_step":
+            loss.item()
+        elif self.plan.loss_item == "accumulated":
+            self._loss_sum = loss.clone() if self._loss_sum is None else self._loss_sum.add_(loss)
+        if self.plan.empty_cache != "never" and self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        return loss
+
+    def run(self, batch: Any) -> torch.Tensor:
+        """Run a whole step on a batch that is on the device already."""
+        return self.finish(self._run(batch))
+
+    def _run(self, batch: Any) -> torch.Tensor:
+        self.zero_grad()
+        self.begin_graphs()
+        if self.plan.no_sync:
+            synchronise_gradients(self.model, self._accumulated + 1 == self.plan.accumulate)
+        loss = self.body(batch)
+        return loss.clone() if self._marks_steps else loss  # the next step overwrites a loss that a graph computed
+
+    def __call__(self, batch: Any) -> torch.Tensor:
+        """One step: move the batch, run, return the detached loss."""
+        moved = self.to_device(batch)
+        loss = self._run(moved)
+        if self.plan.empty_cache == "every_step_with_del":
+            del moved  # what nothing refers to any more, emptying the cache returns to the driver
+        return self.finish(loss)
+
+
+class InferStep(Step):
+    """A forward pass in the grad mode that the plan says; called with a batch, the output.
+
+    The output is the caller's: no later call changes it. A step that ``evaluates`` puts a model in training mode into
+    evaluation mode for the pass and gives it its mode back, each of its modules its own.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, plan: StepPlan, *, with_target: bool = False, evaluates: bool = False
+    ) -> None:
+        super().__init__(model, plan)
+        self.evaluates = evaluates
+        self._split = splitter(model, with_target=with_target)
+
+    def forward(self, batch: Any) -> Any:
+        """The model's output."""
+        mode = evaluating(self.model) if self.evaluates and self.model.training else nullcontext()
+        with mode, grad_mode(self.plan.runs_under), self.contexts():
+            return self.call(batch)
+
+    def call(self, batch: Any) -> Any:
+        """Run the model on a batch, inside the plan's contexts."""
+        split = self._split(batch)
+        return self.model(*split.args, **split.kwargs)
+
+    def body(self, batch: Any, *, update: bool = True) -> Any:
+        """Return the forward pass, which is what a graph records."""
+        return self.forward(batch)
+
+    def finish(self, output: Any) -> Any:
+        """Return the output."""
+        return output
+
+    def run(self, batch: Any) -> Any:
+        """Run a whole step on a batch that is on the device already."""
+        self.begin_graphs()
+        output = self.forward(batch)
+        if self._marks_steps:
+            output = map_tensors(torch.clone, output)  # the next call overwrites the graph's own
+        return self.finish(output)
+
+    def __call__(self, batch: Any) -> Any:
+        """One step: move the batch, run, return the output."""
+        return self.run(self.to_device(batch))
+
+
+class OwnStep(InferStep):
+    """A function ``step(batch)`` of the user's. Called with a batch it returns what the function returns.
+
+    The batch is brought to the device in the layout and type that the plan says. Autocast, the attention kernel, the
+    device of new tensors and the grad mode are contexts around the whole step. Autocast keeps no casts of weights: the
+    step may change them between two calls of the model. ``result`` changes what the step returns.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Any], Any],
+        model: torch.nn.Module,
+        plan: StepPlan,
+        result: Callable[[Any], Any] | None = None,
+    ) -> None:
+        super().__init__(model, plan)
+        self.function = function
+        self._result = result
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if self.plan.autocast == "none":
+            return nullcontext()
+        return torch.autocast(self.plan.device_type, dtype=getattr(torch, self.plan.autocast), cache_enabled=False)
+
+    def call(self, batch: Any) -> Any:
+        """Run the user's function on a batch, inside the plan's contexts."""
+        return self.function(batch)
+
+    def finish(self, output: Any) -> Any:
+        """Return the result of a step."""
+        return output if self._result is None else self._result(output)
+
+
+def _in_float32(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+@contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """Evaluation mode for a while; then those modules train again that did before."""
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def grad_mode(name: str) -> AbstractContextManager[Any]:
+    """The context of a grad mode by its name in the plan."""
+    return _GRAD_MODES[name]()
+
+
+def mover_of(plan: StepPlan) -> Callable[[Any], Any]:
+    """A function that brings a batch into the place, layout and type that the plan says."""
+    return mover(
+        torch.device(plan.device),
+        non_blocking=plan.non_blocking,
+        memory_format=plan.memory_format,
+        dtype=plan.input_dtype,
+    )
+
+
+# --- making a step ----------------------------------------------------------------------------------------------------
+
+
+def finish_components(components: Components) -> None:
+    """Finish the objects as the plan says: compile the model, make the optimizer capturable."""
+    plan = components.plan
+    if plan.compiles_with != "none":
+        if plan.attention_backend != "auto":
+            _tell_attention_apart()
+        collect_rarely_while_compiling()
+        components.model = compile_model(components.model, plan)
+    settle_optimizers(components)
+
+
+def settle_optimizers(components: Components) -> None:
+    """Make the optimizers capturable where the plan compiles or captures their step: then they need no host."""
+    plan = components.plan
+    if plan.compile_optimizer or (plan.cuda_graph and plan.mode is Mode.TRAIN):
+        for optimizer in optimizers_in(components.optimizer):
+            make_capturable(optimizer, torch.device(plan.device))
+
+
+def _tell_attention_apart() -> None:
+    """Switch off the one cache of the compiler, for this process, that does not tell attention kernels apart.
+
+    Its keys leave out the permitted kernels (pytorch/pytorch#186458). The cache of generated code stays on.
+    """
+    import torch._functorch.config
+
+    torch._functorch.config.enable_autograd_cache = False
+
+
+def make_step(
+    components: Components, loss: Callable[..., Any] | None, *, form: LossForm | None = None, evaluates: bool = False
+) -> Step:
+    """The step that the plan asks for, without its graph (:func:`advisor.step.graph.captured` adds that).
+
+    A step called with a batch runs once and returns the detached loss or the output. ``evaluates``: for inference, the
+    step puts the model into evaluation mode while it runs.
+    """
+    plan = components.plan
+    if components.own_step is not None:
+        return OwnStep(components.own_step, components.model, plan, loss_of_own if plan.mode is Mode.TRAIN else None)
+    if plan.mode is Mode.TRAIN:
+        return TrainStep(components.model, components.optimizer, loss, plan, form)
+    return InferStep(components.model, plan, with_target=loss is not None, evaluates=evaluates)
+
+
+def loss_of_own(result: Any) -> torch.Tensor:
+    """The detached loss in what a step of the user's own returned, or the sum of several, by which trials compare.
+
+    Raises LossError where the step returns none.
+    """
+    number = number_in(result)
+    if number is None:
+        number = number_in(_as_tensors(result))
+    if number is not None:
+        return number.detach()
+    several = [part.detach().reshape(()) for part in tensors_of(result) if is_number(part)]
+    if not several:
+        raise LossError(
+            f"the step returns {returned(result)}.",
+            "Return the loss, or several as tensors: the results of settings are compared by their sum.",
+        )
+    return torch.stack([part.to(several[0].device) for part in several]).sum()
+
+
+def _as_tensors(result: Any) -> Any:
+    """The result of a step, with tensors in place of the Python numbers that may be its loss."""
+    if isinstance(result, int | float) and not isinstance(result, bool):
+        return torch.tensor(float(result))
+    if isinstance(result, Mapping):
+        return {"loss": _as_tensors(result["loss"])} if "loss" in result else result
+    return type(result)(map(_as_tensors, result)) if type(result) in (list, tuple) else result

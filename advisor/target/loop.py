@@ -1,0 +1,108 @@
+"""The normalised workload: Loop, with every part in its final form."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import distributed, nn
+from torch.utils.data import DataLoader, default_convert
+
+from advisor.figures.formatting import format_first
+from advisor.recipe import Components
+from advisor.recipe.plan import StepPlan
+from advisor.records import Mode, Value
+from advisor.step.batch import TARGET_NAMES, positional_count, splitter, tensors_of
+from advisor.step.loss import modules_of_loss
+
+
+@dataclass(slots=True)
+class Loop:
+    """The user's loop before any setting: model, data, loss, optimizer, mode.
+
+    ``data`` is a DataLoader or one batch; ``make_batch`` makes a batch of another size when the user gave a callable.
+    ``current`` are the settings that the user declared. ``notes`` say what was assumed on the user's behalf.
+    ``clip_norm`` is what the user clips the norm of all gradients to, None without clipping. ``hint`` says what to do
+    when the model does not take the batch; empty where the user gave the batch. ``step`` is a step that the user wrote:
+    ``step(batch)``, which does all that a step does; with it there is no loss apart, and the optimizer may be None.
+    ``trainer`` is the library whose trainer runs the loop, empty without one.
+    """
+
+    model: nn.Module
+    data: Any
+    loss: Callable[..., Any] | None
+    optimizer: Any
+    mode: Mode
+    batch_size: int | None
+    make_batch: Callable[[int], Any] | None = None
+    loss_text: str = ""
+    current: dict[str, Value] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    clip_norm: float | None = None
+    hint: str = ""
+    step: Callable[[Any], Any] | None = None
+    trainer: str = ""
+
+    def components(self, plan: StepPlan, data: Any) -> Components:
+        """The parts that recipes may change; ``data`` feeds them."""
+        return Components(self.model, self.optimizer, data, plan, self.batch_size, self.step)
+
+    def to(self, device: torch.device) -> None:
+        """Move the model to a device, and the modules that the loss is or holds, such as class weights or a teacher.
+
+        State that the optimizer has already follows its parameters: Adagrad makes its sums before the first step.
+        """
+        for module in (self.model, *modules_of_loss(self.loss)):
+            module.to(device)
+        for state in self.optimizer.state.values() if self.optimizer is not None else ():
+            for name, value in state.items():
+                if isinstance(value, torch.Tensor) and value.dim():  # step counts are scalars, and stay on the host
+                    state[name] = value.to(device)
+
+    @property
+    def loader(self) -> DataLoader[Any] | None:
+        """The DataLoader, if the data comes from one."""
+        return self.data if isinstance(self.data, DataLoader) else None
+
+    @property
+    def spread_already(self) -> str:
+        """The part that is spread over several processes or GPUs already, in words; empty where none is."""
+        if isinstance(self.model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+            return f"the model is wrapped in {type(self.model).__name__} already"
+        if hasattr(self.model, "set_requires_gradient_sync"):
+            return "the model is sharded by fully_shard already"
+        if hasattr(getattr(self.loader, "sampler", None), "num_replicas"):
+            return "the loader has a DistributedSampler already"
+        if distributed.is_available() and distributed.is_initialized():
+            return "the target starts a process group itself (init_process_group)"
+        return ""
+
+
+def describe(batch: Any) -> str:
+    """A batch as a person reads it, for example ``float32[64, 3, 224, 224], int64[64]``."""
+    texts = [f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors_of(batch)]
+    return format_first(texts, 6) or type(batch).__name__
+
+
+def has_target(batch: Any, model: nn.Module) -> bool:
+    """Whether a batch carries a target beside the model's inputs."""
+    if isinstance(batch, Mapping):
+        return any(name in batch for name in TARGET_NAMES)
+    if isinstance(batch, tuple | list) and len(batch) > 1:
+        if any(given is batch for given in splitter(model, with_target=False)(batch).args):
+            return False  # all of it is the one input
+        return len(batch) > (positional_count(model) or 1) or bool(splitter(model, with_target=True)(batch).kwargs)
+    return False
+
+
+class GivenBatches(DataLoader[Any]):
+    """Batches from something else than a DataLoader: its way of making them cannot be changed."""
+
+    def __init__(self, dataset: Any, made_by: str) -> None:
+        super().__init__(dataset, batch_size=None, collate_fn=_as_given)
+        self.made_by = made_by
+
+
+def _as_given(batch: Any) -> Any:
+    """A batch with tensors as it is; PyTorch would make lists of its tuples. What has none is made to tensors."""
+    return batch if next(tensors_of(batch), None) is not None else default_convert(batch)

@@ -1,0 +1,371 @@
+import warnings
+from collections import UserDict
+
+import pytest
+import torch
+from torch import nn
+
+from advisor.recipe import Components
+from advisor.recipe.plan import StepPlan
+from advisor.records import Mode
+from advisor.step.graph import GraphedStep
+from advisor.step.step import InferStep, TrainStep, finish_components, make_step
+
+gpu = pytest.mark.gpu
+
+
+def net(device="cpu"):
+    torch.manual_seed(0)
+    # No bias before the normalisation: its gradient is rounding alone, which Adam would blow up to full steps.
+    convolution = nn.Conv2d(3, 8, 3, bias=False)
+    layers = convolution, nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)
+    return nn.Sequential(*layers).to(device)
+
+
+def batches(count, size=8):
+    generator = torch.Generator().manual_seed(1)
+    return [
+        (torch.randn(size, 3, 8, 8, generator=generator), torch.randint(4, (size,), generator=generator))
+        for _ in range(count)
+    ]
+
+
+def sgd(parameters, **options):
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, **options)
+
+
+def train_step(model, optimizer, loss=None, **plan):
+    return TrainStep(model, optimizer, loss or nn.CrossEntropyLoss(), StepPlan(mode=Mode.TRAIN, device="cpu", **plan))
+
+
+def plain_losses(model, optimizer, data):
+    loss_function, losses = nn.CrossEntropyLoss(), []
+    for images, labels in data:
+        optimizer.zero_grad()
+        loss = loss_function(model(images), labels)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def stepped_losses(step, data):
+    return [step(batch).item() for batch in data]
+
+
+# --- training -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("zero_grad", ["none", "zeros", "manual"])
+def test_a_step_is_a_plain_loop_to_the_bit(zero_grad):
+    expected_model, model = net(), net()
+    expected = plain_losses(expected_model, sgd(expected_model.parameters()), batches(5))
+    step = train_step(model, sgd(model.parameters()), zero_grad=zero_grad)
+    assert stepped_losses(step, batches(5)) == expected
+    for parameter, other in zip(model.parameters(), expected_model.parameters(), strict=True):
+        assert torch.equal(parameter, other)
+
+
+@pytest.mark.parametrize(("zero_grad", "kept"), [("none", False), ("zeros", True), ("manual", False)])
+def test_gradients_are_cleared_as_the_plan_says(zero_grad, kept):
+    model = net()
+    step = train_step(model, sgd(model.parameters()), zero_grad=zero_grad)
+    step(batches(1)[0])
+    step.zero_grad()
+    gradients = [parameter.grad for parameter in model.parameters()]
+    assert all((gradient is not None) is kept for gradient in gradients)
+    assert not any(gradient.any() for gradient in gradients if gradient is not None)
+
+
+@pytest.mark.parametrize("zero_grad", ["none", "zeros", "manual"])
+def test_layers_that_a_loop_freezes_stay_as_they_are(zero_grad):
+    model = net()
+    step = train_step(model, sgd(model.parameters(), weight_decay=0.1), zero_grad=zero_grad)
+    for at, batch in enumerate(batches(5)):
+        if at == 3:
+            model[0].requires_grad_(False)
+            frozen = model[0].weight.detach().clone()
+        step(batch)
+    assert torch.equal(model[0].weight, frozen)
+
+
+def test_the_result_is_a_loss_that_holds_no_graph():
+    model = net()
+    loss = train_step(model, sgd(model.parameters()))(batches(1)[0])
+    assert loss.shape == ()
+    assert not loss.requires_grad
+
+
+def test_autocast_is_close_and_computes_in_bfloat16():
+    expected_model, model = net(), net()
+    expected = plain_losses(expected_model, sgd(expected_model.parameters()), batches(5))
+    step = train_step(model, sgd(model.parameters()), autocast="bfloat16")
+    assert step.forward(batches(1)[0]).dtype == torch.bfloat16
+    model = net()
+    losses = stepped_losses(train_step(model, sgd(model.parameters()), autocast="bfloat16"), batches(5))
+    assert losses == pytest.approx(expected, rel=0.02)
+    assert losses != expected
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+
+
+def test_half_precision_scales_the_gradients():
+    model = net()
+    step = train_step(model, sgd(model.parameters()), autocast="float16")
+    before = [parameter.clone() for parameter in model.parameters()]
+    losses = stepped_losses(step, batches(3))
+    assert step.scaler is not None
+    assert all(torch.isfinite(torch.tensor(losses)))
+    assert any(not torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
+
+
+def test_a_loss_of_the_model_is_the_same():
+    def loss(model, batch):
+        return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+    model, other = net(), net()
+    assert stepped_losses(train_step(model, sgd(model.parameters()), loss), batches(3)) == stepped_losses(
+        train_step(other, sgd(other.parameters())), batches(3)
+    )
+
+
+def test_without_a_loss_whole_numbers_are_classes():
+    model, other = net(), net()
+    step = TrainStep(model, sgd(model.parameters()), None, StepPlan(mode=Mode.TRAIN, device="cpu"))
+    assert stepped_losses(step, batches(3)) == stepped_losses(train_step(other, sgd(other.parameters())), batches(3))
+
+
+def test_the_memory_format_reaches_the_batches_and_changes_no_result():
+    model, seen = net().to(memory_format=torch.channels_last), []
+    model.register_forward_pre_hook(
+        lambda _, inputs: seen.append(inputs[0].is_contiguous(memory_format=torch.channels_last))
+    )
+    step = train_step(model, sgd(model.parameters()), memory_format="channels_last")
+    expected_model = net()
+    expected = plain_losses(expected_model, sgd(expected_model.parameters()), batches(4))
+    assert stepped_losses(step, batches(4)) == pytest.approx(expected, rel=1e-4)
+    assert seen == [True] * 4
+
+
+def test_a_mapping_that_is_no_dict_keeps_the_labels_of_a_model_that_takes_them():
+    class Own(nn.Linear):
+        def forward(self, x, labels=None):
+            return {"loss": super().forward(x).square().mean() + labels}
+
+    model = Own(3, 1)
+    step = TrainStep(model, sgd(model.parameters()), None, StepPlan(mode=Mode.TRAIN, device="cpu"))
+    assert step(UserDict({"x": torch.zeros(2, 3), "labels": torch.tensor(100.0)})) >= 100
+
+
+# --- inference ------------------------------------------------------------------------------------------------
+
+
+def infer_step(model, **plan):
+    return InferStep(model, StepPlan(mode=Mode.INFER, device="cpu", **plan))
+
+
+@pytest.mark.parametrize("grad_mode", ["grad", "no_grad", "inference_mode"])
+def test_an_inference_step_gives_the_models_output_in_its_grad_mode(grad_mode):
+    model, batch = net().eval(), batches(1)[0]
+    output = infer_step(model, grad_mode=grad_mode)(batch)
+    assert torch.equal(output, model(batch[0]))
+    assert output.requires_grad is (grad_mode == "grad")
+    assert output.is_inference() is (grad_mode == "inference_mode")
+
+
+def test_an_inference_step_sets_its_grad_mode_whatever_surrounds_it():
+    with torch.no_grad():
+        assert infer_step(net().eval())(batches(1)[0]).requires_grad
+
+
+def test_inference_in_bfloat16():
+    assert infer_step(net().eval(), autocast="bfloat16")(batches(1)[0]).dtype == torch.bfloat16
+
+
+def test_outputs_and_losses_of_graphs_are_copied(monkeypatch):
+    """A model that returns the same memory each time stands in for one compiled with reduce-overhead."""
+
+    class Overwriting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.kept = torch.zeros(2)
+
+        def forward(self, x):
+            return {"out": self.kept.copy_(x)}
+
+    monkeypatch.setattr("advisor.step.step.marks_steps", lambda plan: plan.compile_mode == "reduce-overhead")
+    step = infer_step(Overwriting(), compile_mode="reduce-overhead", grad_mode="no_grad")
+    outputs = [step(torch.full((2,), float(value)))["out"] for value in range(3)]
+    assert [output[0].item() for output in outputs] == [0.0, 1.0, 2.0]
+
+
+def test_a_schedule_that_is_made_after_the_step_draws_no_warning():
+    model = net()
+    optimizer = sgd(model.parameters())
+    step = train_step(model, optimizer)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step(batches(1)[0])
+        schedule.step()
+
+
+def test_an_optimizer_that_calls_the_loss_itself_is_refused_in_a_sentence():
+    model = net()
+    with pytest.raises(ValueError, match=r"LBFGS calls the loss itself.*Keep your own loop"):
+        train_step(model, torch.optim.LBFGS(model.parameters()))
+
+
+@pytest.mark.parametrize("zero_grad", ["none", "manual"])
+def test_parameters_of_a_group_that_is_added_later_are_cleared_and_clipped(zero_grad):
+    model = net()
+    optimizer = sgd(model[0].parameters())
+    step = train_step(model, optimizer, zero_grad=zero_grad, clip_norm=1e-3)
+    step(batches(1)[0])
+    optimizer.add_param_group({"params": model[5].parameters()})
+    for batch in batches(3):
+        step(batch)
+    norms = [parameter.grad.norm() for group in optimizer.param_groups for parameter in group["params"]]
+    assert torch.stack(norms).norm() <= 1.01e-3
+
+
+# --- what the plan asks for -----------------------------------------------------------------------------------
+
+
+def test_the_plan_chooses_the_step():
+    model = net()
+    train, infer = (StepPlan(mode=mode, device="cpu") for mode in (Mode.TRAIN, Mode.INFER))
+    assert isinstance(make_step(Components(model, sgd(model.parameters()), None, train), None), TrainStep)
+    assert isinstance(make_step(Components(model, None, None, infer), None), InferStep)
+
+
+def test_nothing_follows_from_the_default_plan():
+    model = net()
+    optimizer = sgd(model.parameters())
+    components = Components(model, optimizer, None, StepPlan(mode=Mode.TRAIN, device="cpu"))
+    finish_components(components)
+    assert components.model is model
+    assert components.optimizer is optimizer
+
+
+def test_layers_that_are_unfrozen_are_compiled_anew():
+    graphs = []
+
+    def counting(graph, _):
+        graphs.append([node for node in graph.graph.nodes if node.op == "call_function"])
+        return graph.forward
+
+    torch.compiler.reset()
+    model = net()
+    first = next(model.parameters()).requires_grad_(False)
+    model.compile(backend=counting)
+    plan = StepPlan(mode=Mode.TRAIN, device="cpu", compile_mode="default")
+    step = make_step(Components(model, sgd(model.parameters()), None, plan), None)
+    for batch in batches(3):
+        step(batch)
+    before, compiled = first.detach().clone(), len(graphs)
+    assert first.grad is None
+    first.requires_grad_(True)
+    for batch in batches(3):
+        step(batch)
+    assert len(graphs) == compiled + 1
+    assert not torch.equal(first, before)
+
+
+@pytest.mark.compile
+@pytest.mark.usefixtures("fresh_compiler")
+def test_a_bare_container_is_really_compiled(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("torch._dynamo.config.suppress_errors", False)
+    model, batch = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.ones(3, 4)
+    expected = model(batch)
+    plan = StepPlan(mode=Mode.INFER, device="cpu", compile_mode="default", grad_mode="no_grad")
+    components = Components(model, None, batch, plan)
+    finish_components(components)
+    torch.testing.assert_close(make_step(components, None)(batch), expected)
+    counters = torch._dynamo.utils.counters
+    assert (counters["stats"]["unique_graphs"], counters["inductor"]["fxgraph_cache_miss"]) == (1, 1)
+
+
+# --- CUDA graphs ----------------------------------------------------------------------------------------------
+
+OPTIMIZERS = {
+    "SGD": sgd,
+    "fused SGD": lambda parameters: sgd(parameters, fused=True),
+    "Adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-2),
+    "AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=1e-2),
+}
+
+
+def on_gpu(data):
+    return [tuple(part.cuda() for part in batch) for batch in data]
+
+
+def graphed_step(make_optimizer, **plan):
+    model = net("cuda")
+    plan = StepPlan(mode=Mode.TRAIN, device="cuda:0", cuda_graph=True, **plan)
+    components = Components(model, make_optimizer(model.parameters()), None, plan)
+    finish_components(components)
+    step = make_step(components, nn.CrossEntropyLoss())
+    assert isinstance(step, GraphedStep)
+    return step, components
+
+
+def eager_losses(make_optimizer, data, lr=None):
+    model = net("cuda")
+    optimizer = make_optimizer(model.parameters())
+    losses = []
+    for index, batch in enumerate(data):
+        if lr is not None:
+            optimizer.param_groups[0]["lr"] = lr(index)
+        losses += plain_losses(model, optimizer, [batch])
+    return losses, model
+
+
+@gpu
+@pytest.mark.parametrize("make_optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_a_captured_step_trains_as_the_eager_one(make_optimizer):
+    data = on_gpu(batches(8))
+    expected, expected_model = eager_losses(make_optimizer, data)
+    step, components = graphed_step(make_optimizer)
+    assert stepped_losses(step, data) == pytest.approx(expected, rel=1e-4)
+    for parameter, other in zip(components.model.parameters(), expected_model.parameters(), strict=True):
+        torch.testing.assert_close(parameter, other, rtol=1e-3, atol=1e-4)
+
+
+@gpu
+@pytest.mark.parametrize("make_optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_a_short_last_batch_runs_eagerly_between_replays(make_optimizer):
+    data = on_gpu([*batches(6), *batches(1, size=3), *batches(3)])
+    expected, _ = eager_losses(make_optimizer, data)
+    step, _ = graphed_step(make_optimizer)
+    assert stepped_losses(step, data) == pytest.approx(expected, rel=1e-3)
+
+
+@gpu
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW"])
+def test_a_schedule_takes_effect_after_the_capture(name):
+    data = on_gpu(batches(10))
+    rates = [1e-2 if index < 6 else 0.0 for index in range(10)]
+    expected, _ = eager_losses(OPTIMIZERS[name], data, lr=rates.__getitem__)
+    step, components = graphed_step(OPTIMIZERS[name])
+    losses = []
+    for rate, batch in zip(rates, data, strict=True):
+        group = components.optimizer.param_groups[0]
+        if isinstance(group["lr"], torch.Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+        losses.append(step(batch).item())
+    assert losses == pytest.approx(expected, rel=1e-3)
+
+
+@gpu
+def test_a_captured_inference_step_gives_each_batchs_own_output():
+    model = net("cuda").eval()
+    plan = StepPlan(mode=Mode.INFER, device="cuda:0", cuda_graph=True, grad_mode="inference_mode")
+    step = make_step(Components(model, None, None, plan), None)
+    data = on_gpu([*batches(6), *batches(1, size=3), *batches(2)])
+    outputs = [step(batch) for batch in data]
+    with torch.no_grad():
+        for output, (images, _) in zip(outputs, data, strict=True):
+            torch.testing.assert_close(output, model(images), rtol=1e-4, atol=1e-5)
