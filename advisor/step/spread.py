@@ -207,31 +207,16 @@ class ShareOfBatches(Batches):
         super().set_epoch(epoch)
 
 
-class BalancedShares(ShareOfBatches):
-    """Parts of about the same length in all, so that no rank waits for another's long samples; batches as drawn."""
+class LikeLengths(ShareOfBatches):
+    """Batches of samples of like lengths, so that no rank waits for another's long ones.
+
+    Samples are drawn as before; those of fifty batches are sorted by length, and their batches come in random order.
+    Within a batch neighbours go to different ranks.
+    """
 
     def __init__(self, batches: Any, rank: int, ranks: int, seed: int = 0, *, lengths: list[int]) -> None:
         super().__init__(batches, rank, ranks, seed)
         self.lengths = lengths
-
-    def parts(self) -> Iterator[list[Any]]:
-        """Yield this rank's part of each batch."""
-        for batch in map(list, self.batches):
-            yield self.dealt(batch)
-
-    def dealt(self, batch: list[Any]) -> list[Any]:
-        """Return this rank's part of a batch: sorted by length, neighbours go to different ranks, there and back."""
-        filled = (batch * self.ranks)[: -(-len(batch) // self.ranks) * self.ranks]
-        ordered = sorted(filled, key=self.lengths.__getitem__)
-        rounds = [ordered[start : start + self.ranks] for start in range(0, len(ordered), self.ranks)]
-        return [one[-1 - self.rank if place % 2 else self.rank] for place, one in enumerate(rounds)]
-
-
-class LikeLengths(BalancedShares):
-    """Batches of samples of like lengths, so that no rank waits for another's long ones.
-
-    Samples are drawn as before; those of fifty batches are sorted by length, and their batches come in random order.
-    """
 
     def parts(self) -> Iterator[list[Any]]:
         """Yield this rank's part of each batch of like lengths."""
@@ -241,6 +226,12 @@ class LikeLengths(BalancedShares):
             alike = [list(itertools.islice(samples, len(batch))) for batch in bucket]
             for place in torch.randperm(len(alike), generator=self.generator).tolist():
                 yield self.dealt(alike[place])
+
+    def dealt(self, batch: list[Any]) -> list[Any]:
+        """Return this rank's part of a batch that is sorted by length, dealt there and back."""
+        filled = sorted((batch * self.ranks)[: -(-len(batch) // self.ranks) * self.ranks], key=self.lengths.__getitem__)
+        rounds = [filled[start : start + self.ranks] for start in range(0, len(filled), self.ranks)]
+        return [one[-1 - self.rank if place % 2 else self.rank] for place, one in enumerate(rounds)]
 
 
 def share_of_tensor(tensor: Tensor, samples: int, rank: int, ranks: int) -> Tensor:
@@ -261,9 +252,8 @@ def spread_loader(loader: Any, plan: StepPlan, rank: int, ranks: int, seed: int 
     if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
         raise RefusedError("the loader draws no batches of samples that could be divided: its dataset is iterable")
     sampler = ShareOfBatches(loader.batch_sampler, rank, ranks, seed)
-    if plan.length_bucketing or plan.balanced_shares:
-        kind = LikeLengths if plan.length_bucketing else BalancedShares
-        sampler = kind(loader.batch_sampler, rank, ranks, seed, lengths=_lengths_in(loader))
+    if plan.length_bucketing:
+        sampler = LikeLengths(loader.batch_sampler, rank, ranks, seed, lengths=_lengths_in(loader))
     return rebuild(loader, batch_sampler=sampler)
 
 
