@@ -9,7 +9,7 @@ from torch import nn
 
 from advisor.recipe.plan import StepPlan
 from advisor.step.graph import GraphedStep
-from advisor.step.optimizers import make_state_small
+from advisor.step.optimizer import use_class
 from advisor.step.step import TrainStep
 
 STEPS = 14
