@@ -8,13 +8,15 @@ from types import ModuleType
 import torch
 from torch import nn
 
-from advisor.export.python_file import python_source
+from advisor.export.python_file import WrittenFor, python_source
 from advisor.recipe.catalog import Catalog
 from advisor.records import Value
 
 
-def module_of(catalog: Catalog, settings: dict[str, Value], mode: str) -> ModuleType:
-    source = python_source(catalog, settings, mode)
+def module_of(
+    catalog: Catalog, settings: dict[str, Value], mode: str, workload: WrittenFor | None = None
+) -> ModuleType:
+    source = python_source(catalog, settings, mode, workload or WrittenFor())
     module = ModuleType("tuned")
     exec(compile(source, "tuned.py", "exec"), vars(module))
     return module

@@ -1,49 +1,76 @@
-from __future__ import annotations
+"""The exported Python file: run in a plain loop beside the trial's step; its size, its form, and what it leaves out."""
 
-import builtins
 import copy
-import pickle
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from exported_module import batches, model_of, module_of, plain_losses
+from facts import gpu_facts
+from graph_stand_in import RecordedGraph, _Recorder
+from sample_session import sample_history, sample_request
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from advisor import step as portable
 from advisor.errors import UsageError
-from advisor.export import top_level
-from advisor.export.python_file import python_source
-from advisor.export.top_level import bound_by, needs
-from advisor.recipe import Components, Recipe, Stage
-from advisor.recipe.catalog import Catalog, load_catalog
-from advisor.recipe.plan import StepPlan
-from advisor.records import Mode
+from advisor.experiment.state import SessionState
+from advisor.export.outputs import write_outputs
+from advisor.export.python_file import WrittenFor, python_source
+from advisor.recipe import Recipe, Stage
+from advisor.recipe.catalog import REMOVED, Catalog, load_catalog
+from advisor.recipe.settings import Settings
+from advisor.records import LoaderFacts, OptimizerFacts
+from advisor.records.outputs import Outputs
+from advisor.step.calls import SplitBatch
 from advisor.step.tuning import Tuning
+from advisor.trial.batch_form import form_of_batch
 
 pytestmark = pytest.mark.usefixtures("flags_kept")
-ALL_TRAIN = {
-    "backends.cudnn_benchmark": True,
-    "compile.mode": "default",
-    "data.batch_size": 8,
-    "data.num_workers": 2,
-    "data.pin_memory": True,
-    "model.memory_format": "channels_last",
-    "optimizer.implementation": "foreach",
-    "precision.autocast": "bfloat16",
-    "precision.float32_matmul": "high",
-    "step.cuda_graph": True,
-    "step.zero_grad": "manual",
-}
-OF_DATA = {
-    "data.device_prefetch": True,
-    "data.num_workers": 2,
-    "data.transforms_on_device": True,
+ADAM = OptimizerFacts("AdamW", "foreach", ("for-loop", "foreach", "fused"), capturable=True, tensors=8)
+SGD = replace(ADAM, name="SGD", capturable=False)
+FACTS = gpu_facts(optimizer=ADAM).workload
+LOADER = LoaderFacts(4, 0, False, False, None, 8, False, False, True)
+AUTOCAST = {"precision.autocast": "bfloat16"}
+FUSED = {"optimizer.implementation": "fused"}
+STACK = {**AUTOCAST, **FUSED, "model.memory_format": "channels_last", "compile.scope": "with_loss"}
+GRAPH = {"step.cuda_graph": True}
+WORKERS = {"data.num_workers": 2, "data.pin_memory": True, "data.persistent_workers": True}
+X, Y = torch.ones(2, 3), torch.ones(2)
+PAIR = WrittenFor("output_target", "pair", FACTS)
+CASES = {
+    "autocast": (AUTOCAST, "train", PAIR, 40),
+    "fused": (FUSED, "train", PAIR, 40),
+    "stack": (STACK, "train", PAIR, 80),
+    "graph": ({**STACK, **GRAPH}, "train", PAIR, 130),
+    "loader": ({**STACK, **GRAPH, **WORKERS}, "train", replace(PAIR, facts=replace(FACTS, loader=LOADER)), 160),
+    "inference": (AUTOCAST, "infer", WrittenFor("", "tensor", FACTS), 40),
+    "gan": (GRAPH, "train", WrittenFor("step", "tensor", FACTS), 160),
+    "scaled": (
+        {"precision.autocast": "float16", "step.zero_grad": "manual", "data.device_prefetch": True, **GRAPH},
+        "train",
+        WrittenFor("own", "mapping nested", replace(FACTS, loader=LOADER, clip_norm=1.0)),
+        200,
+    ),
+    "accumulated": (
+        {"step.accumulate": 2, "step.zero_grad": "zeros", "attention.backend": "flash", "step.create_on_device": True},
+        "train",
+        WrittenFor("model_batch", "parts:3", FACTS),
+        60,
+    ),
+    "own graphs": ({"compile.mode": "reduce-overhead"}, "infer", WrittenFor("", "parts:2", FACTS), 50),
+    "inference graph": ({**GRAPH, "infer.grad": "inference_mode"}, "infer", WrittenFor("", "mapping", FACTS), 110),
+    "ddp": (
+        {"parallel.strategy": "ddp", "parallel.static_graph": True, "parallel.no_sync": True, **GRAPH},
+        "train",
+        PAIR,
+        130,
+    ),
 }
 
 
@@ -52,268 +79,71 @@ def catalog() -> Catalog:
     return load_catalog()
 
 
-@pytest.mark.parametrize(
-    ("settings", "dtype"),
-    [
-        ({}, None),
-        ({"precision.autocast": "bfloat16"}, torch.bfloat16),
-        ({"step.zero_grad": "zeros"}, None),
-        ({"step.zero_grad": "manual", "optimizer.implementation": "foreach"}, None),
-        ({"step.cuda_graph": True, "optimizer.implementation": "fused"}, None),
-        ({"model.memory_format": "channels_last", "precision.float32_matmul": "high"}, None),
-        ({"data.pin_memory": True, "model.memory_format": "contiguous", "compile.mode": "none"}, None),
-    ],
-)
-@pytest.mark.parametrize("optimizer_class", [torch.optim.SGD, torch.optim.AdamW])
-def test_the_generated_step_trains_as_a_plain_loop_does(catalog, settings, dtype, optimizer_class):
-    data = batches()
-    reference = model_of()
-    expected = plain_losses(reference, optimizer_class(reference.parameters(), lr=0.05), data, dtype)
-
-    module = module_of(catalog, settings, "train")
-    model = model_of()
-    model, optimizer, loader = module.prepare(model, optimizer_class(model.parameters(), lr=0.05), data)
-    step = module.train_step(model, optimizer, nn.functional.cross_entropy)
-    losses = [step(batch).item() for batch in loader]
-
-    assert losses == pytest.approx(expected, rel=2e-5)
-    for mine, theirs in zip(model.parameters(), reference.parameters(), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+# --- size and form ----------------------------------------------------------------------------------------------
 
 
-def test_float16_training_scales_its_gradients(catalog, monkeypatch):
-    module = module_of(catalog, {"precision.autocast": "float16"}, "train")
-    scalers = []
-    real = torch.amp.GradScaler
-    monkeypatch.setattr(torch.amp, "GradScaler", lambda device: scalers.append(real(device)) or scalers[-1])
-    model = model_of()
-    step = module.train_step(model, torch.optim.SGD(model.parameters(), lr=0.01), nn.functional.cross_entropy)
-    before = copy.deepcopy(model.state_dict())
-    loss = step(batches(1)[0])
-    assert torch.isfinite(loss)
-    assert len(scalers) == 1
-    assert scalers[0].get_scale() > 1
-    assert any(not torch.equal(before[name], value) for name, value in model.state_dict().items())
-
-
-def test_both_kinds_of_loss_and_batches_of_names(catalog):
-    module = module_of(catalog, {}, "train")
-    inputs, targets = batches(1)[0]
-    one, other, third = model_of(), model_of(), model_of()
-
-    def on_model(model, batch):
-        return nn.functional.cross_entropy(model(batch[0]), batch[1])
-
-    first = module.train_step(one, torch.optim.SGD(one.parameters(), lr=0.1), nn.CrossEntropyLoss())((inputs, targets))
-    second = module.train_step(other, torch.optim.SGD(other.parameters(), lr=0.1), on_model)((inputs, targets))
-    named = {"input": inputs, "labels": targets}
-    third.forward = lambda input: nn.Sequential.forward(third, input)  # noqa: A006 - what such models call it
-    last = module.train_step(third, torch.optim.SGD(third.parameters(), lr=0.1), nn.CrossEntropyLoss())(named)
-    assert first.item() == second.item() == last.item()
-
-
-@pytest.mark.parametrize("wrap", [dict, SimpleNamespace])
-def test_the_loss_that_a_model_returns_by_name_or_by_key(catalog, wrap):
-    model = nn.Linear(3, 2)
-    model.forward = lambda x: wrap(loss=nn.Linear.forward(model, x).square().mean())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    step = module_of(catalog, {}, "train").train_step(model, optimizer)
-    batch = {"x": torch.ones(4, 3)}
-    assert step(batch) > step(batch)
-
-
-@pytest.mark.parametrize("grad", ["grad", "no_grad", "inference_mode"])
-def test_inference_in_each_grad_mode(catalog, grad):
-    module = module_of(catalog, {"infer.grad": grad, "step.zero_grad": "zeros", "step.cuda_graph": True}, "infer")
-    assert not hasattr(module, "train_step")
-    model = model_of().eval()
-    inputs, targets = batches(1)[0]
-    expected = model(inputs)
-    prepared, _, _ = module.prepare(model)
-    step = module.infer_step(prepared)
-    for batch in (inputs, (inputs,), [inputs, targets], {"input": inputs}):
-        output = step(batch)
-        torch.testing.assert_close(output, expected)
-        assert output.requires_grad == (grad == "grad")
-        assert output.is_inference() == (grad == "inference_mode")
-
-
-def test_prepare_rebuilds_optimizer_and_loader_and_keeps_their_contents(catalog):
-    settings = {"data.batch_size": 8, "data.num_workers": 1, "optimizer.implementation": "foreach"}
-    module = module_of(catalog, settings, "train")
-    model = model_of()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02, weight_decay=0.3)
-    nn.functional.cross_entropy(model(batches(1)[0][0]), batches(1)[0][1]).backward()
-    optimizer.step()
-    dataset = TensorDataset(torch.arange(32.0))
-    back, tuned, loader = module.prepare(model, optimizer, DataLoader(dataset, batch_size=4, shuffle=True))
-    assert back is model
-    assert type(tuned) is torch.optim.AdamW
-    assert tuned.param_groups[0]["foreach"] is True
-    assert (tuned.param_groups[0]["lr"], tuned.param_groups[0]["weight_decay"]) == (0.02, 0.3)
-    assert len(tuned.state) == 4
-    assert (loader.batch_size, loader.num_workers, loader.dataset) == (8, 1, dataset)
-    assert isinstance(loader.sampler, torch.utils.data.RandomSampler)
-
-
-def test_each_object_may_be_left_out(catalog):
-    module = module_of(catalog, {key: value for key, value in ALL_TRAIN.items() if key != "compile.mode"}, "train")
-    model = model_of()
-    assert module.prepare(model) == (model, None, None)
-    data = batches(2)
-    assert module.prepare(model, None, data)[2] is data
-
-
-class Unpacks(nn.Module):
-    """A model that cannot be traced: its forward takes a size apart."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
-
-    def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
-        return self.net(images), tuple(images.shape)
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("model.conv_bias_before_norm", False),
-        ("model.fold_batch_norm", True),
-    ],
-)
-def test_what_a_model_that_cannot_be_traced_does_not_allow_is_left_out_with_a_warning(catalog, key, value):
-    module = module_of(catalog, {key: value}, "infer")
-    model, images = Unpacks().eval(), torch.randn(2, 3, 8, 8)
-    before = model(images)[0]
-    with pytest.warns(UserWarning, match=f"{key}: .* is left out: the model has a forward that torch.fx cannot follow"):
-        model, _, _ = module.prepare(model)
-    assert torch.equal(module.infer_step(model)(images)[0], before)
-
-
-class OwnStep(torch.optim.AdamW):
-    """An optimizer with a step of its own."""
-
-    def step(self, closure=None):
-        return super().step(closure)
-
-
-def after_a_step(parameters):
-    optimizer = torch.optim.AdamW(parameters)
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            parameter.grad = torch.zeros_like(parameter)
-    optimizer.step()
-    return optimizer
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "make", "reason"),
-    [
-        ("optimizer.implementation", "fused", torch.optim.RMSprop, "RMSprop has no fused implementation"),
-        ("optimizer.implementation", "foreach", OwnStep, "OwnStep has no foreach implementation"),
-        (
-            "optimizer.implementation",
-            "fused",
-            lambda parameters: torch.optim.AdamW(parameters, differentiable=True),
-            "AdamW cannot be changed",
-        ),
-        ("optimizer.class", "lars", torch.optim.RMSprop, "Lars takes the place of SGD"),
-        ("optimizer.state", "adafactor", torch.optim.SGD, "SGD is neither Adam nor AdamW"),
-        ("optimizer.state", "adafactor", after_a_step, "AdamW has made steps"),
-        ("memory.activation_checkpointing", "blocks", torch.optim.SGD, "Sequential repeats no block"),
-    ],
-)
-def test_what_an_optimizer_or_a_model_refuses_is_left_out_as_prepare_does(catalog, key, value, make, reason):
-    module, told = module_of(catalog, {key: value}, "train"), f"{key}: {value} is left out: {reason}"
-    for prepare in (module.prepare, Tuning({key: value}, catalog).prepare):
-        model = model_of()
-        optimizer = make(model.parameters())
-        before, kind = copy.deepcopy(optimizer.param_groups), type(optimizer)
-        with pytest.warns(UserWarning, match=told):
-            model, optimizer, *_ = prepare(model, optimizer)
-        assert type(optimizer) is kind
-        kept = [{name: group[name] for name in group if name != "params"} for group in optimizer.param_groups]
-        assert kept == [{name: group[name] for name in group if name != "params"} for group in before]
-
-
-@pytest.mark.parametrize(
-    ("settings", "mode"),
-    [
-        ({}, "train"),
-        ({}, "infer"),
-        (ALL_TRAIN, "train"),
-        (ALL_TRAIN | {"infer.grad": "no_grad"}, "infer"),
-        (OF_DATA, "train"),
-        (OF_DATA, "infer"),
-    ],
-)
-def test_the_source_is_formatted_and_needs_only_torch(catalog, settings, mode, tmp_path):
-    source = python_source(catalog, settings, mode)
+@pytest.mark.parametrize("name", CASES)
+def test_the_source_is_short_formatted_and_needs_only_torch(catalog, name, tmp_path):
+    settings, mode, workload, most = CASES[name]
+    source = python_source(catalog, settings, mode, workload)
+    assert len(source.splitlines()) <= most
     imports = [line for line in source.splitlines() if line.startswith(("import", "from"))]
     modules = {line.split()[1].partition(".")[0] for line in imports}
-    assert modules - set(sys.stdlib_module_names) == {"torch"}
-    assert len(imports) == len(set(imports))
-    assert ("import gc" in imports) is ("class Collector" in source)
-    assert "advisor" not in source.replace("perf-advisor", "")
-    assert "in the loop" not in source
-    ruff = Path(sys.executable).with_name("ruff")
-    tool = str(ruff) if ruff.exists() else shutil.which("ruff")
+    assert modules - set(sys.stdlib_module_names) <= {"torch"}
+    assert "advisor" not in source.replace("perf-advisor", "").replace("advisor.load", "")
+    tool = str(ruff) if (ruff := Path(sys.executable).with_name("ruff")).exists() else shutil.which("ruff")
     if tool is None:
         pytest.skip("ruff is not installed")
     path = tmp_path / "tuned.py"
     path.write_text(source)
     for command in (["format", "--diff"], ["check", "--select", "E,F,W,I"]):
-        line = [tool, *command, "--isolated", "--line-length", "120", str(path)]
+        line = [tool, *command, "--isolated", "--line-length", "100", str(path)]
         done = subprocess.run(line, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(("settings", "mode"), [(ALL_TRAIN, "train"), (ALL_TRAIN, "infer"), (OF_DATA, "train")])
-def test_every_name_that_the_source_uses_is_in_it(catalog, settings, mode):
-    source = python_source(catalog, settings, mode)
-    assert set(needs(source)) - set(bound_by(source)) <= set(dir(builtins)) | {"__file__", "__name__"}
+def test_the_header_has_the_figure_the_settings_and_the_use(catalog):
+    settings = {**AUTOCAST, "infer.grad": "no_grad"}
+    source = python_source(catalog, settings, "train", replace(PAIR, measured='1.5x for "m.py:build"'))
+    header = source.partition("import torch")[0]
+    assert 'measured to be faster: 1.5x for "m.py:build".' in header
+    assert "Settings: precision.autocast: bfloat16." in header
+    assert "step = train_step(model, optimizer, loss_fn)  # loss_fn(output, target)" in header
+    compile(python_source(catalog, settings, "train", replace(PAIR, measured='a\\b """')), "tuned.py", "exec")
 
 
-def test_the_names_of_a_comprehension_are_its_own():
-    """Python 3.12 has them in the scope around it: one of them was taken for a definition that two modules give."""
-    code = "SIZES = [len(name) for name in NAMES]\nname = 1\n"
-    assert bound_by("SIZES = [len(name) for name in NAMES]") == ("SIZES",)
-    assert needs("SIZES = [len(name) for name in NAMES]") == {"len", "NAMES"}
-    assert set(bound_by(code)) == {"SIZES", "name"}
+def test_the_header_says_what_else_is_needed_and_kept(catalog):
+    header = python_source(catalog, {"precision.autocast": "float16"}, "train", PAIR).partition("import torch")[0]
+    assert "step.scaler.state_dict()" in header
+    assert "Needs torchao." in python_source(catalog, {"precision.float8": "tensorwise"}, "train", PAIR)
+    preloaded = python_source(catalog, {"cpu.allocator": "jemalloc"}, "train", WrittenFor())
+    assert "LD_PRELOAD=libjemalloc.so" in preloaded or "cpu.allocator" not in preloaded
 
 
-def test_a_name_may_be_that_of_a_comprehension_in_a_function():
-    code = "import name\n\n\ndef sizes(names):\n    return [len(name) for name in names]\n"
-    assert set(bound_by(code)) == {"name", "sizes"}
+def test_settings_of_recipes_that_left_are_not_exported(catalog):
+    """A session of an earlier version is still exported."""
+    removed = Catalog({name: recipe for name, recipe in catalog.recipes.items() if recipe.key not in REMOVED})
+    for key, reason in REMOVED.items():
+        with pytest.warns(UserWarning, match=f"{key} is left out.*{reason}"):
+            assert removed.without_removed({key: True, **AUTOCAST}) == AUTOCAST
+    with pytest.raises(UsageError, match="no recipe owns"):
+        removed.check({"no.such": 1})
 
 
-def test_modules_of_a_step_that_give_a_name_two_meanings_are_refused(monkeypatch):
-    texts = {
-        "first": "import torch\nLIMIT = 1",
-        "second": "from advisor.step.first import LIMIT as FIRST\nLIMIT = 2",
-    }
-    for module in (portable, top_level):
-        monkeypatch.setattr(module, "module_text", texts.get)
-    assert list(top_level.definitions_of(("first",))) == ["torch", "LIMIT"]
-    with pytest.raises(ValueError, match=r"LIMIT of step/second\.py has another meaning"):
-        top_level.definitions_of(("second",))
-
-
-def test_the_source_says_which_settings_it_holds(catalog):
-    source = python_source(catalog, {"precision.autocast": "bfloat16", "infer.grad": "no_grad"}, Mode.TRAIN)
-    assert "    precision.autocast: bfloat16\n" in source
-    assert "infer.grad" not in source
-
-
-@pytest.mark.parametrize("mode", ["none", "default", "max-autotune-no-cudagraphs"])
-def test_a_model_that_is_compiled_already_is_compiled_anew_or_not_at_all(catalog, mode):
-    model = model_of()
-    settings = {"model.memory_format": "channels_last", "compile.mode": mode}
-    prepared, _, _ = module_of(catalog, settings, "train").prepare(torch.compile(model))
-    assert prepared is model
-    assert (model._compiled_call_impl is None) is (mode == "none")
-    assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
+def test_a_session_with_settings_that_left_is_shown_and_exported(catalog, tmp_path, monkeypatch):
+    state = SessionState.of(sample_history())
+    key = "optimizer.implementation"
+    assert key in state.stack.settings
+    monkeypatch.setitem(REMOVED, key, "it was never measured to help")
+    smaller = Catalog({name: recipe for name, recipe in catalog.recipes.items() if recipe.key != key})
+    for name in ("tuned.yaml", "tuned.py"):
+        outputs = Outputs(export_path=str(tmp_path / name), report_path=str(tmp_path / "report.md"))
+        with pytest.warns(UserWarning, match=f"{key} is left out"):
+            assert not write_outputs(state, sample_request(), outputs, smaller).errors
+        assert "precision.autocast: bfloat16" in (text := (tmp_path / name).read_text())
+        assert key not in text
+    with pytest.warns(UserWarning, match=f"{key} is left out"):
+        assert Tuning(state.stack.settings, smaller).settings == Settings(state.stack.settings).without(key)
 
 
 def test_settings_that_cannot_be_are_refused(catalog):
@@ -323,6 +153,354 @@ def test_settings_that_cannot_be_are_refused(catalog):
         python_source(catalog, {"compile.mode": "reduce-overhead", "step.cuda_graph": True}, "train")
     with pytest.raises(UsageError, match="not a value"):
         python_source(catalog, {"precision.autocast": "float7"}, "train")
+
+
+# --- training ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "dtype"),
+    [
+        ({}, None),
+        (AUTOCAST, torch.bfloat16),
+        ({"step.zero_grad": "zeros"}, None),
+        ({"step.zero_grad": "manual", "optimizer.implementation": "foreach"}, None),
+        ({"model.memory_format": "channels_last", "precision.float32_matmul": "high"}, None),
+        ({"model.memory_format": "contiguous", "compile.mode": "none"}, None),
+    ],
+)
+@pytest.mark.parametrize("optimizer_class", [torch.optim.SGD, torch.optim.AdamW])
+def test_the_step_trains_as_a_plain_loop_and_as_the_trials_step_do(catalog, settings, dtype, optimizer_class):
+    data, reference, model, other = batches(), model_of(), model_of(), model_of()
+    expected = plain_losses(reference, optimizer_class(reference.parameters(), lr=0.05), data, dtype)
+    module = module_of(catalog, settings, "train", PAIR)
+    model, optimizer, loader = module.prepare(model, optimizer_class(model.parameters(), lr=0.05), data)
+    step = module.train_step(model, optimizer, nn.functional.cross_entropy)
+    losses = [step(batch).item() for batch in loader]
+    tuning = Tuning(settings, catalog)
+    other, optimizer = tuning.prepare(other, optimizer_class(other.parameters(), lr=0.05))
+    trial = tuning.train_step(other, optimizer, nn.functional.cross_entropy)
+    assert losses == pytest.approx(expected, rel=2e-5)
+    assert losses == pytest.approx([trial(batch).item() for batch in data], rel=2e-5)
+    for mine, theirs in zip(model.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+class Named(nn.Module):
+    """A model of keyword arguments that returns its loss where it is given labels."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = model_of()
+
+    def forward(self, images, labels=None):
+        output = self.net(images)
+        return {"loss": nn.functional.cross_entropy(output, labels)} if labels is not None else output
+
+
+def of_model(model, batch):
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def of_output(output, target):
+    return nn.functional.cross_entropy(output, target)
+
+
+FORMS = {
+    "output_target": ("pair", model_of, nn.CrossEntropyLoss(), lambda x, y: (x, y)),
+    "parts": ("parts:1", model_of, nn.CrossEntropyLoss(), lambda x, y: [x, y]),
+    "listed inputs": ("pair:list nested", model_of, nn.CrossEntropyLoss(), lambda x, y: ([x], y)),
+    "several targets": ("parts:1 targets", model_of, lambda o, y, z: of_output(o, y), lambda x, y: (x, y, y)),
+    "output and batch": ("pair of_batch", model_of, lambda o, batch: of_output(o, batch[1]), lambda x, y: (x, y)),
+    "of some names": ("mapping:labels:images", Named, nn.CrossEntropyLoss(), lambda x, y: {"images": x, "labels": y}),
+    "named": ("mapping:labels", Named, nn.CrossEntropyLoss(), lambda x, y: {"images": x, "labels": y}),
+    "named inputs": ("pair:mapping nested", Named, nn.CrossEntropyLoss(), lambda x, y: ({"images": x}, y)),
+    "model_batch": ("pair", model_of, of_model, lambda x, y: (x, y)),
+    "own": ("mapping", Named, None, lambda x, y: {"images": x, "labels": y}),
+    "own of parts": ("pair", Named, None, lambda x, y: (x, y)),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("scope", ["eager", "graph"])
+def test_each_form_of_a_loss_and_of_a_batch(catalog, name, scope, request):
+    """A graph on the CPU is a stand-in that records operators."""
+    if scope == "graph":
+        request.getfixturevalue("graphs_on_cpu")
+    form = {"own of parts": "own", "model_batch": "model_batch", "own": "own"}.get(name, "output_target")
+    batch_form, make, loss, wrapped = FORMS[name]
+    data, reference = batches(8), model_of()
+    expected = plain_losses(reference, torch.optim.SGD(reference.parameters(), lr=0.05), data, None)
+    workload = WrittenFor(form, batch_form, replace(FACTS, optimizer=SGD))
+    module = module_of(catalog, GRAPH if scope == "graph" else {}, "train", workload)
+    torch.manual_seed(0)
+    model = make()
+    model, optimizer, _ = module.prepare(model, torch.optim.SGD(model.parameters(), lr=0.05))
+    step = module.train_step(model, optimizer, loss)
+    assert [step(wrapped(*batch)).item() for batch in data] == pytest.approx(expected, rel=2e-5)
+    if scope == "graph":
+        assert len(step.graphs) == 1
+
+
+def test_a_loss_of_the_output_alone_and_a_list_that_a_model_takes_whole(catalog):
+    module = module_of(catalog, {}, "train", WrittenFor("output_target", "whole output_only", FACTS))
+    model = nn.Linear(3, 2)
+    model.forward = lambda listed: nn.Linear.forward(model, torch.stack(listed))
+    step = module.train_step(model, torch.optim.SGD(model.parameters(), lr=0.1), lambda output: output.square().mean())
+    assert step([torch.ones(3)] * 4) > step([torch.ones(3)] * 4)
+
+
+@pytest.mark.parametrize(
+    ("batch", "made", "form"),
+    [
+        (X, lambda b: SplitBatch((b,), {}), "tensor"),
+        ((X, Y), lambda b: SplitBatch((b[0],), {}, b[1]), "pair"),
+        ([X, X, Y], lambda b: SplitBatch((b[0], b[1]), {}, b[2]), "parts:2"),
+        ([X, Y, "id"], lambda b: SplitBatch((b[0],), {}, b[1]), "parts:1 nested"),
+        (({"x": X}, Y), lambda b: SplitBatch((), b[0], b[1]), "pair:mapping nested"),
+        (([X, X], Y), lambda b: SplitBatch(tuple(b[0]), {}, b[1]), "pair:list nested"),
+        ({"x": X, "labels": Y}, lambda b: SplitBatch((), {"x": b["x"]}, b["labels"]), "mapping:labels"),
+        ({"x": X, "id": Y, "y": Y + 1}, lambda b: SplitBatch((), {"x": b["x"]}, b["y"]), "mapping:y:x"),
+        ({"x": X, "labels": Y}, lambda b: SplitBatch((), dict(b)), "mapping"),
+        ({"x": X}, lambda b: SplitBatch((b,), {}), "whole nested"),
+        ([X, X], lambda b: SplitBatch((b,), {}), "whole"),
+        (SimpleNamespace(x=X), lambda b: SplitBatch((b,), {}), "object"),
+    ],
+)
+def test_the_form_of_a_batch(batch, made, form):
+    assert form_of_batch(batch, made(batch)) == form
+    assert form_of_batch(batch, made(batch), "of_batch") == f"{form} of_batch"
+
+
+def test_a_loss_of_an_attribute_and_a_scalar(catalog):
+    module = module_of(catalog, {}, "train", WrittenFor("own", "tensor", FACTS))
+    for wrap in (lambda loss: SimpleNamespace(loss=loss), lambda loss: loss):
+        model = nn.Linear(3, 2)
+        model.forward = lambda x, model=model, wrap=wrap: wrap(nn.Linear.forward(model, x).square().mean())
+        step = module.train_step(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        assert step(torch.ones(4, 3)) > step(torch.ones(4, 3))
+
+
+def test_gradients_are_added_up_clipped_and_scaled(catalog):
+    facts = replace(FACTS, clip_norm=0.1)
+    module = module_of(catalog, {"step.accumulate": 2}, "train", replace(PAIR, facts=facts))
+    model, reference = model_of(), model_of()
+    step = module.train_step(model, torch.optim.SGD(model.parameters(), lr=0.1), nn.functional.cross_entropy)
+    optimizer = torch.optim.SGD(reference.parameters(), lr=0.1)
+    for first, second in zip(*[iter(batches(4))] * 2, strict=True):
+        optimizer.zero_grad()
+        losses = [nn.functional.cross_entropy(reference(x), y) for x, y in (first, second)]
+        sum(loss / 2 for loss in losses).backward()
+        nn.utils.clip_grad_norm_(reference.parameters(), 0.1)
+        assert [step(first).item(), step(second).item()] == pytest.approx([loss.item() for loss in losses])
+        optimizer.step()
+    module = module_of(catalog, {"precision.autocast": "float16"}, "train", replace(PAIR, facts=facts))
+    step = module.train_step(model, torch.optim.SGD(model.parameters(), lr=0.01), nn.functional.cross_entropy)
+    before = copy.deepcopy(model.state_dict())
+    assert torch.isfinite(step(batches(1)[0]))
+    assert step.scaler.get_scale() > 1
+    assert any(not torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+# --- inference and steps of one's own ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("grad", ["grad", "no_grad", "inference_mode"])
+def test_inference_in_each_grad_mode(catalog, grad):
+    forms = {"tensor": lambda x, y: x, "pair": lambda x, y: (x, y), "parts:1": lambda x, y: [x]}
+    (batch,), model = batches(1), model_of().eval()
+    for form, wrapped in forms.items():
+        module = module_of(catalog, {"infer.grad": grad}, "infer", WrittenFor("", form, FACTS))
+        prepared, _, _ = module.prepare(model)
+        output = module.infer_step(prepared)(wrapped(*batch))
+        torch.testing.assert_close(output, model(batch[0]))
+        assert output.requires_grad == (grad == "grad")
+        assert output.is_inference() == (grad == "inference_mode")
+
+
+def test_an_output_of_a_graph_is_the_callers(catalog, graphs_on_cpu):
+    module = module_of(catalog, GRAPH, "infer", WrittenFor("", "tensor", FACTS))
+    model = model_of()
+    step, inputs = module.infer_step(model), [batch[0] for batch in batches(8)]
+    outputs = [step(one) for one in inputs]
+    for one, output in zip(inputs, outputs, strict=True):
+        torch.testing.assert_close(output, model(one).detach())
+    assert len(step.graphs) == 1
+
+
+class Two:
+    """Two models that train each other, with optimizers in an attribute and in a closure."""
+
+    def __init__(self):
+        torch.manual_seed(0)
+        self.one, self.other = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.optimizer = torch.optim.SGD(self.one.parameters(), lr=0.1, fused=True)
+
+
+def own_step_of(two):
+    optimizer = torch.optim.Adam(two.other.parameters(), lr=0.01, fused=True)
+
+    def step(batch):
+        two.optimizer.zero_grad()
+        optimizer.zero_grad()
+        loss = (two.one(batch) - two.other(batch)).square().mean()
+        loss.backward()
+        two.optimizer.step()
+        optimizer.step()
+        return {"loss": loss.detach()}
+
+    return step, optimizer
+
+
+def test_a_captured_step_of_ones_own_finds_its_optimizers(catalog, graphs_on_cpu):
+    module = module_of(catalog, GRAPH, "train", WrittenFor("step", "tensor", FACTS))
+    (mine, made), (plain, _) = own_step_of(two := Two()), own_step_of(other := Two())
+    two.one, _, _ = module.prepare(two.one, two.optimizer)
+    step = module.own_step(mine, two.one)
+    assert set(map(id, step.optimizers)) == {id(two.optimizer), id(made)}
+    data = [torch.randn(6, 4) for _ in range(8)]
+    for at, batch in enumerate(data):
+        if at == 6:  # a rate that a graph holds as it was has a graph of its own
+            for loop in (two, other):
+                loop.optimizer.param_groups[0]["lr"] = 0.01
+        assert step(batch)["loss"].item() == pytest.approx(plain(batch)["loss"].item())
+
+
+def test_an_own_step_runs_under_what_the_settings_put_around_it(catalog):
+    module = module_of(catalog, AUTOCAST, "train", WrittenFor("step", "", FACTS))
+    model, seen = nn.Linear(4, 2), []
+    model.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
+    step = module.own_step(lambda batch: model(batch[0]["x"]).sum(), model)
+    assert step(({"x": torch.ones(2, 4)}, "name")).ndim == 0
+    assert seen == [torch.bfloat16]
+
+
+# --- graphs -----------------------------------------------------------------------------------------------------
+
+
+class Recorded(RecordedGraph):
+    """A graph as ``torch.cuda.graph`` fills one: the operators inside the context are recorded, and undone."""
+
+    @contextmanager
+    def recording(self):
+        with (recorder := _Recorder(self.of_host)):
+            yield
+        for tensor, before in reversed(recorder.written):
+            with torch.autograd._unsafe_preserve_version_counter(tensor):
+                tensor.detach().copy_(before)
+        self.calls = recorder.calls
+
+
+@pytest.fixture
+def graphs_on_cpu(monkeypatch):
+    """PyTorch's calls for graphs on the CPU: a graph records the operators of the step and repeats them."""
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device=None: stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Recorded)
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph, pool, stream, mode: graph.recording())
+
+
+def momentum(parameters):
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, fused=True)
+
+
+def graphed(catalog, optimizer, facts=SGD, **settings):
+    settings = {**GRAPH, "optimizer.implementation": "fused", **settings}
+    module = module_of(catalog, settings, "train", replace(PAIR, facts=replace(FACTS, optimizer=facts)))
+    model = model_of()
+    model, tuned, _ = module.prepare(model, optimizer(model.parameters()))
+    return model, tuned, module.train_step(model, tuned, nn.functional.cross_entropy)
+
+
+@pytest.mark.parametrize("captured", [True, False])
+def test_rates_shapes_and_options_are_followed(catalog, captured, graphs_on_cpu):
+    """A schedule, a rate by hand, another momentum, a frozen layer, a smaller batch; update inside or behind."""
+    how = {} if captured else {"optimizer.implementation": "for-loop"}
+    model, tuned, step = graphed(catalog, momentum, **how)
+    reference = model_of()
+    plain = momentum(reference.parameters())
+    plain.param_groups[0].update({} if captured else {"fused": False, "foreach": False})
+    schedules = [torch.optim.lr_scheduler.ExponentialLR(one, 0.9) for one in (tuned, plain)]
+    data = [*batches(14), *batches(5, size=2)]
+    for at, (inputs, targets) in enumerate(data):
+        for one, net in ((tuned, model), (plain, reference)):
+            if at == 6:
+                one.param_groups[0]["lr"] = 0.05
+            if at == 9:
+                one.param_groups[0]["momentum"] = 0.5
+            if at == 13:
+                net[0].requires_grad_(False)
+        plain.zero_grad()
+        loss = nn.functional.cross_entropy(reference(inputs), targets)
+        loss.backward()
+        plain.step()
+        assert step((inputs, targets)).item() == pytest.approx(loss.item(), rel=1e-4), at
+        for schedule in schedules:
+            schedule.step()
+    assert len(step.graphs) == (3 if captured else 2)
+
+
+def test_shapes_beyond_the_eighth_run_as_usual_and_a_recapture_forgets(catalog, graphs_on_cpu):
+    _, _, step = graphed(catalog, lambda parameters: torch.optim.SGD(parameters, lr=0.1, fused=True))
+    for size in range(1, 11):
+        for batch in batches(5, size=size):
+            assert torch.isfinite(step(batch))
+    assert len(step.graphs) == 8
+    step.recapture()
+    assert not step.graphs
+
+
+def test_a_loaded_state_is_gone_on_with(catalog, graphs_on_cpu):
+    _, tuned, step = graphed(catalog, momentum)
+    for batch in batches(6):
+        step(batch)
+    saved = copy.deepcopy(tuned.state_dict())
+    assert len(step.graphs) == 1
+    tuned.load_state_dict(saved)
+    step(batches(1)[0])
+    assert not step.graphs
+
+
+# --- prepare ----------------------------------------------------------------------------------------------------
+
+
+def test_settings_of_a_loader_make_one_loader(catalog):
+    settings = {**WORKERS, "data.batch_size": 8, "data.num_workers": 1}
+    workload = replace(PAIR, facts=replace(FACTS, loader=LOADER))
+    source = python_source(catalog, settings, "train", workload)
+    assert source.count("DataLoader(") == 1
+    module, model = module_of(catalog, settings, "train", workload), model_of()
+    dataset = TensorDataset(torch.arange(32.0))
+    optimizer = torch.optim.SGD(model.parameters())
+    _, _, loader = module.prepare(model, optimizer, DataLoader(dataset, batch_size=4, shuffle=True, drop_last=True))
+    assert (loader.batch_size, loader.num_workers, loader.dataset) == (8, 1, dataset)
+    assert isinstance(loader.sampler, torch.utils.data.RandomSampler)
+    assert loader.drop_last
+    without = python_source(catalog, {"data.batch_size": 8}, "train", PAIR)
+    assert "make batches of 8 samples" in without
+    iterable = replace(FACTS, loader=replace(LOADER, iterable_dataset=True))
+    assert "sampler" not in python_source(catalog, settings, "train", replace(PAIR, facts=iterable))
+
+
+def test_a_model_is_compiled_in_place_or_not_at_all(catalog):
+    module = module_of(catalog, {"compile.mode": "max-autotune-no-cudagraphs"}, "train", PAIR)
+    model, names = model_of(), list(model_of().state_dict())
+    prepared, _, _ = module.prepare(model, None)
+    assert prepared is model
+    assert list(model.state_dict()) == names
+    assert model._compiled_call_impl is not None
+    module = module_of(catalog, {"compile.mode": "none"}, "train", PAIR)
+    assert module.prepare(torch.compile(model), None)[0] is model
+
+
+def test_blocks_are_compiled_by_their_class(catalog):
+    facts = replace(FACTS, repeated_blocks=(("Linear", 2),))
+    module = module_of(catalog, {"compile.scope": "regional"}, "infer", replace(PAIR, facts=facts))
+    model = module.prepare(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)))[0]
+    assert [part._compiled_call_impl is not None for part in model] == [True, False, True]
 
 
 class _Early(Recipe):
@@ -349,139 +527,20 @@ class _Model(_Early):
     id, title, key, stage = "layers", "Layers", "model.layers", Stage.MODEL
 
     def code(self, value):
-        return "model.marked = device.type\n\n# in the loop: inputs are halved\ninputs = inputs / 2\n"
+        return (
+            "import copy\nfrom collections import abc\n\nSIZE = 2\n\n\n# Twice.\ndef marked(model):\n"
+            "    return copy.copy(model), SIZE, abc\n\n\nmodel.marked = *marked(model)[1:2], device.type, torch.e > 2\n"
+            "# in the loop: inputs are halved\n"
+        )
 
 
 def test_recipes_of_third_parties_find_their_place():
     catalog = Catalog({recipe.id: recipe for recipe in (_Early(), _Foreign(), _Model())})
     settings = {"memory.early": True, "step.foreign": True, "model.layers": True}
-    source = python_source(catalog, settings, "train")
+    source = python_source(catalog, settings, "train", PAIR)
     assert source.index('os.environ["EARLY"] = "1"') < source.index("import torch")
     assert "    #     loss = loss * 2\n" in source
-    assert "inputs / 2" not in source
-    module = module_of(catalog, settings, "train")
-    assert module.prepare(model_of())[0].marked == "cpu"
-
-
-class _Data(_Early):
-    id, title, key, stage = "samples", "Samples", "data.samples", Stage.DATA
-
-    def code(self, value):
-        return """\
-import copy
-from collections.abc import Sequence
-from inspect import signature as inspect
-
-LARGEST = 2
-kept = [LARGEST]
-
-# Twice as much.
-@copy.copy
-def double(loader: Sequence, device=LARGEST):
-    return [device * each for each in loader]
-def on_device(batch):
-    return batch, device
-def both(batch):
-    return on_device(double(batch))
-def with_default(batch, own=loader):
-    return own
-def map_tensors(batch):
-    return "mine"
-class Half: pass; made = 1
-one = 1; two = 2
-
-if loader:
-    loader.found = [both([1]), map_tensors(0), one + two, kept, inspect is not None]
-"""
-
-
-class _Again(_Data):
-    """Has a constant in common with another recipe."""
-
-    id, title, key = "zagain", "Again", "data.zagain"
-
-    def code(self, value):
-        return "LARGEST = 2\n\n\ndef add(x):\n    return x + LARGEST\n\n\nloader.found.append(add(8))\n"
-
-
-class _Rival(_Data):
-    """Has another function of the same name."""
-
-    id, title, key = "zrival", "Rival", "data.zrival"
-
-    def code(self, value):
-        return "def double(x):\n    return -x\n\nloader.found.append(double(8))\n"
-
-
-class _Later(_Early):
-    """Binds a name inside prepare() after the loader has been looked after."""
-
-    id, title, key, stage = "zlater", "Later", "model.zlater", Stage.COMPILE
-
-    def code(self, value):
-        return "import copy\n\nadd = copy.copy(model)\n"
-
-
-def prepared_by(*recipes):
-    """The exported file with all of these recipes on, in its parts before and from prepare(), and what they found."""
-    source = python_source(Catalog({recipe.id: recipe for recipe in recipes}), {r.key: True for r in recipes}, "train")
-    module = ModuleType("tuned")
-    exec(compile(source, "tuned.py", "exec"), vars(module))
-    loader = module.prepare(model_of(), None, DataLoader(TensorDataset(torch.zeros(4))))[2]
-    assert module.map_tensors(torch.negative, torch.ones(1)).item() == -1.0  # the file's own
-    return *source.split("def prepare("), loader.found
-
-
-FOUND = [([2], torch.device("cpu")), "mine", 3, [2], True]
-
-
-def test_what_workers_import_stands_at_the_top_of_the_file():
-    head, prepare, found = prepared_by(_Early(), _Data(), _Again())
-    before, after = head.split("\n\n# Early")
-    assert "import copy\n" in before
-    assert "Mapping, MutableMapping, Sequence\n" in before
-    assert "import torch  # noqa: E402\n" in after
-    assert "\n\nLARGEST = 2\n\n# How a step runs." in after
-    assert "\n\n\n# Twice as much.\n@copy.copy\ndef double(" in after
-    assert "class Half" in head
-    assert "\n\n\ndef add(x):" in head
-    assert head.count("def ") == 2
-    assert prepare.index("from inspect import") < prepare.index("def on_device") < prepare.index("def both")
-    assert found == [*FOUND, 10]
-
-
-def test_a_name_with_two_meanings_stays_inside_prepare():
-    head, _, found = prepared_by(_Data(), _Rival())
-    assert "def double" not in head
-    assert found == [*FOUND, -8]
-    head, _, found = prepared_by(_Data(), _Again(), _Later())
-    assert "def double" in head
-    assert "def add" not in head
-    assert found == [*FOUND, 10]
-
-
-def test_the_plan_is_the_one_that_the_recipes_make(catalog):
-    from advisor.export.python_file import _plan
-
-    for settings in (ALL_TRAIN, {"precision.autocast": "float16", "step.zero_grad": "zeros"}):
-        model = model_of()
-        loader = DataLoader(TensorDataset(torch.zeros(4)))
-        plan = StepPlan(Mode.TRAIN, "cuda", grad_mode="caller")  # as Tuning begins
-        parts = Components(model, torch.optim.AdamW(model.parameters()), loader, plan)
-        for recipe, value in catalog.in_order(settings):
-            if recipe.stage is not Stage.GLOBAL:
-                recipe.apply(parts, value)
-        assert _plan(catalog.in_order(settings), Mode.TRAIN) == parts.plan
-
-
-@pytest.mark.parametrize(
-    ("settings", "mode"),
-    [({"model.conv_bias_before_norm": False}, "train"), ({"model.fold_batch_norm": True}, "infer")],
-)
-def test_a_model_that_a_file_prepared_can_be_saved_as_a_whole(settings, mode, catalog, monkeypatch):
-    tuned = module_of(catalog, settings, mode)
-    monkeypatch.setitem(sys.modules, "tuned", tuned)
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).train(mode == "train")
-    expected = copy.deepcopy(model)(images := torch.randn(2, 3, 8, 8))
-    tuned.prepare(model, *([torch.optim.SGD(model.parameters())] if mode == "train" else []))
-    torch.testing.assert_close(pickle.loads(pickle.dumps(model))(images), expected)
+    assert "in the loop:" not in source
+    assert source.index("# Twice.\ndef marked") < source.index("def prepare")
+    module = module_of(catalog, settings, "train", PAIR)
+    assert module.prepare(model_of())[0].marked == (2, "cpu", True)

@@ -17,7 +17,6 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorData
 from advisor.experiment.events import ScalingMeasured
 from advisor.experiment.state import SessionState
 from advisor.export.outputs import write_outputs
-from advisor.export.python_file import python_source
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import ScalingRecord
@@ -63,12 +62,6 @@ def test_a_step_over_ranks_is_captured_after_the_steps_that_ddp_times(options, g
             assert not spreads or step.captured == (at >= STEPS_THAT_DDP_TIMES)
         found.append((losses, model.state_dict()))
     agree(found)
-
-
-def prepared_by_file(objects):
-    names = {}
-    exec(python_source(load_catalog(), DDP, "train"), names)
-    return names["prepare"](*objects), names["train_step"]
 
 
 def exported(path, *, carried=None, settings=None, config=None, gpus=2, machines=1):
@@ -127,14 +120,13 @@ def test_the_options_of_ddp_are_shown_as_accelerate_takes_them(tmp_path):
     assert yaml.safe_load((tmp_path / "new.yaml").read_text())["num_processes"] == 2
 
 
-@pytest.mark.parametrize("by_file", [False, True])
-def test_outside_torchrun_one_warning_says_why_one_device_is_used(objects, by_file, monkeypatch):
+def test_outside_torchrun_one_warning_says_why_one_device_is_used(objects, monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     tuning = Tuning(DDP)
     with pytest.warns(UserWarning, match="start the script with `torchrun") as told:
-        prepared, step_of = prepared_by_file(objects) if by_file else (tuning.prepare(*objects), tuning.train_step)
+        prepared, step_of = tuning.prepare(*objects), tuning.train_step
     (one,) = [one for one in told if "torchrun" in str(one.message)]
-    assert one.filename == __file__ or by_file
+    assert one.filename == __file__
     assert prepared == objects
     step = step_of(*prepared[:2], nn.CrossEntropyLoss())
     assert all(torch.isfinite(step(batch)) for batch in prepared[2])

@@ -2,18 +2,16 @@
 
 import importlib.util
 from dataclasses import replace
-from types import ModuleType
 
 import pytest
 import torch
 from facts import cpu_facts, gpu_facts
-from graph_stand_in import RecordedGraph
 from torch import nn
 from torch.utils.data import DataLoader
 
 from advisor import Workload
 from advisor.errors import TargetError
-from advisor.export.python_file import python_source
+from advisor.export.python_file import WrittenFor, python_source
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
@@ -178,27 +176,10 @@ class TestAStepOfOnesOwn:
         facts = gpu_facts(own_step=True)
         assert ("step.cuda_graph", True) in {(c.key, c.value) for c in load_catalog().propose(facts).candidates}
 
-    def test_the_python_file_captures_it(self):
-        """With a graph that records operators on the CPU in place of a CUDA graph."""
-        source = python_source(
-            load_catalog(), {"step.cuda_graph": True, "optimizer.implementation": "fused"}, "train", own_step=True
-        )
-        module = ModuleType("tuned")
-        exec(compile(source, "tuned.py", "exec"), vars(module))
-        plain, workload = gan(), gan()
-        for model, optimizer in zip(workload.models, workload.optimizers, strict=True):
-            module.prepare(model, optimizer)
-        own = module.own_step(workload.step, workload.models[0])
-        assert isinstance(own, module.OwnStep), "on the CPU it is not captured"
-        step = module.GraphedOwnStep(own, RecordedGraph())
-        losses = [float(step(workload.data)) for _ in range(8)]
-        assert losses == pytest.approx([float(plain.step(plain.data).detach()) for _ in range(8)], rel=1e-4)
-        assert (step.graph.captures, step.graph.replays) == (1, 5)
-
     def test_the_python_file_has_it(self, tmp_path):
         file = tmp_path / "tuned.py"
         settings = {"optimizer.implementation": "fused", "precision.autocast": "bfloat16"}
-        file.write_text(python_source(load_catalog(), settings, Mode.TRAIN, own_step=True))
+        file.write_text(python_source(load_catalog(), settings, Mode.TRAIN, WrittenFor("step")))
         found = importlib.util.spec_from_file_location("tuned", file)
         module = importlib.util.module_from_spec(found)
         found.loader.exec_module(module)

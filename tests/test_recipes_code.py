@@ -86,7 +86,7 @@ def is_compared(recipe):
     environment starts Python anew, what compiles is in the tier for that. The code for a loader is the call that makes
     it, with ``...`` for the arguments that stay.
     """
-    own_way = recipe.calls or recipe.stage is Stage.GLOBAL or type(recipe).apply is not Recipe.apply
+    own_way = recipe.stage is Stage.GLOBAL or type(recipe).apply is not Recipe.apply
     changes_objects = own_way and recipe.id not in OWN_WAY
     apart = recipe.stage in (Stage.ENVIRONMENT, Stage.DATA)
     return changes_objects and not recipe.expensive and not recipe.package and not apart

@@ -113,9 +113,7 @@ def test_an_exported_file_moves_batches_as_the_trials_do(memory_format, tmp_path
     source = python_source(CATALOG, settings, Mode.TRAIN)
     module = ModuleType("tuned")
     exec(compile(source, "tuned.py", "exec"), vars(module))
-    model = nn.Linear(2, 2)
-    step = module.train_step(model, torch.optim.SGD(model.parameters()))
-    images, labels = step.to_device((torch.ones(2, 3, 4, 4), torch.arange(2)))
+    images, labels = (module.on_device(part, CPU) for part in (torch.ones(2, 3, 4, 4), torch.arange(2)))
     assert images.is_contiguous(memory_format=torch.channels_last) is (memory_format == "channels_last")
     assert (images.dtype, labels.dtype) == (torch.bfloat16, torch.int64)
 

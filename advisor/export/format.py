@@ -45,10 +45,10 @@ class Found:
 
     @property
     def settings(self) -> dict[str, Value]:
-        """The settings that won."""
+        """The settings that won, as far as their recipes are still there."""
         from advisor.report.conclusions import settings_to_export
 
-        return settings_to_export(self.state)
+        return dict(self.catalog.without_removed(settings_to_export(self.state)))
 
     @property
     def launch_lines(self) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ import math
 import pkgutil
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -39,6 +40,24 @@ _PACKAGE = "advisor.recipes"
 _LIBRARIES = "LD_PRELOAD"
 _ID = re.compile(r"[a-z][a-z0-9_]*")
 _Answer = TypeVar("_Answer")
+_WITHOUT_GAIN = "it was never measured to help"
+# Settings of recipes that there were, and why they left. Files of earlier versions may still have them.
+REMOVED: Mapping[str, str] = {
+    "compile.autotune": "compile.mode: max-autotune-no-cudagraphs chooses kernels too",
+    "compile.combo_kernels": _WITHOUT_GAIN,
+    "compile.pointwise_only": "compile.scope: pointwise does the same",
+    "cpu.affinity": _WITHOUT_GAIN,
+    "cpu.interop_threads": _WITHOUT_GAIN,
+    "cpu.openmp": _WITHOUT_GAIN,
+    "data.multiprocessing_context": "workers that are spawned run a script without a main guard again",
+    "data.worker_threads": _WITHOUT_GAIN,
+    "generation.cache": _WITHOUT_GAIN,
+    "host.gc": _WITHOUT_GAIN,
+    "model.inplace_activations": _WITHOUT_GAIN,
+    "parallel.batched_grad_copy": _WITHOUT_GAIN,
+    "precision.bf16_reduction": _WITHOUT_GAIN,
+    "step.clip_grad": "train_step clips by clip_grad, and PyTorch chooses how",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +107,13 @@ class Catalog:
                     f"{key}: {text_of(value)} is not a value that the recipe {recipe.id} knows.",
                     f"`perf-advisor recipes {recipe.id}` explains it.",
                 )
+
+    def without_removed(self, settings: Mapping[str, Value]) -> Settings:
+        """The settings without those whose recipes left; a warning says so of each."""
+        gone = [key for key in settings if key in REMOVED and key not in self._by_key]
+        for key in gone:
+            warnings.warn(f"{key} is left out, for its recipe was removed: {REMOVED[key]}", stacklevel=2)
+        return Settings(settings).filtered(lambda key: key not in gone)
 
     def in_order(self, settings: Mapping[str, Value]) -> list[tuple[Recipe, Value]]:
         """Settings with their recipes, in the order in which they are applied: by stage, then by ``order``."""
@@ -301,7 +327,7 @@ def _recipes_in(module: ModuleType) -> list[Recipe]:
 
 def _left_open(cls: type[Recipe]) -> list[str]:
     """The methods that a class leaves to those that inherit from it."""
-    without_code = cls.code is Recipe.code and not (cls.calls or cls.codes or cls.shown)
+    without_code = cls.code is Recipe.code and not (cls.codes or cls.shown)
     return sorted({*cls.__abstractmethods__, *["code"] * without_code})
 
 
@@ -311,7 +337,7 @@ def _check(recipe: Recipe, known: Mapping[str, Recipe]) -> None:
             raise ValueError(f"{type(recipe).__name__} has no {attribute}")
     if not isinstance(recipe.stage, Stage):
         raise TypeError(f"the stage of {type(recipe).__name__} is {recipe.stage!r}, not a Stage")
-    applies = recipe.calls or recipe.stage <= Stage.GLOBAL or recipe.plan_field in StepPlan.__dataclass_fields__
+    applies = recipe.stage <= Stage.GLOBAL or recipe.plan_field in StepPlan.__dataclass_fields__
     if type(recipe).apply is Recipe.apply and not applies:
         raise ValueError(f"{type(recipe).__name__} has no apply, and its plan_field is no field of StepPlan")
     if not _ID.fullmatch(recipe.id):

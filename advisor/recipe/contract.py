@@ -8,7 +8,6 @@ Recipe modules never import torch at module level: the app's process reads them 
 import ast
 import functools
 import inspect
-import json
 import re
 import sys
 from abc import ABC, abstractmethod
@@ -20,9 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
-from advisor import step as portable
 from advisor.recipe.plan import StepPlan
-from advisor.recipe.rebuild import refusing
 from advisor.records import Bottleneck, Facts, Mode, Numerics, Phase, Proposal, Skip, TrialRecord, Value, Values
 from advisor.records.kinds import DEVICES
 from advisor.records.workload import NVIDIA_SINCE
@@ -135,11 +132,8 @@ class Recipe(ABC):
     ``gain``: the speed-up factor that its values usually give; None means 1.05 for usual values and 1.02 for others.
     ``gains``: the same for single values, where they differ.
     ``codes``: the code of single values, where nothing but the value decides it. ``shown``: that of all others, with
-    ``{value}`` in the value's place.
-    ``calls``: a call of a function of ``step/`` that puts every other value into effect, such as
-    ``padding.pad_outputs(model, value, optimizer)``. ``apply`` makes it unless the first argument is None, and ``code``
-    shows it behind the module's text; both need not be written then. A recipe of the stage ``GLOBAL`` need not write
-    ``apply``: its code is run. One of the stage ``ENVIRONMENT`` need not write ``code`` if ``codes`` has its default.
+    ``{value}`` in the value's place. A recipe of the stage ``GLOBAL`` need not write ``apply``: its code is run. One of
+    the stage ``ENVIRONMENT`` need not write ``code`` if ``codes`` has its default.
     """
 
     id: ClassVar[str]
@@ -172,7 +166,6 @@ class Recipe(ABC):
     gains: ClassVar[Mapping[Value, float]] = {}
     codes: ClassVar[Mapping[Value, str]] = {}
     shown: ClassVar[str] = ""
-    calls: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
         if "key" in vars(cls):
@@ -207,35 +200,24 @@ class Recipe(ABC):
         if self.plan_field:
             field: dict[str, Any] = {self.plan_field: value}
             workload.plan = replace(workload.plan, **field)
-        if self.calls and value not in self.codes:
-            module, function, names = self._called
-            given = {"model": workload.model, "optimizer": workload.optimizer, "loader": workload.data, "value": value}
-            called = getattr(import_module(f"{portable.__name__}.{module}"), function)
-            if given[names[0]] is not None:
-                with refusing():
-                    called(*(given[name] for name in names))
-        elif self.stage is Stage.GLOBAL and not self.plan_field:
+        elif self.stage is Stage.GLOBAL:
             exec(self.code(value), {"torch": import_module("torch")})  # noqa: S102 - our own code
 
     def code(self, value: Value) -> str:
-        """Python that does the same, in terms of ``model``, ``optimizer``, ``loader``, ``loss_fn`` and ``device``."""
+        """The few lines of Python that do the same, in terms of ``model``, ``optimizer``, ``loader`` and ``device``.
+
+        The app shows them and the exported Python file contains them: imports and definitions go to its top, the rest
+        into ``prepare``. What happens inside a step has its place in the file's template, by the ``plan_field``; such
+        code speaks of ``inputs``, ``targets``, ``loss_fn`` and ``batch`` too. Functions come with
+        :func:`advisor.recipe.code_of`.
+        """
         if value in self.codes:
             return self.codes[value]
         if self.shown:
             return self.shown.replace("{value}", str(value))
-        if self.stage is Stage.ENVIRONMENT:
-            variables = " ".join(f"{name}={text}" for name, text in self.environment(value).items())
-            return f"# start the script with {variables}\n"
-        module, function, names = self._called
-        arguments = (json.dumps(value) if name == "value" else name for name in names)
-        return f"{portable.source(module)}\n\n{function}({', '.join(arguments)})\n"
-
-    @property
-    def _called(self) -> tuple[str, str, list[str]]:
-        """The module and the function of ``calls``, and the names of its arguments."""
-        called, _, arguments = self.calls.removesuffix(")").partition("(")
-        module, _, function = called.partition(".")
-        return module, function, arguments.split(", ")
+        assert self.stage is Stage.ENVIRONMENT, "the catalogue takes no other recipe without code"
+        variables = " ".join(f"{name}={text}" for name, text in self.environment(value).items())
+        return f"# start the script with {variables}\n"
 
     def accepts(self, value: Value) -> bool:
         """Whether ``value`` can be a value of this setting at all (checked when a settings file is read)."""

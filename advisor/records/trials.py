@@ -199,7 +199,8 @@ class TrialResult:
     pauses included. ``phases`` are ms per part of a step, each waited for; empty where nobody asked for them.
     ``device``: the GPU that the trial ran on, where that is not the session's own. ``ranks``: the findings of a trial
     over several ranks, whose blocks hold the samples of all, and whose peaks are the largest of any rank.
-    ``loss_known``: the loss is called as its signature says: no try had to find out how.
+    ``loss_form``: the form of the loss, a value of ``LossForm``; ``batch_form``: that of a batch, as
+    ``trial/batch_form.py`` lists them. Both are empty where they are not known.
     """
 
     outcome: Outcome
@@ -238,6 +239,7 @@ class TrialResult:
     device: str = ""
     ranks: RanksFound | None = None
     loss_form: str = ""
+    batch_form: str = ""
 
     @property
     def measured(self) -> bool:

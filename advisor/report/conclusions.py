@@ -56,14 +56,6 @@ def settings_to_export(state: SessionState) -> dict[str, Value]:
     return state.stack_settings if stack.pending or stack_helps(state) or _accepted(state) else {}
 
 
-def loss_is_known(state: SessionState) -> bool:
-    """Whether the settings to export were measured without a try having to find out how the loss is called."""
-    stack = state.stack
-    if stack is None or not settings_to_export(state):
-        return bool(state.baseline and state.baseline.result.loss_known)
-    return stack.result.loss_known and not stack.pending
-
-
 def _accepted(state: SessionState) -> bool:
     accepted = {recipe for recipe, decision in state.decisions.items() if decision is Decision.ACCEPTED}
     candidates = (record.candidate for record in state.trials.values())

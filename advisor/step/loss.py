@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from advisor.step.batch import splitter, takes_labels, tensors_of
+from advisor.step.batch import SplitBatch, splitter, takes_labels, tensors_of
 from advisor.step.near import modules_near
 
 MODEL_NAMES = frozenset({"model", "net", "network", "module", "m"})
@@ -117,7 +117,7 @@ class LossCall:
         """The model's output; of a loss that calls the model itself, what the loss returns."""
         if self.form is LossForm.MODEL_BATCH:
             return self._of_model(batch)
-        split = (self.split_mapping if isinstance(batch, Mapping) else self.split)(batch)
+        split = self.split_of(batch)
         return self.model(*split.args, **split.kwargs)
 
     def loss(self, output: Any, batch: Any) -> torch.Tensor:
@@ -136,10 +136,21 @@ class LossCall:
         call = compile_call(whole)
 
         def of_batch(batch: Any) -> Any:
-            split = (self.split_mapping if isinstance(batch, Mapping) else self.split)(batch)
+            split = self.split_of(batch)
             return call(self.target_of(batch), split.args, split.kwargs)
 
         return of_batch
+
+    def split_of(self, batch: Any) -> SplitBatch:
+        """The batch as the model's call."""
+        return (self.split_mapping if isinstance(batch, Mapping) else self.split)(batch)
+
+    @property
+    def takes(self) -> str:
+        """What a loss of an output gets beside it: ``target``, ``targets`` one by one, ``batch``, or nothing."""
+        if self._gets_batch:
+            return "batch"
+        return ("", "target", "targets")[min(self._targets, 2)]
 
     def target_of(self, batch: Any) -> Any:
         """The target of a batch, as the loss gets it."""

@@ -234,7 +234,7 @@ class InferStep(Step):
     ) -> None:
         super().__init__(model, plan)
         self.evaluates = evaluates
-        self._split = splitter(model, with_target=with_target)
+        self.split_of = splitter(model, with_target=with_target)
 
     def forward(self, batch: Any) -> Any:
         """The model's output."""
@@ -244,7 +244,7 @@ class InferStep(Step):
 
     def call(self, batch: Any) -> Any:
         """Run the model on a batch, inside the plan's contexts."""
-        split = self._split(batch)
+        split = self.split_of(batch)
         return self.model(*split.args, **split.kwargs)
 
     def body(self, batch: Any, *, update: bool = True) -> Any:

@@ -50,8 +50,8 @@ class Tuning:
     """
 
     def __init__(self, settings: Mapping[str, Value], catalog: Catalog | None = None) -> None:
-        self.settings = Settings(settings)
         self._catalog = catalog or load_catalog()
+        self.settings = self._catalog.without_removed(settings)
         self._catalog.check(self.settings)
         self._prepared: WeakKeyDictionary[nn.Module, StepPlan] = WeakKeyDictionary()
         self._has_loader = False

@@ -51,6 +51,7 @@ from advisor.step.loss import LossError, LossForm
 from advisor.step.step import InferStep, TrainStep, make_step
 from advisor.target.entrypoint import hint_for, load_target, one_line, user_frames
 from advisor.target.loop import Loop
+from advisor.trial.batch_form import batch_form_of
 from advisor.trial.inspection import inspect_loop, versions
 from advisor.trial.measurement import draws
 from advisor.trial.measurement.clock import (
@@ -146,6 +147,7 @@ class _FirstSteps:
 
     probe: Probe
     looking_s: float
+    batch: Any = None
 
 
 class Trial:
@@ -230,7 +232,7 @@ class Trial:
         if self.spec.kind is TrialKind.AHEAD:
             keep_no_kernel_timings()
         probe = self._probe(parts, batches)
-        return _FirstSteps(probe, time.perf_counter() - began - probe.seconds)
+        return _FirstSteps(probe, time.perf_counter() - began - probe.seconds, batches[0])
 
     @property
     def _is_beside_the_stack(self) -> bool:
@@ -321,7 +323,8 @@ class Trial:
             waited=self.guards.waited,
             energy_j_per_sample=self.guards.energy_j_per_sample(blocks),
             gpu=self.guards.gpu,
-            loss_form=parts.form,
+            loss_form=_recorded_form(parts.form, probe),
+            batch_form=batch_form_of(_eager(step), first.batch),
         )
 
     def _refuse_hopeless(self, loop: Loop, spent_s: float, step_s: float) -> None:
@@ -417,6 +420,12 @@ def _smaller(loop: Loop) -> str:
     if has_option and loop.batch_size is not None and loop.batch_size > 1:
         return f"--batch-size {loop.batch_size // 2}"
     return "smaller samples, by --input SHAPE" if loop.hint and loop.step is None else "less work in it"
+
+
+def _recorded_form(form: LossForm, probe: Probe) -> LossForm:
+    """The form of the loss as an exported file has it: one that was chosen by the outputs gets output and target."""
+    chosen = form is LossForm.OWN and probe.outputs and not probe.has_loss
+    return LossForm.OUTPUT_TARGET if chosen else form
 
 
 def _eager(step: TrainStep | InferStep | GraphedStep) -> TrainStep | InferStep:

@@ -4,6 +4,7 @@ Runs in a trial process of its own, like the loop without the file that it is co
 """
 
 import importlib.util
+import inspect
 import itertools
 import math
 import time
@@ -22,9 +23,10 @@ from advisor.recipe.settings import Settings
 from advisor.records import Block, Mode, Outcome, TrialResult, TrialSpec, Value
 from advisor.step.batch import mover, splitter, tensors_of
 from advisor.step.compile import Models
+from advisor.step.loss import default_loss
 from advisor.step.optimizer import optimizers_in
 from advisor.step.prefetch import is_loader
-from advisor.step.step import attention_of, autocast_of, mover_of
+from advisor.step.step import Step, mover_of
 from advisor.step.tuning import Tuning
 from advisor.target.loop import Loop
 from advisor.trial.measurement.clock import batch_samples
@@ -39,6 +41,8 @@ _STEADY = 0.03
 _BLOCKS = 5
 _SETTLING_BLOCKS = 8
 
+# Arguments of a train_step that needs no loss. A count.
+_MODEL_AND_OPTIMIZER = 2
 
 def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec) -> TrialResult:
     """Time the user's loop: with the file of ``spec.export_path`` applied, or as it is where that is empty."""
@@ -106,7 +110,9 @@ def _applied(loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec
         return tuning.infer(model), data
     objects = (loop.model, loop.optimizer, *([data] if is_loader(data) else []))
     model, optimizer, *loaders = tuning.prepare(*objects)
-    step = tuning.train_step(model, optimizer, loop.loss, clip_grad=loop.clip_norm)
+    step = tuning.train_step(
+        model, optimizer, loop.loss, clip_grad=loop.clip_norm, loss_form=None if loop.loss is None else spec.loss_form
+    )
     return step, loaders[0] if loaders else data
 
 
@@ -128,16 +134,22 @@ def _by_python_file(loop: Loop, path: str, data: Any) -> tuple[Callable[[Any], A
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
     loader = data if is_loader(data) else None
+    models = list(loop.model) if isinstance(loop.model, Models) else [loop.model]
+    optimizers = optimizers_in(loop.optimizer)[: len(models)] if loop.step is not None else [loop.optimizer]
+    first: list[Any] = []
+    for pair in itertools.zip_longest(models, optimizers):
+        *prepared, loader = module.prepare(*pair, loader)
+        first = first or prepared
+    model, optimizer = first
     if loop.step is not None:
-        models = list(loop.model) if isinstance(loop.model, Models) else [loop.model]
-        for model, optimizer in itertools.zip_longest(models, optimizers_in(loop.optimizer)[: len(models)]):
-            _, _, loader = module.prepare(model, optimizer, loader)
-        return module.own_step(loop.step, models[0]), data if loader is None else loader
-    if loop.mode is Mode.INFER:
-        model, _, loader = module.prepare(loop.model, loader=loader)
-        return module.infer_step(model), data if loader is None else loader
-    model, optimizer, loader = module.prepare(loop.model, loop.optimizer, loader)
-    step = module.train_step(model, optimizer, loop.loss, clip_grad=loop.clip_norm)
+        step = module.own_step(loop.step, model)
+    elif loop.mode is Mode.INFER:
+        step = module.infer_step(model)
+    else:
+        model.train()
+        takes_loss = len(inspect.signature(module.train_step).parameters) > _MODEL_AND_OPTIMIZER
+        loss = [default_loss if loop.loss is None else loop.loss] if takes_loss else []
+        step = module.train_step(model, optimizer, *loss)
     return step, data if loader is None else loader
 
 
@@ -175,12 +187,12 @@ class _Call(nn.Module):
         super().__init__()
         self.model = model
         self._convert = mover_of(plan)
-        self._autocast, self._attention = autocast_of(plan), attention_of(plan)
+        self._contexts = Step(model, plan).contexts
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's output for inputs that lie on its device."""
         args, kwargs = self._convert((args, kwargs))
-        with self._attention(), self._autocast:
+        with self._contexts():
             return self.model(*args, **kwargs)
 
 

@@ -14,14 +14,13 @@ from tui_pilot import SIZES, SMALL, driven, press, screen_text, settle
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
-from advisor.recipe.catalog import load_catalog
 from advisor.records import Numerics, NumericsResult, Outcome, StackRecord, TrialRecord, TrialResult
 from advisor.report.pareto import STACK
 from advisor.tui.context import Context
 from advisor.tui.result import result_of
 from advisor.tui.screens import help_sections
 from advisor.tui.views import VIEWS
-from advisor.tui.views.advice_text import effect_facts, list_entry, nothing_helped, own_lines
+from advisor.tui.views.advice_text import effect_facts, list_entry, nothing_helped
 from advisor.tui.views.headline import headline
 from advisor.tui.views.overview_facts import step_now
 from advisor.tui.views.trial_rows import build_rows, tally
@@ -69,18 +68,6 @@ def test_numerics_that_were_not_compared_and_a_short_start_are_told_once(context
     facts = {label: str(text) for label, text in effect_facts(replace(item, record=record), context) if label}
     assert facts["Numerics"] == "not compared, declared changed"
     assert facts["Cost"] == "no start-up cost"
-
-
-def test_of_code_that_brings_helpers_along_the_lines_that_use_them_are_shown() -> None:
-    catalog = load_catalog()
-    code = catalog["pin_memory"].code(True).rstrip()
-    shown = own_lines(code).split("\n")
-    assert len(shown) < 8
-    assert shown[0].startswith("# after 1,")
-    assert "key y copies all" in shown[0]
-    assert code.endswith("\n".join(shown[1:]))
-    assert shown[1].startswith("loader = adjusted(loader_with, loader, pin_memory=True")
-    assert own_lines(catalog["channels_last"].code("channels_last")) == catalog["channels_last"].code("channels_last")
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,6 @@ import textwrap
 import pytest
 import torch
 
-from advisor.export.python_file import python_source
-from advisor.recipe.catalog import load_catalog
-
 pytestmark = pytest.mark.process
 
 DDP = {
@@ -59,11 +56,6 @@ SCRIPT = '''
         step = tuning.train_step(plain, optimizer, nn.CrossEntropyLoss())  # of the model as it was
         return model, trained(step, loader), len(loader)
 
-    def by_file(rank):
-        import tuned
-        model, optimizer, loader = tuned.prepare(*loop(rank))
-        return model, trained(tuned.train_step(model, optimizer, nn.CrossEntropyLoss()), loader), len(loader)
-
     def by_hand(rank):
         """PyTorch alone, on the very batches that one process draws."""
         model, optimizer, loader = loop(0)
@@ -82,7 +74,7 @@ SCRIPT = '''
     def main(settings):
         distributed.init_process_group("gloo")
         rank, found = distributed.get_rank(), {}
-        ways = {"settings": lambda: by_settings(settings, rank), "file": lambda: by_file(rank)}
+        ways = {"settings": lambda: by_settings(settings, rank)}
         ways["hand"] = lambda: by_hand(rank)
         ways["sharded"] = lambda: by_settings({"parallel.strategy": "fully_shard"}, rank)
         for name, way in ways.items():
@@ -90,7 +82,7 @@ SCRIPT = '''
             state = model.state_dict()
             if name == "sharded":
                 state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
-            if name in ("settings", "file"):
+            if name == "settings":
                 assert type(model) is Net
                 assert state.keys() == get_model_state_dict(model).keys()
             mean = torch.tensor(losses)
@@ -125,7 +117,6 @@ def ranks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("launched")
     script = textwrap.dedent(SCRIPT)
     (folder / "script.py").write_text(script, encoding="utf-8")
-    (folder / "tuned.py").write_text(python_source(load_catalog(), DDP, "train"), encoding="utf-8")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
         [*command, "script.py", repr(DDP)], cwd=folder, capture_output=True, text=True, timeout=240, check=False
@@ -151,7 +142,7 @@ def alone(ranks):
     return model.state_dict(), losses
 
 
-@pytest.mark.parametrize("way", ["settings", "file", "sharded"])
+@pytest.mark.parametrize("way", ["settings", "sharded"])
 def test_two_processes_train_as_one_does_at_the_same_global_batch(ranks, alone, way):
     state, losses, length = ranks[0][way]
     assert losses == pytest.approx(alone[1], rel=1e-5)

@@ -16,7 +16,6 @@ from advisor.experiment.state import SessionState
 from advisor.export.json_report import report
 from advisor.recipe.settings import Settings
 from advisor.records import Mode, Numerics, Objective, Outcome, Verdict
-from advisor.report.conclusions import loss_is_known
 
 pytestmark = pytest.mark.timed
 
@@ -169,7 +168,6 @@ def test_what_helps_is_found_stacked_and_confirmed(finished):
     assert stack.comparison.verdict is Verdict.FASTER
     assert stack.comparison.speedup > 3
     assert stack.numerics.measured is Numerics.EXACT
-    assert loss_is_known(finished.state)
 
 
 def test_what_a_setting_of_the_stack_contributes_is_measured_without_it(finished):

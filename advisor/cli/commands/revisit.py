@@ -60,5 +60,7 @@ def _with_recorded_map(outputs: Outputs, request: Request) -> Outputs:
 def _not_loaded(state: SessionState, catalog: Catalog) -> set[str]:
     """The recipes that a session tried and this process does not know: no code is run because a journal names it."""
     from advisor.experiment.ranking import CONTROL
+    from advisor.recipe.catalog import REMOVED
 
-    return {record.candidate.recipe for record in state.trials.values()} - {CONTROL, *catalog.recipes}
+    tried = {one.candidate.recipe for one in state.trials.values() if one.candidate.key not in REMOVED}
+    return tried - {CONTROL, *catalog.recipes}

@@ -59,7 +59,7 @@ def check(
     left out. Raises TargetError where a process fails, or where not even one pair fits into the budget.
     """
     started = time.monotonic() if started is None else started
-    settings = Settings.from_file(path)
+    settings = catalog.without_removed(Settings.from_file(path))
     catalog.check(settings)
     specs = {tuned: _spec(request, settings, path, catalog, tuned=tuned) for tuned in (False, True)}
     pairs, failed = pairs_in_turn(runner, specs, started + request.budget_s, _MOST_PAIRS, say)

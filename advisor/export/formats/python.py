@@ -30,11 +30,23 @@ class PythonFile(Format):
 
 
 def _source(found: Found) -> str:
-    from advisor.export.python_file import python_source
-    from advisor.report.conclusions import loss_is_known
+    from advisor.export.python_file import WrittenFor, python_source
+    from advisor.export.settings_file import stack_line
+    from advisor.report.figures import measured_on
 
-    own_step, known = _has_own_step(found), loss_is_known(found.state)
-    return python_source(found.catalog, found.settings, found.state.mode, own_step=own_step, loss_known=known)
+    state = found.state
+    baseline = state.baseline.result if state.baseline else None
+    measured = ""
+    if state.stack and state.stack.comparison and state.stack.settings == found.settings:
+        target, where = found.request.target.target, measured_on(state) if state.hardware else "this machine"
+        measured = f"{stack_line(state.stack)}, for {target} on {where}"
+    workload = WrittenFor(
+        "step" if _has_own_step(found) else baseline.loss_form if baseline else "",
+        baseline.batch_form if baseline else "",
+        state.facts.workload if state.facts else None,
+        measured,
+    )
+    return python_source(found.catalog, found.settings, state.mode, workload)
 
 
 def _has_own_step(found: Found) -> bool:

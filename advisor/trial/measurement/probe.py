@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from advisor.recipe.plan import StepPlan
 from advisor.step.batch import signature_of, tensors_of
+from advisor.step.loss import own_loss
 from advisor.step.step import TrainStep
 from advisor.trial.measurement.draws import first_batches, seed_all
 from advisor.trial.measurement.feed import compared_with, form_of
@@ -33,7 +34,7 @@ class Probe:
     ``losses``, ``outputs`` and ``weights`` are as in ``TrialResult``. ``skipped_steps`` of the steps changed no weight,
     because a gradient scaler skipped their update; ``scale`` is that scaler's in the end. ``gradients_at_times`` counts
     the trained parameters that had a gradient after some steps and none after others, ``operations`` those behind the
-    model's first output.
+    model's first output; ``has_loss``: that output holds the model's own loss.
     """
 
     seconds: float
@@ -46,6 +47,7 @@ class Probe:
     usual_step_s: float = 0.0
     gradients_at_times: int = 0
     operations: int = 0
+    has_loss: bool = False
 
     def scaler_notes(self, scale_now: float | None) -> tuple[str, ...]:
         """Notes on the gradient scaler, whose scale is ``scale_now`` after warm-up and timing."""
@@ -114,6 +116,7 @@ def probe_training(
         usual_step_s=counted.usual_step_s,
         gradients_at_times=gradients.at_times,
         operations=output.operations,
+        has_loss=output.has_loss,
     )
 
 
@@ -286,6 +289,7 @@ class _FirstOutput:
     def __init__(self, model: nn.Module | None, *, traced: bool) -> None:
         self.sample: tuple[float, ...] = ()
         self.operations = 0
+        self.has_loss = False
         # A model that is compiled in place, or in a larger whole, would trace the hook; TorchScript takes none.
         compiled = traced or getattr(model, "_compiled_call_impl", None) or isinstance(model, torch.jit.ScriptModule)
         hooked = model is not None and not compiled
@@ -303,6 +307,7 @@ class _FirstOutput:
         if not self.sample:
             self.sample = sample_of(_without_caches(output))
             self.operations = operations_behind(output)
+            self.has_loss = own_loss(output) is not None
         self.close()  # a captured step waits until no hook comes or goes
 
 

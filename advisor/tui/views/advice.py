@@ -185,7 +185,7 @@ class AdviceView(DecidingView):
         code = self._code_of(candidate)
         if not code:
             return Content.styled("The recipe is not in the catalogue of this session.", DIM)
-        return highlighted(advice_text.own_lines(code), "python")
+        return highlighted(code, "python")
 
     def _code_of(self, candidate: Candidate) -> str:
         recipe = self.context.recipe(candidate.recipe)

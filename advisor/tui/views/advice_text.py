@@ -258,22 +258,6 @@ def _numerics(numerics: NumericsResult | None) -> list[Fact]:
     return [*rows, ("", Content.styled(numerics.text, style or DIM))] if numerics.text else rows
 
 
-# Code with more lines than this begins with helpers of ours; its last lines use them. A count.
-_MOST_CODE = 40
-
-
-def own_lines(code: str) -> str:
-    """A setting's code without the functions and classes that it brings along, however long; a comment says so."""
-    lines = code.split("\n")
-    defined = [place for place, line in enumerate(lines) if line.startswith(("def ", "async def ", "class "))]
-    if len(lines) <= _MOST_CODE or not defined:
-        return code
-    own = [place for place, line in enumerate(lines) if place > defined[-1] and line[:1].isalpha()]
-    helpers = own[0] if own else len(lines)
-    told = f"# after {helpers:,} lines of helpers: key y copies all, and view 5 exports them in the Python file"
-    return "\n".join([told, *lines[helpers:]])
-
-
 def card_text(card: str) -> Content:
     """A recipe's card: underlined headings in bold, paragraphs as one line each so that they wrap to the view."""
     parts: list[Content] = []
