@@ -370,10 +370,10 @@ def test_a_second_value_never_replaces_the_first_silently(command, message, hint
 
 
 def test_lists_and_what_is_said_twice_alike_add_up():
-    line = "demo --only compile,tf32 --only autocast,tf32 --skip affinity --skip control --accept batch_size=64"
+    line = "demo --only compile,tf32 --only autocast,tf32 --skip threads --skip control --accept batch_size=64"
     request = parse([*line.split(), "--accept", "half_weights", "--device", "cpu", "--device", "cpu"]).request
     assert request.only == ("compile", "tf32", "autocast")
-    assert request.skip == ("affinity", "control")
+    assert request.skip == ("threads", "control")
     assert request.accept == (("batch_size", 64), ("half_weights", None))
     assert parse(["demo", "--only", "compile"]).request.only == ("compile",)  # nothing stays from the line before
     assert request.target.device == "cpu"

@@ -37,7 +37,7 @@ from advisor.records import (
 from advisor.records.parallel import UNUSED_PARAMETERS
 from advisor.report.document import Bullets, Table
 from advisor.report.several_gpus import row_words, several_gpus_section
-from advisor.step.spread import BalancedShares, LikeLengths, ShareOfBatches, spread_loader
+from advisor.step.spread import LikeLengths, ShareOfBatches, spread_loader
 from advisor.trial.ranks.communication import straggler_of
 from advisor.trial.ranks.failures import of_death, waits_for_others
 
@@ -347,19 +347,6 @@ def test_like_lengths_leave_no_rank_with_longer_samples():
         assert abs(sum(lengths[i] for i in mine) - sum(lengths[i] for i in theirs)) <= 2
 
 
-def test_balanced_shares_divide_each_batch_as_drawn_into_parts_of_about_one_length():
-    lengths = [9, 90, 2, 91, 3, 92, 4, 93, 50]
-    batches = [[0, 1, 2, 3], [7, 4, 5, 6], [8]]
-    one, other = (list(BalancedShares(batches, rank, 2, lengths=lengths)) for rank in range(2))
-    for mine, theirs, batch in zip(one, other, batches, strict=True):
-        assert len(mine) == len(theirs)
-        assert {*mine, *theirs} == {*batch}
-        assert abs(sum(lengths[i] for i in mine) - sum(lengths[i] for i in theirs)) <= 8
-    three = [next(iter(BalancedShares([[0, 1, 2, 3, 4]], rank, 3, lengths=lengths))) for rank in range(3)]
-    assert [len(part) for part in three] == [2, 2, 2]
-    assert {*itertools.chain(*three)} == {0, 1, 2, 3, 4}
-
-
 @pytest.mark.parametrize(
     ("everywhere", "usual_ms", "share"),
     [
@@ -391,17 +378,17 @@ def test_data_parallel_runs_without_compiled_code(compiles):
 
 def test_the_wait_for_the_slowest_is_told_before_and_after_what_evens_it_out():
     ddp = {"parallel.strategy": "ddp"}
-    even = {**ddp, "parallel.balanced_shares": True}
+    even = {**ddp, "parallel.length_bucketing": True}
     rows = (
         ScalingRow("one GPU", {}, 1, step_ms=10.0),
         ScalingRow("ddp", ddp, 2, step_ms=8.0, straggler_share=0.41),
-        ScalingRow("ddp, balanced_shares: true", even, 2, step_ms=6.0, straggler_share=0.03),
+        ScalingRow("ddp, length_bucketing: true", even, 2, step_ms=6.0, straggler_share=0.03),
         ScalingRow("ddp, static_graph: true", {**ddp, "parallel.static_graph": True}, 2, step_ms=8.0),
-        ScalingRow("ddp, balanced_shares: true, whole batch on each GPU", even, 2, weak=True, straggler_share=0.2),
+        ScalingRow("ddp, length_bucketing: true, whole batch on each GPU", even, 2, weak=True, straggler_share=0.2),
     )
     record = ScalingRecord(2, "cuda", "nccl", {}, rows=rows)
     (remarks,) = [block for block in next(several_gpus_section(record)).blocks if isinstance(block, Bullets)]
-    told = "The wait for the slowest is 41.0 % of the step with ddp, 3.0 % with ddp, balanced_shares: true."
+    told = "The wait for the slowest is 41.0 % of the step with ddp, 3.0 % with ddp, length_bucketing: true."
     assert remarks.items == (told,)
 
 

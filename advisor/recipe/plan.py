@@ -32,7 +32,7 @@ class StepPlan:
     ``empty_cache`` (training on CUDA): ``never``, ``every_step``, or ``every_step_with_del`` (of the batch, before it).
     ``strategy`` (training): ``single``, ``data_parallel``, ``ddp`` or ``fully_shard``; what follows it are options of
     PyTorch's by their names, ``comm_hook`` (``none``, ``bf16``, ``fp16``), ``no_sync`` (batches that make
-    no update exchange no gradients), ``sync_batch_norm``, ``length_bucketing`` and ``balanced_shares``.
+    no update exchange no gradients), ``sync_batch_norm`` and ``length_bucketing``.
     """
 
     mode: str
@@ -71,7 +71,6 @@ class StepPlan:
     shard_unit: str = "blocks"
     shard_prefetch: int = 0
     length_bucketing: bool = False
-    balanced_shares: bool = False
 
     def __post_init__(self) -> None:
         """Raise ValueError for a norm that no gradients can be clipped to: PyTorch would turn their direction round."""

@@ -59,12 +59,11 @@ def _blocks(record: ScalingRecord) -> Iterator[Block]:
 def _stragglers(rows: tuple[ScalingRow, ...]) -> Iterator[str]:
     """The wait for the slowest, before and after a setting that is meant to shorten it."""
     told = [row for row in rows if row.straggler_share is not None and not row.weak]
-    for after in told:
-        for key in AGAINST_STRAGGLERS.intersection(after.settings):
-            plain = {name: value for name, value in after.settings.items() if name != key}
-            for before in (row for row in told if row.settings == plain):
-                first, then = (format_percent(row.straggler_share, digits=1) for row in (before, after))
-                yield f"The wait for the slowest is {first} of the step with {before.name}, {then} with {after.name}."
+    for after in (row for row in told if AGAINST_STRAGGLERS in row.settings):
+        plain = {name: value for name, value in after.settings.items() if name != AGAINST_STRAGGLERS}
+        for before in (row for row in told if row.settings == plain):
+            first, then = (format_percent(row.straggler_share, digits=1) for row in (before, after))
+            yield f"The wait for the slowest is {first} of the step with {before.name}, {then} with {after.name}."
 
 
 def result_sentence(record: ScalingRecord) -> str:

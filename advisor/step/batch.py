@@ -246,8 +246,8 @@ def splitter(
         inputs, target = batch if len(batch) == PAIR else (None, None)
         if _names_inputs(inputs, keywords, required):
             return SplitBatch((), _taken_of(inputs, keywords), target if with_target else None)
-        several = with_target and isinstance(inputs, tuple | list) and needed is not None and needed > 1
-        if several and needed <= len(inputs) <= len(places or ()):
+        several = needed is not None and needed > 1 and with_target
+        if several and isinstance(inputs, tuple | list) and (needed or 0) <= len(inputs) <= len(places or ()):
             return SplitBatch(tuple(inputs), {}, target)
         return _split_sequence(tuple(batch), needed, None if places is None else len(places), with_target=with_target)
 

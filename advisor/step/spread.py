@@ -141,7 +141,32 @@ def unwrapped(model: Any) -> Any:
 # --- batches ----------------------------------------------------------------------------------------------------------
 
 
-class ShareOfBatches:
+class Batches:
+    """A batch sampler that draws by another one."""
+
+    def __init__(self, batches: Any) -> None:
+        self.batches = batches
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    @property
+    def batch_size(self) -> int:
+        """The samples of a batch."""
+        return int(self.batches.batch_size)
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether a last, smaller batch is left out."""
+        return bool(self.batches.drop_last)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tell a sampler that counts them the number of the epoch."""
+        with suppress(AttributeError):
+            self.batches.sampler.set_epoch(epoch)
+
+
+class ShareOfBatches(Batches):
     """A batch sampler that gives each rank its part of every batch.
 
     A batch that the ranks cannot divide begins anew from its own samples, so all parts are of one size. A sampler that
@@ -149,7 +174,7 @@ class ShareOfBatches:
     """
 
     def __init__(self, batches: Any, rank: int, ranks: int, seed: int = 0) -> None:
-        self.batches = copy.copy(batches)
+        super().__init__(copy.copy(batches))
         self.rank = rank
         self.ranks = ranks
         self.seed = seed
@@ -171,51 +196,27 @@ class ShareOfBatches:
             size = -(-len(batch) // self.ranks)
             yield (batch * self.ranks)[self.rank * size : (self.rank + 1) * size]
 
-    def __len__(self) -> int:
-        return len(self.batches)
-
     @property
     def batch_size(self) -> int:
         """The samples of a rank's part."""
-        return -(-int(self.batches.batch_size) // self.ranks)
-
-    @property
-    def drop_last(self) -> bool:
-        """Whether a last, smaller batch is left out."""
-        return bool(self.batches.drop_last)
+        return -(-super().batch_size // self.ranks)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch's number, as a resumed loop does."""
         self.epoch = epoch
-        with suppress(AttributeError):
-            self.batches.sampler.set_epoch(epoch)
+        super().set_epoch(epoch)
 
 
-class BalancedShares(ShareOfBatches):
-    """Parts of about the same length in all, so that no rank waits for another's long samples; batches as drawn."""
+class LikeLengths(ShareOfBatches):
+    """Batches of samples of like lengths, so that no rank waits for another's long ones.
+
+    Samples are drawn as before; those of fifty batches are sorted by length, and their batches come in random order.
+    Within a batch neighbours go to different ranks.
+    """
 
     def __init__(self, batches: Any, rank: int, ranks: int, seed: int = 0, *, lengths: list[int]) -> None:
         super().__init__(batches, rank, ranks, seed)
         self.lengths = lengths
-
-    def parts(self) -> Iterator[list[Any]]:
-        """Yield this rank's part of each batch."""
-        for batch in map(list, self.batches):
-            yield self.dealt(batch)
-
-    def dealt(self, batch: list[Any]) -> list[Any]:
-        """Return this rank's part of a batch: sorted by length, neighbours go to different ranks, there and back."""
-        filled = (batch * self.ranks)[: -(-len(batch) // self.ranks) * self.ranks]
-        ordered = sorted(filled, key=self.lengths.__getitem__)
-        rounds = [ordered[start : start + self.ranks] for start in range(0, len(ordered), self.ranks)]
-        return [one[-1 - self.rank if place % 2 else self.rank] for place, one in enumerate(rounds)]
-
-
-class LikeLengths(BalancedShares):
-    """Batches of samples of like lengths, so that no rank waits for another's long ones.
-
-    Samples are drawn as before; those of fifty batches are sorted by length, and their batches come in random order.
-    """
 
     def parts(self) -> Iterator[list[Any]]:
         """Yield this rank's part of each batch of like lengths."""
@@ -225,6 +226,12 @@ class LikeLengths(BalancedShares):
             alike = [list(itertools.islice(samples, len(batch))) for batch in bucket]
             for place in torch.randperm(len(alike), generator=self.generator).tolist():
                 yield self.dealt(alike[place])
+
+    def dealt(self, batch: list[Any]) -> list[Any]:
+        """Return this rank's part of a batch that is sorted by length, dealt there and back."""
+        filled = sorted((batch * self.ranks)[: -(-len(batch) // self.ranks) * self.ranks], key=self.lengths.__getitem__)
+        rounds = [filled[start : start + self.ranks] for start in range(0, len(filled), self.ranks)]
+        return [one[-1 - self.rank if place % 2 else self.rank] for place, one in enumerate(rounds)]
 
 
 def share_of_tensor(tensor: Tensor, samples: int, rank: int, ranks: int) -> Tensor:
@@ -245,9 +252,8 @@ def spread_loader(loader: Any, plan: StepPlan, rank: int, ranks: int, seed: int 
     if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
         raise RefusedError("the loader draws no batches of samples that could be divided: its dataset is iterable")
     sampler = ShareOfBatches(loader.batch_sampler, rank, ranks, seed)
-    if plan.length_bucketing or plan.balanced_shares:
-        kind = LikeLengths if plan.length_bucketing else BalancedShares
-        sampler = kind(loader.batch_sampler, rank, ranks, seed, lengths=_lengths_in(loader))
+    if plan.length_bucketing:
+        sampler = LikeLengths(loader.batch_sampler, rank, ranks, seed, lengths=_lengths_in(loader))
     return rebuild(loader, batch_sampler=sampler)
 
 
@@ -378,15 +384,12 @@ def share_of_loader(loader: Any, plan: StepPlan) -> Any:
         return loader
 
 
-class DrawnByRankZero:
+class DrawnByRankZero(Batches):
     """A batch sampler whose batches rank 0 draws for all ranks, whatever random numbers the others have.
 
     So each epoch is shuffled anew, alike everywhere, without a call of ``set_epoch``; a sampler that has one is told.
     All ranks have to iterate at the same time.
     """
-
-    def __init__(self, batches: Any) -> None:
-        self.batches = batches
 
     def __iter__(self) -> Iterator[list[Any]]:
         own = iter(self.batches) if distributed.get_rank() == 0 else iter(())
@@ -397,25 +400,7 @@ class DrawnByRankZero:
             if len(sent[0]) < BATCHES_SENT:
                 return
 
-    def __len__(self) -> int:
-        return len(self.batches)
-
     @property
     def sampler(self) -> Any:
         """This sampler itself, for loops that call ``loader.sampler.set_epoch``."""
         return self
-
-    def set_epoch(self, epoch: int) -> None:
-        """Tell a sampler that counts them the number of the epoch."""
-        with suppress(AttributeError):
-            self.batches.sampler.set_epoch(epoch)
-
-    @property
-    def batch_size(self) -> int:
-        """The samples of a batch, those of all ranks together."""
-        return int(self.batches.batch_size)
-
-    @property
-    def drop_last(self) -> bool:
-        """Whether a last, smaller batch is left out."""
-        return bool(self.batches.drop_last)

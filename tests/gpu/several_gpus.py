@@ -67,7 +67,6 @@ OWN = {
     ),
     "recommender": (Setup(Settings({**DDP, "parallel.comm_hook": "bf16"})),),
     "uneven": (
-        Setup(Settings({**DDP, "parallel.balanced_shares": True})),
         Setup(Settings({**DDP, "parallel.length_bucketing": True})),
     ),
 }

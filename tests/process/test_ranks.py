@@ -202,7 +202,7 @@ def test_torchrun_ends_the_others_and_the_end_of_a_rank_is_the_reason(run):
 def test_the_wait_for_the_slowest_is_what_was_planted_and_dealing_by_length_ends_it(run):
     """One rank's parts take 64 ms a step and the other's 16 ms; dealt by length both take 40 ms."""
     drawn, dealt = (
-        run("uneven", {"parallel.strategy": "ddp", **more}).ranks for more in ({}, {"parallel.balanced_shares": True})
+        run("uneven", {"parallel.strategy": "ddp", **more}).ranks for more in ({}, {"parallel.length_bucketing": True})
     )
     assert drawn.straggler_share == pytest.approx(0.75, abs=0.2)
     assert drawn.ranks[0].alone_ms > 2 * drawn.ranks[1].alone_ms
