@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 import yaml
-from advisor.step.patience import STEPS_THAT_DDP_TIMES
 from graphed_steps import agree, batches, graphed, net, of_model, plain, sgd
 from project_configs import CONFIGS
 from sample_session import sample_history, sample_request
@@ -22,6 +21,7 @@ from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import ScalingRecord
 from advisor.records.outputs import Outputs
+from advisor.step.graph import WARM_UP_STEPS_OF_DDP
 from advisor.step.spread import DrawnByRankZero, ShareOfBatches, over_ranks, replicated, spread_over_ranks
 from advisor.step.tuning import Tuning
 
@@ -59,7 +59,7 @@ def test_a_step_over_ranks_is_captured_after_the_steps_that_ddp_times(options, g
         losses = []
         for at, batch in enumerate(batches(20)):
             losses.append(step(batch).item())
-            assert not spreads or step.captured == (at >= STEPS_THAT_DDP_TIMES)
+            assert not spreads or step.captured == (at >= WARM_UP_STEPS_OF_DDP)
         found.append((losses, model.state_dict()))
     agree(found)
 

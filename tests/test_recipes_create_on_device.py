@@ -1,19 +1,14 @@
 """Tensors that a step makes on the host: counted, and created on its device instead."""
 
-import copy
-import pickle
-
 import pytest
 import torch
 from facts import gpu_facts, profile_facts
 from loaders import exported
 from proposals import CATALOG, proposed, reason
 from torch import nn
-from torch._inductor import config as inductor_config
 
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.step.contexts import CreationOn, creation_of
 from advisor.step.step import InferStep, TrainStep
 from advisor.trial.profile.traffic import HostTensorCounter
 
@@ -83,36 +78,6 @@ def test_the_step_creates_on_its_device_when_the_plan_says_so(mode):
     assert created_in_step(StepPlan(mode, "meta", create_on_device=True), batch) == ["meta"]
     assert created_in_step(StepPlan(mode, "meta"), batch) == ["cpu"]
     assert torch.zeros(1).device.type == "cpu"
-
-
-def test_compiled_code_creates_there_too(fresh_compiler):
-    """PyTorch 2.11 compiles `torch.arange(4)` for the CPU in a context of another device.
-
-    The other device has a name of its own and real tensors: PyTorch 2.14 cannot trace `torch.tensor` on "meta".
-    """
-    named = []
-
-    def backend(module, inputs):
-        inductor_config.pre_grad_custom_pass(module.graph)
-        calls = [node for node in module.graph.nodes if node.target in (torch.arange, torch.tensor, torch.eye)]
-        named.extend(str(call.kwargs["device"]) for call in calls)
-        return lambda *given: (torch.zeros(()),)
-
-    def makes_three(inputs):
-        kept = torch.eye(4, device="cpu")[0]
-        return inputs.sum() + kept.sum() + torch.arange(4).to(inputs.device).sum() + torch.tensor([1.0, 2.0]).sum()
-
-    creating = creation_of(StepPlan(Mode.TRAIN, "cpu:0", compile_mode="default", create_on_device=True))
-    with creating():
-        torch.compile(makes_three, backend=backend)(torch.ones(4, device="cpu:0"))
-    assert named == ["cpu", "cpu:0", "cpu:0"]
-    assert inductor_config.pre_grad_custom_pass is None
-
-
-def test_the_compilers_cache_knows_the_pass_by_its_device():
-    one, same, other = (pickle.dumps(CreationOn(device)) for device in ("cuda", "cuda", "cuda:1"))
-    assert one == same != other
-    assert copy.deepcopy(CreationOn("cuda")).uuid() == CreationOn("cuda").uuid() != CreationOn("cuda:1").uuid()
 
 
 @pytest.mark.parametrize("mode", ["train", "infer"])

@@ -25,7 +25,7 @@ from advisor.step.wrappers import unwrapped
 # Libraries allocate their workspaces and compilers compile in the first steps; a capture must not see that. A count.
 WARM_UP_STEPS = 3
 # DistributedDataParallel times its first ten steps, for which the host waits, and orders its buckets in the second.
-_WARM_UP_STEPS_OF_DDP = 11
+WARM_UP_STEPS_OF_DDP = 11
 MOST_SIGNATURES = 8
 AUDIT_EVERY = 1_000  # replays
 # A graph that was replayed less often was not worth its capture: the next one waits twice as many eager steps.
@@ -167,7 +167,7 @@ class GraphedStep:
                 lambda _: step_forgets() if (step_forgets := forget()) else None
             )
         wrapped = unwrapped(step.model) is not step.model
-        self._needed = self._usual = _WARM_UP_STEPS_OF_DDP if wrapped else WARM_UP_STEPS
+        self._needed = self._usual = WARM_UP_STEPS_OF_DDP if wrapped else WARM_UP_STEPS
         self._seen: dict[Any, int] = {}  # eager steps by the signature of their batch
         self._recorded: dict[Any, Recorded] = {}
         self._watch: Watch | None = None

@@ -66,9 +66,7 @@ OWN = {
         Setup(Settings({**DDP, "step.accumulate": 4, "parallel.no_sync": True})),
     ),
     "recommender": (Setup(Settings({**DDP, "parallel.comm_hook": "bf16"})),),
-    "uneven": (
-        Setup(Settings({**DDP, "parallel.length_bucketing": True})),
-    ),
+    "uneven": (Setup(Settings({**DDP, "parallel.length_bucketing": True})),),
 }
 REPEATED = 2
 CATALOG = load_catalog()

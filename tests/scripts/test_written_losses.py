@@ -6,7 +6,7 @@ import pytest
 import torch
 from graphed_steps import graphed
 
-from advisor.step.losses import takes_model
+from advisor.step.loss import LossForm, form_of
 from advisor.target.scripts import plain
 from scripts.steps import batches
 
@@ -63,7 +63,7 @@ def test_they_are_the_loss_of_a_plain_loop(text, script, monkeypatch):
     torch.manual_seed(0)
     loop, names = script(GIVEN + text)
     assert loop.step is None
-    assert takes_model(loop.loss)
+    assert form_of(loop.loss) is LossForm.MODEL_BATCH
     assert "the loss as its statements compute it" in loop.notes[0]
     assert loop.model is names["model"]
     torch.manual_seed(1)
