@@ -10,7 +10,6 @@ import pytest
 import torch
 from own_step_loops import Loop, Trainer, batches, captured_step, counts, sgd
 from torch import nn
-from transformers.modeling_outputs import SequenceClassifierOutput
 
 from advisor.export.python_file import python_source
 from advisor.portable.nested import tensors_of
@@ -54,11 +53,16 @@ def kinds(value):
     return type(value), kinds(vars(value)) if hasattr(value, "__dict__") else value
 
 
+def model_output(trainer, loss, output):
+    outputs = pytest.importorskip("transformers.modeling_outputs")
+    return outputs.SequenceClassifierOutput(loss=loss, logits=output)
+
+
 RESULTS = {
     "dict": lambda trainer, loss, output: {"loss": loss, "output": output, "size": len(output), "kind": "train"},
     "tuple": lambda trainer, loss, output: (loss, output, {"mean": output.mean(), "none": None}),
     "namedtuple": lambda trainer, loss, output: Pair(loss, output),
-    "model output": lambda trainer, loss, output: SequenceClassifierOutput(loss=loss, logits=output),
+    "model output": model_output,
     "dataclass": lambda trainer, loss, output: Outcome(loss.detach(), {"output": output.detach()}),
     "no loss": lambda trainer, loss, output: [output, output.sum(0)],
     "nothing": lambda trainer, loss, output: None,

@@ -4,7 +4,6 @@ import copy
 import pickle
 import sys
 
-import accelerate
 import numpy as np
 import pytest
 import torch
@@ -235,7 +234,7 @@ def test_workers_that_are_made_to_end_draw_as_their_owners_did():
 
 
 def test_a_loader_that_accelerate_would_build_anew_is_left_as_it_is():
-    accelerate.Accelerator(cpu=True)
+    pytest.importorskip("accelerate").Accelerator(cpu=True)
     with pytest.raises(RefusedError, match="prepare it with Accelerate first"):
         applied("batched_reads", True, DataLoader(Arrays(), batch_size=4))
 

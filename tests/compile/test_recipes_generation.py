@@ -15,10 +15,14 @@ from advisor.target.entrypoint import load_target
 from advisor.trial.inspection import inspect_loop
 from advisor.trial.measurement.probe import sample_of
 
-pytest.importorskip("transformers")
 GPT2 = ("n_layer=1", "n_embd=16", "n_head=2", "vocab_size=64", "n_positions=24")
 T5 = ("num_layers=1", "num_decoder_layers=1", "d_model=16", "num_heads=2", "d_kv=8", "d_ff=32", "vocab_size=64")
 RECIPE = CATALOG["generation_cache"]
+
+
+@pytest.fixture(autouse=True)
+def transformers():
+    return pytest.importorskip("transformers")
 
 
 def loop_of(target, *options, **spec):

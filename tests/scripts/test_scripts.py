@@ -45,9 +45,17 @@ WITH_LIBRARIES = {
     "accelerate_loop": (PLAIN, "GPT2LMHeadModel", "AdamW"),
 }
 WHOLE = {**SCRIPTS, **WITH_LIBRARIES}
+NEEDED = {
+    "accumulation": ["tqdm"],
+    "lightning_fit": ["lightning"],
+    "hf_trainer": ["accelerate", "transformers"],
+    "accelerate_loop": ["accelerate", "transformers"],
+}
 
 
 def loaded(name):
+    for library in NEEDED.get(name, ()):
+        pytest.importorskip(library)
     return load_target(TargetSpec(f"{name}.py", str(HERE), device="cpu", arguments=ARGUMENTS.get(name, ())))
 
 
