@@ -122,7 +122,9 @@ def user_folder(tmp_path, monkeypatch):
     """A working directory with the files that the README's commands name."""
     monkeypatch.chdir(tmp_path)
     Path("train.yaml").write_text("width: 64\nloader: {workers: 2}\n", encoding="utf-8")
-    Path("train.py").write_text("print('not run')\n", encoding="utf-8")
+    Path("examples").mkdir()
+    for script in ("train.py", "examples/train.py"):
+        Path(script).write_text("print('not run')\n", encoding="utf-8")
     Path("tuned.yaml").write_text("step.zero_grad: zeros\n", encoding="utf-8")
     for config in ("args.yaml", "training_args.yaml"):
         Path(config).write_text("epochs: 1\n", encoding="utf-8")
@@ -253,7 +255,7 @@ EXAMPLES = {"recipes/my_recipe.py", "path/file.py"}
 
 def test_the_modules_that_the_guides_name_are_there():
     named = set(re.findall(r"[\w/]+\.py\b", CONTRIBUTING + DOCS["docs/internals.md"])) - EXAMPLES
-    modules = [path for folder in ("advisor", "recipes", "tests") for path in (ROOT / folder).rglob("*.py")]
+    modules = [path for folder in ("advisor", "recipes", "tests", "examples") for path in (ROOT / folder).rglob("*.py")]
     assert named
     assert [name for name in sorted(named) if not any(path.match(name) for path in modules)] == []
 
