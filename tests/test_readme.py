@@ -3,6 +3,8 @@
 import ast
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -153,10 +155,27 @@ def test_an_option_is_understood(user_folder, text):
     grammar.parse([*command, *config, *words])
 
 
-def test_the_commands_that_people_copy_are_there():
+def commands_for_ci(heading):
+    done = [sys.executable, ROOT / ".ci" / "readme_commands.py", heading]
+    return subprocess.run(done, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def test_the_commands_that_people_copy_are_there_and_are_what_ci_runs():
     assert "pip install . && perf-advisor demo" in README.splitlines()
     assert "pip install -e '.[dev]' && pytest" in README.splitlines()
-    assert "\nrun pytest " in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    clone, folder, *commands = commands_for_ci("Try it")
+    assert (clone, folder) == ("git clone ADDRESS perf-advisor", "cd perf-advisor")
+    assert commands == ["pip install .", "perf-advisor demo", "perf-advisor examples/train.py -- --epochs 1"]
+    assert commands_for_ci("Documents") == ["pip install -e '.[dev]'", "pytest"]
+    ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert all(f'readme_commands.py "{heading}"' in ci for heading in ("Try it", "Documents"))
+    assert "\nrun python -m pytest " in ci
+
+
+def test_the_files_of_the_first_commands_are_in_a_clone():
+    named = [word for command in commands_for_ci("Try it") for word in command.split() if word.endswith(".py")]
+    assert named
+    assert all((ROOT / name).is_file() for name in named)
 
 
 @pytest.mark.parametrize("name", re.findall(r"\bPERF_ADVISOR_\w+", README + CONTRIBUTING))
