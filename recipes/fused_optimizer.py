@@ -83,4 +83,7 @@ class FusedOptimizer(Recipe):
         use_implementation(workload.optimizer, str(value))
 
     def code(self, value: Value) -> str:
-        return f"for group in optimizer.param_groups:\n    group.update({_FLAGS[value]})\n"
+        return (
+            f"for group in optimizer.param_groups:\n    group.update({_FLAGS[value]})\n"
+            "optimizer.load_state_dict(optimizer.state_dict())  # moves the counts of earlier steps\n"
+        )

@@ -1,6 +1,7 @@
 """The exported Python file: run in a plain loop beside the trial's step; its size, its form, and what it leaves out."""
 
 import copy
+import re
 import shutil
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from advisor.export.python_file import WrittenFor, python_source
 from advisor.recipe import Recipe, Stage
 from advisor.recipe.catalog import REMOVED, Catalog, load_catalog
 from advisor.recipe.settings import Settings
-from advisor.records import LoaderFacts, OptimizerFacts
+from advisor.records import BatchForm, LoaderFacts, OptimizerFacts
 from advisor.records.outputs import Outputs
 from advisor.step.batch import SplitBatch
 from advisor.step.tuning import Tuning
@@ -42,29 +43,41 @@ STACK = {**AUTOCAST, **FUSED, "model.memory_format": "channels_last", "compile.s
 GRAPH = {"step.cuda_graph": True}
 WORKERS = {"data.num_workers": 2, "data.pin_memory": True, "data.persistent_workers": True}
 X, Y = torch.ones(2, 3), torch.ones(2)
-PAIR = WrittenFor("output_target", "pair", FACTS)
+TENSOR, NESTED = BatchForm("tensor", ("batch",)), BatchForm("nested", ("batch",))
+PARTS = BatchForm("list", ("batch[0]",), "batch[1]")
+PAIR = WrittenFor("output_target", PARTS, FACTS)
 CASES = {
     "autocast": (AUTOCAST, "train", PAIR, 40),
     "fused": (FUSED, "train", PAIR, 40),
     "stack": (STACK, "train", PAIR, 80),
     "graph": ({**STACK, **GRAPH}, "train", PAIR, 130),
     "loader": ({**STACK, **GRAPH, **WORKERS}, "train", replace(PAIR, facts=replace(FACTS, loader=LOADER)), 160),
-    "inference": (AUTOCAST, "infer", WrittenFor("", "tensor", FACTS), 40),
-    "gan": (GRAPH, "train", WrittenFor("step", "tensor", FACTS), 160),
+    "inference": (AUTOCAST, "infer", WrittenFor("", TENSOR, FACTS), 40),
+    "gan": (GRAPH, "train", WrittenFor("step", TENSOR, FACTS), 160),
     "scaled": (
         {"precision.autocast": "float16", "step.zero_grad": "manual", "data.device_prefetch": True, **GRAPH},
         "train",
-        WrittenFor("own", "mapping nested", replace(FACTS, loader=LOADER, clip_norm=1.0)),
+        WrittenFor("own", BatchForm("nested", ("**batch",)), replace(FACTS, loader=LOADER, clip_norm=1.0)),
         200,
     ),
     "accumulated": (
         {"step.accumulate": 2, "step.zero_grad": "zeros", "attention.backend": "flash", "step.create_on_device": True},
         "train",
-        WrittenFor("model_batch", "parts:3", FACTS),
+        WrittenFor("model_batch", PARTS, FACTS),
         60,
     ),
-    "own graphs": ({"compile.mode": "reduce-overhead"}, "infer", WrittenFor("", "parts:2", FACTS), 50),
-    "inference graph": ({**GRAPH, "infer.grad": "inference_mode"}, "infer", WrittenFor("", "mapping", FACTS), 110),
+    "own graphs": (
+        {"compile.mode": "reduce-overhead"},
+        "infer",
+        WrittenFor("", BatchForm("list", ("*batch",)), FACTS),
+        50,
+    ),
+    "inference graph": (
+        {**GRAPH, "infer.grad": "inference_mode"},
+        "infer",
+        WrittenFor("", BatchForm("mapping", ("**batch",)), FACTS),
+        110,
+    ),
     "ddp": (
         {"parallel.strategy": "ddp", "parallel.static_graph": True, "parallel.no_sync": True, **GRAPH},
         "train",
@@ -206,18 +219,47 @@ def of_output(output, target):
     return nn.functional.cross_entropy(output, target)
 
 
+def form(kind, inputs, target=""):
+    return BatchForm(kind, (inputs,), target)
+
+
+LABELS = 'batch["labels"]'
 FORMS = {
-    "output_target": ("pair", model_of, nn.CrossEntropyLoss(), lambda x, y: (x, y)),
-    "parts": ("parts:1", model_of, nn.CrossEntropyLoss(), lambda x, y: [x, y]),
-    "listed inputs": ("pair:list nested", model_of, nn.CrossEntropyLoss(), lambda x, y: ([x], y)),
-    "several targets": ("parts:1 targets", model_of, lambda o, y, z: of_output(o, y), lambda x, y: (x, y, y)),
-    "output and batch": ("pair of_batch", model_of, lambda o, batch: of_output(o, batch[1]), lambda x, y: (x, y)),
-    "of some names": ("mapping:labels:images", Named, nn.CrossEntropyLoss(), lambda x, y: {"images": x, "labels": y}),
-    "named": ("mapping:labels", Named, nn.CrossEntropyLoss(), lambda x, y: {"images": x, "labels": y}),
-    "named inputs": ("pair:mapping nested", Named, nn.CrossEntropyLoss(), lambda x, y: ({"images": x}, y)),
-    "model_batch": ("pair", model_of, of_model, lambda x, y: (x, y)),
-    "own": ("mapping", Named, None, lambda x, y: {"images": x, "labels": y}),
-    "own of parts": ("pair", Named, None, lambda x, y: (x, y)),
+    "output_target": (PARTS, model_of, nn.CrossEntropyLoss(), lambda x, y: (x, y)),
+    "listed inputs": (form("nested", "*batch[0]", "batch[1]"), model_of, nn.CrossEntropyLoss(), lambda x, y: ([x], y)),
+    "several targets": (
+        form("list", "batch[0]", "batch[1], batch[2]"),
+        model_of,
+        lambda o, y, z: of_output(o, y),
+        lambda x, y: (x, y, y),
+    ),
+    "output and batch": (
+        form("list", "batch[0]", "batch"),
+        model_of,
+        lambda o, batch: of_output(o, batch[1]),
+        lambda x, y: [x, y],
+    ),
+    "of some names": (
+        form("mapping", 'images=batch["images"]', LABELS),
+        Named,
+        nn.CrossEntropyLoss(),
+        lambda x, y: {"images": x, "labels": y},
+    ),
+    "named inputs": (
+        form("nested", "**batch[0]", "batch[1]"),
+        Named,
+        nn.CrossEntropyLoss(),
+        lambda x, y: ({"images": x}, y),
+    ),
+    "model_batch": (form("list", "", "batch"), model_of, of_model, lambda x, y: (x, y)),
+    "model_parts": (
+        form("list", "", "*batch"),
+        model_of,
+        lambda model, x, y: of_output(model(x), y),
+        lambda x, y: (x, y),
+    ),
+    "own": (form("mapping", "**batch"), Named, None, lambda x, y: {"images": x, "labels": y}),
+    "own of parts": (form("list", "*batch"), Named, None, lambda x, y: (x, y)),
 }
 
 
@@ -227,8 +269,8 @@ def test_each_form_of_a_loss_and_of_a_batch(catalog, name, scope, request):
     """A graph on the CPU is a stand-in that records operators."""
     if scope == "graph":
         request.getfixturevalue("graphs_on_cpu")
-    form = {"own of parts": "own", "model_batch": "model_batch", "own": "own"}.get(name, "output_target")
     batch_form, make, loss, wrapped = FORMS[name]
+    form = {"own": "own", "model": "model_batch"}.get(re.split("[ _]", name)[0], "output_target")
     data, reference = batches(8), model_of()
     expected = plain_losses(reference, torch.optim.SGD(reference.parameters(), lr=0.05), data, None)
     workload = WrittenFor(form, batch_form, replace(FACTS, optimizer=SGD))
@@ -243,7 +285,7 @@ def test_each_form_of_a_loss_and_of_a_batch(catalog, name, scope, request):
 
 
 def test_a_loss_of_the_output_alone_and_a_list_that_a_model_takes_whole(catalog):
-    module = module_of(catalog, {}, "train", WrittenFor("output_target", "whole output_only", FACTS))
+    module = module_of(catalog, {}, "train", WrittenFor("output_target", BatchForm("list", ("batch",)), FACTS))
     model = nn.Linear(3, 2)
     model.forward = lambda listed: nn.Linear.forward(model, torch.stack(listed))
     step = module.train_step(model, torch.optim.SGD(model.parameters(), lr=0.1), lambda output: output.square().mean())
@@ -251,29 +293,68 @@ def test_a_loss_of_the_output_alone_and_a_list_that_a_model_takes_whole(catalog)
 
 
 @pytest.mark.parametrize(
-    ("batch", "made", "form"),
+    ("batch", "made", "takes", "found"),
     [
-        (X, lambda b: SplitBatch((b,), {}), "tensor"),
-        ((X, Y), lambda b: SplitBatch((b[0],), {}, b[1]), "pair"),
-        ([X, X, Y], lambda b: SplitBatch((b[0], b[1]), {}, b[2]), "parts:2"),
-        ([X, Y, "id"], lambda b: SplitBatch((b[0],), {}, b[1]), "parts:1 nested"),
-        (({"x": X}, Y), lambda b: SplitBatch((), b[0], b[1]), "pair:mapping nested"),
-        (([X, X], Y), lambda b: SplitBatch(tuple(b[0]), {}, b[1]), "pair:list nested"),
-        ({"x": X, "labels": Y}, lambda b: SplitBatch((), {"x": b["x"]}, b["labels"]), "mapping:labels"),
-        ({"x": X, "id": Y, "y": Y + 1}, lambda b: SplitBatch((), {"x": b["x"]}, b["y"]), "mapping:y:x"),
-        ({"x": X, "labels": Y}, lambda b: SplitBatch((), dict(b)), "mapping"),
-        ({"x": X}, lambda b: SplitBatch((b,), {}), "whole nested"),
-        ([X, X], lambda b: SplitBatch((b,), {}), "whole"),
-        (SimpleNamespace(x=X), lambda b: SplitBatch((b,), {}), "object"),
+        (X, lambda b: SplitBatch((b,), {}), "", form("tensor", "batch")),
+        ((X, Y), lambda b: SplitBatch((b[0],), {}, b[1]), "target", PARTS),
+        (
+            [X, X + 1, Y],
+            lambda b: SplitBatch((b[0], b[1]), {}, b[2]),
+            "target",
+            BatchForm("list", ("batch[0]", "batch[1]"), "batch[2]"),
+        ),
+        ([X, Y, "id"], lambda b: SplitBatch((b[0],), {}, b[1]), "target", form("nested", "batch[0]", "batch[1]")),
+        (
+            (X, Y, Y + 1),
+            lambda b: SplitBatch((b[0],), {}, b[1:]),
+            "target",
+            form("list", "batch[0]", "(batch[1], batch[2])"),
+        ),
+        (
+            (X, Y, Y + 1),
+            lambda b: SplitBatch((b[0],), {}, b[1:]),
+            "targets",
+            form("list", "batch[0]", "batch[1], batch[2]"),
+        ),
+        ((X, Y), lambda b: SplitBatch(b, {}), "", form("list", "*batch")),
+        (({"x": X}, Y), lambda b: SplitBatch((), dict(b[0]), b[1]), "target", form("nested", "**batch[0]", "batch[1]")),
+        (([X, X + 1], Y), lambda b: SplitBatch(tuple(b[0]), {}, b), "batch", form("nested", "*batch[0]", "batch")),
+        (
+            {"x": X, "labels": Y},
+            lambda b: SplitBatch((), {"x": b["x"]}, b["labels"]),
+            "target",
+            form("mapping", 'x=batch["x"]', LABELS),
+        ),
+        (
+            {"x": X, "labels": Y},
+            lambda b: SplitBatch((b["x"],), {}, b["labels"]),
+            "target",
+            form("mapping", 'batch["x"]', LABELS),
+        ),
+        ({"x": X, "labels": Y}, lambda b: SplitBatch((), dict(b)), "", form("mapping", "**batch")),
+        (
+            {"x": X, "y": Y, "z": Y + 1},
+            lambda b: SplitBatch((b["x"],), {}, {"y": b["y"], "z": b["z"]}),
+            "targets",
+            form("mapping", 'batch["x"]', 'y=batch["y"], z=batch["z"]'),
+        ),
+        ([X, X], lambda b: SplitBatch((b,), {}, b), "target", form("list", "batch", "batch")),
+        (
+            SimpleNamespace(x=X, y=Y),
+            lambda b: SplitBatch((), {"x": b.x}, b.y),
+            "target",
+            form("object", "x=batch.x", "batch.y"),
+        ),
+        (SimpleNamespace(x=X), lambda b: SplitBatch((b,), {}, b), "target", form("object", "batch", "batch")),
     ],
 )
-def test_the_form_of_a_batch(batch, made, form):
-    assert form_of_batch(batch, made(batch)) == form
-    assert form_of_batch(batch, made(batch), "of_batch") == f"{form} of_batch"
+def test_the_form_of_a_batch(batch, made, takes, found):
+    split = made(batch)
+    assert form_of_batch(batch, split, takes) == found
 
 
 def test_a_loss_of_an_attribute_and_a_scalar(catalog):
-    module = module_of(catalog, {}, "train", WrittenFor("own", "tensor", FACTS))
+    module = module_of(catalog, {}, "train", WrittenFor("own", TENSOR, FACTS))
     for wrap in (lambda loss: SimpleNamespace(loss=loss), lambda loss: loss):
         model = nn.Linear(3, 2)
         model.forward = lambda x, model=model, wrap=wrap: wrap(nn.Linear.forward(model, x).square().mean())
@@ -307,10 +388,10 @@ def test_gradients_are_added_up_clipped_and_scaled(catalog):
 
 @pytest.mark.parametrize("grad", ["grad", "no_grad", "inference_mode"])
 def test_inference_in_each_grad_mode(catalog, grad):
-    forms = {"tensor": lambda x, y: x, "pair": lambda x, y: (x, y), "parts:1": lambda x, y: [x]}
+    forms = {TENSOR: lambda x, y: x, PARTS: lambda x, y: (x, y), form("list", "*batch"): lambda x, y: [x]}
     (batch,), model = batches(1), model_of().eval()
-    for form, wrapped in forms.items():
-        module = module_of(catalog, {"infer.grad": grad}, "infer", WrittenFor("", form, FACTS))
+    for batch_form, wrapped in forms.items():
+        module = module_of(catalog, {"infer.grad": grad}, "infer", WrittenFor("", batch_form, FACTS))
         prepared, _, _ = module.prepare(model)
         output = module.infer_step(prepared)(wrapped(*batch))
         torch.testing.assert_close(output, model(batch[0]))
@@ -319,7 +400,7 @@ def test_inference_in_each_grad_mode(catalog, grad):
 
 
 def test_an_output_of_a_graph_is_the_callers(catalog, graphs_on_cpu):
-    module = module_of(catalog, GRAPH, "infer", WrittenFor("", "tensor", FACTS))
+    module = module_of(catalog, GRAPH, "infer", WrittenFor("", TENSOR, FACTS))
     model = model_of()
     step, inputs = module.infer_step(model), [batch[0] for batch in batches(8)]
     outputs = [step(one) for one in inputs]
@@ -353,7 +434,7 @@ def own_step_of(two):
 
 
 def test_a_captured_step_of_ones_own_finds_its_optimizers(catalog, graphs_on_cpu):
-    module = module_of(catalog, GRAPH, "train", WrittenFor("step", "tensor", FACTS))
+    module = module_of(catalog, GRAPH, "train", WrittenFor("step", TENSOR, FACTS))
     (mine, made), (plain, _) = own_step_of(two := Two()), own_step_of(other := Two())
     two.one, _, _ = module.prepare(two.one, two.optimizer)
     step = module.own_step(mine, two.one)
@@ -367,7 +448,7 @@ def test_a_captured_step_of_ones_own_finds_its_optimizers(catalog, graphs_on_cpu
 
 
 def test_an_own_step_runs_under_what_the_settings_put_around_it(catalog):
-    module = module_of(catalog, AUTOCAST, "train", WrittenFor("step", "", FACTS))
+    module = module_of(catalog, AUTOCAST, "train", WrittenFor("step", None, FACTS))
     model, seen = nn.Linear(4, 2), []
     model.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
     step = module.own_step(lambda batch: model(batch[0]["x"]).sum(), model)

@@ -57,13 +57,9 @@ class LoaderRecipe(Recipe):
     def options(self, value: Value) -> Mapping[str, Any]:
         """The arguments of the DataLoader's constructor that a value stands for: the one of the key's name.
 
-        Where code has to compute one, it is an :class:`Expression` of ``loader`` and of what ``functions`` defines.
+        Where code has to compute one, it is an :class:`Expression` of ``loader`` and of what ``code`` defines.
         """
         return {self.key.partition(".")[2]: value}
-
-    def functions(self, value: Value) -> str:
-        """The functions and classes that the expressions among the options name; empty for none."""
-        return ""
 
     def code(self, value: Value) -> str:
         arguments = ", ".join(f"{name}={option!r}" for name, option in self.options(value).items())
