@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from advisor.errors import UsageError
 from advisor.export import python_template as template
-from advisor.export.python_step import LINE, StepText, WrittenFor, call
+from advisor.export.python_step import LINE, SAID_OF_DDP, StepText, WrittenFor, call
 from advisor.figures.formatting import format_setting
 from advisor.recipe import Recipe, Stage
 from advisor.recipe.catalog import Catalog
@@ -19,14 +19,10 @@ from advisor.version import __version__
 
 # Arguments of a DataLoader that a new one takes over, beside the dataset and those that say how it is sampled.
 _KEPT = ("collate_fn", "worker_init_fn", "generator", "num_workers", "pin_memory")
-_TRANSFORMS = "data.transforms_on_device"
 
 
 def python_source(
-    catalog: Catalog,
-    settings: Mapping[str, Value],
-    mode: Mode | str,
-    workload: WrittenFor | None = None,
+    catalog: Catalog, settings: Mapping[str, Value], mode: Mode | str, workload: WrittenFor | None = None
 ) -> str:
     """Python source with ``prepare(model, optimizer, loader)`` and ``train_step``, ``infer_step`` or ``own_step``.
 
@@ -36,7 +32,8 @@ def python_source(
     catalog.check(settings)
     if conflict := catalog.conflict(settings):
         raise UsageError(f"these settings cannot be combined: {conflict}.", "Leave one of them out.")
-    mode, workload = Mode(mode), workload or WrittenFor()
+    mode = Mode(mode)
+    workload = workload or WrittenFor()
     device = workload.facts.device_type if workload.facts else "cuda"
     fits = [pair for pair in catalog.in_order(settings) if mode in pair[0].modes and device in pair[0].devices]
     return _File(fits, StepText.of(fits, mode, device, workload)).text()
@@ -54,30 +51,32 @@ class _File:
 
     def text(self) -> str:
         """The whole file."""
-        prepare = self.prepare()
-        parts = [*self.definitions, *self.step.functions(), prepare, self.step.text()]
+        parts = [self.prepare(), self.step.text()]
+        for function in reversed(template.FUNCTIONS.split("\n\n\n")):
+            name = re.findall(r"\w+", function)[1]
+            parts = [self.step.written(function), *parts] if _names(rf"{name}\(", *parts) else parts
+        parts = [*self.definitions, *parts]
         used = ("inspect", "torch", "torch._inductor.config")
-        self.imports |= {f"import {name}" for name in used if any(f"{name}." in part for part in parts)}
-        return "\n\n\n".join(part.strip("\n") for part in [self.head(), *parts]) + "\n"
+        self.imports |= {f"import {name}" for name in used if _names(rf"{name}\.", *parts)}
+        return "\n\n\n".join([self.head(), *parts]) + "\n"
 
     def head(self) -> str:
         """The docstring, the imports and the constants."""
         lines = sorted(self.imports, key=lambda line: (line.startswith("from"), line))
         standard = [line for line in lines if line.split()[1].partition(".")[0] in sys.stdlib_module_names]
         late = "  # noqa: E402" if self.environment else ""
-        others = [f"{line}{late}" for line in lines if line not in standard]
-        constants = self.step.written(template.CONSTANTS) if "graph" in self.step.words else ""
-        blocks = [self.docstring(), "\n".join(standard), *self.environment, "\n".join(others), constants]
-        return "\n\n".join(block for block in blocks if block)
+        others = "\n".join(f"{line}{late}" for line in lines if line not in standard)
+        blocks = ["\n".join(standard), *self.environment, others, self.step.written(template.CONSTANTS)]
+        return "\n\n".join([self.docstring(), *filter(None, blocks)])
 
     def docstring(self) -> str:
         """What was measured, the settings, and how the file is used."""
-        found = ", ".join(sorted(format_setting(recipe.key, value) for recipe, value in self.settings))
+        found = ", ".join(sorted(format_setting(recipe.key, value) for recipe, value in self.settings)) or "none"
         measured = f": {self.step.workload.measured}" if self.step.workload.measured else ""
         packages = sorted({recipe.package for recipe, value in self.settings if value != recipe.default} - {""})
         needs = f" Needs {' and '.join(packages)}." if packages else ""
         first = f"What perf-advisor {__version__} measured to be faster{measured}."
-        filled = {"MEASURED": first, "SETTINGS": f"Settings: {found or 'none'}.{needs}"}
+        filled = {"MEASURED": first, "SETTINGS": f"Settings: {found}.{needs}"}
         wrapped = {name: textwrap.fill(text, LINE) for name, text in filled.items()}
         text = self.step.written(template.HEADER, wrapped).replace("\\", "\\\\").replace('"""', r"\"\"\"")
         return f'"""{text}\n"""'
@@ -93,21 +92,19 @@ class _File:
                     options |= arguments
                     self.of_code(recipe.code(value))  # what the arguments name
             elif recipe.stage is Stage.STEP and (not recipe.plan_field or recipe.key.startswith("loop.")):
-                lines[Stage.STEP].append(
-                    f"# This is for you to put into the loop ({format_setting(recipe.key, value)}):"
-                )
-                lines[Stage.STEP].append(textwrap.indent(recipe.code(value).strip(), "#     ", lambda _: True))
+                lines[Stage.STEP] += [f"# This is for you to put into the loop ({format_setting(recipe.key, value)}):"]
+                lines[Stage.STEP] += [textwrap.indent(recipe.code(value).strip(), "#     ", lambda _: True)]
             elif recipe.stage < Stage.COMPILE or (recipe.compiles and value in ("none", "pointwise")):
                 lines[recipe.stage] += self.of_code(recipe.code(value))
         blocks = {
             "MODEL": [*lines[Stage.GLOBAL], *lines[Stage.MODEL]],
             "OPTIMIZER": lines[Stage.OPTIMIZER],
-            "LOADER": [*lines[Stage.DATA], *self.loader(options)],
+            "LOADER": [*lines[Stage.DATA], self.loader(options)],
             "OTHERS": [*lines[Stage.COMPILE], *lines[Stage.STEP], *self.left_out()],
         }
-        body = {name: "\n".join(texts) for name, texts in blocks.items()}
-        names_device = re.search(r"^ [^#]*\bdevice\b", self.step.written(template.PREPARE, body), re.MULTILINE)
-        return self.step.written(template.PREPARE, body | {"DEVICE": "device" if names_device else ""})
+        body = {name: "\n".join(filter(None, texts)) for name, texts in blocks.items()}
+        needs_device = _names(r"device\b", self.step.written(template.PREPARE, body))
+        return self.step.written(template.PREPARE, body | {"DEVICE": "device" if needs_device else ""})
 
     def of_code(self, code: str) -> list[str]:
         """The statements of a recipe's own code; its imports and definitions go to the top of the file."""
@@ -119,21 +116,20 @@ class _File:
             done = node.end_lineno or first
             if isinstance(node, ast.Import | ast.ImportFrom):
                 self.imports.add("\n".join(lines[first:done]))
-            elif isinstance(node, ast.FunctionDef | ast.ClassDef) or _is_constant(node):
+            elif isinstance(node, ast.FunctionDef | ast.ClassDef) or re.match(r"[A-Z_]+ = ", lines[first]):
                 self.definitions += [text.strip("\n")] if text.strip("\n") not in self.definitions else []
             else:
                 statements.append(text.strip("\n"))
         return statements
 
-    def loader(self, options: dict[str, object]) -> Iterator[str]:
+    def loader(self, options: dict[str, object]) -> str:
         """One loader for all settings of it."""
         facts = self.step.workload.facts
         found = facts.loader if facts else None
         if not options:
-            return
+            return ""
         if facts and not found:
-            yield f"# The data is no DataLoader: make batches of {options.get('batch_size', 'the same')} samples."
-            return
+            return f"# The data is no DataLoader: make batches of {options.get('batch_size', 'the same')} samples."
         sampling = ["batch_size", "sampler", "drop_last"]
         if found and found.custom_batch_sampler:
             sampling = ["batch_sampler"]
@@ -141,17 +137,23 @@ class _File:
             sampling.remove("sampler")
         arguments: dict[str, object] = {name: f"loader.{name}" for name in ("dataset", *sampling, *_KEPT)}
         arguments |= {name: repr(value) for name, value in options.items()}
-        yield call("loader = torch.utils.data.DataLoader", [f"{name}={value}" for name, value in arguments.items()])
+        return call("loader = torch.utils.data.DataLoader", [f"{name}={value}" for name, value in arguments.items()])
 
     def left_out(self) -> Iterator[str]:
         """A line for each setting that takes more code than belongs into the file."""
+        without = {
+            "data.transforms_on_device": True,
+            "step.cuda_graph": "graph" not in self.step.words,
+            "compile.scope": self.step.plan.compile_scope == "regional" and not self.step.blocks,
+        }
+        expressed = SAID_OF_DDP if self.step.plan.strategy == "ddp" else ()
         for recipe, value in self.settings:
-            if value != recipe.default and (recipe.key == _TRANSFORMS or not self.step.expresses(recipe, value)):
-                setting = format_setting(recipe.key, value)
-                yield f"# Not in this file: {setting}. It takes more code; advisor.load applies it."
+            parallel = recipe.key.startswith("parallel.") and recipe.plan_field not in expressed
+            if value != recipe.default and (parallel or without.get(recipe.key)):
+                text = format_setting(recipe.key, value)
+                yield f"# Not in this file: {text}. It takes more code; advisor.load applies it."
 
 
-def _is_constant(node: ast.stmt) -> bool:
-    """Whether a statement gives a value to a name in capitals."""
-    names = node.targets if isinstance(node, ast.Assign) else []
-    return bool(names) and all(isinstance(name, ast.Name) and name.id.isupper() for name in names)
+def _names(pattern: str, *sources: str) -> bool:
+    """Whether code has a name by this pattern outside of comments."""
+    return any(re.search(rf"^[^#]*\b{pattern}", source, re.MULTILINE) for source in sources)

@@ -3,40 +3,32 @@
 import re
 import sys
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from advisor.export import python_template as template
-from advisor.recipe import Recipe
+from advisor.recipe import MODES_WITH_GRAPHS, Recipe
 from advisor.recipe.plan import StepPlan
 from advisor.records import BatchForm, Mode, Value, WorkloadFacts
 
 LINE = 100  # columns of the longest line
 _KINDS = {
-    "train": {
-        "CLASS": "TrainStep",
-        "DOES": "trains on a batch and returns its loss",
-        "TAKES": "model, optimizer, loss_fn",
-        "RESULT": "loss",
-    },
-    "infer": {"CLASS": "InferStep", "DOES": "returns the model's output", "TAKES": "model", "RESULT": "output"},
-    "own": {"CLASS": "OwnStep", "DOES": "returns what your step returns", "TAKES": "step, model", "RESULT": "result"},
+    "train": {"DOES": "trains on a batch and returns its loss", "TAKES": "model, optimizer, loss_fn", "RESULT": "loss"},
+    "infer": {"DOES": "returns the model's output", "TAKES": "model", "RESULT": "output"},
+    "own": {"DOES": "returns what your step returns", "TAKES": "step, model", "RESULT": "result"},
 }
 _USUAL_BATCHES = {
-    "train": BatchForm("list", ("batch[0]",), "batch[1]"),
+    "output_target": BatchForm("list", ("batch[0]",), "batch[1]"),
+    "model_batch": BatchForm("list", (), "batch"),
+    "own": BatchForm("list", ("*batch",)),
+    "step": BatchForm("nested"),
     "infer": BatchForm("tensor", ("batch",)),
-    "own": BatchForm("nested"),
 }
-_ATTENTION = {
-    "flash": "FLASH_ATTENTION",
-    "cudnn": "CUDNN_ATTENTION",
-    "efficient": "EFFICIENT_ATTENTION",
-    "math": "MATH",
-}
-_DDP_ARGUMENTS = frozenset(
-    {"gradient_as_bucket_view", "static_graph", "bucket_cap_mb", "find_unused_parameters", "broadcast_buffers"}
-)
+_BACKENDS = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "math": "MATH"}
+# Arguments of DistributedDataParallel, and the other fields of the plan that a few lines of code say beside it.
+_DDP = ("gradient_as_bucket_view", "static_graph", "bucket_cap_mb", "find_unused_parameters", "broadcast_buffers")
+SAID_OF_DDP = (*_DDP, "strategy", "sync_batch_norm")
 _TEMPLATE_LINE = re.compile(r"(.*?)(?:  #([?=]) (.*))?")
 _EXPRESSION = re.compile(r"<([A-Z_]+)>")
 
@@ -59,112 +51,77 @@ class WrittenFor:
 class StepText:
     """The text of a step and of the functions that it calls.
 
-    ``implementation``: how the optimizer updates, a value of ``optimizer.implementation``.
+    ``captures_update``: a graph can hold the optimizer's step, in which the host has no part.
     """
 
     plan: StepPlan
     workload: WrittenFor
-    implementation: str = "default"
+    captures_update: bool = False
 
     @classmethod
-    def of(cls, settings: list[tuple[Recipe, Value]], mode: Mode, device: str, workload: WrittenFor) -> Self:
+    def of(cls, settings: Iterable[tuple[Recipe, Value]], mode: Mode, device: str, workload: WrittenFor) -> Self:
         """The step with these settings."""
         facts = workload.facts
+        optimizer = facts.optimizer if facts else None
         chosen: dict[str, Any] = {"grad_mode": "caller", "clip_norm": facts.clip_norm if facts else None}
-        chosen |= {
-            recipe.plan_field: value for recipe, value in settings if recipe.plan_field and value != "contiguous"
-        }
-        values = {recipe.key: value for recipe, value in settings}
-        present = facts.optimizer.implementation if facts and facts.optimizer else "default"
-        return cls(StepPlan(mode, device, **chosen), workload, str(values.get("optimizer.implementation", present)))
+        chosen |= {one.plan_field: value for one, value in settings if one.plan_field and value != "contiguous"}
+        plan = StepPlan(mode, device, **chosen)
+        if optimizer is None or plan.scales_gradients:
+            return cls(plan, workload)
+        how = {one.key: value for one, value in settings}.get("optimizer.implementation", optimizer.implementation)
+        if optimizer.name == "SGD":
+            return cls(plan, workload, how == "fused")
+        return cls(plan, workload, optimizer.builtin and optimizer.capturable and how != "for-loop")
+
+    @property
+    def form(self) -> str:
+        """The form of the loss, one of ``LossForm``, and the usual one where it is not known; ``infer`` for none."""
+        if self.plan.mode == Mode.INFER and self.workload.loss_form != "step":
+            return "infer"
+        return self.workload.loss_form or "output_target"
 
     @property
     def kind(self) -> str:
         """``train``, ``infer`` or ``own``."""
-        return "own" if self.workload.loss_form == "step" else str(self.plan.mode)
-
-    @property
-    def loss_form(self) -> str:
-        """The form of the loss, one of ``LossForm``; the usual one where it is not known."""
-        return self.workload.loss_form or "output_target"
+        return {"step": "own", "infer": "infer"}.get(self.form, "train")
 
     @property
     def batch(self) -> BatchForm:
         """The form of a batch; the usual one where it is not known."""
-        whole = BatchForm("list", ("*batch",), "batch")
-        usual = whole if self.loss_form in ("own", "model_batch") else _USUAL_BATCHES[self.kind]
-        return self.workload.batch_form or usual
+        return self.workload.batch_form or _USUAL_BATCHES[self.form]
 
     @property
     def words(self) -> set[str]:
         """The words that hold for this step, beside those of its expressions; the template says what they are for."""
         plan, kind, batch = self.plan, self.kind, self.batch.kind
-        trains, train = plan.mode == Mode.TRAIN, kind == "train"
+        train = kind == "train"
         graph = plan.cuda_graph is True and plan.accumulate == 1 and batch != "object"
-        inside = graph and trains and (kind == "own" or self._captures_update)
-        copies = plan.compile_mode in ("reduce-overhead", "max-autotune") and kind != "own"
-        converts = graph or plan.device_prefetch or plan.converts_batches or batch == "nested"
-        whole = ("model",) if train else ("model", "with_loss")
+        inside = graph and plan.mode == Mode.TRAIN and (kind == "own" or self.captures_update)
+        several = graph or plan.device_prefetch or plan.converts_batches  # calls, or lines
         holds = {
-            kind: True,
-            f"{self.loss_form}_loss": train,
-            "trains": trains,
             "graph": graph,
             "inside": inside,
             "apart": graph and train and not inside,
-            "copies": copies,
-            "nested": batch == "nested",
-            "on_device": converts and batch != "object",
-            "manual": plan.zero_grad == "manual",
+            "copies": plan.compile_mode in MODES_WITH_GRAPHS and kind != "own",
+            "on_device": several and batch != "object",
             "scaler": train and plan.scales_gradients,
             "compiles_loss": train and plan.compiles_loss,
-            "compiles_model": plan.compiles_with != "none" and plan.compile_scope in whole,
+            "compiles_model": plan.compiles_with != "none" and plan.compile_scope in ("model", "with_loss"),
         }
         switches = {one.name for one in fields(plan) if getattr(plan, one.name) is True}
-        return switches | {word for word, does in holds.items() if does}
+        named = {kind, batch, plan.zero_grad, f"{self.form}_loss"}
+        return named | switches | {word for word, does in holds.items() if does}
 
     @property
-    def _captures_update(self) -> bool:
-        """Whether a graph can hold the optimizer's step: the host has no part in it."""
-        one = self.workload.facts.optimizer if self.workload.facts else None
-        if one is None or self.plan.scales_gradients:
-            return False
-        if one.name == "SGD":
-            return self.implementation == "fused"
-        return one.builtin and one.capturable and self.implementation != "for-loop"
-
-    def expresses(self, recipe: Recipe, value: Value) -> bool:
-        """Whether the file has code for a setting."""
-        if recipe.key.startswith("parallel."):
-            return self.plan.strategy == "ddp" and recipe.plan_field in (*_DDP_ARGUMENTS, "strategy", "sync_batch_norm")
-        if recipe.plan_field == "cuda_graph":
-            return "graph" in self.words
-        return value != "regional" or bool(self._blocks)
-
-    @property
-    def _blocks(self) -> list[str]:
+    def blocks(self) -> list[str]:
         """The classes of the blocks that are compiled by themselves, where their names tell them."""
         facts = self.workload.facts
         names = sorted({f'"{name}"' for name, _ in facts.repeated_blocks}) if facts else []
         return names if self.plan.compile_scope == "regional" and '"Sequential"' not in names else []
 
-    def functions(self) -> Iterator[str]:
-        """The functions that stand before ``prepare``."""
-        words = self.words
-        needed = {
-            template.ON_DEVICE: "on_device" in words,
-            template.TENSORS_OF: words >= {"graph", "nested"},
-            template.COPIED: "train" not in words and bool(words & {"graph", "copies"}),
-            template.OPTIMIZERS_OF: words >= {"own", "inside"},
-            template.CAPTURABLE: "inside" in words or words >= {"train", "compile_optimizer"},
-            template.DEVICE_LOADER: "device_prefetch" in words,
-        }
-        yield from (self.written(text) for text, is_needed in needed.items() if is_needed)
-
     def text(self) -> str:
         """The class, and the name by which it is used."""
-        graph = template.GRAPH if "graph" in self.words else ""
-        return f"{self.written(template.STEP + graph)}\n\n\n{self.kind}_step = {_KINDS[self.kind]['CLASS']}"
+        return f"{self.written(template.STEP)}\n\n\n{self.kind}_step = {self.kind.title()}Step"
 
     def written(self, text: str, further: Mapping[str, str] | None = None) -> str:
         """A text of the template for this step; ``further`` are expressions beside the step's own."""
@@ -181,21 +138,19 @@ class StepText:
         moved = {
             "list": f"[{one.format('part')} for part in batch]",
             "mapping": f"{{name: {one.format('part')} for name, part in batch.items()}}",
+            "nested": f"on_tensors(lambda part: {one.format('part')}, batch)",
         }
         tensors = {"tensor": "[{}]", "mapping": "{}.values()", "nested": "tensors_of({})"}.get(batch.kind, "{}")
         compiled_with = [f'mode="{plan.compiles_with}"'] if plan.compiles_with not in ("none", "default") else []
         compiled_with += [f"dynamic={plan.compile_dynamic}"] if plan.compile_dynamic != "auto" else []
         updates = str(plan.accumulate) if train and plan.accumulate > 1 else ""
         share = f"loss / {updates}" if updates else "loss"
-        chosen = [(one.name, getattr(plan, one.name)) for one in fields(plan) if getattr(plan, one.name) != one.default]
-        parallel = ["model", *(["device_ids=[device.index]"] if plan.device == "cuda" else [])]
-        parallel += [f"{name}={value!r}" for name, value in chosen if name in _DDP_ARGUMENTS]
-        wrapped = call("model = torch.nn.parallel.DistributedDataParallel", parallel, indent=8)
-        called = ("self.step", ("batch",)) if self.kind == "own" else ("self.model", batch.inputs)
+        head = "output =" if train or "copies" in words else "return"
+        own = self.kind == "own"
         return {
             **_KINDS[self.kind],
-            "DOES": _KINDS[self.kind]["DOES"] + (", by a graph for each shape of batch" if "graph" in words else ""),
-            "TAKES": _KINDS[self.kind]["TAKES"] + ("=None" if self.loss_form == "own" else ""),
+            "CLASS": f"{self.kind.title()}Step",
+            "TAKES": _KINDS[self.kind]["TAKES"] + ("=None" if self.form == "own" else ""),
             "HOW": how,
             "RANK": "5" if plan.memory_format.endswith("3d") else "4",
             "MEMORY_FORMAT": plan.memory_format.removeprefix("none"),
@@ -207,17 +162,25 @@ class StepText:
             "COMPILED_LOSS": ", ".join(["self.loss", *compiled_with]),
             "WITH": _with(self._contexts()),
             "WITH_ATTENTION": _with(self._attention()) if train else "",
-            "CALL": call(f"output = {called[0]}", called[1], indent=12),
+            "CALL": call(f"{head} self.{'step' if own else 'model'}", ["batch"] if own else batch.inputs, indent=12),
             "TARGET": f", {batch.target}" if batch.target else "",
+            "WARM_UP": "11" if plan.strategy == "ddp" else "3",  # DistributedDataParallel times its first ten
             "RUN": "run" if "graph" in words else "__call__",
             "ACCUMULATE": updates,
             "SET_TO_NONE": "set_to_none=False" if plan.zero_grad == "zeros" else "",
             "LOSS": f"self.scaler.scale({share})" if plan.scales_gradients else f"({share})" if updates else share,
             "CLIP_NORM": str(plan.clip_norm or ""),
-            "BLOCKS": f"[{', '.join(self._blocks)}]" if self._blocks else "",
-            "DDP": wrapped if plan.strategy == "ddp" else "",
+            "BLOCKS": f"[{', '.join(self.blocks)}]" if self.blocks else "",
+            "DDP": self._ddp() if plan.strategy == "ddp" else "",
             "CLONE": ".clone()" if "copies" in words else "",
         }
+
+    def _ddp(self) -> str:
+        usual = StepPlan(self.plan.mode, self.plan.device)
+        chosen = {name: getattr(self.plan, name) for name in _DDP if getattr(self.plan, name) != getattr(usual, name)}
+        devices = ["device_ids=[device.index]"] if self.plan.device == "cuda" else []
+        arguments = ["model", *devices, *(f"{name}={value}" for name, value in chosen.items())]
+        return call("model = torch.nn.parallel.DistributedDataParallel", arguments, indent=8)
 
     def _contexts(self) -> list[str]:
         plan, found = self.plan, list[str]()
@@ -234,7 +197,7 @@ class StepText:
         return found
 
     def _attention(self) -> list[str]:
-        chosen = _ATTENTION.get(self.plan.attention_backend)
+        chosen = _BACKENDS.get(self.plan.attention_backend)
         return [f"torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.{chosen})"] if chosen else []
 
 

@@ -28,45 +28,38 @@ another number changes that the model or the loss reads, or a checkpoint was loa
 step.recapture().  #? graph
 """
 CONSTANTS = """
-MOST_GRAPHS = 8  # each takes memory; batches of other shapes run as usual
-WARM_UP = 3  # steps of a shape before its graph is recorded  #? !ddp
-WARM_UP = 11  # steps of a shape before its graph is recorded; DistributedDataParallel times ten  #? ddp
+MOST_GRAPHS = 8  # each takes memory; batches of other shapes run as usual  #? graph
+WARM_UP = <WARM_UP>  # steps of a shape before its graph is recorded  #? graph
 NUMBERS = ("weight_decay", "momentum", "betas")  # a graph holds them as they were  #? inside
 """
-ON_DEVICE = '''
+FUNCTIONS = '''
 def on_device(part, device):
-    """A part of a batch on the device, as the model takes it."""
-    if isinstance(part, dict):  #? nested
-        return {name: on_device(value, device) for name, value in part.items()}
-    if isinstance(part, (list, tuple)):  #? nested
-        return [on_device(value, device) for value in part]
-    if not isinstance(part, torch.Tensor):  #? nested
-        return part
+    """A tensor of a batch on the device, as the model takes it."""
     part = part.to(device<HOW>)
     if part.dim() == <RANK>:  #? memory_format
         part = part.contiguous(memory_format=torch.<MEMORY_FORMAT>)
     if part.is_floating_point():  #? input_dtype
         part = part.to(torch.<INPUT_DTYPE>)
     return part
-'''
-TENSORS_OF = '''
+
+
 def tensors_of(part):
     """The tensors in a part of a batch."""
     if isinstance(part, (dict, list, tuple)):
         values = part.values() if isinstance(part, dict) else part
         return [tensor for value in values for tensor in tensors_of(value)]
     return [part] if isinstance(part, torch.Tensor) else []
-'''
-COPIED = '''
-def copied(value):
-    """A copy of the tensors in a value."""
+
+
+def on_tensors(function, value):
+    """The value with the function's result in place of each tensor in it."""
     if isinstance(value, dict):
-        return type(value)({name: copied(part) for name, part in value.items()})
+        return type(value)({name: on_tensors(function, part) for name, part in value.items()})
     if isinstance(value, (list, tuple)):
-        return type(value)([copied(part) for part in value])
-    return value.clone() if isinstance(value, torch.Tensor) else value
-'''
-OPTIMIZERS_OF = '''
+        return type(value)([on_tensors(function, part) for part in value])
+    return function(value) if isinstance(value, torch.Tensor) else value
+
+
 def optimizers_of(step):
     """The optimizers that the step names, and those in the attributes of what it names."""
     function = step if hasattr(step, "__code__") else step.__call__
@@ -74,8 +67,8 @@ def optimizers_of(step):
     near = [getattr(function, "__self__", None), *names.nonlocals.values(), *names.globals.values()]
     near += [value for one in near for value in getattr(one, "__dict__", {}).values()]
     return list({id(one): one for one in near if isinstance(one, torch.optim.Optimizer)}.values())
-'''
-CAPTURABLE = '''
+
+
 def make_capturable(optimizer):
     """Have the optimizer read its step counts and learning rates on the device."""
     for group in optimizer.param_groups:
@@ -85,8 +78,8 @@ def make_capturable(optimizer):
             continue
         group["lr"] = torch.tensor(float(group["lr"]), device=group["params"][0].device)
     optimizer.load_state_dict(optimizer.state_dict())  # moves the counts of earlier steps
-'''
-DEVICE_LOADER = '''
+
+
 class DeviceLoader:
     """A loader whose next batch is copied to the device while the present one is computed on."""
 
@@ -123,7 +116,7 @@ def prepare(model, optimizer=None, loader=None):
     for block in model.modules():  #? blocks
         if type(block).__name__ in <BLOCKS>:
             block.compile(<COMPILED_WITH>)
-    model.compile(<COMPILED_WITH>)  #? compiles_model
+    model.compile(<COMPILED_WITH>)  #? compiles_model !compiles_loss
     model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)  #? ddp sync_batch_norm
     if torch.distributed.is_initialized():  # under torchrun; each rank needs its part of the data  #? ddp
         <DDP>
@@ -171,8 +164,7 @@ class <CLASS>:
         torch.compiler.cudagraph_mark_step_begin()  #? copies
         <WITH>  #= !train with
             <CALL>  #? !train
-        return copied(output)  #? !train copies
-        return output  #? !train !copies
+        return on_tensors(torch.clone, output)  #? !train copies
         if self.batches % <ACCUMULATE> == 0:  #= accumulate
             for parameter in self.model.parameters():  #? train manual
                 parameter.grad = None
@@ -184,9 +176,8 @@ class <CLASS>:
         self.batches += 1  #? accumulate
         <UPDATE>  #? train !apart
         return loss.detach()<CLONE>  #? train
-'''
-GRAPH = '''
-    def recapture(self):
+
+    def recapture(self):  #? graph
         """Forget the graphs: after a change that they do not follow."""
         for optimizer in self.optimizers:  #? inside
             make_capturable(optimizer)
@@ -197,7 +188,7 @@ GRAPH = '''
     def update(self):  #? apart
         <UPDATE>
 
-    def __call__(self, batch):
+    def __call__(self, batch):  #? graph
         groups = [group for one in self.optimizers for group in one.param_groups]  #? inside
         if any(one is not other for one, other in zip(groups, self.groups)):  # a state was loaded  #? inside
             self.recapture()
@@ -205,10 +196,9 @@ GRAPH = '''
             if group["lr"] is not rate and isinstance(rate, torch.Tensor):  # a new one was assigned
                 group["lr"] = rate.fill_(float(group["lr"]))
         key = self.signature(batch)
-        if key not in self.steps and len(self.steps) == MOST_GRAPHS:
-            return self.eagerly(batch)
-        self.steps[key] = self.steps.get(key, 0) + 1
-        if self.steps[key] <= WARM_UP:
+        if key in self.steps or len(self.steps) < MOST_GRAPHS:
+            self.steps[key] = self.steps.get(key, 0) + 1
+        if self.steps.get(key, 0) <= WARM_UP:
             return self.eagerly(batch)
         if key not in self.graphs:
             self.graphs[key] = self.record(batch)
@@ -221,17 +211,17 @@ GRAPH = '''
             parameter.grad = gradient
         self.update()  #? apart
         return result.clone()  #? train
-        return copied(result)  #? !train
+        return on_tensors(torch.clone, result)  #? !train
 
-    def signature(self, batch):
+    def signature(self, batch):  #? graph
         """What decides on a graph."""
         key = [self.model.training, *((part.shape, part.dtype) for part in <TENSORS>)]
-        key += [parameter.requires_grad for parameter in self.model.parameters()]  #? trains
+        key += [parameter.requires_grad for parameter in self.model.parameters()]  #? !infer
         key += [group.get(name) for group in self.groups for name in NUMBERS]  #? inside
         key += [group["lr"] for group in self.groups if isinstance(group["lr"], float)]  #? own inside
         return tuple(key)
 
-    def eagerly(self, batch):
+    def eagerly(self, batch):  #? graph
         """A step like any other, on the stream of the graphs."""
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
@@ -240,7 +230,7 @@ GRAPH = '''
         torch.cuda.current_stream().wait_stream(self.stream)
         return result
 
-    def record(self, batch):
+    def record(self, batch):  #? graph
         """Record a step on a copy of the batch; it computes nothing."""
         static = <MOVED>
         graph = torch.cuda.CUDAGraph()

@@ -24,14 +24,14 @@ def batch_form_of(step: TrainStep | InferStep, batch: Any) -> BatchForm | None:
     if call.form is LossForm.MODEL_BATCH:
         parts = call.takes == "targets" and isinstance(batch, tuple | list)
         return BatchForm(_kind(batch), (), "*batch" if parts else "batch")
-    takes = "" if call.form is LossForm.OWN else call.takes
-    return form_of_batch(batch, call.split_of(batch)._replace(target=call.target_of(batch)), takes)
+    return form_of_batch(batch, call.split_of(batch)._replace(target=call.target_of(batch)), call.takes)
 
 
 def form_of_batch(batch: Any, split: SplitBatch, takes: str = "") -> BatchForm:
     """The form of a batch that a model is called with by ``split``; ``takes`` is that of a LossCall, empty for none."""
     places = list(_places(batch, [*split.kwargs, *TARGET_NAMES]))
-    return BatchForm(_kind(batch), _inputs(split, places), _target(split.target, places, takes) if takes else "")
+    target = "" if split.target is None or not takes else _target(split.target, places, takes)
+    return BatchForm(_kind(batch), _inputs(split, places), target)
 
 
 def _kind(batch: Any) -> str:
