@@ -74,7 +74,7 @@ def make_capturable(optimizer):
     for group in optimizer.param_groups:
         if "capturable" in group:
             group["capturable"] = True
-        elif not group.get("fused"):  # it reads its learning rate on the host
+        elif not group.get("fused"):  # it reads its learning rate on the host  #? !compile_optimizer
             continue
         group["lr"] = torch.tensor(float(group["lr"]), device=group["params"][0].device)
     optimizer.load_state_dict(optimizer.state_dict())  # moves the counts of earlier steps
