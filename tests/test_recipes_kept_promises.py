@@ -38,9 +38,10 @@ IMPOSSIBLE = {
     ("sdpa", "cudnn"): "No viable backend for scaled_dot_product_attention",
     ("sdpa", "efficient"): "No viable backend for scaled_dot_product_attention",
     ("step_graph", True): "step.cuda_graph needs a CUDA GPU",
+    ("step_graph", "around_loss"): "step.cuda_graph needs a CUDA GPU",
 }
 CUDA_CANNOT = {("sdpa", "cudnn"), ("sdpa", "flash")}  # in float32
-OF_A_GPU = {("sdpa", "cudnn"), ("sdpa", "efficient"), ("step_graph", True)}
+OF_A_GPU = {("sdpa", "cudnn"), ("sdpa", "efficient"), ("step_graph", True), ("step_graph", "around_loss")}
 COMPILES = (
     pytest.mark.compile,
     pytest.mark.skipif(shutil.which("g++") is None, reason="nothing can be compiled here"),
