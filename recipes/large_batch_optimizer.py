@@ -39,7 +39,7 @@ _CODE = """\
 import timm.optim
 
 # before the first step, and before a scheduler is made
-groups = [{"params": group["params"]} for group in optimizer.param_groups]
+groups = [{name: group[name] for name in ("params", "lr", "weight_decay")} for group in optimizer.param_groups]
 optimizer = timm.optim.{name}(
     groups, lr=optimizer.defaults["lr"], weight_decay=optimizer.defaults["weight_decay"]
 )

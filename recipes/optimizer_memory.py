@@ -38,7 +38,7 @@ _LEAST_SHARE = 0.2
 _MADE_ANEW = """\
 # before the first step, and before a scheduler is made
 optimizer = {cls}(
-    [{"params": group["params"]} for group in optimizer.param_groups],
+    [{name: group[name] for name in ("params", "lr", "weight_decay")} for group in optimizer.param_groups],
     lr=optimizer.defaults["lr"],
     weight_decay=optimizer.defaults["weight_decay"],
 )

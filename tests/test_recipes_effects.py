@@ -8,6 +8,7 @@ from proposals import CATALOG
 from recipe_workload import components, mode_for, run_code
 from torch import nn
 
+from advisor.export.python_file import python_source
 from advisor.records import Mode
 
 # --- effects on the plan --------------------------------------------------------------------------------------
@@ -63,7 +64,15 @@ def effect_of_code(recipe, value):
     return namespace["model"], namespace["optimizer"], namespace["loader"]
 
 
+def effect_of_file(recipe, value):
+    """Where the exported file merges the settings of a loader in one call."""
+    workload, namespace = components(), {}
+    exec(python_source(CATALOG, {recipe.key: value}, Mode.TRAIN), namespace)
+    return namespace["prepare"](workload.model, workload.optimizer, workload.data)
+
+
 both_ways = pytest.mark.parametrize("effect", [effect_of_apply, effect_of_code], ids=["apply", "code"])
+on_loaders = pytest.mark.parametrize("effect", [effect_of_apply, effect_of_file], ids=["apply", "file"])
 
 
 @both_ways
@@ -131,21 +140,21 @@ def test_an_implementation_that_the_class_lacks_is_refused():
         CATALOG["fused_optimizer"].apply(workload, "fused")
 
 
-@both_ways
+@on_loaders
 def test_num_workers_rebuilds_the_loader(effect):
     _, _, loader = effect(CATALOG["num_workers"], 2)
-    assert (loader.num_workers, loader.persistent_workers, loader.batch_size) == (2, True, 4)
+    assert (loader.num_workers, loader.persistent_workers, loader.batch_size) == (2, False, 4)
     _, _, loader = effect(CATALOG["num_workers"], 0)
     assert (loader.num_workers, loader.persistent_workers) == (0, False)
 
 
-@both_ways
+@on_loaders
 def test_pin_memory_rebuilds_the_loader(effect):
     _, _, loader = effect(CATALOG["pin_memory"], True)
     assert (loader.pin_memory, loader.batch_size) == (True, 4)
 
 
-@both_ways
+@on_loaders
 def test_batch_size_rebuilds_the_loader(effect):
     _, _, loader = effect(CATALOG["batch_size"], 8)
     assert [len(labels) for _, labels in loader] == [8, 8]
@@ -187,11 +196,11 @@ def test_the_code_runs_without_gradients(value, records):
 
 def test_the_code_compiles_the_model(monkeypatch):
     modes = []
-    monkeypatch.setattr(torch, "compile", lambda model, mode: modes.append(mode) or ("compiled", model))
+    monkeypatch.setattr(nn.Module, "compile", lambda model, mode: modes.append((model, mode)))
     workload = components()
-    assert run_code(CATALOG["compile"], "max-autotune", workload)["model"] == ("compiled", workload.model)
+    assert run_code(CATALOG["compile"], "max-autotune", workload)["model"] is workload.model
     assert run_code(CATALOG["compile"], "none", workload)["model"] is workload.model
-    assert modes == ["max-autotune"]
+    assert modes == [(workload.model, "max-autotune")]
 
 
 # --- on a GPU -------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from advisor.errors import UsageError
 from advisor.export.python_step import LINE, BatchText, StepText, call
 from advisor.figures.formatting import format_setting
-from advisor.recipe import Recipe, Stage
+from advisor.recipe import Recipe, Stage, code_of
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, Value, WorkloadFacts
@@ -150,7 +150,6 @@ class _File:
             compiled_with=_compiler_arguments(plan),
             options=", ".join([*options, *(["capturable=True"] if capturable else [])]),
             clip_norm=self.workload.facts.clip_norm if self.workload.facts else None,
-            checkpoints=values.get("memory.activation_checkpointing", "none") != "none",
         )
 
     @property
@@ -256,6 +255,10 @@ class _File:
         if plan.freezing:
             self.imports.add("import torch._inductor.config")
             yield "torch._inductor.config.freezing = True"
+        if plan.attention_backend != "auto":
+            self.imports.add("import torch._functorch.config")
+            yield "# The cache of compiled code does not tell attention kernels apart."
+            yield "torch._functorch.config.enable_autograd_cache = False"
         if plan.compiles_loss and step.kind == "train":
             return
         blocks = {name for name, _ in self.workload.facts.repeated_blocks} if self.workload.facts else set()
@@ -265,6 +268,9 @@ class _File:
             yield f"        block.compile({step.compiled_with})"
         elif plan.compile_scope in ("model", "with_loss"):
             yield f"model.compile({step.compiled_with})"
+        elif plan.compile_scope == "regional":
+            compiles = f"for block in blocks_to_compile(model):\n    block.compile({step.compiled_with})"
+            yield from self.of_code(code_of("blocks", compiles))
         else:
             scope = next(recipe for recipe, _ in self.settings if recipe.plan_field == "compile_scope")
             yield from self.of_code(scope.code(plan.compile_scope))

@@ -114,8 +114,7 @@ class StepText:
 
     ``form`` is that of the loss, one of ``LossForm``. ``captures_update``: a graph can hold the optimizer's step.
     ``compiled_with``: the arguments of ``torch.compile``. ``options``: those that the optimizer is captured with.
-    ``clip_norm``: what the norm of the gradients is clipped to. ``checkpoints``: the backward pass computes parts of
-    the forward pass again.
+    ``clip_norm``: what the norm of the gradients is clipped to.
     """
 
     plan: StepPlan
@@ -125,7 +124,6 @@ class StepText:
     compiled_with: str = ""
     options: str = ""
     clip_norm: float | None = None
-    checkpoints: bool = False
 
     @property
     def kind(self) -> str:
@@ -269,7 +267,8 @@ class StepText:
             loss = f"self.scaler.scale({loss})"
         elif parts > 1:
             loss = f"({loss})"
-        return within(self._attention() if self.checkpoints else (), f"{loss}.backward()")
+        # Activation checkpoints, also those of the model's own, run parts of the forward pass again.
+        return within(self._attention(), f"{loss}.backward()")
 
     def _update(self) -> Iterator[str]:
         scaled = self.plan.scales_gradients

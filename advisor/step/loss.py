@@ -303,13 +303,15 @@ def loss_in(value: Any) -> torch.Tensor:
 def default_loss(output: Any, target: Any = None) -> torch.Tensor:
     """The loss of a workload that brings none. The first of these that fits:
 
-    - the model's own, where its output has one (Hugging Face), is one, is a mapping of several or begins with one;
+    - the model's own, where its output has one (Hugging Face), is one, is a mapping of several or begins with one, or
+      where the model took the target too and one is anywhere in the output;
     - cross-entropy for whole-number targets;
     - the mean squared error for targets of the output's shape;
     - the mean square of the outputs, which exercises the same backward pass.
     """
     own = own_loss(output)
-    if own is not None:
+    apart = isinstance(target, torch.Tensor) and isinstance(output, tuple | list) and own is not output[0]
+    if own is not None and not apart:  # beside scores that the target is for, a number is a part of the loss
         return own
     prediction = main_output(output)
     if isinstance(target, torch.Tensor) and not target.is_floating_point() and prediction.dim() > target.dim():
