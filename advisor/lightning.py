@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import nn
 
+from advisor.frameworks import Division, argument, divide
 from advisor.records import Value
-from advisor.step.frameworks import Division, argument, divide
 from advisor.step.tuning import Tuning
 
 try:

@@ -5,9 +5,9 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from advisor.frameworks import argument, divide
 from advisor.recipe.settings import Settings
 from advisor.records import Value
-from advisor.step.frameworks import argument, divide
 from advisor.step.tuning import Tuning
 
 _CALL = "TrainingArguments"

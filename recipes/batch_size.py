@@ -87,17 +87,14 @@ class BatchSize(Recipe):
         return min(1.0 + (0.5 if is_host_bound(facts) else 0.05) * math.log2(factor), _MOST_GAINED)
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.step.batch import resize_batch
-        from advisor.step.loader import rebuild
-
         size = int(value)
         if not size:
             return
         if workload.has_loader:
+            from advisor.step.loader import rebuild
+
             workload.data = rebuild(workload.data, batch_size=size)
-        elif workload.data is not None and not callable(workload.data):
-            workload.data = resize_batch(workload.data, size)
-        workload.batch_size = size
+        workload.batch_size = size  # a trial makes a batch of this size where there is no loader
 
     def options(self, value: Value) -> Mapping[str, Any]:
         """The argument of the DataLoader's constructor, as the recipes for a loader have it."""

@@ -17,7 +17,8 @@ NumPy's; PyTorch's error then says which line does. Learning rates go into tenso
 replay the step looks at training modes, frozen parameters, hooks, and numbers, strings and flags near it: in the
 closures and globals that the loss or the step names, and in the attributes of what is found there. A change there
 records anew. What lies further, a replay does not see: call `step.recapture()` after changing it. Under float16 the
-update stays outside the recording, as it does with optimizers that count their steps on the host.
+update stays outside the recording, as it does with optimizers that count their steps on the host. Where only the loss
+makes the host wait, `around_loss` records the model's forward and backward pass and runs the loss between them.
 
 Numerics
 --------
@@ -30,6 +31,7 @@ PyTorch documentation, CUDA semantics, CUDA Graphs. PyTorch blog, Accelerating P
 """
 
 from advisor.recipe import CUDA, MODES_WITH_GRAPHS, Recipe
+from advisor.recipe.plan import AROUND_LOSS
 from advisor.records import Bottleneck, Facts, Mode, Numerics, OptimizerFacts, Proposal, Skip, Value, Values
 
 _KEEPS_NO_STEP_COUNT = frozenset({"SGD"})
@@ -49,8 +51,15 @@ _CAPTURE = """\
 """
 
 
+_CAPTURE_AROUND = """\
+# of a model that takes and returns tensors; the loss and the update run as they are
+model = torch.cuda.make_graphed_callables(model, (inputs.to(device),))
+"""
+
+
 class StepGraph(Recipe):
     key = "step.cuda_graph"
+    values = (False, True, AROUND_LOSS)
     plan_field = "cuda_graph"
     devices = CUDA
     attacks = frozenset({Bottleneck.LAUNCH})
@@ -59,7 +68,7 @@ class StepGraph(Recipe):
     numerics = Numerics.CLOSE
     keeps_code = True  # the graph captures the same kernels
     over_ranks = True
-    codes = {False: "# every step is launched kernel by kernel\n", True: _CAPTURE}
+    codes = {False: "# every step is launched kernel by kernel\n", True: _CAPTURE, AROUND_LOSS: _CAPTURE_AROUND}
 
     def candidates(self, facts: Facts) -> Proposal:
         if problem := facts.workload.capture_problem:
@@ -87,6 +96,8 @@ class StepGraph(Recipe):
     def conflict(self, value: Value, settings: Values) -> str | None:
         if not value:
             return None
+        if value == AROUND_LOSS and settings.get("compile.scope") == "with_loss":
+            return "compile.scope with_loss compiles the loss into what step.cuda_graph: around_loss records without it"
         mode = settings.get("compile.mode")
         if mode in MODES_WITH_GRAPHS:
             return f"compile.mode {mode} records CUDA graphs of its own, which cannot be captured into step.cuda_graph"

@@ -14,6 +14,7 @@ import re
 import sys
 import tempfile
 import types
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,17 @@ def pytest_collection_finish(session):
         from huge_pages import use_huge_pages
 
         use_huge_pages()
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Count the skipped tests by reason, and list them in a file that pytest reads: @.pytest_cache/d/skipped/tests."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(re.sub(r"^Skipped: (could not import '[^']*': )?", "", test.longrepr[2]) for test in skipped)
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count:4d} skipped: {reason}")
+    if cache := getattr(config, "cache", None):
+        names = sorted({test.nodeid for test in skipped})
+        (cache.mkdir("skipped") / "tests").write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -46,7 +46,7 @@ def on_fake_trials(request, past, emit):
 
 def write_files():
     """What the documents' commands name."""
-    for name in ("mymodel.py", "mymodule.py", "train.py", "build_train.py", "package/train.py"):
+    for name in ("mymodel.py", "mymodule.py", "train.py", "examples/build_train.py", "package/train.py"):
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text(BUILD, encoding="utf-8")
     for name in ("train.yaml", "args.yaml"):
@@ -74,7 +74,8 @@ def recorded(tmp_path_factory):
 def words_of(command, stands_for):
     """The words that a shell gives to the program; paths into this repository are found from anywhere."""
     words = shlex.split(command.partition(" | ")[0])[1:]
-    return [str(ROOT / word) if word.startswith("tests/") else stands_for.get(word, word) for word in words]
+    ours = ("tests/", "examples/train.py")
+    return [str(ROOT / word) if word.startswith(ours) else stands_for.get(word, word) for word in words]
 
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if not any(part in c for part in ELSEWHERE)])

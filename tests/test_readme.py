@@ -3,6 +3,8 @@
 import ast
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -122,7 +124,9 @@ def user_folder(tmp_path, monkeypatch):
     """A working directory with the files that the README's commands name."""
     monkeypatch.chdir(tmp_path)
     Path("train.yaml").write_text("width: 64\nloader: {workers: 2}\n", encoding="utf-8")
-    Path("train.py").write_text("print('not run')\n", encoding="utf-8")
+    Path("examples").mkdir()
+    for script in ("train.py", "examples/train.py"):
+        Path(script).write_text("print('not run')\n", encoding="utf-8")
     Path("tuned.yaml").write_text("step.zero_grad: zeros\n", encoding="utf-8")
     for config in ("args.yaml", "training_args.yaml"):
         Path(config).write_text("epochs: 1\n", encoding="utf-8")
@@ -151,10 +155,27 @@ def test_an_option_is_understood(user_folder, text):
     grammar.parse([*command, *config, *words])
 
 
-def test_the_commands_that_people_copy_are_there():
+def commands_for_ci(heading):
+    done = [sys.executable, ROOT / ".ci" / "readme_commands.py", heading]
+    return subprocess.run(done, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def test_the_commands_that_people_copy_are_there_and_are_what_ci_runs():
     assert "pip install . && perf-advisor demo" in README.splitlines()
     assert "pip install -e '.[dev]' && pytest" in README.splitlines()
-    assert "\nrun pytest " in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    clone, folder, *commands = commands_for_ci("Try it")
+    assert (clone, folder) == ("git clone ADDRESS perf-advisor", "cd perf-advisor")
+    assert commands == ["pip install .", "perf-advisor demo", "perf-advisor examples/train.py -- --epochs 1"]
+    assert commands_for_ci("Documents") == ["pip install -e '.[dev]'", "pytest"]
+    ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert all(f'readme_commands.py "{heading}"' in ci for heading in ("Try it", "Documents"))
+    assert "\nrun python -m pytest " in ci
+
+
+def test_the_files_of_the_first_commands_are_in_a_clone():
+    named = [word for command in commands_for_ci("Try it") for word in command.split() if word.endswith(".py")]
+    assert named
+    assert all((ROOT / name).is_file() for name in named)
 
 
 @pytest.mark.parametrize("name", re.findall(r"\bPERF_ADVISOR_\w+", README + CONTRIBUTING))
@@ -172,6 +193,8 @@ def test_code_parses(text):
 
 @pytest.mark.parametrize("text", BUILDERS)
 def test_a_builder_is_a_target(user_folder, text):
+    for library in re.findall(r"^(?:import|from) (\w+)", text, re.M):
+        pytest.importorskip(library)
     Path("mymodel.py").write_text(text, encoding="utf-8")
     shape = (8, 512) if "return torch.nn" in text else None
     config = {"width": 64} if "config" in text else None
@@ -251,7 +274,7 @@ EXAMPLES = {"recipes/my_recipe.py", "path/file.py"}
 
 def test_the_modules_that_the_guides_name_are_there():
     named = set(re.findall(r"[\w/]+\.py\b", CONTRIBUTING + DOCS["docs/internals.md"])) - EXAMPLES
-    modules = [path for folder in ("advisor", "recipes", "tests") for path in (ROOT / folder).rglob("*.py")]
+    modules = [path for folder in ("advisor", "recipes", "tests", "examples") for path in (ROOT / folder).rglob("*.py")]
     assert named
     assert [name for name in sorted(named) if not any(path.match(name) for path in modules)] == []
 

@@ -404,9 +404,9 @@ def test_a_package_that_is_missing_is_named():
     assert "pip install timm" in reason("large_batch_optimizer", large)
 
 
-@pytest.mark.skipif(find_spec("timm") is None, reason="timm is not installed")
 @pytest.mark.parametrize(("cls", "value"), [(torch.optim.SGD, "lars"), (torch.optim.AdamW, "lamb")])
 def test_timms_optimizers_take_over_the_groups(cls, value):
+    pytest.importorskip("timm")
     model = net()
     optimizer = by_apply("large_batch_optimizer", value, model, optimizer_of(cls, model))
     assert type(optimizer).__name__.lower() == value

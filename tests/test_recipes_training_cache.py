@@ -3,7 +3,6 @@
 import pytest
 import torch
 from compiled_models import both_ways, by_apply
-from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
 
 from advisor.recipe.plan import StepPlan
 from advisor.step.blocks import blocks_to_compile
@@ -15,17 +14,28 @@ from advisor.trial.measurement.probe import probe_training
 IDS = torch.arange(16).reshape(2, 8) + 3
 
 
+@pytest.fixture(autouse=True)
+def transformers():
+    return pytest.importorskip("transformers")
+
+
 def gpt2():
+    from transformers import GPT2Config, GPT2LMHeadModel
+
     return GPT2LMHeadModel(GPT2Config(vocab_size=32, n_embd=8, n_layer=4, n_head=2))
 
 
 def t5():
+    from transformers import T5Config, T5ForConditionalGeneration
+
     return T5ForConditionalGeneration(
         T5Config(vocab_size=32, d_model=8, d_kv=4, d_ff=16, num_layers=4, num_heads=2, decoder_start_token_id=0)
     )
 
 
 def bert():
+    from transformers import BertConfig, BertForMaskedLM
+
     return BertForMaskedLM(BertConfig(vocab_size=32, hidden_size=8, num_hidden_layers=1, num_attention_heads=2))
 
 
@@ -80,11 +90,11 @@ def test_generation_goes_on_keeping_keys_and_values():
     assert torch.equal(found.sequences, expected.sequences)
 
 
-def test_a_model_that_was_saved_without_generates_with_them(tmp_path):
+def test_a_model_that_was_saved_without_generates_with_them(tmp_path, transformers):
     model = gpt2()
     by_apply("training_cache", False, model)
     model.save_pretrained(tmp_path)
-    loaded = GPT2LMHeadModel.from_pretrained(tmp_path).eval()
+    loaded = transformers.GPT2LMHeadModel.from_pretrained(tmp_path).eval()
     options = {"max_new_tokens": 2, "return_dict_in_generate": True, "pad_token_id": 0}
     assert loaded.generate(IDS, **options).past_key_values is not None
 

@@ -13,7 +13,7 @@ from advisor.experiment.known import Kind, Known, Move
 from advisor.experiment.plan import COMPILE_MODE, COMPILE_SCOPE
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
-from advisor.experiment.weaken import GRAPH, may_be_compiled_away, weaker, without_half
+from advisor.experiment.weaken import GRAPH, compiled_without_loss, may_be_compiled_away, weaker, without_half
 from advisor.figures.roof import INPUT_BOUND_SHARE
 from advisor.recipe import NOT_COMPILED
 from advisor.recipe.settings import Settings
@@ -69,7 +69,7 @@ def _compiled_form(known: Known, plain: Settings) -> Settings:
         return _usable_form(known, plain)
     compiled = _fed(known, plain).merged(_replayed_in_parts(known, plain, compiles))
     whole = _captured_once_compiled(known, compiled.without(COMPILE_MODE).merged(compiles))
-    return _usable_form(known, _permitted(known, whole or compiled))
+    return _usable_form(known, _permitted(known, whole or compiled_without_loss(compiled)))
 
 
 def _fed(known: Known, plain: Settings) -> Settings:

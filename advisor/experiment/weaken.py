@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 
 from advisor.experiment.known import Known
 from advisor.experiment.plan import COMPILE_MODE, COMPILE_SCOPE
+from advisor.recipe.plan import AROUND_LOSS
 from advisor.recipe.settings import Settings
 from advisor.records import Outcome, TrialResult
 
@@ -17,10 +18,10 @@ LAYOUT = "model.memory_format"
 ON_DEVICE = "step.create_on_device"
 _PRECISION = (AUTOCAST, WEIGHTS, MATMUL)
 _OF_CAPTURE = ("captur", "cuda graph", "cudagraph", "graph replay", "stream is capturing")
+# A step whose forward pass can be captured.
+_OF_THE_LOSS = "the loss cannot be captured"
 # A step that cannot be captured because it makes a tensor on the host and copies it to the GPU.
 _OF_HOST_COPIES = ("cannot copy between cpu and cuda tensors",)
-# The same of a step of the user's own, in the words of step/observed_step.py.
-_OF_OWN_COPIES = ("copies between the host and the gpu",)
 _OF_COMPILING = ("dynamo", "inductor", "triton", "compil", "fake tensor", "faketensor", "backend=")
 
 # A compiled step that was promised another layout than a kernel returns.
@@ -62,7 +63,7 @@ def _fails_otherwise(known: Known, settings: Settings, stronger: Settings) -> bo
 
 def _order(known: Known, settings: Settings, result: TrialResult | None) -> tuple[Weakening, ...]:
     """The weakenings, the one most likely to remove the cause of the failure first."""
-    rest: tuple[Weakening, ...] = (_graph, _compiling, without_half, _others)
+    rest: tuple[Weakening, ...] = (_around_loss, _graph, _compiling, without_half, _others)
     if result is None:
         return rest
     text = f"{result.reason} {result.details}".lower()
@@ -78,7 +79,7 @@ def _by_message(text: str, rest: tuple[Weakening, ...], *, compiled: bool) -> tu
     """The weakenings that fit the error's message. A compiler's names types and layouts of any kind."""
     causes: tuple[tuple[tuple[str, ...], tuple[Weakening, ...]], ...] = (
         (_OF_SECOND_DERIVATIVES, (_uncompiled, *rest)),
-        (_OF_HOST_COPIES + _OF_OWN_COPIES, (_on_device, *rest)),
+        (_OF_HOST_COPIES, (_on_device, *rest)),
         (_OF_CAPTURE, rest),
         (_OF_PROMISED_LAYOUT if compiled else (), (_layout, _compiling, _graph, _others, without_half)),
         (_OF_COMPILING if compiled else (), (_compiling, _graph, _others, without_half)),
@@ -108,6 +109,21 @@ def _graph(known: Known, settings: Settings) -> Iterator[Settings]:
     if known.plan.catalog.compiles(settings):
         yield without.with_value(COMPILE_MODE, "reduce-overhead")
     yield without
+
+
+def _around_loss(known: Known, settings: Settings) -> Iterator[Settings]:
+    """The settings with the loss outside the CUDA graph, where only the loss could not be captured."""
+    result = known.judge.result(settings)
+    failed = settings.get(GRAPH) is True and result is not None and _OF_THE_LOSS in result.reason
+    if failed and known.plan.allows(Settings({GRAPH: AROUND_LOSS})):
+        yield compiled_without_loss(settings.with_value(GRAPH, AROUND_LOSS).without(ON_DEVICE))
+
+
+def compiled_without_loss(settings: Settings) -> Settings:
+    """Settings that compile no more than the model where the loss stays outside the CUDA graphs."""
+    if settings.get(GRAPH) != AROUND_LOSS or settings.get(COMPILE_SCOPE) != "with_loss":
+        return settings
+    return settings.without(COMPILE_SCOPE).with_value(COMPILE_MODE, "default")
 
 
 def _on_device(known: Known, settings: Settings) -> Iterator[Settings]:

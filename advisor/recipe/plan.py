@@ -1,8 +1,10 @@
-"""StepPlan: how a step runs. Recipes change it; ``step/steps.py`` makes one callable step of it and the objects."""
+"""StepPlan: how a step runs. Recipes change it; ``step/step.py`` makes one callable step of it and the objects."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+AROUND_LOSS = "around_loss"  # the step is captured in CUDA graphs, but for its loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class StepPlan:
     ``attention_backend``: ``auto``, or the one kernel that ``scaled_dot_product_attention`` may use: ``flash``,
     ``cudnn``, ``efficient`` or ``math``.
     ``loss_item`` (training): ``never``, ``every_step`` (the host reads the loss), or ``accumulated`` on the device.
-    ``cuda_graph`` (CUDA): whether the step is captured in a CUDA graph.
+    ``cuda_graph`` (CUDA): whether the step is captured in a CUDA graph; ``around_loss`` (training) leaves its loss out.
     ``empty_cache`` (training on CUDA): ``never``, ``every_step``, or ``every_step_with_del`` (of the batch, before it).
     ``strategy`` (training): ``single``, ``data_parallel``, ``ddp`` or ``fully_shard``; what follows it are options of
     PyTorch's by their names, ``comm_hook`` (``none``, ``bf16``, ``fp16``), ``no_sync`` (batches that make
@@ -46,7 +48,7 @@ class StepPlan:
     compile_optimizer: bool = False
     freezing: bool = False
     clip_norm: float | None = None
-    cuda_graph: bool = False
+    cuda_graph: bool | str = False
     non_blocking: bool = False
     accumulate: int = 1
     create_on_device: bool = False

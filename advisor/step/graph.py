@@ -15,7 +15,9 @@ import torch
 from torch.nn.modules import transformer
 
 from advisor.errors import RefusedError, UsageError
+from advisor.recipe.plan import AROUND_LOSS
 from advisor.step.batch import copy_into, copy_of_batch, map_tensors, signature_of, tensors_of
+from advisor.step.loss import LossCall
 from advisor.step.near import Place, modules_near, optimizers_near, places_near
 from advisor.step.optimizer import TensorRates, make_capturable, mark_stepped, updates_without_host
 from advisor.step.step import OwnStep, Step, TrainStep
@@ -36,6 +38,8 @@ _MANY_WARM_UP_STEPS = 40  # so many before a capture, and the user is told why
 # own differ by less in bfloat16; a number that a graph froze shows above it.
 _SAME_RESULT = 1e-2
 _SAME_AUDIT = 5e-2  # beside compiled code, which rounds at other places
+# The function that calls a loss with an output, by which a failure there is told from one of the model.
+LOSS = LossCall.of_output.__name__
 _INSTALLED = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 
 
@@ -119,6 +123,10 @@ class Recorded:
     gradients: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
     others: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
     kept: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    # Of a step whose loss stays outside: the second graph, where it begins, and the loss's gradients there.
+    backward: Any = None
+    outputs: list[torch.Tensor] = field(default_factory=list)
+    seeds: list[torch.Tensor] = field(default_factory=list)
 
 
 class GraphedStep:
@@ -292,14 +300,11 @@ class GraphedStep:
         before = [(one, one.grad) for one in dict.fromkeys((*own, *step.model.parameters()))]
         for parameter, _ in () if self._own else before:
             parameter.grad = None
-        near = [place.value() for place in self._places()]
-        generators = [one for one in near if isinstance(one, torch.Generator) and one.device.type == self.device.type]
-        beside = next((one.graph for one in self._recorded.values()), None)
         try:
             with ExitStack() as stack:
                 for each in rates:
                     stack.enter_context(each.inside())
-                recorded.graph.capture(lambda: step.body(batch, update=updates), generators, beside)
+                self._capture_calls(recorded, next((one.graph for one in self._recorded.values()), None))
         except Exception:
             for parameter, gradient in before:
                 parameter.grad = gradient
@@ -314,6 +319,12 @@ class GraphedStep:
                 parameter.grad = gradient
         return recorded
 
+    def _capture_calls(self, recorded: Recorded, beside: Any) -> None:
+        """Capture what a replay runs, in the memory of the graph ``beside`` where there is one."""
+        near = [place.value() for place in self._places()]
+        generators = [one for one in near if isinstance(one, torch.Generator) and one.device.type == self.device.type]
+        recorded.graph.capture(lambda: self.step.body(recorded.batch, update=recorded.updates), generators, beside)
+
     @property
     def _updates_inside(self) -> bool:
         """Whether the graph makes the update too."""
@@ -327,7 +338,7 @@ class GraphedStep:
 
     def _state(self) -> list[torch.Tensor]:
         """The tensors that a step changes: parameters, buffers, and the optimizers' state."""
-        modules = [self.step.model, *(modules_near(self._call) if self._own else ())]
+        modules = [self.step.model, *modules_near(self._call)]
         state = [value for one in self._optimizers for each in one.state.values() for value in each.values()]
         found = [*(one for module in modules for one in (*module.parameters(), *module.buffers())), *state]
         return list({id(one): one for one in found if isinstance(one, torch.Tensor)}.values())
@@ -337,7 +348,7 @@ class GraphedStep:
     def _replay(self, recorded: Recorded) -> Any:
         for rates in recorded.rates:
             rates.refresh()
-        recorded.graph.replay()
+        result = self._replay_calls(recorded)
         present = recorded.gradients[:1] if recorded.updates else recorded.gradients
         if any(parameter.grad is not gradient for parameter, gradient in present):
             for parameter, gradient in recorded.gradients:
@@ -349,7 +360,12 @@ class GraphedStep:
                 mark_stepped(optimizer)
         else:
             self.step.update()
-        return self.step.finish(map_tensors(_own_copy, recorded.graph.result))  # the next replay overwrites its tensors
+        return self.step.finish(result)
+
+    def _replay_calls(self, recorded: Recorded) -> Any:
+        """Run what was captured; the result, in memory that no later replay overwrites."""
+        recorded.graph.replay()
+        return map_tensors(own_copy, recorded.graph.result)
 
     def _audited(self, recorded: Recorded) -> Any:
         """Replay, and compare the result with that of the forward pass and the loss run once eagerly."""
@@ -383,7 +399,7 @@ def _agree(one: Any, other: Any, tolerance: float) -> bool:
     )
 
 
-def _own_copy(tensor: torch.Tensor) -> torch.Tensor:
+def own_copy(tensor: torch.Tensor) -> torch.Tensor:
     """A copy that belongs to the caller; a parameter is its own."""
     return tensor if isinstance(tensor, torch.nn.Parameter) else tensor.detach().clone()
 
@@ -396,8 +412,9 @@ def _reason_of(error: Exception) -> str:
     users = [
         line for line in lines if not line.filename.startswith(_INSTALLED) and "site-packages" not in line.filename
     ]
+    loss = "the loss cannot be captured: " if any(line.name == LOSS for line in lines) else ""
     place = f" ({Path(users[-1].filename).name}, line {users[-1].lineno}: {users[-1].line})" if users else ""
-    return f"{str(error).strip().partition(chr(10))[0][:200]}{place}"
+    return f"{loss}{str(error).strip().partition(chr(10))[0][:200]}{place}"
 
 
 def _warn(reason: str, _: Exception | None) -> None:
@@ -418,6 +435,10 @@ def captured(step: Step, refuse: Callable[[str, Exception | None], None] | None 
         return step
     if step.device.type != "cuda":
         raise UsageError(f"step.cuda_graph needs a CUDA GPU, and the model is on the {step.device}.", "Leave it out.")
+    if step.plan.cuda_graph == AROUND_LOSS and isinstance(step, TrainStep):
+        from advisor.step.graph_around_loss import GraphedAroundLoss
+
+        return GraphedAroundLoss(step, refuse=refuse)
     return GraphedStep(step, refuse=refuse)
 
 

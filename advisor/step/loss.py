@@ -122,7 +122,7 @@ class LossCall:
 
     def loss(self, output: Any, batch: Any) -> torch.Tensor:
         """The scalar loss of what ``forward`` returned. Raises LossError when it is anything else than one number."""
-        return loss_in(output if self.form is LossForm.MODEL_BATCH else self._of_output(output, self.target_of(batch)))
+        return loss_in(output if self.form is LossForm.MODEL_BATCH else self.of_output(output, self.target_of(batch)))
 
     def compiled(self, compile_call: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[[Any], Any]:
         """A function of a batch that runs the forward pass and the loss as one compiled call."""
@@ -131,7 +131,7 @@ class LossCall:
             return self._of_model
 
         def whole(target: Any, args: Any, kwargs: Any) -> Any:
-            return self._of_output(self.model(*args, **kwargs), target)
+            return self.of_output(self.model(*args, **kwargs), target)
 
         call = compile_call(whole)
 
@@ -165,7 +165,8 @@ class LossCall:
             return self.loss_function(self.model, *batch)
         return self.loss_function(self.model, batch)
 
-    def _of_output(self, output: Any, target: Any) -> Any:
+    def of_output(self, output: Any, target: Any) -> Any:
+        """What the loss function returns for an output and its target."""
         if self._targets == 0:
             return self.loss_function(output)
         if self._targets == 1:

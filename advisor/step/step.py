@@ -102,6 +102,11 @@ class TrainStep(Step):
         self._accumulated = 0  # batches since the last update
 
     @property
+    def loss_is_apart(self) -> bool:
+        """Whether the forward pass ends with the model's output, and the loss is computed from that."""
+        return self.form is not LossForm.MODEL_BATCH and self._whole is None
+
+    @property
     def form(self) -> LossForm:
         """The form of the loss."""
         return self.call.form

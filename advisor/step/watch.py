@@ -129,6 +129,8 @@ class Saved:
             tensor.copy_(copied)
         if self.device.type == "cuda":
             torch.cuda.set_rng_state(self._draws, self.device)
+        else:
+            torch.set_rng_state(self._draws)
 
     @torch.no_grad()
     def _distance(self) -> float:

@@ -13,14 +13,30 @@ from advisor.machine.device import backend_of
 from advisor.machine.host import usable_cores
 from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFacts
 from advisor.step import checkpointing, conv_bias, fold_norm, padding, training_cache
-from advisor.step.batch import resizing_problem, tensors_of
+from advisor.step.batch import tensors_of
 from advisor.step.blocks import blocks_to_compile, repeated_blocks, shape_of
 from advisor.step.compile import Models
-from advisor.step.loader import copy_problem, divides_samples, hears_of_epochs, is_iterable, length_of, one_by_one_problem, workers_problem
-from advisor.step.optimizer import expected_state_bytes, implementations_of, optimizer_implementation, optimizers_in, sparse_parameters, torch_class
+from advisor.step.loader import (
+    copy_problem,
+    divides_samples,
+    hears_of_epochs,
+    is_iterable,
+    length_of,
+    one_by_one_problem,
+    workers_problem,
+)
+from advisor.step.optimizer import (
+    expected_state_bytes,
+    implementations_of,
+    optimizer_implementation,
+    optimizers_in,
+    sparse_parameters,
+    torch_class,
+)
 from advisor.step.transforms import without_last_transforms
 from advisor.step.wrappers import as_prepared
 from advisor.target.loop import GivenBatches, Loop, describe
+from advisor.target.resizing import resizing_problem
 
 _FAMILIES: dict[str, tuple[type[nn.Module], ...]] = {
     "conv1d": (nn.Conv1d, nn.ConvTranspose1d),

@@ -45,9 +45,17 @@ WITH_LIBRARIES = {
     "accelerate_loop": (PLAIN, "GPT2LMHeadModel", "AdamW"),
 }
 WHOLE = {**SCRIPTS, **WITH_LIBRARIES}
+NEEDED = {
+    "accumulation": ["tqdm"],
+    "lightning_fit": ["lightning"],
+    "hf_trainer": ["accelerate", "transformers"],
+    "accelerate_loop": ["accelerate", "transformers"],
+}
 
 
 def loaded(name):
+    for library in NEEDED.get(name, ()):
+        pytest.importorskip(library)
     return load_target(TargetSpec(f"{name}.py", str(HERE), device="cpu", arguments=ARGUMENTS.get(name, ())))
 
 
@@ -71,6 +79,16 @@ def check(name, kind, models, optimizers):
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_is_measured_without_an_edit(name):
     check(name, *SCRIPTS[name])
+
+
+def test_the_example_of_the_readme_is_measured_by_its_parts():
+    arguments = ("--epochs", "1", "--width", "4")
+    loop = load_target(TargetSpec("examples/train.py", str(HERE.parents[1]), device="cpu", arguments=arguments))
+    assert loop.step is None
+    assert loop.model[0].out_channels == 4
+    assert (type(loop.data), type(loop.optimizer)) == (DataLoader, torch.optim.AdamW)
+    feed, step = Feed(loop.data, 0), step_of(loop)
+    assert all(math.isfinite(float(step(feed.next()))) for _ in range(3))
 
 
 @pytest.mark.process

@@ -5,7 +5,6 @@ from collections import UserDict, defaultdict, namedtuple
 from dataclasses import dataclass, field
 from typing import Any
 
-import attrs
 import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
@@ -120,16 +119,19 @@ class Slotted:
         self.x = x
 
 
-@attrs.frozen
-class Frozen:
-    x: Any
-    note: str = "a"
+def frozen(x):
+    @pytest.importorskip("attrs").frozen
+    class Frozen:
+        x: Any
+        note: str = "a"
+
+    return Frozen(x)
 
 
 META = torch.device("meta")
 
 
-@pytest.mark.parametrize("make", [Bag, Slotted, Frozen, lambda x: Sample(x, "b", {"y": x}), lambda x: [Bag(x)]])
+@pytest.mark.parametrize("make", [Bag, Slotted, frozen, lambda x: Sample(x, "b", {"y": x}), lambda x: [Bag(x)]])
 def test_objects_are_moved_wholly_and_as_copies(make):
     batch = make(ones(2))
     moved = mover(META)(batch)
