@@ -94,7 +94,7 @@ class TrainStep(Step):
         self.optimizer = optimizer
         self.call = LossCall(model, loss, form)
         self.scaler = torch.amp.GradScaler(plan.device_type) if plan.scales_gradients else None
-        self._whole = self.call.compiled(lambda call: compiled_call(call, plan)) if plan.compiles_loss else None
+        self._whole = self.call.compiled(lambda call: compiled_call(call, plan, model)) if plan.compiles_loss else None
         self._step = compiled_step(optimizer, self.device) if plan.compile_optimizer else None
         # A norm is summed in the order of a loop that clips ``model.parameters()``: another one rounds otherwise.
         self._place_in_model = {parameter: place for place, parameter in enumerate(model.parameters())}
