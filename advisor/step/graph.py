@@ -136,9 +136,9 @@ class GraphedStep:
     compared with an eager step from the same state. Learning rates are followed. Before each replay the step looks at
     what is cheap to look at, and is captured anew where it changed: training modes, parameters and which of them
     require gradients, the number of hooks, the optimizer's numbers, and plain numbers, texts and flags near the step
-    (:mod:`advisor.step.near`). After every 1,000 replays the forward pass and the loss run once eagerly on the same
-    batch; where nothing is drawn at random and the results differ, the step warns and is captured anew. For a change
-    of anything else call :meth:`recapture`.
+    (:mod:`advisor.step.near`). After every 1,000 replays, but for a step of the user's own, the forward pass and the
+    loss run once eagerly on the same batch; where nothing is drawn at random and the results differ, the step warns and
+    is captured anew. For a change of anything else call :meth:`recapture`.
 
     A replay runs no Python: what the step keeps in attributes is the graph's memory, which the next replay overwrites.
     The update stays outside the graph with a gradient scaler, with an optimizer that counts its steps on the host, and
