@@ -3,8 +3,8 @@
 import lightning
 import pytest
 import torch
-from advisor.portable.plan import StepPlan
-from advisor.runtime.step import make_step
+from advisor.recipe.plan import StepPlan
+from advisor.step.step import make_step
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 

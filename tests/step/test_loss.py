@@ -235,6 +235,14 @@ def test_of_more_parts_than_the_model_takes_the_loss_gets_the_others(loss, compi
     assert step_with(model, loss, **compiled)(list(TRIPLE)).item() == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), functional.cross_entropy, None])
+def test_a_loss_of_pytorchs_own_gets_the_first_of_several_parts(loss, compiled):
+    model = nn.Linear(4, 3)
+    expected = functional.cross_entropy(model(LABELLED[0]), LABELLED[1]).item()
+    batch = [*LABELLED, list("abcdefgh")]
+    assert step_with(model, loss, **compiled)(batch).item() == pytest.approx(expected)
+
+
 def test_the_named_losses_of_a_detector_are_added_up():
     class Detector(nn.Module):
         def __init__(self):
