@@ -2,31 +2,29 @@
 
 What it does
 ------------
-`regional` compiles the blocks that the model repeats (the layers of a transformer), each in place; blocks that are
-alike are compiled once. `with_loss` compiles the model and the loss as one function. `pointwise` compiles functions of
-pointwise operations alone, such as a formula written out, and runs the rest of the model's operators as they are: what
-`torch.jit.script` on such functions was for. Alone each compiles in the mode `default`.
+`regional` compiles the blocks that the model repeats (the layers of a transformer), each in place; like blocks are
+compiled once. `with_loss` compiles model and loss as one function. `pointwise` compiles only functions of pointwise
+operations, such as a formula written out: what `torch.jit.script` was for. Without `compile.mode` each compiles in the
+mode `default`.
 
 Why it helps
 ------------
-Compiling one layer instead of forty makes the first step come many times sooner. A loss over many classes, such as a
-language model's over its vocabulary, reads and writes the largest tensor several times; compiled with the last layer it
-does so once or twice. Pointwise functions take seconds to compile, and reading and writing memory once is their gain.
+Compiling one layer instead of forty makes the first step come many times sooner. A loss over many classes reads and
+writes the largest tensor several times; compiled with the last layer, once or twice.
 
 When it does not
-----------------
+------------
 `regional` fuses nothing across blocks, and compiles blocks of several shapes once for each shape. `with_loss` gains
-nothing where the loss is a small share of the step. `pointwise` leaves reductions, norms and matrix products alone: the
-whole model compiled fuses more.
+nothing where the loss is a small share of the step. `pointwise` leaves reductions, norms and matrix products alone:
+compiling the whole model fuses more.
 
 Numerics
---------
+------------
 close: as for torch.compile, fused kernels round at other places and draw dropout from another stream (not `pointwise`).
 
 References
-----------
-PyTorch tutorials, regional compilation. PyTorch documentation, torch.nn.Module.compile, and Custom Backends. NVIDIA
-ECCV 2020 tuning guide, fusing pointwise operations with PyTorch JIT.
+------------
+PyTorch documentation, torch.nn.Module.compile, and Custom Backends. NVIDIA ECCV 2020 tuning guide (JIT).
 """
 
 from advisor.errors import RefusedError

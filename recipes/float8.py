@@ -2,32 +2,29 @@
 
 What it does
 ------------
-Computes the products of large linear layers in float8, with torchao. Each input is scaled to the range of the type
-at every step: by one factor for the whole tensor (`tensorwise`), or by one for each row (`rowwise`). Training keeps the
-parameters as they are and casts them on the way (`convert_to_float8_training`); inference also stores the weights in
-float8 (`quantize_`).
+Computes the products of large linear layers in float8, with torchao. Each step scales the inputs to the range of the
+type, by one factor for a tensor (`tensorwise`) or for each row (`rowwise`). Training keeps the parameters and casts
+them (`convert_to_float8_training`); inference stores the weights in float8 (`quantize_`).
 
 Why it helps
 ------------
-Tensor cores of Ada, Hopper and later GPUs multiply float8 twice as fast as bfloat16, and the operands take half the
-bytes.
+Tensor cores of Ada, Hopper and later GPUs multiply float8 twice as fast as bfloat16, and operands take half the bytes.
 
 When it does not
-----------------
-Finding the scales and casting costs a pass over every operand: without torch.compile to fuse it, and for layers of
-less than about a million weights, that is dearer than the product it saves. Only layers whose sizes are multiples of 16
-are converted, and in training the number of rows (samples times tokens) must be one too. Converted layers are others:
-they lose hooks. Rowwise needs bfloat16 weights or autocast to bfloat16.
+------------
+Scaling and casting cost a pass over every operand: without torch.compile to fuse it, and for layers of less than about
+a million weights, that costs more than it saves. Only layers whose sizes are multiples of 16 are converted, and in
+training the number of rows (samples times tokens) must be one too. Converted layers lose hooks. Rowwise needs bfloat16
+weights or autocast to bfloat16.
 
 Numerics
---------
-close: operands are rounded to 4 bits of precision (3 for gradients, tensorwise); sums stay in float32. What that does
-to training shows in the loss after many steps, not in the first few.
+------------
+close: operands are rounded to 4 bits of precision (3 for gradients, tensorwise); sums stay in float32. The effect on
+training shows in the loss after many steps, not in the first few.
 
 References
-----------
-torchao documentation, torchao.float8; torchao.quantization.Float8DynamicActivationFloat8WeightConfig. Micikevicius et
-al., FP8 Formats for Deep Learning, 2022.
+------------
+torchao documentation, torchao.float8; torchao.quantization. Micikevicius et al., FP8 Formats for Deep Learning, 2022.
 """
 
 from typing import Any
@@ -67,6 +64,7 @@ class Float8(Recipe):
     partners = frozenset({"autocast", "compile", "half_weights"})
     stage = Stage.MODEL
     order = 1
+    roundings = {"tensorwise": 2.0**-4, "rowwise": 2.0**-4}
     package = "torchao"
     phases = frozenset({Phase.FORWARD, Phase.BACKWARD})
 
@@ -79,14 +77,15 @@ class Float8(Recipe):
             )
         if missing := lacks_units(facts, "float8") or without_package(self.package, at_least=(0, 14)):
             return missing
-        return ["tensorwise", "rowwise"] if _in_bfloat16(facts) else ["tensorwise"]
+        by_autocast = workload.mode is Mode.TRAIN and facts.current("precision.autocast", "none") == "bfloat16"
+        in_bfloat16 = by_autocast or workload.parameter_dtypes == ("bfloat16",)
+        return ["tensorwise", "rowwise"] if in_bfloat16 else ["tensorwise"]
 
     def gain_for(self, facts: Facts, value: Value) -> float:
         # tests/gpu/RESULTS.md: tensorwise 1.50x and rowwise 1.33x on wide layers, less than bfloat16 on an encoder; the
         # casts cost 0.25x where nothing compiles them.
-        if not is_compiled(facts):
-            return 0.3
-        return 1.1 if value == "tensorwise" else 1.05
+        compiled_gain = 1.1 if value == "tensorwise" else 1.05
+        return compiled_gain if is_compiled(facts) else 0.3
 
     def apply(self, workload: Components, value: Value) -> None:
         if value == self.default:
@@ -108,9 +107,6 @@ class Float8(Recipe):
             return "# the linear layers keep their type\n"
         return _CODE.format(multiple=_MULTIPLE, large=_LARGE, value=value, granularity=_GRANULARITY[str(value)])
 
-    def rounding(self, value: Value) -> float:
-        return 2.0**-4 if value in _GRANULARITY else 0.0
-
 
 def _fits(inputs: int, outputs: int) -> bool:
     return inputs % _MULTIPLE == 0 and outputs % _MULTIPLE == 0 and inputs * outputs >= _LARGE
@@ -120,9 +116,3 @@ def _is_large(module: Any, name: str) -> bool:
     from torch import nn
 
     return type(module) is nn.Linear and _fits(module.in_features, module.out_features)
-
-
-def _in_bfloat16(facts: Facts) -> bool:
-    """Whether the user's linear layers compute in bfloat16: by their weights, or in training by autocast."""
-    by_autocast = facts.workload.mode is Mode.TRAIN and facts.current("precision.autocast", "none") == "bfloat16"
-    return by_autocast or facts.workload.parameter_dtypes == ("bfloat16",)

@@ -2,29 +2,28 @@
 
 What it does
 ------------
-Runs the step once more under `torch.cuda.set_sync_debug_mode("warn")` and collects the lines of your own code that make
-the host wait for the GPU, with calls and time per step. It changes nothing: what to write instead is yours to say.
+Runs the step once more under `torch.cuda.set_sync_debug_mode("warn")` and collects the lines of your code that make the
+host wait for the GPU, with calls and time per step. It changes nothing: only you can rewrite them.
 
 Why it helps
 ------------
-The host launches kernels ahead of the GPU. `.item()`, `.cpu()`, `nonzero()`, indexing with a mask, `if` on a tensor's
-value and printing a tensor need a number on the host: it waits for the GPU, which is idle until the next launch. Such a
-line also rules out a CUDA graph of the step and splits a compiled one.
+The host launches kernels ahead of the GPU. `.item()`, `.cpu()`, `nonzero()`, indexing with a mask, `if` on a tensor and
+printing one make it wait, and the GPU is idle until the next launch. Such a line also prevents a CUDA graph of the step
+and splits a compiled one.
 
 When it does not
-----------------
+------------
 A wait is cheap where the host has caught up with the GPU anyway. Compute on the device instead (`torch.where`, masks
 that multiply), read collected values after many steps, or copy with `non_blocking=True` into pinned memory. PyTorch
 calls its debug mode experimental: sparse tensors and torch.distributed are not covered.
 
 Numerics
---------
+------------
 exact: the step is run as it is.
 
 References
-----------
-PyTorch documentation, torch.cuda.set_sync_debug_mode. PyTorch Performance Tuning Guide, Avoid unnecessary CPU-GPU
-synchronization.
+------------
+PyTorch documentation, torch.cuda.set_sync_debug_mode. PyTorch Performance Tuning Guide, Avoid synchronization.
 """
 
 from collections.abc import Sequence

@@ -7,27 +7,25 @@ With 0, the training process does that work itself, between the steps.
 
 Why it helps
 ------------
-Workers prepare the next batches while the device computes, and several of them decode in parallel, so the step
-stops waiting for its input.
+Workers prepare the next batches while the device computes, several of them in parallel, so the step stops waiting for
+its input.
 
 When it does not
-----------------
-The most to gain is the share of the step that waits for data. Workers compete with a model that runs on the CPU for the
-same cores, take seconds and memory to start, and send their batches through shared memory: a dataset that only slices
-tensors can become slower. They do not see what the loop changes in the dataset while an epoch runs, nor does the loop
-see what they change. An iterable dataset that does not ask for `get_worker_info()` gets one worker at most.
+------------
+The most to gain is the share of the step that waits for data. Workers compete with a model on the CPU for cores, take
+seconds and memory to start, and send batches through shared memory: a dataset that only slices tensors can become
+slower. While an epoch runs they do not see what the loop changes in the dataset, nor the loop what they change. An
+iterable dataset that does not ask for `get_worker_info()` gets one worker at most.
 
 Numerics
---------
+------------
 exact: the sampler still decides the order. Random numbers that the dataset draws come from the workers' own seeds, as
-PyTorch documents, so an augmented sample differs as it does between two seeds. Several workers hand out the samples of
-an iterable dataset in another order.
+PyTorch documents, so augmented samples differ as between two seeds. Several workers give out the samples of an iterable
+dataset in another order.
 
 References
-----------
-PyTorch documentation, torch.utils.data, Single- and multi-process data loading. PyTorch Performance Tuning Guide,
-Enable asynchronous data loading and augmentation. NVIDIA ECCV 2020 tuning guide. Hugging Face, Efficient training on a
-single GPU, data preloading.
+------------
+PyTorch documentation, torch.utils.data. PyTorch Performance Tuning Guide. NVIDIA ECCV 2020 tuning guide.
 """
 
 import math

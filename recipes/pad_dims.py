@@ -3,9 +3,9 @@
 What it does
 ------------
 Gives each linear layer whose number of outputs is off the multiple (8, or 64) rows of zeros up to the next, and returns
-a view of its results without them: the loss sees the width it knows, and a vocabulary of 50,257 is computed as one of
-50,304. An embedding that shares its weight with such a layer goes on sharing it. Layers that would grow by more than an
-eighth stay as they are, as do those whose weights something else than linear layers and embeddings uses.
+a view of its results without them: a vocabulary of 50,257 is computed as one of 50,304, and the loss sees 50,257. An
+embedding that shares the weight goes on sharing it. Layers that would grow by more than an eighth stay, and those whose
+weights are used by others than linear layers and embeddings.
 
 Why it helps
 ------------
@@ -13,19 +13,19 @@ Tensor cores multiply tiles. With rows that are not a multiple of 16 bytes long 
 kernels, or copies first. It matters in half precision and TF32.
 
 When it does not
-----------------
-In float32 without TF32 no tensor core is used. What follows reads a view whose rows are not adjacent: for a small layer
-that can cost more than it gains. `parameters()` have the padded shapes, so copy a model for an average after it was
-prepared, not before. Layers whose weights you prune, parametrize or replace while you train fail: leave this out then.
+------------
+In float32 without TF32 no tensor core is used. The next operation reads a view whose rows are not adjacent: for a small
+layer that can cost more than it gains. `parameters()` have the padded shapes, so copy a model for an average after it
+was prepared, not before. Do not prune, parametrize or replace weights of padded layers.
 
 Numerics
---------
-close: the rows of zeros get no gradient and stay zero. Beside an optimizer that looks at a tensor's shape or mean
-(Adafactor, Muon), or one of another package, it is not tried. State dicts of the model keep the usual shapes; those of
-the optimizer do in `prepare`, not in an exported file.
+------------
+close: the rows of zeros get no gradient and stay zero. It is not tried beside an optimizer that looks at a tensor's
+shape or mean (Adafactor, Muon), or one of another package. State dicts of the model keep the usual shapes; those of the
+optimizer do in `prepare`, not in an exported file.
 
 References
-----------
+------------
 NVIDIA Deep Learning Performance, Matrix Multiplication: Tensor Core Requirements. PyTorch Performance Tuning Guide.
 """
 
@@ -34,10 +34,6 @@ from advisor.records import Bottleneck, Facts, OptimizerFacts, Proposal, Skip, V
 
 # Optimizers of torch.optim whose update depends on a tensor's shape or mean, which rows of zeros change.
 _READ_SHAPES = frozenset({"Adafactor", "Muon"})
-_OTHER_LAYERS: dict[str, str] = {
-    "precision.quantize": "quantized layers have kernels of their own, which take no padding",
-    "precision.float8": "float8 layers replace the padded ones",
-}
 
 
 class PadDims(Recipe):
@@ -49,6 +45,10 @@ class PadDims(Recipe):
     partners = frozenset({"autocast", "tf32", "half_weights"})
     stage = Stage.MODEL
     codes = {1: "# linear layers keep their sizes\n"}
+    excludes = {
+        "precision.quantize": "quantized layers have their own kernels, which take no padding",
+        "precision.float8": "float8 layers replace the padded ones",
+    }
 
     def candidates(self, facts: Facts) -> Proposal:
         workload = facts.workload
@@ -80,11 +80,9 @@ class PadDims(Recipe):
         return super().code(value) if value == self.default else code_of("padding", call)
 
     def conflict(self, value: Value, settings: Values) -> str | None:
-        if value == 1:
-            return None
-        if settings.get("optimizer.state") == "adafactor":
+        if value != 1 and settings.get("optimizer.state") == "adafactor":
             return "Adafactor averages over the rows of a weight, and would count the rows of zeros"
-        return next((reason for key, reason in _OTHER_LAYERS.items() if settings.get(key, "none") != "none"), None)
+        return super().conflict(value, settings)
 
     def why(self, facts: Facts, value: Value) -> str:
         found = {multiple: (layers, widest) for multiple, layers, widest in facts.workload.paddable_outputs}

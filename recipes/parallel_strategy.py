@@ -2,29 +2,28 @@
 
 What it does
 ------------
-Trains on several GPUs. `ddp` keeps a whole model in each process and averages the gradients while the backward pass
-still runs; `fully_shard` (FSDP2) divides parameters, gradients and optimizer state among the processes;
-`data_parallel` is one process that copies the model to all GPUs in every step. The global batch stays the same.
+Trains on several GPUs. `ddp` keeps a whole model in each process and averages the gradients during the backward pass;
+`fully_shard` (FSDP2) divides parameters, gradients and optimizer state among the processes; `data_parallel` is one
+process that copies the model to all GPUs in every step. The global batch stays the same.
 
 Why it helps
 ------------
-Each GPU computes a part of the batch. With `ddp` most of the communication is hidden behind the backward pass.
-`fully_shard` makes room where the model, its gradients and the optimizer state do not fit into one GPU.
+Each GPU computes a part of the batch. With `ddp` the backward pass hides most of the communication. `fully_shard` makes
+room where the model, its gradients and the optimizer state do not fit into one GPU.
 
 When it does not
-----------------
-A small step is over before its gradients have arrived, and a small batch divided leaves each GPU too little to do.
-`data_parallel` is held up by one Python process and gathers all outputs on one GPU. `fully_shard` sends more than
-`ddp`, and gains nothing where everything fits easily.
+------------
+A small step is over before its gradients have arrived, and a small batch leaves each GPU too little to do.
+`data_parallel` waits for one Python process and gathers all outputs on one GPU. `fully_shard` sends more than `ddp`,
+and gains nothing where everything fits easily.
 
 Numerics
---------
+------------
 exact for the same global batch, up to the order of sums; batch norms see the samples of one GPU only.
 
 References
-----------
-PyTorch documentation, Distributed Data Parallel and torch.distributed.fsdp.fully_shard. Li et al., PyTorch Distributed,
-VLDB 2020. Zhao et al., PyTorch FSDP, VLDB 2023.
+------------
+PyTorch documentation, Distributed Data Parallel and FSDP2. Li et al., PyTorch Distributed, VLDB 2020.
 """
 
 from advisor.recipe import NOT_COMPILED, TRAINING, Recipe

@@ -3,30 +3,28 @@
 What it does
 ------------
 Permits one kernel only for `scaled_dot_product_attention`: flash (FlashAttention-2), cudnn (cuDNN's fused attention),
-efficient (memory-efficient attention) or math (products and softmax one after the other). Left alone (`auto`),
-PyTorch takes the first in its order that can run the call.
+efficient (memory-efficient attention) or math (products and softmax one after the other). With `auto` PyTorch takes the
+first in its order that can run the call.
 
 Why it helps
 ------------
-The order is fixed for all shapes, and the fused kernels overtake each other with sequence length, head size, mask and
-GPU; none of them writes the matrix of scores to memory, as math does.
+The order is the same for all shapes, and which kernel is fastest depends on sequence length, head size, mask and GPU.
+The fused kernels do not write the matrix of scores to memory, as math does.
 
 When it does not
-----------------
-PyTorch's choice is often the fastest already, and attention over short sequences is a small part of a step. Flash and
-cudnn need float16 or bfloat16; flash takes no arbitrary mask. A kernel that cannot run one of the model's calls
-fails the trial with that reason. Math prices the habit of attention written by hand from products and softmax; on a
-CPU, where only flash and math exist, it can win on very short sequences.
+------------
+PyTorch's choice is often the fastest, and attention over short sequences is a small part of a step. Flash and cudnn
+need float16 or bfloat16; flash takes no arbitrary mask. A kernel that cannot run one of the model's calls fails the
+trial with that reason. Math shows what attention written by hand costs; on a CPU, which has flash and math only, it can
+win on very short sequences.
 
 Numerics
---------
+------------
 close: each kernel adds up in another order, and draws the random numbers of dropout in another way.
 
 References
-----------
-PyTorch documentation, torch.nn.attention.sdpa_kernel; torch.nn.functional.scaled_dot_product_attention. Dao,
-FlashAttention-2, ICLR 2024. Rabe and Staats, Self-attention Does Not Need O(n^2) Memory, 2021. Hugging Face,
-Efficient training on a single GPU, attention.
+------------
+PyTorch documentation, torch.nn.attention.sdpa_kernel. Dao, FlashAttention-2, ICLR 2024.
 """
 
 from dataclasses import replace

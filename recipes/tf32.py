@@ -2,33 +2,31 @@
 
 What it does
 ------------
-Lets the matrix products that are still in float32 run on the tensor cores, which round their inputs to
-TensorFloat-32 (`torch.set_float32_matmul_precision("high")`). Convolutions may do so by PyTorch's default;
-where that was switched off, it is switched on again. On a CPU `medium` lets them round their inputs to bfloat16.
+Lets float32 matrix products run on the tensor cores, which round their inputs to TensorFloat-32
+(`torch.set_float32_matmul_precision("high")`). Convolutions do so by default; where that was switched off, it is
+switched on again. On a CPU `medium` lets products round their inputs to bfloat16.
 
 Why it helps
 ------------
-Ampere and later GPUs multiply TensorFloat-32 several times faster than plain float32, and neither the model nor
-the loop has to change. CPUs with AMX multiply bfloat16 one and a half to four times as fast as float32.
+Ampere and later GPUs multiply TensorFloat-32 several times faster than float32, and neither the model nor the loop has
+to change. CPUs with AMX multiply bfloat16 one and a half to four times as fast.
 
 When it does not
-----------------
-Nothing changes where autocast or half-precision weights leave no float32 products, or where the step waits for
-input or for kernel launches. A convolutional network has TensorFloat-32 convolutions already, so only its
-linear layers gain. `medium` permits bfloat16 products, but on CUDA it uses the same kernels as `high` in the
-PyTorch versions known so far. A CPU with AVX-512 BF16 but without AMX goes on in float32, by another library that
-can be slower; `high` changes nothing on a CPU.
+------------
+Nothing changes where autocast or half-precision weights leave no float32 products, or where the step waits for input or
+for launches. A convolutional network gains in its linear layers only. On CUDA `medium` uses the same kernels as `high`
+so far. A CPU with AVX-512 BF16 but without AMX goes on in float32, by another library that can be slower; `high`
+changes nothing on a CPU.
 
 Numerics
---------
+------------
 close: inputs of a product keep 10 of their 23 stored mantissa bits with `high`, 7 with `medium` on a CPU; sums and
 results stay in float32.
 
 References
-----------
-PyTorch documentation, torch.set_float32_matmul_precision; CUDA semantics, TensorFloat-32 on Ampere (and later)
-devices. PyTorch Performance Tuning Guide, Enable Tensor Cores. Hugging Face, Efficient training on a single
-GPU, TF32. PyTorch pull request 116015 (products on a CPU).
+------------
+PyTorch documentation, CUDA semantics, TensorFloat-32. PyTorch Performance Tuning Guide, Enable Tensor Cores. Hugging
+Face, Efficient training on a single GPU, TF32. PyTorch pull request 116015 (products on a CPU).
 """
 
 from advisor.recipe import Recipe, Stage, gain_from, is_host_bound, lacks_units, runs_in_half, unless_computed
@@ -54,6 +52,9 @@ class Tf32(Recipe):
     partners = frozenset({"channels_last", "compile", "step_graph"})
     usual = frozenset({"high"})
     stage = Stage.GLOBAL
+    roundings = {"high": 2.0**-11, "medium": 2.0**-8}  # `medium` permits bfloat16, though no kernel on CUDA uses it yet
+    codes = {"highest": 'torch.set_float32_matmul_precision("highest")\n'}
+    shown = 'torch.set_float32_matmul_precision("{value}")\ntorch.backends.cudnn.allow_tf32 = True\n'
 
     def candidates(self, facts: Facts) -> Proposal:
         workload = facts.workload
@@ -79,15 +80,6 @@ class Tf32(Recipe):
         # alone on a CPU with AMX: 1.2x to 4.0x (PyTorch pull request 116015).
         return 1.05 if is_host_bound(facts) else 1.3
 
-    def code(self, value: Value) -> str:
-        lines = [f'torch.set_float32_matmul_precision("{value}")']
-        if value != "highest":
-            lines.append("torch.backends.cudnn.allow_tf32 = True")
-        return "\n".join(lines) + "\n"
-
-    def rounding(self, value: Value) -> float:
-        # `medium` permits bfloat16 products, even though today's kernels do not use them.
-        return {"high": 2.0**-11, "medium": 2.0**-8}.get(str(value), 0.0)
 
 
 def _share_of_products(facts: Facts) -> float | None:

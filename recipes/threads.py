@@ -2,27 +2,26 @@
 
 What it does
 ------------
-Sets how many threads share one operation on the CPU (`torch.set_num_threads`). The value 0 leaves PyTorch's choice,
-which is one thread per physical core.
+Sets how many threads share one operation on the CPU (`torch.set_num_threads`). With 0 PyTorch chooses: one thread per
+physical core.
 
 Why it helps
 ------------
-Fewer threads leave cores to the DataLoader's workers and to other programs, and spend less time waiting for each other
-on small operations; in a container PyTorch can have counted cores that it does not get.
+Fewer threads leave cores to the DataLoader's workers and to other programs, and wait less for each other on small
+operations. In a container PyTorch can have counted cores that it does not get.
 
 When it does not
-----------------
+------------
 Large matrix products and convolutions on an idle machine use all physical cores well. Hyper-threads share their vector
 units, so more threads than physical cores seldom help.
 
 Numerics
---------
+------------
 close: a sum that is divided among other threads is added up in another order.
 
 References
-----------
-PyTorch documentation, CPU threading and TorchScript inference; torch.set_num_threads. PyTorch Performance Tuning Guide,
-Utilize OpenMP.
+------------
+PyTorch documentation, torch.set_num_threads. PyTorch Performance Tuning Guide, Utilize OpenMP.
 """
 
 from advisor.recipe import CPU, Recipe, Stage, WholeNumbers

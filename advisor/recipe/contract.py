@@ -44,6 +44,8 @@ _FEW_PARAMETERS = 5_000_000
 # Largest share of a step that a gain is computed from. Unitless; it bounds the gain to ten times.
 _MOST_OF_A_STEP = 0.9
 
+# Values that switch a setting off.
+_OFF = ("none", "default", False)
 # The keys of all recipes with ``compiles`` that have been imported, and their values that do not compile.
 NOT_COMPILED: dict[str, Value] = {}
 # The modes of torch.compile with CUDA graphs of their own, each with the same mode without graphs.
@@ -126,6 +128,8 @@ class Recipe(ABC):
     ``phases``: the phases of a step that it can shorten, when it touches no other:
     they bound what it can gain, and the search passes over what cannot clear the noise. Empty means no such bound.
     ``inside_step``: it changes what happens between the parts of a step, which a step of the user's own hides.
+    ``roundings``: the unit round-off of the arithmetic that single values bring in (bfloat16: 2**-8).
+    ``excludes``: keys of settings that no value but the default goes with, and the reason, where they are on.
     ``package``: an optional package that it needs beside PyTorch; an extra of this project by the same name brings it.
     ``order``: within a stage, recipes with a lower number are applied first: layers take their type before they are
     quantized.
@@ -164,6 +168,8 @@ class Recipe(ABC):
     phases: ClassVar[frozenset[Phase]] = frozenset()
     gain: ClassVar[float | None] = None
     gains: ClassVar[Mapping[Value, float]] = {}
+    roundings: ClassVar[Mapping[Value, float]] = {}
+    excludes: ClassVar[Mapping[str, str]] = {}
     codes: ClassVar[Mapping[Value, str]] = {}
     shown: ClassVar[str] = ""
 
@@ -279,15 +285,17 @@ class Recipe(ABC):
 
     def conflict(self, value: Value, settings: Values) -> str | None:
         """The conflict of ``value`` with these other settings, or None."""
-        return None
+        if value == self.default:
+            return None
+        return next((reason for key, reason in self.excludes.items() if settings.get(key, False) not in _OFF), None)
 
     def numerics_of(self, value: Value, mode: Mode) -> Numerics:
         """The numerics class of one value; most recipes have one class for all."""
         return self.numerics
 
     def rounding(self, value: Value) -> float:
-        """The unit round-off of the arithmetic that a value brings in (bfloat16: 2**-8), 0 when it keeps the user's."""
-        return 0.0
+        """The unit round-off of the arithmetic that a value brings in; 0 when it keeps the user's."""
+        return self.roundings.get(value, 0.0)
 
     def environment(self, value: Value) -> Mapping[str, str]:
         """Variables that must be set before Python starts, for a recipe of the stage ``ENVIRONMENT``."""

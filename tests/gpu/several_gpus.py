@@ -48,7 +48,6 @@ THEN = (
 )
 OWN = {
     "resnet": (
-        Setup(Settings({**DDP, "parallel.broadcast_buffers": False})),
         Setup(Settings({**DDP, "parallel.sync_batch_norm": True})),
     ),
     "gpt": (
