@@ -26,7 +26,6 @@ PyTorch documentation, torch.amp. PyTorch Performance Tuning Guide. NVIDIA, Trai
 from advisor.recipe import Recipe, is_host_bound, lacks_units
 from advisor.records import Bottleneck, Facts, Mode, Proposal, Skip, Value
 
-
 _BFLOAT16 = """\
 with torch.autocast(device.type, dtype=torch.bfloat16):
     loss = loss_fn(model(inputs), targets)
@@ -84,4 +83,3 @@ class Autocast(Recipe):
             return 1.4
         gain = 1.1 if is_host_bound(facts) else 1.5
         return gain if value == "bfloat16" or facts.workload.mode is Mode.INFER else 0.95 * gain
-

@@ -64,9 +64,11 @@ class CompileScope(Recipe):
         # on an H200's host, the model 33 s.
         blocks, shapes = facts.workload.repeated_blocks, facts.workload.block_shapes
         count = sum(count for _, count in blocks)
-        values = ["with_loss"] if _loss_counts(facts) else []
-        values += ["regional"] if blocks and 3 * shapes <= count else []
-        return [*values, "pointwise"]
+        sees_loss = facts.workload.mode is Mode.TRAIN and not facts.workload.own_step
+        # Other settings shorten the rest of a step several times, but not the loss.
+        loss_counts = facts.profile is None or facts.profile.share(Phase.LOSS) >= _LEAST_SHARE
+        values = ["with_loss"] if sees_loss and loss_counts else []
+        return [*values, *(["regional"] if blocks and 3 * shapes <= count else []), "pointwise"]
 
     def apply(self, workload: Components, value: Value) -> None:
         from advisor.step.blocks import repeated_blocks
@@ -76,8 +78,9 @@ class CompileScope(Recipe):
         super().apply(workload, value)
 
     def code(self, value: Value) -> str:
-        pointwise = value == "pointwise"
-        return code_of("pointwise", "model.compile(backend=pointwise_only)") if pointwise else super().code(value)
+        if value == "pointwise":
+            return code_of("pointwise", "model.compile(backend=pointwise_only)")
+        return super().code(value)
 
     def conflict(self, value: Value, settings: Values) -> str | None:
         mode = settings.get("compile.mode", "none")
@@ -93,21 +96,7 @@ class CompileScope(Recipe):
         if value == "with_loss" and facts.profile is not None:
             share = format_percent(facts.profile.share(Phase.LOSS), digits=1)
             return f"The compiler fuses the model's operations with those of the loss, which takes {share} of the step."
-        if value != "regional" or not facts.workload.repeated_blocks:
-            return super().why(facts, value)
-        (name, count), *others = facts.workload.repeated_blocks
-        if others:
-            return (
-                "The model repeats blocks of layers; compiling these by themselves starts sooner than the whole model."
-            )
-        return f"The model repeats {name} {count} times; compiling it by itself starts sooner than the whole model."
-
-
-def _loss_counts(facts: Facts) -> bool:
-    """Whether compiling the loss can pay: other settings shorten the rest of a step several times, but not the loss.
-
-    Before the profile tells its share, it is assumed to count.
-    """
-    profile = facts.profile
-    sees_loss = facts.workload.mode is Mode.TRAIN and not facts.workload.own_step
-    return sees_loss and (profile is None or profile.share(Phase.LOSS) >= _LEAST_SHARE)
+        if value == "regional" and facts.workload.repeated_blocks:
+            blocks = " and ".join(f"{name} {count} times" for name, count in facts.workload.repeated_blocks)
+            return f"The model repeats {blocks}; compiling one of a kind starts sooner than the whole model."
+        return super().why(facts, value)

@@ -56,23 +56,18 @@ class HostSync(Recipe):
             return NEEDS_PROFILE
         places = facts.instrumented.sync_places
         if places is None:
-            return Skip(
-                "the baseline's profile did not look for them: the step failed in PyTorch's synchronisation mode"
-            )
-        if not places:
-            return Skip("the step never makes the host wait")
-        return Skip(_sentence(places))
+            return Skip("the baseline's profile did not look: the step failed in PyTorch's synchronisation mode")
+        return Skip(_sentence(places) if places else "the step never makes the host wait")
 
     def apply(self, workload: Components, value: Value) -> None:
         pass  # The waits are in the user's own code, which no setting rewrites.
 
 
 def _sentence(places: Sequence[SyncPlace]) -> str:
-    """The lines that wait, the dearest first, in the order in which the profile has them."""
+    """The lines that wait, in the order of the profile: the dearest first."""
     known_ms = sum(place.blocked_ms or 0.0 for place in places)
     lines = [_figures(place) for place in places[:_SHOWN]]
-    if len(places) > _SHOWN:
-        lines.append(f"and {len(places) - _SHOWN} more")
+    lines += [f"and {len(places) - _SHOWN} more"] if len(places) > _SHOWN else []
     count = f"{len(places)} {'line makes' if len(places) == 1 else 'lines make'} the host wait"
     return f"{count}, {format_ms(known_ms)} a step, and only you can rewrite them: {'; '.join(lines)}"
 

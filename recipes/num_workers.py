@@ -57,15 +57,13 @@ class NumWorkers(LoaderRecipe):
         if loader.workers_problem:
             return Skip(loader.workers_problem)
         if loader.iterable_dataset and not loader.divides_samples:
-            # One worker yields them in their order.
             return Skip(_REPEATED) if loader.num_workers else little_time_in(facts, self.phases) or [1]
         if loader.num_workers:
             return _ladder(facts.workload.usable_cores)
-        # From above: one worker alone often gains nothing, and says nothing of what several do.
-        enough = int(min(_enough_workers(facts), facts.workload.usable_cores))
-        # Only one worker hands out the samples of an iterable dataset in their order.
-        values = _ladder(enough) if loader.iterable_dataset else _ladder(enough)[::-1]
-        return little_time_in(facts, self.phases) or values
+        values = _ladder(int(min(_enough_workers(facts), facts.workload.usable_cores)))
+        # From above, since one worker often gains nothing and says nothing of what several do; but only one gives out
+        # the samples of an iterable dataset in their order.
+        return little_time_in(facts, self.phases) or (values if loader.iterable_dataset else values[::-1])
 
     def expected_gain(self, facts: Facts, value: Value) -> float:
         # Workers load while the step computes, so the longer of the two remains. tests/gpu/RESULTS.md: 3.04x with 16

@@ -31,7 +31,6 @@ from advisor.figures.formatting import format_percent
 from advisor.recipe import TRAINING, Components, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
-_ADAM = ("Adam", "AdamW")
 _PACKAGES = ("bitsandbytes", "torchao")
 _LEAST_SHARE = 0.2
 _CODE = """\
@@ -67,9 +66,8 @@ class OptimizerMemory(Recipe):
         optimizer = facts.workload.optimizer
         if optimizer is None:
             return Skip("the workload has no optimizer")
-        if not optimizer.builtin or optimizer.name not in _ADAM:
-            whose = "" if optimizer.builtin else " of another package"
-            return Skip(f"only the state of a single Adam or AdamW can be made smaller, not of {optimizer.name}{whose}")
+        if not optimizer.builtin or optimizer.name not in ("Adam", "AdamW"):
+            return Skip(f"only the state of a single Adam or AdamW can be made smaller, not of {optimizer.full_name}")
         if optimizer.made_steps:
             return Skip("the optimizer has made steps, as a script's has: change it where it is made")
         share = _share_of_memory(facts)

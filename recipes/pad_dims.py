@@ -30,7 +30,7 @@ NVIDIA Deep Learning Performance, Matrix Multiplication: Tensor Core Requirement
 """
 
 from advisor.recipe import CUDA, Components, Recipe, Stage, WholeNumbers, code_of, lacks_units, runs_in_half
-from advisor.records import Bottleneck, Facts, OptimizerFacts, Proposal, Skip, Value, Values
+from advisor.records import Bottleneck, Facts, Proposal, Skip, Value, Values
 
 # Optimizers of torch.optim whose update depends on a tensor's shape or mean, which rows of zeros change.
 _READ_SHAPES = frozenset({"Adafactor", "Muon"})
@@ -54,13 +54,13 @@ class PadDims(Recipe):
         workload = facts.workload
         if lacking := lacks_units(facts, "float16", "tensor cores, which the multiples are for"):
             return lacking
-        if problem := _optimizer_problem(workload.optimizer):
-            return Skip(problem)
+        optimizer = workload.optimizer
+        if optimizer is not None and (not optimizer.builtin or optimizer.name in _READ_SHAPES):
+            return Skip(
+                f"{optimizer.name} may look at the shape or the mean of a weight, which rows of zeros would change"
+            )
         multiples = [multiple for multiple, _, _ in workload.paddable_outputs]
-        nothing = (
-            "no linear layer has a number of outputs that is off a multiple of 64 and would grow by an eighth at most"
-        )
-        return multiples or Skip(nothing)
+        return multiples or Skip("no linear layer's number of outputs is off a multiple of 64 by an eighth at most")
 
     def gain_for(self, facts: Facts, value: Value) -> float:
         # tests/gpu/RESULTS.md: 1.29x and 1.03x on GPT-2; 24.8 to 23.3 ms with autotuned kernels. Tensor cores only.
@@ -76,8 +76,8 @@ class PadDims(Recipe):
             follow_rows(workload.optimizer, rows)
 
     def code(self, value: Value) -> str:
-        call = f"pad_outputs(model, {value}, optimizer)"
-        return super().code(value) if value == self.default else code_of("padding", call)
+        padded = value != self.default
+        return code_of("padding", f"pad_outputs(model, {value}, optimizer)") if padded else super().code(value)
 
     def conflict(self, value: Value, settings: Values) -> str | None:
         if value != 1 and settings.get("optimizer.state") == "adafactor":
@@ -89,15 +89,5 @@ class PadDims(Recipe):
         if value not in found:
             return super().why(facts, value)
         layers, widest = found[int(value)]
-        if layers == 1:
-            return f"A linear layer has {widest:,} outputs, which is no multiple of {value}."
-        return f"{layers} linear layers have outputs off the multiple of {value}; the widest has {widest:,}."
-
-
-def _optimizer_problem(optimizer: OptimizerFacts | None) -> str:
-    """The reason that rows of zeros could change an optimizer's updates; empty where they cannot."""
-    if optimizer is None or (optimizer.builtin and optimizer.name not in _READ_SHAPES):
-        return ""
-    if optimizer.builtin:
-        return f"{optimizer.name} looks at the shape or the mean of a weight, which the rows of zeros would change"
-    return f"{optimizer.name} of another package may look at a weight as a whole, its rows of zeros included"
+        which = "One linear layer has" if layers == 1 else f"{layers} linear layers have"
+        return f"{which} outputs off the multiple of {value}; the widest has {widest:,}."

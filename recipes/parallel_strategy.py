@@ -72,24 +72,17 @@ class ParallelStrategy(Recipe):
         return max(1.0, facts.gpus * _EFFICIENCY.get(str(value), 0.0))
 
     def conflict(self, value: Value, settings: Values) -> str | None:
-        if value == self.default:
-            return None
-        if settings.get("step.cuda_graph") and (reason := _conflict_of_graph(value, settings)):
+        if value == "fully_shard" and (reason := _conflict_of_shards(settings)):
             return reason
         if value == "data_parallel" and any(settings.get(key, off) != off for key, off in NOT_COMPILED.items()):
             return "the copies of the model that DataParallel makes in each step cannot run compiled code"
-        return _conflict_of_shards(settings) if value == "fully_shard" else None
-
-
-def _conflict_of_graph(value: Value, settings: Values) -> str | None:
-    """The reason why a strategy does not go with a step in a CUDA graph, which holds the collectives of ``ddp``."""
-    if value != "ddp":
-        return f"step.cuda_graph records the exchange of gradients of DistributedDataParallel only, not of {value}"
-    if settings["step.cuda_graph"] == "around_loss":
-        return "step.cuda_graph: around_loss records a model without DistributedDataParallel's hooks around it"
-    if settings.get("parallel.find_unused_parameters"):
-        return "the search for unused parameters asks the host in each step, which step.cuda_graph cannot record"
-    return None
+        if value == self.default or not settings.get("step.cuda_graph"):
+            return None
+        if value != "ddp":
+            return f"step.cuda_graph records the exchange of gradients of DistributedDataParallel only, not of {value}"
+        if settings.get("parallel.find_unused_parameters"):
+            return "the search for unused parameters asks the host in each step, which step.cuda_graph cannot record"
+        return None
 
 
 def _conflict_of_shards(settings: Values) -> str | None:

@@ -32,7 +32,6 @@ Face, Efficient training on a single GPU, TF32. PyTorch pull request 116015 (pro
 from advisor.recipe import Recipe, Stage, gain_from, is_host_bound, lacks_units, runs_in_half, unless_computed
 from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
-_PRODUCTS = ("linear", "attention", "recurrent", "batched_product", "conv1d", "conv2d", "conv3d")
 # oneDNN 3.13 multiplied float32 in full precision on a CPU with AVX-512 BF16 alone, though bfloat16 was permitted.
 _CPU_UNITS = "amx_bf16"
 # Matrix products in the operator table. cuDNN's convolutions and recurrent layers round by default.
@@ -42,6 +41,7 @@ _SAVED = 0.7
 # Share of the parameters in linear layers from which they may take much of a step. A ResNet-50 has 0.08.
 _MUCH_LINEAR = 0.25
 _CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
+_PRODUCTS = ("linear", "attention", "recurrent", "batched_product", *_CONVOLUTIONS)
 _NO_PRODUCT = "the step computes no linear, attention, recurrent or convolution layer and no matrix product"
 
 
@@ -58,8 +58,12 @@ class Tf32(Recipe):
 
     def candidates(self, facts: Facts) -> Proposal:
         workload = facts.workload
-        if too_old := _lacks_units(facts):
-            return Skip(too_old)
+        if facts.on_cuda and (too_old := lacks_units(facts, "tf32")):
+            return too_old
+        if not facts.on_cuda and _CPU_UNITS not in facts.hardware.host.cpu_features:
+            return Skip(
+                "this CPU has no AMX units for bfloat16, without which PyTorch multiplies float32 in full precision"
+            )
         if "float32" not in workload.parameter_dtypes:
             return Skip("no parameter is in float32, so no product is either")
         if nothing := unless_computed(facts, *_PRODUCTS, reason=_NO_PRODUCT):
@@ -69,44 +73,23 @@ class Tf32(Recipe):
         return ["high", "medium"] if facts.on_cuda else ["medium"]
 
     def gain_for(self, facts: Facts, value: Value) -> float:
+        profile = facts.profile
         if runs_in_half(facts) or (value == "high" and not facts.on_cuda):
             return 1.0
+        if facts.on_cuda and profile is not None and profile.operators and profile.step_ms > 0:
+            products_ms = sum(row.device_ms for row in profile.operators if row.name in _MATRIX_PRODUCTS)
+            return gain_from(_SAVED * min(1.0, products_ms / profile.step_ms))
         if facts.on_cuda and not _multiplies_much(facts):
             return 1.0
-        share = _share_of_products(facts)
-        if share is not None:
-            return gain_from(_SAVED * share)
         # tests/gpu/RESULTS.md: 2.71x and 2.42x on transformers, 1.0x beside autocast and on small models. A product
         # alone on a CPU with AMX: 1.2x to 4.0x (PyTorch pull request 116015).
         return 1.05 if is_host_bound(facts) else 1.3
 
 
-
-def _share_of_products(facts: Facts) -> float | None:
-    """The share of a step (0 to 1) in which the GPU multiplies matrices; None where no table tells."""
-    profile = facts.profile
-    if not facts.on_cuda or profile is None or not profile.operators or profile.step_ms <= 0:
-        return None
-    products_ms = sum(row.device_ms for row in profile.operators if row.name in _MATRIX_PRODUCTS)
-    return min(1.0, products_ms / profile.step_ms)
-
-
 def _multiplies_much(facts: Facts) -> bool:
     """Whether matrix products in full float32 may take a large part of a step, judged by the layers."""
-    if facts.profile is not None and facts.profile.operators:
-        return True  # the profile's operator table decides better
     workload = facts.workload
     if workload.has("attention") or not workload.has(*_CONVOLUTIONS, "recurrent"):
         return True
     linear = sum(inputs * outputs * count for inputs, outputs, count in workload.linear_shapes)
     return linear >= _MUCH_LINEAR * max(1, workload.parameters)
-
-
-def _lacks_units(facts: Facts) -> str:
-    """The reason that the device multiplies no faster in a reduced precision; empty where it does."""
-    if facts.on_cuda:
-        lacking = lacks_units(facts, "tf32")
-        return lacking.reason if lacking else ""
-    if _CPU_UNITS in facts.hardware.host.cpu_features:
-        return ""
-    return "this CPU has no AMX units for bfloat16, without which PyTorch multiplies float32 in full precision"

@@ -52,9 +52,9 @@ class Threads(Recipe):
 
     def candidates(self, facts: Facts) -> Proposal:
         workload, usable = facts.workload, facts.workload.usable_cores
-        workers = workload.loader.num_workers if workload.loader else 0
+        left_by_workers = usable - (workload.loader.num_workers if workload.loader else 0)
         physical = min(facts.hardware.host.physical_cores, usable)
-        wanted = {physical, usable // 2, usable - workers, usable, _left_by_others(facts)}
+        wanted = {physical, usable // 2, left_by_workers, usable, _left_by_others(facts)}
         values = sorted(value for value in wanted if value >= 1 and value != workload.threads)
         if not values:
             return Skip(f"{workload.threads} threads on {usable} usable cores leave nothing else to try")

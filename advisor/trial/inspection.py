@@ -16,8 +16,23 @@ from advisor.step import checkpointing, conv_bias, fold_norm, padding, training_
 from advisor.step.batch import resizing_problem, tensors_of
 from advisor.step.blocks import blocks_to_compile, repeated_blocks, shape_of
 from advisor.step.compile import Models
-from advisor.step.loader import copy_problem, divides_samples, hears_of_epochs, is_iterable, length_of, one_by_one_problem, workers_problem
-from advisor.step.optimizer import expected_state_bytes, implementations_of, optimizer_implementation, optimizers_in, sparse_parameters, torch_class
+from advisor.step.loader import (
+    copy_problem,
+    divides_samples,
+    hears_of_epochs,
+    is_iterable,
+    length_of,
+    one_by_one_problem,
+    workers_problem,
+)
+from advisor.step.optimizer import (
+    expected_state_bytes,
+    implementations_of,
+    optimizer_implementation,
+    optimizers_in,
+    sparse_parameters,
+    torch_class,
+)
 from advisor.step.transforms import without_last_transforms
 from advisor.step.wrappers import as_prepared
 from advisor.target.loop import GivenBatches, Loop, describe
