@@ -34,7 +34,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from advisor.recipe import Components, Recipe, Stage, WholeNumbers, is_host_bound
-from advisor.records import Bottleneck, Facts, Mode, Numerics, Proposal, Skip, Value
+from advisor.records import Bottleneck, Facts, Mode, Proposal, Skip, Value
 
 _USABLE_MEMORY = 0.9
 # Largest expected speed-up, a factor; measured on a small network from 32 to 2,048 samples (tests/gpu/RESULTS.md).
@@ -114,9 +114,6 @@ class BatchSize(Recipe):
             f"{reason} With {value:,} samples in place of {present:,}, start from {scaled:.3g} times the learning rate "
             f"({rule}), reached by a warm-up over the first epochs, and tune the weight decay again."
         )
-
-    def numerics_of(self, value: Value, mode: Mode) -> Numerics:
-        return Numerics.CHANGED if mode is Mode.TRAIN else Numerics.CLOSE
 
 
 def _why_fixed(facts: Facts) -> str:

@@ -27,8 +27,6 @@ References
 torchao documentation, torchao.float8; torchao.quantization. Micikevicius et al., FP8 Formats for Deep Learning, 2022.
 """
 
-from typing import Any
-
 from advisor.recipe import CUDA, Components, Recipe, Stage, is_compiled, lacks_units, without_package
 from advisor.records import Bottleneck, Facts, Mode, Phase, Proposal, Skip, Value
 
@@ -70,7 +68,8 @@ class Float8(Recipe):
 
     def candidates(self, facts: Facts) -> Proposal:
         workload = facts.workload
-        if not any(_fits(inputs, outputs) for inputs, outputs, _ in workload.linear_shapes):
+        large = [(inputs, outputs) for inputs, outputs, _ in workload.linear_shapes if inputs * outputs >= _LARGE]
+        if all(inputs % _MULTIPLE or outputs % _MULTIPLE for inputs, outputs in large):
             return Skip(
                 f"no linear layer has sizes in multiples of {_MULTIPLE} and at least {_LARGE:,} weights; "
                 "smaller ones lose more to the casts than they gain"
@@ -88,31 +87,15 @@ class Float8(Recipe):
         return compiled_gain if is_compiled(facts) else 0.3
 
     def apply(self, workload: Components, value: Value) -> None:
-        if value == self.default:
-            return
-        if workload.plan.mode is Mode.TRAIN:
-            from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+        import torch
 
-            by_recipe = Float8LinearConfig.from_recipe_name(value)
-            workload.model = convert_to_float8_training(workload.model, config=by_recipe, module_filter_fn=_is_large)
-            return
-        from torchao import quantization
-
-        granularity = getattr(quantization, _GRANULARITY[str(value)])()
-        config = quantization.Float8DynamicActivationFloat8WeightConfig(granularity=granularity)
-        quantization.quantize_(workload.model, config, filter_fn=_is_large)
+        # The code tells by the optimizer whether the model is trained.
+        optimizer = workload.optimizer or workload.plan.mode is Mode.TRAIN or None
+        names = {"torch": torch, "model": workload.model, "optimizer": optimizer}
+        exec(self.code(value), names)  # noqa: S102 - our own code
+        workload.model = names["model"]
 
     def code(self, value: Value) -> str:
         if value == self.default:
             return "# the linear layers keep their type\n"
         return _CODE.format(multiple=_MULTIPLE, large=_LARGE, value=value, granularity=_GRANULARITY[str(value)])
-
-
-def _fits(inputs: int, outputs: int) -> bool:
-    return inputs % _MULTIPLE == 0 and outputs % _MULTIPLE == 0 and inputs * outputs >= _LARGE
-
-
-def _is_large(module: Any, name: str) -> bool:
-    from torch import nn
-
-    return type(module) is nn.Linear and _fits(module.in_features, module.out_features)

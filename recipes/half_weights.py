@@ -30,7 +30,7 @@ from dataclasses import replace
 
 from advisor.errors import RefusedError
 from advisor.recipe import Components, Recipe, Stage, is_host_bound, lacks_units
-from advisor.records import Bottleneck, Facts, Mode, Numerics, Proposal, Skip, Value
+from advisor.records import Bottleneck, Facts, Mode, Proposal, Skip, Value
 
 _CASTS_ALREADY = "precision.autocast casts the products to half precision already"
 _FAST_ON_CPU = frozenset({"avx512_bf16", "amx_bf16", "asimdbf16", "bf16"})
@@ -89,6 +89,3 @@ class HalfWeights(Recipe):
             # Loading brings the state into the type that the parameters have now.
             optimizer.load_state_dict(optimizer.state_dict())
         workload.plan = replace(workload.plan, input_dtype=str(value))
-
-    def numerics_of(self, value: Value, mode: Mode) -> Numerics:
-        return Numerics.CHANGED if mode is Mode.TRAIN else Numerics.CLOSE

@@ -65,11 +65,10 @@ class LargeBatchOptimizer(Recipe):
         if optimizer is None:
             return Skip("the workload has no optimizer")
         if batch_size is None or batch_size < _LARGE_BATCH:
-            return Skip(
-                f"it is for batches of about {_LARGE_BATCH:,} samples and more, not {batch_size or 'an open size'}"
-            )
+            size = "the size of yours is open" if batch_size is None else f"yours has {batch_size:,}"
+            return Skip(f"it is for batches of about {_LARGE_BATCH:,} samples and more, and {size}: see --batch-size")
         if not optimizer.builtin or optimizer.name not in _VALUES:
-            return Skip(f"LARS replaces PyTorch's SGD and LAMB its Adam or AdamW, not {optimizer.name}")
+            return Skip(f"LARS takes the place of SGD and LAMB that of Adam or AdamW, not of {optimizer.full_name}")
         if optimizer.made_steps:
             return Skip("the optimizer has made steps, as a script's has: change it where it is made")
         if find_spec("timm") is None:

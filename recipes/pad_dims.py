@@ -56,9 +56,7 @@ class PadDims(Recipe):
             return lacking
         optimizer = workload.optimizer
         if optimizer is not None and (not optimizer.builtin or optimizer.name in _READ_SHAPES):
-            return Skip(
-                f"{optimizer.name} may look at the shape or the mean of a weight, which rows of zeros would change"
-            )
+            return Skip(f"{optimizer.full_name} may look at a weight's shape or mean, which rows of zeros would change")
         multiples = [multiple for multiple, _, _ in workload.paddable_outputs]
         return multiples or Skip("no linear layer's number of outputs is off a multiple of 64 by an eighth at most")
 
@@ -89,5 +87,5 @@ class PadDims(Recipe):
         if value not in found:
             return super().why(facts, value)
         layers, widest = found[int(value)]
-        which = "One linear layer has" if layers == 1 else f"{layers} linear layers have"
-        return f"{which} outputs off the multiple of {value}; the widest has {widest:,}."
+        which = "One linear layer is" if layers == 1 else f"{layers} linear layers are"
+        return f"{which} off the multiple of {value}; the widest has {widest:,} outputs."

@@ -30,7 +30,7 @@ PyTorch documentation, CUDA semantics, CUDA Graphs. PyTorch blog, Accelerating P
 """
 
 from advisor.recipe import CUDA, Recipe
-from advisor.records import Bottleneck, Facts, Mode, Numerics, OptimizerFacts, Proposal, Skip, Value
+from advisor.records import Bottleneck, Facts, OptimizerFacts, Proposal, Skip, Value
 
 _KEEPS_NO_STEP_COUNT = frozenset({"SGD"})
 # Largest expected speed-up, a factor: beyond it a profiled share is mostly the profiler's own overhead.
@@ -56,7 +56,6 @@ class StepGraph(Recipe):
     attacks = frozenset({Bottleneck.LAUNCH})
     partners = frozenset({"autocast", "channels_last", "compile", "fused_optimizer", "tf32"})
     usual = frozenset({True})
-    numerics = Numerics.CLOSE
     keeps_code = True  # the graph captures the same kernels
     over_ranks = True
     codes = {False: "# every step is launched kernel by kernel\n", True: _CAPTURE}
@@ -80,9 +79,6 @@ class StepGraph(Recipe):
             return 1.3
         share /= facts.gpus  # each computes a part of the batch, and its host launches as many kernels as before
         return min(_MOST_GAINED, 1 / share) if share > 0 else _MOST_GAINED
-
-    def numerics_of(self, value: Value, mode: Mode) -> Numerics:
-        return Numerics.EXACT if mode is Mode.INFER else Numerics.CLOSE
 
 
 def _can_be_captured(optimizer: OptimizerFacts) -> bool:

@@ -44,6 +44,7 @@ _FEW_PARAMETERS = 5_000_000
 # Largest share of a step that a gain is computed from. Unitless; it bounds the gain to ten times.
 _MOST_OF_A_STEP = 0.9
 
+_LOOPS = {Mode.TRAIN: "training", Mode.INFER: "inference"}
 # Values that switch a setting off.
 _OFF = ("none", "default", False)
 # The keys of all recipes with ``compiles`` that have been imported, and their values that do not compile.
@@ -151,6 +152,7 @@ class Recipe(ABC):
     devices: ClassVar[frozenset[str]] = ANY_DEVICE
     attacks: ClassVar[frozenset[Bottleneck]] = frozenset()
     numerics: ClassVar[Numerics]
+    _numerics_in: ClassVar[Mapping[Mode, Numerics]] = {}
     stage: ClassVar[Stage]
     order: ClassVar[int] = 0
     package: ClassVar[str] = ""
@@ -182,6 +184,9 @@ class Recipe(ABC):
             if not hasattr(cls, "numerics"):
                 said = _section(text, "Numerics")
                 cls.numerics = next((each for each in Numerics if said.startswith(each)), Numerics.CLOSE)
+                cls._numerics_in = {
+                    mode: each for mode, loop in _LOOPS.items() for each in Numerics if f"{each} in {loop}" in said
+                }
             if not hasattr(cls, "stage") and (cls.plan_field or cls.compiles):
                 cls.stage = Stage.COMPILE if cls.compiles else Stage.STEP
             if not hasattr(cls, "default"):
@@ -290,8 +295,8 @@ class Recipe(ABC):
         return next((reason for key, reason in self.excludes.items() if settings.get(key, False) not in _OFF), None)
 
     def numerics_of(self, value: Value, mode: Mode) -> Numerics:
-        """The numerics class of one value; most recipes have one class for all."""
-        return self.numerics
+        """The numerics class of one value: that which the card says for all, or as in "changed in training"."""
+        return self._numerics_in.get(mode, self.numerics)
 
     def rounding(self, value: Value) -> float:
         """The unit round-off of the arithmetic that a value brings in; 0 when it keeps the user's."""
