@@ -67,10 +67,7 @@ class Autocast(Recipe):
             usable = [name for name in types if scaled or name != "float16"]
             none = Skip("float16 needs a gradient scaler inside the step, which is your own")
             return lacks_units(facts, "float16") or usable or none
-        features = set(facts.hardware.host.cpu_features)
-        if not features & {"avx512_bf16", "amx_bf16", "asimdbf16", "bf16"}:
-            return Skip("this CPU has no fast bfloat16 units (AVX-512 BF16 or AMX)")
-        return ["bfloat16"]
+        return lacks_units(facts, "bfloat16") or ["bfloat16"]
 
     def is_usual(self, value: Value, mode: Mode) -> bool:
         # Inference keeps no float32 copy of the weights for: half_weights casts them once, and not in each pass.

@@ -8,8 +8,7 @@ device's memory is kept free. The value 0 leaves the batch size as it is.
 
 Why it helps
 ------------
-More samples share the costs that do not depend on the batch (launches, the optimizer, reading the weights), and larger
-products fill the device better.
+More samples share the fixed costs (launches, optimizer, reading weights), and larger products fill the device.
 
 When it does not
 ------------

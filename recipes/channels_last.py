@@ -13,8 +13,7 @@ layers between convolutions keep the format.
 When it does not
 ------------
 Models whose time is not in convolutions gain nothing. A layer without a channels-last kernel converts back and forth,
-which can cost more than the convolutions win. In float32 the gain is often small: the setting is also measured with
-half precision.
+which can cost more than the convolutions win. In float32 the gain is often small: it is tried with half precision too.
 
 Numerics
 ------------

@@ -8,14 +8,14 @@ models: torch.compile chooses what to compute again, to keep about half of the a
 
 Why it helps
 ------------
-Activations fill most of the memory in training. Without them a larger batch, a longer sequence or a larger model fits.
-By itself the setting makes steps slower.
+Activations fill most of the memory. Without them a larger batch, a longer sequence or a larger model fits. Steps become
+slower.
 
 When it does not
 ------------
-A step takes about a third longer. Memory of parameters, gradients and optimizer state stays. Blocks that write over
-their inputs fail. Hooks inside a block, and what it counts or draws by Python or NumPy, run a second time. A CUDA graph
-needs PyTorch 2.10 for it.
+A step takes about a third longer. Parameters, gradients and optimizer state stay. Blocks that write over their inputs
+fail. Hooks inside a block, and what it counts or draws by Python or NumPy, run a second time. CUDA graphs need PyTorch
+2.10.
 
 Numerics
 ------------

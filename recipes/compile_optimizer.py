@@ -7,8 +7,8 @@ go into tensors on the device, so schedules work. A scheduler that assigns plain
 
 Why it helps
 ------------
-An update of hundreds of small tensors takes a few kernels that read and write each value once. It does so for classes
-that PyTorch has not fused, too.
+An update of hundreds of small tensors takes a few kernels that read and write each value once. Classes without a fused
+step gain too.
 
 When it does not
 ------------

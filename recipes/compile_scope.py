@@ -3,9 +3,8 @@
 What it does
 ------------
 `regional` compiles the blocks that the model repeats (the layers of a transformer), each in place; like blocks are
-compiled once. `with_loss` compiles model and loss as one function. `pointwise` compiles only functions of pointwise
-operations, such as a formula written out: what `torch.jit.script` was for. Without `compile.mode` each compiles in the
-mode `default`.
+compiled once. `with_loss` compiles model and loss as one. `pointwise` compiles only functions of pointwise operations,
+such as a formula written out, as `torch.jit.script` did. Alone each compiles in the mode `default`.
 
 Why it helps
 ------------

@@ -15,8 +15,7 @@ its clocks move, or steps differ much from batch to batch.
 
 Numerics
 ------------
-exact: the same program runs twice. A difference is the workload's own: kernels that add in no fixed order, or random
-numbers without a seed.
+exact: the same program runs twice. Kernels that add in no fixed order differ, and random numbers without a seed.
 
 References
 ------------

@@ -3,8 +3,7 @@
 What it does
 ------------
 A convolution whose result goes only to a batch norm (or an instance norm) computes without its bias. torch.fx finds
-such pairs, in the whole model or in each part that it can follow. In training a convolution before a frozen norm keeps
-its bias.
+such pairs in the model, or in each part that it can follow. Convolutions before frozen norms keep theirs in training.
 
 Why it helps
 ------------

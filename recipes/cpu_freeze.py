@@ -8,8 +8,7 @@ before it), and stores weights in the order in which kernels read them. Without 
 
 Why it helps
 ------------
-Convolutions and matrix products read packed weights without rearranging them at each call, and folded operations are
-gone.
+Convolutions and matrix products read packed weights without rearranging them, and folded operations are gone.
 
 When it does not
 ------------

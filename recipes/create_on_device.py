@@ -7,8 +7,8 @@ like make their tensors there. In your own code `device=x.device` is better, and
 
 Why it helps
 ------------
-A mask or a range that is made on the host in each step is filled by the CPU and copied from memory that is not pinned,
-and the host waits for the copy.
+A mask or range made on the host in each step is filled by the CPU and copied from memory that is not pinned, while the
+host waits.
 
 When it does not
 ------------

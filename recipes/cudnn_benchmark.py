@@ -2,8 +2,7 @@
 
 What it does
 ------------
-cuDNN times its convolution algorithms for each new shape and uses the fastest (`torch.backends.cudnn.benchmark =
-True`).
+cuDNN times its algorithms for each new shape and takes the fastest (`torch.backends.cudnn.benchmark = True`).
 
 Why it helps
 ------------

@@ -13,8 +13,7 @@ step asks for it again. A loop that empties the cache gains by leaving that out.
 When it does not
 ------------
 PyTorch uses its cached memory for any tensor of its own, so emptying it does not let a larger batch fit; deleting
-tensors does. Empty it once where another process needs the memory, or between two phases whose tensors differ much in
-size.
+tensors does. Empty it once where another process needs the memory, or between two phases of different sizes.
 
 Numerics
 ------------

@@ -17,8 +17,7 @@ not ranked with the candidates. For inference the recipe inference_mode measures
 
 Numerics
 ------------
-exact: training is not touched. PyTorch's own attention layers differ in the last bits: they take a fused path where
-nothing is recorded.
+exact: training is not touched. PyTorch's attention layers take a fused path, which differs in the last bits.
 
 References
 ------------
@@ -31,13 +30,11 @@ from advisor.figures.formatting import format_bytes, format_ms, format_way
 from advisor.recipe import NEEDS_PROFILE, Components, Recipe, Stage
 from advisor.records import Bottleneck, Facts, HabitRow, Mode, Proposal, Skip, Value
 
-_MODES = ("grad", "no_grad", "inference_mode")
-
 
 class EvalNoGrad(Recipe):
     key = "loop.eval_grad"
     default = "no_grad"
-    values = _MODES
+    values = ("grad", "no_grad", "inference_mode")
     attacks = frozenset({Bottleneck.MEMORY, Bottleneck.LAUNCH})
     stage = Stage.STEP
     inside_step = True

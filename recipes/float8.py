@@ -27,6 +27,8 @@ References
 torchao documentation, torchao.float8; torchao.quantization. Micikevicius et al., FP8 Formats for Deep Learning, 2022.
 """
 
+from dataclasses import replace
+
 from advisor.recipe import CUDA, Components, Recipe, Stage, is_compiled, lacks_units, without_package
 from advisor.records import Bottleneck, Facts, Mode, Phase, Proposal, Skip, Value
 
@@ -87,13 +89,10 @@ class Float8(Recipe):
         return compiled_gain if is_compiled(facts) else 0.3
 
     def apply(self, workload: Components, value: Value) -> None:
-        import torch
-
-        # The code tells by the optimizer whether the model is trained.
-        optimizer = workload.optimizer or workload.plan.mode is Mode.TRAIN or None
-        names = {"torch": torch, "model": workload.model, "optimizer": optimizer}
-        exec(self.code(value), names)  # noqa: S102 - our own code
-        workload.model = names["model"]
+        # The code tells by an optimizer whether the model is trained; a step of one's own may hide it.
+        parts = replace(workload, optimizer=workload.optimizer or workload.plan.mode is Mode.TRAIN or None)
+        self.run_code(parts, value)
+        workload.model = parts.model
 
     def code(self, value: Value) -> str:
         if value == self.default:

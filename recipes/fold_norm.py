@@ -19,8 +19,7 @@ convolutions stay. Fold a copy of the model when you go on training.
 
 Numerics
 ------------
-close: folded weights are rounded once more, activations once less. The state dict loses the norms' entries: load
-checkpoints before.
+close: weights are rounded once more. Load checkpoints before: the norms leave the state dict.
 
 References
 ------------

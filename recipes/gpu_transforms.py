@@ -34,6 +34,11 @@ from advisor.recipe import CUDA, Components, code_of, gain_from
 from advisor.recipe.loader_recipe import Expression, LoaderRecipe, little_time_in
 from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Proposal, Skip, Value
 
+_CODE = """\
+dataset, moved = without_last_transforms(loader.dataset)
+on_device = OnDevice(moved)  # in the loop, when the batch is on the device: batch = on_device(batch)
+loader = torch.utils.data.DataLoader(dataset, ...)
+"""
 _NONE = (
     "the dataset's attribute transform does not end in a transform that can run on whole batches (ToDtype, "
     "ConvertImageDtype or Normalize of torchvision)"
@@ -77,12 +82,7 @@ class GpuTransforms(LoaderRecipe):
     def code(self, value: Value) -> str:
         if not value:
             return "# the dataset runs its transforms, sample by sample\n"
-        calls = (
-            "dataset, moved = without_last_transforms(loader.dataset)",
-            "on_device = OnDevice(moved)  # in the loop, when the batch is on the device: batch = on_device(batch)",
-            "loader = torch.utils.data.DataLoader(dataset, ...)",
-        )
-        return code_of("transforms", "\n".join(calls))
+        return code_of("transforms", _CODE)
 
     def why(self, facts: Facts, value: Value) -> str:
         loader = facts.workload.loader

@@ -8,8 +8,7 @@ host wait for the GPU, with calls and time per step. It changes nothing: only yo
 Why it helps
 ------------
 The host launches kernels ahead of the GPU. `.item()`, `.cpu()`, `nonzero()`, indexing with a mask, `if` on a tensor and
-printing one make it wait, and the GPU is idle until the next launch. Such a line also prevents a CUDA graph of the step
-and splits a compiled one.
+printing one make it wait, and the GPU is idle until the next launch. Such a line also prevents a CUDA graph.
 
 When it does not
 ------------

@@ -79,7 +79,7 @@ class Int8Weights(Recipe):
     def apply(self, workload: Components, value: Value) -> None:
         if value == "int4wo" and "torch.bfloat16" not in {str(one.dtype) for one in workload.model.parameters()}:
             raise RefusedError("int4 weights need bfloat16 parameters: set precision.weights: bfloat16 as well")
-        exec(self.code(value), {"model": workload.model})  # noqa: S102 - our own code
+        self.run_code(workload, value)
 
     def conflict(self, value: Value, settings: Values) -> str | None:
         if value == "int4wo" and settings.get("precision.weights", "bfloat16") != "bfloat16":

@@ -7,8 +7,7 @@ With 0, the training process does that work itself, between the steps.
 
 Why it helps
 ------------
-Workers prepare the next batches while the device computes, several of them in parallel, so the step stops waiting for
-its input.
+Workers prepare the next batches while the device computes, in parallel, so the step stops waiting for input.
 
 When it does not
 ------------
@@ -19,9 +18,8 @@ iterable dataset that does not ask for `get_worker_info()` gets one worker at mo
 
 Numerics
 ------------
-exact: the sampler still decides the order. Random numbers that the dataset draws come from the workers' own seeds, as
-PyTorch documents, so augmented samples differ as between two seeds. Several workers give out the samples of an iterable
-dataset in another order.
+exact: the sampler still decides the order. Random numbers of the dataset come from the workers' own seeds, as PyTorch
+documents. Several workers reorder an iterable dataset.
 
 References
 ------------
@@ -44,7 +42,6 @@ _SENDING = 2.0
 # Expected speed-up where other programs leave workers no core. Unitless; 0.8 to 1.1 for one and two workers of the demo
 # beside two busy programs on two cores.
 _GAIN_IN_A_CROWD = 1.02
-_REPEATED = "every worker would yield all samples: shard the dataset by get_worker_info()"
 
 
 class NumWorkers(LoaderRecipe):
@@ -57,7 +54,8 @@ class NumWorkers(LoaderRecipe):
         if loader.workers_problem:
             return Skip(loader.workers_problem)
         if loader.iterable_dataset and not loader.divides_samples:
-            return Skip(_REPEATED) if loader.num_workers else little_time_in(facts, self.phases) or [1]
+            more = Skip("every worker would yield all samples: shard the dataset by get_worker_info()")
+            return more if loader.num_workers else little_time_in(facts, self.phases) or [1]
         if loader.num_workers:
             return _ladder(facts.workload.usable_cores)
         values = _ladder(int(min(_enough_workers(facts), facts.workload.usable_cores)))

@@ -2,8 +2,7 @@
 
 What it does
 ------------
-The DataLoader places its batches in page-locked memory (`pin_memory=True`), and the step copies them to the GPU with
-`non_blocking=True`.
+Places batches in page-locked memory (`pin_memory=True`) and copies them to the GPU with `non_blocking=True`.
 
 Why it helps
 ------------

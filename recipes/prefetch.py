@@ -2,8 +2,7 @@
 
 What it does
 ------------
-Sets how many batches each DataLoader worker prepares before they are asked for (`prefetch_factor`). PyTorch's default
-is 2.
+Sets how many batches each DataLoader worker prepares ahead (`prefetch_factor`). PyTorch's default is 2.
 
 Why it helps
 ------------

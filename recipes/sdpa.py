@@ -3,8 +3,7 @@
 What it does
 ------------
 Permits one kernel only for `scaled_dot_product_attention`: flash (FlashAttention-2), cudnn (cuDNN's fused attention),
-efficient (memory-efficient attention) or math (products and softmax one after the other). With `auto` PyTorch takes the
-first in its order that can run the call.
+efficient (memory-efficient attention) or math (products and softmax). With `auto` PyTorch takes the first that can.
 
 Why it helps
 ------------
@@ -15,8 +14,7 @@ When it does not
 ------------
 PyTorch's choice is often the fastest, and attention over short sequences is a small part of a step. Flash and cudnn
 need float16 or bfloat16; flash takes no arbitrary mask. A kernel that cannot run one of the model's calls fails the
-trial with that reason. Math shows what attention written by hand costs; on a CPU, which has flash and math only, it can
-win on very short sequences.
+trial with that reason. Math shows what attention written by hand costs; on a CPU it can win on very short sequences.
 
 Numerics
 ------------
@@ -71,8 +69,6 @@ class Sdpa(Recipe):
         return ["efficient", "math"]
 
     def apply(self, workload: Components, value: Value) -> None:
-        import torch
-
         if value == self.default:
-            exec(self.code(value), {"torch": torch})  # noqa: S102 - our own code
+            self.run_code(workload, value)
         super().apply(workload, value)

@@ -7,8 +7,7 @@ float32, and gradients are averaged in float32.
 
 Why it helps
 ------------
-Half the bytes to gather, and half the memory for what is gathered. Without it the whole parameters are sent in float32,
-under autocast too.
+Half the bytes to gather and to keep. Without it parameters are sent in float32, under autocast too.
 
 When it does not
 ------------

@@ -11,8 +11,7 @@ buckets in the order in which they were filled.
 
 When it does not
 ------------
-A model that takes other branches in later steps hangs or fails. A step without unused parameters and checkpoints gains
-little.
+Training hangs or fails when later steps take other branches. Without unused parameters or checkpoints it gains little.
 
 Numerics
 ------------

@@ -11,13 +11,12 @@ A step of many small kernels is bound by the host that launches them; a replay c
 
 When it does not
 ------------
-Kernels long enough to hide their launches gain nothing, and the graph keeps its own memory. The step must not make the
-host wait: no `.item()`, no branching on a tensor's value, no random numbers of Python's or NumPy's; PyTorch's error
-names the line. Learning rates go into tensors, so schedules work. Before each replay the step looks at training modes,
-frozen parameters, hooks, and numbers, strings and flags near it: in the closures and globals that the loss or the step
-names, and in the attributes of what is found there. A change there records anew. After changing anything else call
-`step.recapture()`. Under float16 the update stays outside the recording, as with optimizers that count their steps on
-the host.
+Long kernels hide their launches and gain nothing, and the graph keeps its own memory. The step must not make the host
+wait: no `.item()`, no branching on a tensor's value, no random numbers of Python's or NumPy's; PyTorch's error names
+the line. Learning rates go into tensors, so schedules work. Before each replay the step looks at training modes, frozen
+parameters, hooks, and numbers, strings and flags near it: in the closures and globals that the loss or the step names,
+and in the attributes of what is found there. A change there records anew. After changing anything else call
+`step.recapture()`. Under float16 the update stays outside the recording, as with optimizers that count on the host.
 
 Numerics
 ------------

@@ -13,15 +13,13 @@ to change. CPUs with AMX multiply bfloat16 one and a half to four times as fast.
 
 When it does not
 ------------
-Nothing changes where autocast or half-precision weights leave no float32 products, or where the step waits for input or
-for launches. A convolutional network gains in its linear layers only. On CUDA `medium` uses the same kernels as `high`
-so far. A CPU with AVX-512 BF16 but without AMX goes on in float32, by another library that can be slower; `high`
-changes nothing on a CPU.
+Nothing changes under autocast, with half-precision weights, or where the step waits for input or launches. A
+convolutional network gains in its linear layers only. On CUDA `medium` uses the same kernels as `high` so far. A CPU
+without AMX goes on in float32, by another library that can be slower; `high` changes nothing there.
 
 Numerics
 ------------
-close: inputs of a product keep 10 of their 23 stored mantissa bits with `high`, 7 with `medium` on a CPU; sums and
-results stay in float32.
+close: inputs keep 10 of their 23 mantissa bits with `high`, 7 with `medium` on a CPU; sums stay in float32.
 
 References
 ------------

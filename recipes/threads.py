@@ -2,8 +2,7 @@
 
 What it does
 ------------
-Sets how many threads share one operation on the CPU (`torch.set_num_threads`). With 0 PyTorch chooses: one thread per
-physical core.
+Sets how many threads share an operation (`torch.set_num_threads`). 0 is PyTorch's: one for each physical core.
 
 Why it helps
 ------------

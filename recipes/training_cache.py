@@ -14,8 +14,7 @@ When it does not
 ------------
 A step that is not compiled gains little: the tensors exist anyway, for the backward pass. A loop that reads
 `past_key_values` in training, as over segments of a long text, needs the cache. Hugging Face's Trainer switches it off
-by itself. `save_pretrained` writes the changed configuration; `generate` keeps its cache also in a model loaded from
-there.
+by itself. `save_pretrained` writes the change; `generate` keeps its cache after loading too.
 
 Numerics
 ------------

@@ -212,7 +212,13 @@ class Recipe(ABC):
             field: dict[str, Any] = {self.plan_field: value}
             workload.plan = replace(workload.plan, **field)
         elif self.stage is Stage.GLOBAL:
-            exec(self.code(value), {"torch": import_module("torch")})  # noqa: S102 - our own code
+            self.run_code(workload, value)
+
+    def run_code(self, workload: Components, value: Value) -> None:
+        """Run the code of ``value`` as it is shown, with ``torch`` and a workload's ``model`` and ``optimizer``."""
+        names = {"torch": import_module("torch"), "model": workload.model, "optimizer": workload.optimizer}
+        exec(self.code(value), names)  # noqa: S102 - our own code
+        workload.model, workload.optimizer = names["model"], names["optimizer"]
 
     def code(self, value: Value) -> str:
         """The few lines of Python that do the same, in terms of ``model``, ``optimizer``, ``loader`` and ``device``.
@@ -320,6 +326,7 @@ class Recipe(ABC):
         return ""
 
 
+_BFLOAT16_OF_CPUS = frozenset({"avx512_bf16", "amx_bf16", "asimdbf16", "bf16"})
 _UNITS = {
     "float16": "half-precision tensor cores",
     "bfloat16": "bfloat16 units",
@@ -329,8 +336,11 @@ _UNITS = {
 
 
 def lacks_units(facts: Facts, number_type: str, units: str = "") -> Skip | None:
-    """Skip where the GPU has no matrix units for a type; ``units`` is what they are called."""
+    """Skip where the device has no matrix units for a type; ``units`` is what they are called."""
     workload, named = facts.workload, units or _UNITS[number_type]
+    if not facts.on_cuda:
+        fast = number_type == "bfloat16" and _BFLOAT16_OF_CPUS & set(facts.hardware.host.cpu_features)
+        return None if fast else Skip(f"this CPU has no fast {number_type} units (AVX-512 BF16 or AMX)")
     if workload.multiplies_in(number_type):
         return None
     if workload.capability is None:

@@ -18,6 +18,7 @@ from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import Inspected, Mode, Outcome, Profiled, TargetSpec, TrialKind, TrialSpec
 from advisor.runner.trials import Runner
+from advisor.step.optimizer import use_class
 from advisor.step.prefetch import DeviceLoader, loop_loader
 from advisor.step.step import TrainStep
 from advisor.step.tuning import Tuning
