@@ -132,21 +132,21 @@ def test_an_implementation_that_the_class_lacks_is_refused():
 
 
 def test_num_workers_rebuilds_the_loader():
-    _, _, loader = by_apply(CATALOG["num_workers"], 2)
+    _, _, loader = effect_of_apply(CATALOG["num_workers"], 2)
     assert (loader.num_workers, loader.persistent_workers, loader.batch_size) == (2, False, 4)
-    _, _, loader = by_apply(CATALOG["num_workers"], 0)
+    _, _, loader = effect_of_apply(CATALOG["num_workers"], 0)
     assert (loader.num_workers, loader.persistent_workers) == (0, False)
 
 
 def test_pin_memory_rebuilds_the_loader():
-    _, _, loader = by_apply(CATALOG["pin_memory"], True)
+    _, _, loader = effect_of_apply(CATALOG["pin_memory"], True)
     assert (loader.pin_memory, loader.batch_size) == (True, 4)
 
 
 def test_batch_size_rebuilds_the_loader():
-    _, _, loader = by_apply(CATALOG["batch_size"], 8)
+    _, _, loader = effect_of_apply(CATALOG["batch_size"], 8)
     assert [len(labels) for _, labels in loader] == [8, 8]
-    _, _, loader = by_apply(CATALOG["batch_size"], 0)
+    _, _, loader = effect_of_apply(CATALOG["batch_size"], 0)
     assert loader.batch_size == 4
 
 

@@ -6,9 +6,9 @@ from compiled_models import both_ways, by_apply
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
 
 from advisor.recipe.plan import StepPlan
-from advisor.step.step import TrainStep
 from advisor.step.blocks import blocks_to_compile
 from advisor.step.compile import compile_in_place
+from advisor.step.step import TrainStep
 from advisor.step.training_cache import decoders
 from advisor.trial.measurement.probe import probe_training
 

@@ -10,8 +10,7 @@ from torch._dynamo.utils import counters
 
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.step.compile import compile_in_place
-from advisor.step.compile import compile_model
+from advisor.step.compile import compile_in_place, compile_model
 from advisor.step.spread import spread_model
 
 
