@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import nn
 
+from advisor.frameworks import Division, argument, divide
 from advisor.records import Value
-from advisor.step.frameworks import Division, argument, divide
 from advisor.step.tuning import Tuning
 
 try:
@@ -23,7 +23,7 @@ _OF_LOADER = (
 )
 _OF_DDP = (
     *("parallel.gradient_as_bucket_view", "parallel.static_graph", "parallel.bucket_cap_mb"),
-    *("parallel.find_unused_parameters", "parallel.broadcast_buffers"),
+    "parallel.find_unused_parameters",
 )
 _SCHEDULER = "GradientAccumulationScheduler"
 _PLACES = {

@@ -5,9 +5,9 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from advisor.frameworks import argument, divide
 from advisor.recipe.settings import Settings
 from advisor.records import Value
-from advisor.step.frameworks import argument, divide
 from advisor.step.tuning import Tuning
 
 _CALL = "TrainingArguments"
@@ -22,7 +22,6 @@ _NAMED = {
     "parallel.bucket_cap_mb": "ddp_bucket_cap_mb",
     "parallel.static_graph": "ddp_static_graph",
     "parallel.find_unused_parameters": "ddp_find_unused_parameters",
-    "parallel.broadcast_buffers": "ddp_broadcast_buffers",
 }
 _AUTOCAST = {"bfloat16": "bf16", "float16": "fp16"}
 _NON_BLOCKING = "data.non_blocking"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import nullcontext
 from types import ModuleType
 
@@ -18,6 +19,7 @@ def module_of(
 ) -> ModuleType:
     source = python_source(catalog, settings, mode, workload or WrittenFor())
     module = ModuleType("tuned")
+    sys.modules["tuned"] = module  # compilers import the module of a function that they compile
     exec(compile(source, "tuned.py", "exec"), vars(module))
     return module
 

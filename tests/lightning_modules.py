@@ -6,8 +6,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from advisor.portable.plan import StepPlan
-from advisor.runtime.step import make_step
+from advisor.recipe.plan import StepPlan
+from advisor.step.step import make_step
 
 BATCH = torch.randn(16, 8), torch.randint(3, (16,))
 LOADER = DataLoader(TensorDataset(*BATCH), 8)

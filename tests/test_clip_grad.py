@@ -3,11 +3,12 @@
 import pytest
 import torch
 from compiled_models import losses_of, own_blocks, parts, twin
+from facts import cpu_facts
 from proposals import CATALOG
 from torch import nn
 
 from advisor.errors import TargetError
-from advisor.export.python_file import python_source
+from advisor.export.python_file import WrittenFor, python_source
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
 from advisor.step.step import TrainStep, make_step
@@ -64,9 +65,10 @@ def test_the_public_api_clips():
 def test_the_exported_file_clips():
     model, reference = twin(own_blocks)
     namespace: dict = {}
-    exec(python_source(CATALOG, {}, "train"), namespace)
+    written_for = WrittenFor(facts=cpu_facts(clip_norm=0.1).workload)
+    exec(python_source(CATALOG, {}, "train", written_for), namespace)
     model, optimizer, _ = namespace["prepare"](model, torch.optim.SGD(model.parameters(), lr=0.05))
-    step = namespace["train_step"](model, optimizer, nn.CrossEntropyLoss(), clip_grad=0.1)
+    step = namespace["train_step"](model, optimizer, nn.CrossEntropyLoss())
     assert losses_of(step) == pytest.approx(plain_clipped(reference, 0.1), rel=1e-6)
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 from torch.utils.data import DataLoader, TensorDataset
 
-from advisor.step.frameworks import divide
+from advisor.frameworks import divide
 
 SETTINGS = """\
 compile.mode: default

@@ -20,9 +20,9 @@ DISTRIBUTIONS = {
     "yaml": "pyyaml",
 }
 FILES = [path.relative_to(ROOT) for folder in ("tests", "examples") for path in (ROOT / folder).rglob("*.py")]
-# Modules of this repository, and two that tests write.
+# Modules of this repository, and some that tests write.
 OURS = {part.removesuffix(".py") for path in FILES for part in path.parts}
-OURS |= {"advisor", "recipes", "options_of_a_dataset", "others_of_this_test"}
+OURS |= {"advisor", "recipes", "streams_of_this_test"}
 
 
 def named(*extras):

@@ -26,26 +26,27 @@ from advisor.records import (
     Mode,
     Numerics,
     Outcome,
+    TargetSpec,
     TrialRecord,
     TrialResult,
 )
 from advisor.step.optimizer import expected_state_bytes
 from advisor.step.tuning import Tuning
+from advisor.target.normalise import normalise
+from advisor.target.workload import Workload
+from advisor.trial.timed_loop import components_of
 
 # --- batch size -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("data", ["loader", "batch", "callable"])
 def test_every_kind_of_data_gets_the_new_batch_size(data):
-    workload = components(data=data)
-    before = workload.data
-    CATALOG["batch_size"].apply(workload, 8)
-    assert workload.batch_size == 8
-    if data == "callable":
-        assert workload.data is before
-    else:
-        images, labels = next(iter(workload.data)) if data == "loader" else workload.data
-        assert len(images) == len(labels) == 8
+    given = components(data=data)
+    workload = Workload(given.model, given.data, optimizer=given.optimizer)
+    loop = normalise(workload, TargetSpec("m:build", "."))
+    changed = components_of(loop, torch.device("cpu"), CATALOG, {"data.batch_size": 8})
+    images, labels = next(iter(changed.data)) if data == "loader" else changed.data
+    assert len(images) == len(labels) == changed.batch_size == 8
 
 
 def test_batch_sizes_double_from_the_present_one():

@@ -131,25 +131,22 @@ def test_an_implementation_that_the_class_lacks_is_refused():
         CATALOG["fused_optimizer"].apply(workload, "fused")
 
 
-@both_ways
-def test_num_workers_rebuilds_the_loader(effect):
-    _, _, loader = effect(CATALOG["num_workers"], 2)
-    assert (loader.num_workers, loader.persistent_workers, loader.batch_size) == (2, True, 4)
-    _, _, loader = effect(CATALOG["num_workers"], 0)
+def test_num_workers_rebuilds_the_loader():
+    _, _, loader = effect_of_apply(CATALOG["num_workers"], 2)
+    assert (loader.num_workers, loader.persistent_workers, loader.batch_size) == (2, False, 4)
+    _, _, loader = effect_of_apply(CATALOG["num_workers"], 0)
     assert (loader.num_workers, loader.persistent_workers) == (0, False)
 
 
-@both_ways
-def test_pin_memory_rebuilds_the_loader(effect):
-    _, _, loader = effect(CATALOG["pin_memory"], True)
+def test_pin_memory_rebuilds_the_loader():
+    _, _, loader = effect_of_apply(CATALOG["pin_memory"], True)
     assert (loader.pin_memory, loader.batch_size) == (True, 4)
 
 
-@both_ways
-def test_batch_size_rebuilds_the_loader(effect):
-    _, _, loader = effect(CATALOG["batch_size"], 8)
+def test_batch_size_rebuilds_the_loader():
+    _, _, loader = effect_of_apply(CATALOG["batch_size"], 8)
     assert [len(labels) for _, labels in loader] == [8, 8]
-    _, _, loader = effect(CATALOG["batch_size"], 0)
+    _, _, loader = effect_of_apply(CATALOG["batch_size"], 0)
     assert loader.batch_size == 4
 
 
@@ -185,13 +182,13 @@ def test_the_code_runs_without_gradients(value, records):
     assert output.is_inference() is (value == "inference_mode")
 
 
-def test_the_code_compiles_the_model(monkeypatch):
-    modes = []
-    monkeypatch.setattr(torch, "compile", lambda model, mode: modes.append(mode) or ("compiled", model))
+def test_the_code_compiles_the_model_in_place(monkeypatch):
+    compiled = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda model, mode: compiled.append((model, mode)))
     workload = components()
-    assert run_code(CATALOG["compile"], "max-autotune", workload)["model"] == ("compiled", workload.model)
+    assert run_code(CATALOG["compile"], "max-autotune", workload)["model"] is workload.model
     assert run_code(CATALOG["compile"], "none", workload)["model"] is workload.model
-    assert modes == ["max-autotune"]
+    assert compiled == [(workload.model, "max-autotune")]
 
 
 # --- on a GPU -------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from advisor.recipe import Components, Stage
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, Numerics
 from advisor.step.apply import apply_settings
+from advisor.step.graph import captured
 from advisor.step.prefetch import loop_loader
 from advisor.step.step import make_step
 
@@ -34,12 +35,13 @@ IMPOSSIBLE = {
     ("int8_weights", "int4wo"): "int4 weights need bfloat16 parameters",
     ("large_batch_optimizer", "lars"): "Lars needs one of these packages: timm",
     ("optimizer_memory", "adafactor"): "adafactor takes the place of Adam or AdamW, not of SGD",
-    ("sdpa", "cudnn"): "the cudnn attention kernel cannot run this model's attention",
-    ("sdpa", "efficient"): "the efficient attention kernel cannot run this model's attention",
+    ("sdpa", "cudnn"): "No viable backend for scaled_dot_product_attention",
+    ("sdpa", "efficient"): "No viable backend for scaled_dot_product_attention",
     ("step_graph", True): "step.cuda_graph needs a CUDA GPU",
+    ("step_graph", "around_loss"): "step.cuda_graph needs a CUDA GPU",
 }
 CUDA_CANNOT = {("sdpa", "cudnn"), ("sdpa", "flash")}  # in float32
-OF_A_GPU = {("sdpa", "cudnn"), ("sdpa", "efficient"), ("step_graph", True)}
+OF_A_GPU = {("sdpa", "cudnn"), ("sdpa", "efficient"), ("step_graph", True), ("step_graph", "around_loss")}
 COMPILES = (
     pytest.mark.compile,
     pytest.mark.skipif(shutil.which("g++") is None, reason="nothing can be compiled here"),
@@ -100,7 +102,7 @@ def run(mode, settings=(), **options):
     """The losses of five steps, or the outputs of all batches."""
     workload = components(mode, **options)
     apply_settings(CATALOG, workload, dict(settings))
-    step = make_step(workload, nn.CrossEntropyLoss())
+    step = captured(make_step(workload, nn.CrossEntropyLoss()))
     torch.manual_seed(1)
     results = []
     while len(results) < STEPS:

@@ -12,7 +12,7 @@ from advisor.errors import UsageError
 from advisor.export import python_template as template
 from advisor.export.python_step import LINE, SAID_OF_DDP, StepText, WrittenFor, call
 from advisor.figures.formatting import format_setting
-from advisor.recipe import Recipe, Stage
+from advisor.recipe import Recipe, Stage, code_of
 from advisor.recipe.catalog import Catalog
 from advisor.records import Mode, Value
 from advisor.version import __version__
@@ -56,7 +56,7 @@ class _File:
             name = re.findall(r"\w+", function)[1]
             parts = [self.step.written(function), *parts] if _names(rf"{name}\(", *parts) else parts
         parts = [*self.definitions, *parts]
-        used = ("inspect", "torch", "torch._inductor.config")
+        used = ("inspect", "torch", "torch._functorch.config", "torch._inductor.config")
         self.imports |= {f"import {name}" for name in used if _names(rf"{name}\.", *parts)}
         return "\n\n\n".join([self.head(), *parts]) + "\n"
 
@@ -96,6 +96,9 @@ class _File:
                 lines[Stage.STEP] += [textwrap.indent(recipe.code(value).strip(), "#     ", lambda _: True)]
             elif recipe.stage < Stage.COMPILE or (recipe.compiles and value in ("none", "pointwise")):
                 lines[recipe.stage] += self.of_code(recipe.code(value))
+            elif value == "regional" and not self.step.blocks:
+                calls = "for block in blocks_to_compile(model):\n    block.compile(<COMPILED_WITH>)"
+                lines[recipe.stage] += self.of_code(code_of("blocks", self.step.written(calls)))
         blocks = {
             "MODEL": [*lines[Stage.GLOBAL], *lines[Stage.MODEL]],
             "OPTIMIZER": lines[Stage.OPTIMIZER],
@@ -144,7 +147,6 @@ class _File:
         without = {
             "data.transforms_on_device": True,
             "step.cuda_graph": "graph" not in self.step.words,
-            "compile.scope": self.step.plan.compile_scope == "regional" and not self.step.blocks,
         }
         expressed = SAID_OF_DDP if self.step.plan.strategy == "ddp" else ()
         for recipe, value in self.settings:

@@ -27,7 +27,7 @@ _USUAL_BATCHES = {
 }
 _BACKENDS = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "math": "MATH"}
 # Arguments of DistributedDataParallel, and the other fields of the plan that a few lines of code say beside it.
-_DDP = ("gradient_as_bucket_view", "static_graph", "bucket_cap_mb", "find_unused_parameters", "broadcast_buffers")
+_DDP = ("gradient_as_bucket_view", "static_graph", "bucket_cap_mb", "find_unused_parameters")
 SAID_OF_DDP = (*_DDP, "strategy", "sync_batch_norm")
 _TEMPLATE_LINE = re.compile(r"(.*?)(?:  #([?=]) (.*))?")
 _EXPRESSION = re.compile(r"<([A-Z_]+)>")
@@ -106,6 +106,7 @@ class StepText:
             "on_device": several and batch != "object",
             "scaler": train and plan.scales_gradients,
             "compiles_loss": train and plan.compiles_loss,
+            "compiles": plan.compiles_with != "none",
             "compiles_model": plan.compiles_with != "none" and plan.compile_scope in ("model", "with_loss"),
         }
         switches = {one.name for one in fields(plan) if getattr(plan, one.name) is True}
@@ -143,6 +144,7 @@ class StepText:
         tensors = {"tensor": "[{}]", "mapping": "{}.values()", "nested": "tensors_of({})"}.get(batch.kind, "{}")
         compiled_with = [f'mode="{plan.compiles_with}"'] if plan.compiles_with not in ("none", "default") else []
         compiled_with += [f"dynamic={plan.compile_dynamic}"] if plan.compile_dynamic != "auto" else []
+        compiled_with += ['options={"combo_kernels": True}'] if plan.combo_kernels else []
         updates = str(plan.accumulate) if train and plan.accumulate > 1 else ""
         share = f"loss / {updates}" if updates else "loss"
         head = "output =" if train or "copies" in words else "return"
@@ -161,7 +163,7 @@ class StepText:
             "COMPILED_WITH": ", ".join(compiled_with),
             "COMPILED_LOSS": ", ".join(["self.loss", *compiled_with]),
             "WITH": _with(self._contexts()),
-            "WITH_ATTENTION": _with(self._attention()) if train else "",
+            "WITH_ATTENTION": _with(self._attention()),
             "CALL": call(f"{head} self.{'step' if own else 'model'}", ["batch"] if own else batch.inputs, indent=12),
             "TARGET": f", {batch.target}" if batch.target else "",
             "WARM_UP": "11" if plan.strategy == "ddp" else "3",  # DistributedDataParallel times its first ten

@@ -113,6 +113,7 @@ def prepare(model, optimizer=None, loader=None):
         <OPTIMIZER>
     <LOADER>
     torch._inductor.config.freezing = True  #? freezing
+    torch._functorch.config.enable_autograd_cache = False  # it confuses attention kernels  #? compiles with_attention
     for block in model.modules():  #? blocks
         if type(block).__name__ in <BLOCKS>:
             block.compile(<COMPILED_WITH>)
@@ -171,7 +172,7 @@ class <CLASS>:
             self.optimizer.zero_grad(<SET_TO_NONE>)  #? train !manual
         loss = self.loss(batch)  #? train !compiles_loss
         loss = self.compiled(batch)  #? train compiles_loss
-        <WITH_ATTENTION>  #= with_attention
+        <WITH_ATTENTION>  #= train with_attention
             <LOSS>.backward()  #? train
         self.batches += 1  #? accumulate
         <UPDATE>  #? train !apart

@@ -44,7 +44,6 @@ _WITHOUT_GAIN = "it was never measured to help"
 # Settings of recipes that there were, and why they left. Files of earlier versions may still have them.
 REMOVED: Mapping[str, str] = {
     "compile.autotune": "compile.mode: max-autotune-no-cudagraphs chooses kernels too",
-    "compile.combo_kernels": _WITHOUT_GAIN,
     "compile.pointwise_only": "compile.scope: pointwise does the same",
     "cpu.affinity": _WITHOUT_GAIN,
     "cpu.interop_threads": _WITHOUT_GAIN,
@@ -54,7 +53,9 @@ REMOVED: Mapping[str, str] = {
     "generation.cache": _WITHOUT_GAIN,
     "host.gc": _WITHOUT_GAIN,
     "model.inplace_activations": _WITHOUT_GAIN,
+    "parallel.balanced_shares": "parallel.length_bucketing deals samples by their lengths",
     "parallel.batched_grad_copy": _WITHOUT_GAIN,
+    "parallel.broadcast_buffers": "its gain lay within the noise",
     "precision.bf16_reduction": _WITHOUT_GAIN,
     "step.clip_grad": "train_step clips by clip_grad, and PyTorch chooses how",
 }

@@ -3,11 +3,10 @@
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn.utils.rnn import PackedSequence
 
 from advisor.step.wrappers import unwrapped
 
@@ -20,8 +19,6 @@ TARGET_NAMES = ("labels", "label", "targets", "target", "y")
 _BATCH_NAMES = frozenset({"batch", "batch_dict", "batched_inputs", "data", "data_dict", "inputs", "sample"})
 # Elements of a batch that is inputs and a target. A count.
 PAIR = 2
-# Names of parts of a batch that say where samples begin in another part.
-_NAMES_OF_PLACES = ("offset", "cu_seq", "cumulative", "row_splits", "edge_index")
 
 
 # --- nested structures ------------------------------------------------------------------------------------------------
@@ -406,66 +403,3 @@ def positional_count(model: torch.nn.Module, *, with_labels: bool = False) -> in
 def takes_labels(model: torch.nn.Module) -> bool:
     """Whether a model can be given its target beside its inputs, as ``forward(idx, targets=None)``."""
     return positional_count(model) != positional_count(model, with_labels=True)
-
-
-# --- another batch size -----------------------------------------------------------------------------------------------
-
-
-def batch_size_of(batch: Any) -> int | None:
-    """The first dimension of the first tensor in a batch, in the order of its nesting; None without one."""
-    return next((tensor.shape[0] for tensor in tensors_of(batch) if tensor.dim() > 0), None)
-
-
-def resize_batch(batch: Any, size: int) -> Any:
-    """A batch of ``size`` samples: every tensor whose first dimension is the batch size is repeated or cut.
-
-    Raises ValueError when no dimension of its tensors is sure to count samples, or ``size`` is not positive.
-    """
-    if problem := resizing_problem(batch):
-        raise ValueError(problem)
-    if size < 1:
-        raise ValueError(f"a batch cannot have {size} samples")
-    present = batch_size_of(batch) or 1
-
-    def resized(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.dim() == 0 or tensor.shape[0] != present or size == present:
-            return tensor
-        data = tensor.detach()  # cloning and concatenation keep the memory format, which indexing would not
-        changed = data[:size].clone() if size < present else torch.cat([data] * -(-size // present))[:size]
-        return changed.requires_grad_(tensor.requires_grad)
-
-    return map_tensors(resized, batch)
-
-
-def resizing_problem(batch: Any) -> str:
-    """The reason that a batch cannot be resized: no dimension surely counts samples. Empty where it can."""
-    tensors = [tensor for tensor in tensors_of(batch) if tensor.dim() > 0]
-    plain = [tensor for tensor in tensors if tensor.layout is torch.strided and not tensor.is_nested]
-    sizes = list(dict.fromkeys(tensor.shape[0] for tensor in plain))
-    if not sizes or not sizes[0]:
-        return "the batch has no tensor with samples, so it cannot be resized"
-    if len(sizes) > 1 and sizes[1:] != [1]:  # one row is for all samples alike
-        several = ", ".join(map(str, sizes[:4]))
-        return f"the batch cannot be resized: the first dimensions of its tensors differ ({several})"
-    if len(plain) < len(tensors) or isinstance(batch, PackedSequence):
-        return "the batch cannot be resized: its samples are packed, sparse or nested"
-    for name, part in _named_parts(batch):
-        if any(word in name.lower() for word in _NAMES_OF_PLACES) or name.lower().endswith("ptr"):
-            return f"the batch cannot be resized: {name!r} says where in another tensor samples begin"
-        if isinstance(part, list | tuple) and len(part) == sizes[0] and not isinstance(part[0], torch.Tensor):
-            return f"the batch cannot be resized: it holds a list of {sizes[0]} values that are no tensors"
-    return ""
-
-
-def _named_parts(batch: Any) -> Iterator[tuple[str, Any]]:
-    """The names and values of all parts of a nested batch; a part of a list has no name."""
-    named: Any = ()
-    if isinstance(batch, Mapping):
-        named = batch.items()
-    elif isinstance(batch, tuple | list):
-        named = zip(getattr(batch, "_fields", [""] * len(batch)), batch, strict=True)
-    elif is_dataclass(batch) and not isinstance(batch, type):
-        named = [(field.name, getattr(batch, field.name)) for field in fields(batch)]
-    for name, part in named:
-        yield str(name), part
-        yield from _named_parts(part)

@@ -52,7 +52,7 @@ def compile_model(model: nn.Module, plan: StepPlan) -> nn.Module:
     dynamo.recompile_limit = max(dynamo.recompile_limit, 2 * len(units))
     for unit in units:
         if plan.strategy == "fully_shard":  # its hooks gather the parameters, and would break up the compiler's graph
-            unit.forward = compiled_call(unit.forward, plan)
+            unit.forward = compiled_call(unit.forward, plan, unit)
         else:
             compile_in_place(unit, **compiler_arguments(plan))
     return model
@@ -83,8 +83,10 @@ def compile_in_place(module: nn.Module, **options: Any) -> None:
             module._compiled_call_impl = torch.compile(_from_a_frame(module._call_impl), **options)
         else:
             nn.Module.compile(module, **options)  # a model may have a method of this name that does something else
-        if hasattr(module, "generate") or torch.__version__ < _NOTICES_TRAINING:
-            _look_before_each_call(module)
+        compiled: Any = module._compiled_call_impl
+        module._compiled_call_impl = _noticing_training(module, compiled)
+        if hasattr(module, "generate"):
+            _unless_decoding(module)
 
 
 def _from_a_frame(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -96,37 +98,46 @@ def _from_a_frame(call: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def _look_before_each_call(module: nn.Module) -> None:
-    """Run a model uncompiled while it decodes, and have PyTorch before 2.12 notice layers that were (un)frozen.
-
-    A cache of keys and values grows with each token, and each of its sizes would be compiled. Before 2.12 compiled code
-    takes the tensors of a dictionary that nobody changed for unchanged, also where ``requires_grad`` was switched
-    (https://github.com/pytorch/pytorch/issues/139476): a name that is added and removed changes each dictionary.
-    """
+def _unless_decoding(module: nn.Module) -> None:
+    """Run a model uncompiled while it decodes: its cache grows with each token, and each size would be compiled."""
     compiled: Any = module._compiled_call_impl
-    parameters = list(module.parameters()) if torch.__version__ < _NOTICES_TRAINING else []
-    trained = [parameter.requires_grad for parameter in parameters]
 
     @functools.wraps(compiled)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("past_key_values") is not None:
-            return module._call_impl(*args, **kwargs)
-        now = [parameter.requires_grad for parameter in parameters]
-        if now != trained:
-            trained[:] = now
-            for part in module.modules():
-                part._parameters["_"] = None
-                del part._parameters["_"]
-        return compiled(*args, **kwargs)
+        decodes = kwargs.get("past_key_values") is not None
+        return (module._call_impl if decodes else compiled)(*args, **kwargs)
 
     module._compiled_call_impl = call
 
 
-def compiled_call(call: Callable[..., Any], plan: StepPlan) -> Callable[..., Any]:
-    """Return a function of the step, such as one of model and loss, compiled as the plan says."""
+def _noticing_training(model: nn.Module, compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """Have PyTorch before 2.12 notice layers that were frozen or unfrozen since the last call.
+
+    Its compiled code takes the tensors of a dictionary that nobody changed for unchanged, also where ``requires_grad``
+    was switched (https://github.com/pytorch/pytorch/issues/139476). Adding a name and removing it changes each one.
+    """
+    if torch.__version__ >= _NOTICES_TRAINING:
+        return compiled
+    parameters = list(model.parameters())
+    trained = [parameter.requires_grad for parameter in parameters]
+
+    @functools.wraps(compiled)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        now = [parameter.requires_grad for parameter in parameters]
+        if now != trained:
+            trained[:] = now
+            for part in model.modules():
+                part._parameters["_"] = None
+                del part._parameters["_"]
+        return compiled(*args, **kwargs)
+
+    return call
+
+
+def compiled_call(call: Callable[..., Any], plan: StepPlan, model: nn.Module) -> Callable[..., Any]:
+    """Return a function of the step that calls the model, such as one of model and loss, compiled as the plan says."""
     _draw_as_numpy()
-    compiled: Callable[..., Any] = torch.compile(call, **compiler_arguments(plan))
-    return compiled
+    return _noticing_training(model, torch.compile(call, **compiler_arguments(plan)))
 
 
 def compiler_arguments(plan: StepPlan) -> dict[str, Any]:
@@ -136,6 +147,8 @@ def compiler_arguments(plan: StepPlan) -> dict[str, Any]:
         from advisor.step.pointwise import pointwise_only
 
         return {"backend": pointwise_only, "dynamic": dynamic}
+    if plan.combo_kernels:
+        return {"options": {"combo_kernels": True}, "dynamic": dynamic}
     return {"mode": plan.compiles_with, "dynamic": dynamic}
 
 

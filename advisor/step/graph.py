@@ -136,9 +136,9 @@ class GraphedStep:
     compared with an eager step from the same state. Learning rates are followed. Before each replay the step looks at
     what is cheap to look at, and is captured anew where it changed: training modes, parameters and which of them
     require gradients, the number of hooks, the optimizer's numbers, and plain numbers, texts and flags near the step
-    (:mod:`advisor.step.near`). After every 1,000 replays the forward pass and the loss run once eagerly on the same
-    batch; where nothing is drawn at random and the results differ, the step warns and is captured anew. For a change
-    of anything else call :meth:`recapture`.
+    (:mod:`advisor.step.near`). After every 1,000 replays, but for a step of the user's own, the forward pass and the
+    loss run once eagerly on the same batch; where nothing is drawn at random and the results differ, the step warns and
+    is captured anew. For a change of anything else call :meth:`recapture`.
 
     A replay runs no Python: what the step keeps in attributes is the graph's memory, which the next replay overwrites.
     The update stays outside the graph with a gradient scaler, with an optimizer that counts its steps on the host, and
@@ -160,13 +160,14 @@ class GraphedStep:
         self.refusal = ""
         self.reason = ""  # why the last graph was forgotten
         self.replays = 0
-        self._make_graph = graph
+        self._make_graph, self._eager = graph, graph(step.device)
         self._refuse = refuse or _warn
         self._own = isinstance(step, OwnStep)
         self._call = step.function if self._own else step.call.loss_function if isinstance(step, TrainStep) else None
         self._optimizers: list[Any] = [step.optimizer] if isinstance(step, TrainStep) else []
         if self._own:
-            self._optimizers = list(optimizers_near(self._call))
+            found = {id(one): one for one in (*step.optimizers, *optimizers_near(self._call))}
+            self._optimizers = list(found.values())
             for optimizer in self._optimizers:
                 make_capturable(optimizer, self.device)
         forget = weakref.WeakMethod(self.recapture)
@@ -254,7 +255,7 @@ class GraphedStep:
         return self._run(batch) if seen <= needed else self._capture(key, batch)
 
     def _run(self, batch: Any) -> Any:
-        return self._make_graph(self.device).warm_up(lambda: self.step.run(batch))
+        return self._eager.warm_up(lambda: self.step.run(batch))
 
     def _capture(self, key: Any, batch: Any) -> Any:
         """Run one step eagerly, capture it, and compare a replay from the same state; the result of one of the two."""

@@ -95,7 +95,7 @@ class LossCall:
     """The calls of a model and its loss on a batch, in a form that is known.
 
     A loss of an output gets what the batch has beside the model's inputs: the target, several targets one by one, or
-    the whole batch where its second parameter is called ``batch``.
+    the whole batch where its second parameter is called ``batch``. PyTorch's own losses get the first of several parts.
     """
 
     def __init__(self, model: torch.nn.Module, loss: Callable[..., Any] | None, form: LossForm | None = None) -> None:
@@ -106,6 +106,7 @@ class LossCall:
         self._gets_batch = loss is not None and _names_of(loss)[1:] == ["batch"]
         self._targets = 1 if loss is None else _count_targets(loss)
         self._target_names = [] if loss is None else _names_of(loss)[1:]
+        self._of_torch = loss is None or _is_of_torch(loss)
         name = target_name_of(loss) if loss is not None else ""
         with_target = not own and self._targets > 0
         self.split = splitter(model, with_target=with_target, with_labels=not with_target, target_name=name)
@@ -158,7 +159,9 @@ class LossCall:
             return batch
         if self._targets > 1 and isinstance(batch, Mapping) and batch.keys() >= set(self._target_names):
             return {name: batch[name] for name in self._target_names}
-        return self.split(batch).target
+        target = self.split(batch).target
+        several = isinstance(target, tuple) and not hasattr(target, "_fields")
+        return target[0] if several and self._targets == 1 and self._of_torch else target
 
     def _of_model(self, batch: Any) -> Any:
         if self._targets > 1 and isinstance(batch, list | tuple):  # loss(model, inputs, targets)
@@ -235,12 +238,15 @@ def is_callable_with(signature: inspect.Signature, count: int) -> bool:
 
 def target_name_of(loss: Callable[..., Any]) -> str:
     """The name of a loss's second parameter; empty where it has none, and where PyTorch chose it."""
+    given = parameters_of_loss(loss)
+    return given[1].name if len(given) > 1 and not _is_of_torch(loss) else ""
+
+
+def _is_of_torch(loss: Callable[..., Any]) -> bool:
+    """Whether a loss is one of PyTorch's own, which takes one target: the first of several parts of a batch."""
     function = loss.func if isinstance(loss, functools.partial) else loss
     owner = type(function) if isinstance(function, torch.nn.Module) else function
-    if str(getattr(owner, "__module__", "torch")).partition(".")[0] == "torch":
-        return ""
-    given = parameters_of_loss(loss)
-    return given[1].name if len(given) > 1 else ""
+    return str(getattr(owner, "__module__", "torch")).partition(".")[0] == "torch"
 
 
 def modules_of_loss(loss: Any) -> list[torch.nn.Module]:
@@ -303,13 +309,15 @@ def loss_in(value: Any) -> torch.Tensor:
 def default_loss(output: Any, target: Any = None) -> torch.Tensor:
     """The loss of a workload that brings none. The first of these that fits:
 
-    - the model's own, where its output has one (Hugging Face), is one, is a mapping of several or begins with one;
+    - the model's own, where its output has one (Hugging Face), is one, is a mapping of several or begins with one, or
+      where the model took the target too and one is anywhere in the output;
     - cross-entropy for whole-number targets;
     - the mean squared error for targets of the output's shape;
     - the mean square of the outputs, which exercises the same backward pass.
     """
     own = own_loss(output)
-    if own is not None:
+    apart = isinstance(target, torch.Tensor) and isinstance(output, tuple | list) and own is not output[0]
+    if own is not None and not apart:  # beside scores that the target is for, a number is a part of the loss
         return own
     prediction = main_output(output)
     if isinstance(target, torch.Tensor) and not target.is_floating_point() and prediction.dim() > target.dim():

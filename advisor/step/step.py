@@ -3,7 +3,7 @@
 The phases of a step are methods, so that the instrumented pass times exactly what the timed loop runs.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
@@ -94,7 +94,7 @@ class TrainStep(Step):
         self.optimizer = optimizer
         self.call = LossCall(model, loss, form)
         self.scaler = torch.amp.GradScaler(plan.device_type) if plan.scales_gradients else None
-        self._whole = self.call.compiled(lambda call: compiled_call(call, plan)) if plan.compiles_loss else None
+        self._whole = self.call.compiled(lambda call: compiled_call(call, plan, model)) if plan.compiles_loss else None
         self._step = compiled_step(optimizer, self.device) if plan.compile_optimizer else None
         # A norm is summed in the order of a loop that clips ``model.parameters()``: another one rounds otherwise.
         self._place_in_model = {parameter: place for place, parameter in enumerate(model.parameters())}
@@ -280,7 +280,8 @@ class OwnStep(InferStep):
 
     The batch is brought to the device in the layout and type that the plan says. Autocast, the attention kernel, the
     device of new tensors and the grad mode are contexts around the whole step. Autocast keeps no casts of weights: the
-    step may change them between two calls of the model. ``result`` changes what the step returns.
+    step may change them between two calls of the model. ``optimizers`` are those that it is known to use; ``result``
+    changes what the step returns.
     """
 
     def __init__(
@@ -288,10 +289,12 @@ class OwnStep(InferStep):
         function: Callable[[Any], Any],
         model: torch.nn.Module,
         plan: StepPlan,
+        optimizers: Sequence[Any] = (),
         result: Callable[[Any], Any] | None = None,
     ) -> None:
         super().__init__(model, plan)
         self.function = function
+        self.optimizers = list(optimizers)
         self._result = result
 
     def _autocast(self) -> AbstractContextManager[Any]:
@@ -382,7 +385,8 @@ def make_step(
     """
     plan = components.plan
     if components.own_step is not None:
-        return OwnStep(components.own_step, components.model, plan, loss_of_own if plan.mode is Mode.TRAIN else None)
+        result = loss_of_own if plan.mode is Mode.TRAIN else None
+        return OwnStep(components.own_step, components.model, plan, optimizers_in(components.optimizer), result)
     if plan.mode is Mode.TRAIN:
         return TrainStep(components.model, components.optimizer, loss, plan, form)
     return InferStep(components.model, plan, with_target=loss is not None, evaluates=evaluates)

@@ -70,8 +70,8 @@ class Tuning:
         are changed in place and stay the same objects, with their hooks, so schedulers made before or after work on.
         State dicts keep the names and the values of a plain loop. Each optimizer goes with the model whose parameters
         it holds; with an optimizer all models are prepared for training. The first loader is the one that trains: the
-        others keep their batch size. A setting that cannot be shown to do the same for an object is left out for it
-        with a warning. Models stay on their devices.
+        others keep their batch size. A setting that an object does not take is left out for it, with a warning that
+        says why. Models stay on their devices.
 
         Settings for several GPUs apply in processes that torchrun started, and leave one device alone with a warning
         elsewhere. There the process group is joined, and each model is moved to the GPU of its process and exchanges
@@ -157,9 +157,9 @@ class Tuning:
         ``loss`` is ``loss(model, batch)`` or ``loss(output, target)``; without one the model's own is taken. Its
         parameters' names tell which; where they do not, it is called with output and target unless ``loss_form`` is
         ``"model_batch"``. ``clip_grad`` is the norm that gradients are clipped to before the update. Pass what
-        ``prepare`` returned. A model that is not in training mode
-        is put into it now, once. Afterwards the mode is the loop's: one that validates in between switches with
-        ``eval()`` and ``train()``, or evaluates with the step of ``infer``, which leaves the mode as it is.
+        ``prepare`` returned. A model that is not in training mode is put into it now, once. Afterwards the mode is the
+        loop's: one that validates in between switches with ``eval()`` and ``train()``, or evaluates with the step of
+        ``infer``, which leaves the mode as it is.
 
         The step's ``scaler`` is the gradient scaler of float16 training, None without one. Its ``state_dict()`` and
         ``load_state_dict()`` hold what a checkpoint needs beside the model and the optimizer: the scaler's state, and
@@ -290,7 +290,7 @@ def _users_level() -> int:
 
 
 def _warn_of_refusal(recipe: Recipe, value: Value, error: RefusedError) -> None:
-    """Warn that a setting is left out because it cannot be shown to give the same results with these objects."""
+    """Warn that a setting is left out because these objects do not take it."""
     warnings.warn(f"{format_setting(recipe.key, value)} is left out: {error.message}", stacklevel=_users_level())
 
 

@@ -9,10 +9,11 @@ from torch import nn
 
 from advisor.errors import TargetError
 from advisor.records import TargetSpec
-from advisor.step.batch import batch_size_of, positional_inputs, resize_batch, tensors_of
+from advisor.step.batch import positional_inputs, tensors_of
 from advisor.step.loss import main_output
 from advisor.target.hubs.contract import Samples
 from advisor.target.loop import describe
+from advisor.target.resizing import batch_size_of, resize_batch
 from advisor.target.sizing import counted_run
 
 

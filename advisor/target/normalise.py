@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 from advisor.errors import RefusedError, TargetError
 from advisor.records import Mode, TargetSpec
 from advisor.step import loss as losses
-from advisor.step.batch import batch_size_of, resize_batch, tensors_of
+from advisor.step.batch import tensors_of
 from advisor.step.compile import as_written, compiled_as
 from advisor.step.loader import rebuild
 from advisor.step.optimizer import needs_closure
@@ -34,6 +34,7 @@ from advisor.target.parts import (
     parts_within,
     why_not_used,
 )
+from advisor.target.resizing import batch_size_of, resize_batch
 from advisor.target.sizing import LARGEST_BATCH
 from advisor.target.workload import Workload
 

@@ -18,10 +18,10 @@ from advisor.errors import RefusedError
 from advisor.process.household import kill, lead_own_group
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.step.batch import resize_batch
 from advisor.step.loader import rebuild
 from advisor.step.step import make_step
 from advisor.target.loop import Loop
+from advisor.target.resizing import resize_batch
 from advisor.trial.forked_files import read_independently
 from advisor.trial.measurement.draws import first_batches
 

@@ -13,7 +13,7 @@ from advisor.machine.device import backend_of
 from advisor.machine.host import usable_cores
 from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFacts
 from advisor.step import checkpointing, conv_bias, fold_norm, padding, training_cache
-from advisor.step.batch import resizing_problem, tensors_of
+from advisor.step.batch import tensors_of
 from advisor.step.blocks import blocks_to_compile, repeated_blocks, shape_of
 from advisor.step.compile import Models
 from advisor.step.loader import (
@@ -36,6 +36,7 @@ from advisor.step.optimizer import (
 from advisor.step.transforms import without_last_transforms
 from advisor.step.wrappers import as_prepared
 from advisor.target.loop import GivenBatches, Loop, describe
+from advisor.target.resizing import resizing_problem
 
 _FAMILIES: dict[str, tuple[type[nn.Module], ...]] = {
     "conv1d": (nn.Conv1d, nn.ConvTranspose1d),

@@ -20,6 +20,7 @@ from advisor.step.loss import LossError, LossForm, form_of, form_that_works
 from advisor.step.prefetch import loop_loader
 from advisor.step.step import InferStep, TrainStep, mover_of
 from advisor.target.loop import Loop
+from advisor.target.resizing import resize_batch
 from advisor.trial.measurement.clock import batch_samples
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.measurement.probe import probe_batches
@@ -30,9 +31,11 @@ def components_of(loop: Loop, device: torch.device, catalog: Catalog, settings: 
     plan = StepPlan(mode=loop.mode, device=str(device), clip_norm=loop.clip_norm)
     components = loop.components(plan, loop.make_batch or loop.data)
     apply_settings(catalog, components, {**loop.current, **settings})
+    size, resized = components.batch_size or 1, components.batch_size not in (None, loop.batch_size)
     if loop.make_batch is not None:
-        resized = components.batch_size != loop.batch_size and components.batch_size is not None
-        components.data = loop.make_batch(components.batch_size or 1) if resized else loop.data
+        components.data = loop.make_batch(size) if resized else loop.data
+    elif resized and not components.has_loader:
+        components.data = resize_batch(loop.data, size)
     return components
 
 

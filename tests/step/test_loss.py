@@ -141,7 +141,7 @@ def step_with(model, loss, form=None, **plan):
 @pytest.fixture(params=["plain", "compiled with the loss"])
 def compiled(request, monkeypatch):
     """The plan of a step whose loss is compiled with the model, without a compiler; and that of a plain one."""
-    monkeypatch.setattr("advisor.step.step.compiled_call", lambda call, plan: call)
+    monkeypatch.setattr("advisor.step.step.compiled_call", lambda call, plan, model: call)
     return {} if request.param == "plain" else {"compile_mode": "default", "compile_scope": "with_loss"}
 
 
@@ -233,6 +233,14 @@ def test_of_more_parts_than_the_model_takes_the_loss_gets_the_others(loss, compi
     model = nn.Linear(4, 3)
     expected = weighted(model(TRIPLE[0]), *TRIPLE[1:]).item()
     assert step_with(model, loss, **compiled)(list(TRIPLE)).item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), functional.cross_entropy, None])
+def test_a_loss_of_pytorchs_own_gets_the_first_of_several_parts(loss, compiled):
+    model = nn.Linear(4, 3)
+    expected = functional.cross_entropy(model(LABELLED[0]), LABELLED[1]).item()
+    batch = [*LABELLED, list("abcdefgh")]
+    assert step_with(model, loss, **compiled)(batch).item() == pytest.approx(expected)
 
 
 def test_the_named_losses_of_a_detector_are_added_up():

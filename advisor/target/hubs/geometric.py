@@ -10,7 +10,7 @@ from torch import nn
 
 from advisor.records import TargetSpec
 from advisor.step.batch import positional_inputs
-from advisor.step.draws import buffers_kept, draws_kept
+from advisor.target.draws import buffers_kept, draws_kept
 from advisor.target.guess import noise, whole_numbers, with_labels
 from advisor.target.hubs.contract import Adapter, Samples
 

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from advisor.step.draws import buffers_kept, draws_kept
 from advisor.step.loss import is_number
+from advisor.target.draws import buffers_kept, draws_kept
 from advisor.target.scripts.body import Again, FoundLoop, position_in
 from advisor.target.scripts.loops import blocks, bound_in, clears, is_in_some_rounds, name_called
 from advisor.target.scripts.making import LEAVES, batches_by_text, is_changed_beside, loaded, slice_of, stored

@@ -13,9 +13,9 @@ from torch.utils.data import DataLoader
 from advisor.errors import RefusedError, TargetError
 from advisor.recipe.plan import StepPlan
 from advisor.step.batch import tensors_of
-from advisor.step.draws import seed_host
 from advisor.step.loader import rebuild
 from advisor.step.prefetch import loop_loader
+from advisor.target.draws import seed_host
 from advisor.target.entrypoint import one_line, user_frames
 from advisor.target.loop import describe
 

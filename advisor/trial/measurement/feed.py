@@ -9,9 +9,9 @@ import torch
 
 from advisor.errors import AdvisorError, TargetError
 from advisor.step.batch import attributes_with_tensors
-from advisor.step.draws import seed_host
 from advisor.step.loader import length_of
 from advisor.step.prefetch import is_loader
+from advisor.target.draws import seed_host
 from advisor.target.entrypoint import one_line, user_frames
 from advisor.trial.measurement.draws import loader_failure, no_batch
 

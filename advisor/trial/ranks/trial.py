@@ -19,10 +19,10 @@ from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.step.batch import map_tensors, tensors_of
-from advisor.step.draws import seed_host
 from advisor.step.graph import GraphedStep, captured, refuse_graph
 from advisor.step.spread import share_of_tensor, spread_loader, spread_model
 from advisor.step.step import InferStep, make_step
+from advisor.target.draws import seed_host
 from advisor.target.entrypoint import load_target
 from advisor.target.loop import Loop
 from advisor.trial.measurement.clock import StepClock, batch_samples, steps_in
