@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from advisor.errors import UsageError
 from advisor.export import python_template as template
-from advisor.export.python_step import LINE, SAID_OF_DDP, StepText, WrittenFor, call
+from advisor.export.python_step import LINE, OF_DDP, StepText, WrittenFor, call
 from advisor.figures.formatting import format_setting
 from advisor.recipe import Recipe, Stage, code_of
 from advisor.recipe.catalog import Catalog
@@ -100,7 +100,7 @@ class _File:
                 calls = "for block in blocks_to_compile(model):\n    block.compile(<COMPILED_WITH>)"
                 lines[recipe.stage] += self.of_code(code_of("blocks", self.step.written(calls)))
         blocks = {
-            "MODEL": [*lines[Stage.GLOBAL], *lines[Stage.MODEL]],
+            "GLOBALS": [*lines[Stage.GLOBAL], *lines[Stage.MODEL]],
             "OPTIMIZER": lines[Stage.OPTIMIZER],
             "LOADER": [*lines[Stage.DATA], self.loader(options)],
             "OTHERS": [*lines[Stage.COMPILE], *lines[Stage.STEP], *self.left_out()],
@@ -144,14 +144,11 @@ class _File:
 
     def left_out(self) -> Iterator[str]:
         """A line for each setting that takes more code than belongs into the file."""
-        without = {
-            "data.transforms_on_device": True,
-            "step.cuda_graph": "graph" not in self.step.words,
-        }
-        expressed = SAID_OF_DDP if self.step.plan.strategy == "ddp" else ()
+        of_parallel = (*OF_DDP, "strategy", "sync_batch_norm") if self.step.plan.strategy == "ddp" else ()
         for recipe, value in self.settings:
-            parallel = recipe.key.startswith("parallel.") and recipe.plan_field not in expressed
-            if value != recipe.default and (parallel or without.get(recipe.key)):
+            lacks = recipe.key.startswith("parallel.") and recipe.plan_field not in of_parallel
+            lacks |= recipe.plan_field == "cuda_graph" and "graph" not in self.step.words
+            if value != recipe.default and (lacks or recipe.key == "data.transforms_on_device"):
                 text = format_setting(recipe.key, value)
                 yield f"# Not in this file: {text}. It takes more code; advisor.load applies it."
 

@@ -26,9 +26,8 @@ _USUAL_BATCHES = {
     "infer": BatchForm("tensor", ("batch",)),
 }
 _BACKENDS = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "math": "MATH"}
-# Arguments of DistributedDataParallel, and the other fields of the plan that a few lines of code say beside it.
-_DDP = ("gradient_as_bucket_view", "static_graph", "bucket_cap_mb", "find_unused_parameters")
-SAID_OF_DDP = (*_DDP, "strategy", "sync_batch_norm")
+# Arguments of DistributedDataParallel, which are fields of the plan too.
+OF_DDP = ("gradient_as_bucket_view", "static_graph", "bucket_cap_mb", "find_unused_parameters")
 _TEMPLATE_LINE = re.compile(r"(.*?)(?:  #([?=]) (.*))?")
 _EXPRESSION = re.compile(r"<([A-Z_]+)>")
 
@@ -107,11 +106,10 @@ class StepText:
             "scaler": train and plan.scales_gradients,
             "compiles_loss": train and plan.compiles_loss,
             "compiles": plan.compiles_with != "none",
-            "compiles_model": plan.compiles_with != "none" and plan.compile_scope in ("model", "with_loss"),
         }
         switches = {one.name for one in fields(plan) if getattr(plan, one.name) is True}
-        named = {kind, batch, plan.zero_grad, f"{self.form}_loss"}
-        return named | switches | {word for word, does in holds.items() if does}
+        named = {kind, batch, plan.zero_grad, plan.compile_scope, f"{self.form}_loss", *switches}
+        return named | {word for word, does in holds.items() if does}
 
     @property
     def blocks(self) -> list[str]:
@@ -179,7 +177,7 @@ class StepText:
 
     def _ddp(self) -> str:
         usual = StepPlan(self.plan.mode, self.plan.device)
-        chosen = {name: getattr(self.plan, name) for name in _DDP if getattr(self.plan, name) != getattr(usual, name)}
+        chosen = {name: getattr(self.plan, name) for name in OF_DDP if getattr(self.plan, name) != getattr(usual, name)}
         devices = ["device_ids=[device.index]"] if self.plan.device == "cuda" else []
         arguments = ["model", *devices, *(f"{name}={value}" for name, value in chosen.items())]
         return call("model = torch.nn.parallel.DistributedDataParallel", arguments, indent=8)
@@ -205,9 +203,7 @@ class StepText:
 
 def _with(contexts: list[str]) -> str:
     """The head of a ``with``, two levels deep in the file; empty without a context."""
-    if not contexts:
-        return ""
-    head = f"with {', '.join(contexts)}:"
+    head = f"with {', '.join(contexts)}:" if contexts else ""
     return head if len(head) <= LINE - 8 else call("with ", contexts, indent=LINE) + ":"
 
 

@@ -108,7 +108,7 @@ PREPARE = '''
 def prepare(model, optimizer=None, loader=None):
     """Return what the loop goes on with."""
     device = next(model.parameters()).device  #? device
-    <MODEL>
+    <GLOBALS>
     if optimizer is not None:  # of several models, one may have none of its own  #= own optimizer
         <OPTIMIZER>
     <LOADER>
@@ -117,7 +117,7 @@ def prepare(model, optimizer=None, loader=None):
     for block in model.modules():  #? blocks
         if type(block).__name__ in <BLOCKS>:
             block.compile(<COMPILED_WITH>)
-    model.compile(<COMPILED_WITH>)  #? compiles_model !compiles_loss
+    model.compile(<COMPILED_WITH>)  #? compiles !compiles_loss !regional !pointwise
     model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)  #? ddp sync_batch_norm
     if torch.distributed.is_initialized():  # under torchrun; each rank needs its part of the data  #? ddp
         <DDP>
