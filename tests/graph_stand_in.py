@@ -1,5 +1,8 @@
 """A stand-in for a CUDA graph on the CPU: it records the operators of a call and repeats them on the same memory."""
 
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
+
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -62,3 +65,27 @@ class _Recorder(TorchDispatchMode):
         self.written += [(tensor, copy) for tensor, copy in before if not torch.equal(tensor, copy)]
         self.calls.append((function, args, kwargs, result))
         return result
+
+
+class _InContext(RecordedGraph):
+    """A graph as ``torch.cuda.graph`` fills one: the operators inside the context are recorded, and undone."""
+
+    @contextmanager
+    def recording(self):
+        with (recorder := _Recorder(self.of_host)):
+            yield
+        for tensor, before in reversed(recorder.written):
+            with torch.autograd._unsafe_preserve_version_counter(tensor):
+                tensor.detach().copy_(before)
+        self.calls = recorder.calls
+
+
+def record_on_cpu(monkeypatch):
+    """Have PyTorch's own calls make such graphs: one records the operators of the step and repeats them."""
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device=None: stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", _InContext)
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph, pool, stream, mode: graph.recording())

@@ -6,16 +6,16 @@ import re
 import shutil
 import subprocess
 import sys
-from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import torch
 from exported_module import batches, model_of, module_of, plain_losses
 from facts import gpu_facts
-from graph_stand_in import RecordedGraph, _Recorder
+from graph_stand_in import record_on_cpu
 from sample_session import sample_history, sample_request
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -26,14 +26,10 @@ from advisor.export.outputs import write_outputs
 from advisor.export.python_file import WrittenFor, python_source
 from advisor.recipe import Recipe, Stage
 from advisor.recipe.catalog import REMOVED, Catalog, load_catalog
-from advisor.recipe.plan import StepPlan
 from advisor.recipe.settings import Settings
 from advisor.records import BatchForm, LoaderFacts, OptimizerFacts
 from advisor.records.outputs import Outputs
-from advisor.step.batch import SplitBatch
-from advisor.step.step import TrainStep
 from advisor.step.tuning import Tuning
-from advisor.trial.batch_form import batch_form_of, form_of_batch
 
 pytestmark = pytest.mark.usefixtures("flags_kept")
 ADAM = OptimizerFacts("AdamW", "foreach", ("for-loop", "foreach", "fused"), capturable=True, tensors=8)
@@ -55,11 +51,9 @@ def form(kind: str, target: str, *inputs: str) -> BatchForm:
     return BatchForm(kind, inputs, target)
 
 
-TENSOR, PARTS, KEYWORDS = (
-    form("tensor", "", "batch"),
-    form("list", "batch[1]", "batch[0]"),
-    form("nested", "", "**batch"),
-)
+TENSOR, PARTS = form("tensor", "", "batch"), form("list", "batch[1]", "batch[0]")
+KEYWORDS = form("nested", "", "**batch")
+CE = nn.functional.cross_entropy
 PAIR, GAN = WrittenFor("output_target", PARTS, FACTS), WrittenFor("step", TENSOR, FACTS)
 # Settings, the loop, the workload, and the most lines.
 CASES = {
@@ -82,9 +76,6 @@ CASES = {
 @pytest.fixture(scope="module")
 def catalog() -> Catalog:
     return load_catalog()
-
-
-# --- size and form ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -139,8 +130,6 @@ def test_settings_of_recipes_that_left_are_not_exported(catalog):
     for key, reason in REMOVED.items():
         with pytest.warns(UserWarning, match=f"{key} is left out.*{reason}"):
             assert removed.without_removed({key: True, **AUTOCAST}) == AUTOCAST
-    with pytest.raises(UsageError, match="no recipe owns"):
-        removed.check({"no.such": 1})
 
 
 def test_a_session_with_settings_that_left_is_shown_and_exported(catalog, tmp_path, monkeypatch):
@@ -160,15 +149,10 @@ def test_a_session_with_settings_that_left_is_shown_and_exported(catalog, tmp_pa
 
 
 def test_settings_that_cannot_be_are_refused(catalog):
-    with pytest.raises(UsageError, match="no recipe owns"):
-        python_source(catalog, {"no.such": 1}, "train")
-    with pytest.raises(UsageError, match="cannot be combined"):
-        python_source(catalog, {"compile.mode": "reduce-overhead", "step.cuda_graph": True}, "train")
-    with pytest.raises(UsageError, match="not a value"):
-        python_source(catalog, {"precision.autocast": "float7"}, "train")
-
-
-# --- training ---------------------------------------------------------------------------------------------------
+    wrong = {"no recipe owns": {"no.such": 1}, "not a value": {"precision.autocast": "float7"}}
+    for said, settings in {**wrong, "cannot be combined": {"compile.mode": "reduce-overhead", **GRAPH}}.items():
+        with pytest.raises(UsageError, match=said):
+            python_source(catalog, settings, "train")
 
 
 @pytest.mark.parametrize(
@@ -188,169 +172,36 @@ def test_the_step_trains_as_a_plain_loop_and_as_the_trials_step_do(catalog, sett
     expected = plain_losses(reference, optimizer_class(reference.parameters(), lr=0.05), data, dtype)
     module = module_of(catalog, settings, "train", PAIR)
     model, optimizer, loader = module.prepare(model, optimizer_class(model.parameters(), lr=0.05), data)
-    step = module.train_step(model, optimizer, nn.functional.cross_entropy)
+    step = module.train_step(model, optimizer, CE)
     losses = [step(batch).item() for batch in loader]
     tuning = Tuning(settings, catalog)
     other, optimizer = tuning.prepare(other, optimizer_class(other.parameters(), lr=0.05))
-    trial = tuning.train_step(other, optimizer, nn.functional.cross_entropy)
+    trial = tuning.train_step(other, optimizer, CE)
     assert losses == pytest.approx(expected, rel=2e-5)
     assert losses == pytest.approx([trial(batch).item() for batch in data], rel=2e-5)
     for mine, theirs in zip(model.parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
 
 
-class Named(nn.Module):
-    """A model of keyword arguments that returns its loss where it is given labels."""
-
-    def __init__(self):
-        super().__init__()
-        self.net = model_of()
-
-    def forward(self, images, labels=None):
-        output = self.net(images)
-        return {"loss": nn.functional.cross_entropy(output, labels)} if labels is not None else output
-
-
-class Sum(nn.Module):
-    """A model of two inputs."""
-
-    def __init__(self):
-        super().__init__()
-        self.net = model_of()
-
-    def forward(self, left, right):
-        return self.net(left + right)
-
-
-def of_output(output, target):
-    return nn.functional.cross_entropy(output, target)
-
-
-IMAGES, LABELS = 'batch["images"]', 'batch["labels"]'
-# A model, its loss, a batch of images and labels, and the form that the trial finds of it.
-FORMS = {
-    "pair": (model_of, of_output, lambda x, y: (x, y), PARTS),
-    "listed inputs": (Sum, of_output, lambda x, y: ([x, 0 * x], y), form("nested", "batch[1]", "*batch[0]")),
-    "not all tensors": (
-        *(model_of, nn.CrossEntropyLoss(), lambda x, y: [x, y, "id"], form("nested", "batch[1]", "batch[0]")),
-    ),
-    "several targets": (
-        *(model_of, lambda output, y, z: of_output(output, y), lambda x, y: (x, y, y + 1)),
-        form("list", "batch[1], batch[2]", "batch[0]"),
-    ),
-    "named targets": (
-        *(
-            Named,
-            lambda output, labels, z: of_output(output, labels + z),
-            lambda x, y: {"images": x, "labels": y, "z": 0 * y},
-        ),
-        form("mapping", f'labels={LABELS}, z=batch["z"]', f"images={IMAGES}"),
-    ),
-    "output and batch": (
-        *(model_of, lambda output, batch: of_output(output, batch[1]), lambda x, y: [x, y]),
-        form("list", "batch", "batch[0]"),
-    ),
-    "names": (Named, of_output, lambda x, y: {"images": x, "labels": y}, form("mapping", LABELS, f"images={IMAGES}")),
-    "one input": (model_of, of_output, lambda x, y: {"images": x, "labels": y}, form("mapping", LABELS, IMAGES)),
-    "named inputs": (
-        *(Sum, of_output, lambda x, y: ({"left": x, "right": 0 * x}, y), form("nested", "batch[1]", "**batch[0]")),
-    ),
-    "model_batch": (
-        *(model_of, lambda model, batch: of_output(model(batch[0]), batch[1]), lambda x, y: (x, y)),
-        form("list", "batch"),
-    ),
-    "model and parts": (
-        *(model_of, lambda model, x, y: of_output(model(x), y), lambda x, y: (x, y), form("list", "*batch")),
-    ),
-    "own": (Named, None, lambda x, y: {"images": x, "labels": y}, form("mapping", "", "**batch")),
-    "own of parts": (Named, None, lambda x, y: (x, y), form("list", "", "*batch")),
-}
-
-
-@pytest.mark.parametrize("name", FORMS)
-@pytest.mark.parametrize("settings", [{}, GRAPH], ids=["eager", "graph"])
-def test_each_form_of_a_loss_and_of_a_batch(catalog, name, settings, graphs_on_cpu):
-    """A graph on the CPU is a stand-in that records operators."""
-    make, loss, wrapped, found = FORMS[name]
-    torch.manual_seed(0)
-    model = make()
-    data, reference = batches(8), model_of()
-    expected = plain_losses(reference, torch.optim.SGD(reference.parameters(), lr=0.05), data, None)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    trial = TrainStep(model, optimizer, loss, StepPlan("train", "cpu"))
-    batch_form = batch_form_of(trial, wrapped(*data[0]))
-    assert batch_form == found
-    module = module_of(catalog, settings, "train", WrittenFor(trial.form, batch_form, replace(FACTS, optimizer=SGD)))
-    model, optimizer, _ = module.prepare(model, optimizer)
-    step = module.train_step(model, optimizer, loss)
-    assert [step(wrapped(*batch)).item() for batch in data] == pytest.approx(expected, rel=2e-5)
-    assert not settings or len(step.graphs) == 1
-
-
-X, Y, Z = torch.ones(2, 3), torch.ones(2), torch.zeros(2)
-
-
-@pytest.mark.parametrize(
-    ("batch", "made", "takes", "found"),
-    [
-        (X, lambda b: SplitBatch((b,), {}), "", TENSOR),
-        ((X, Z, Y), lambda b: SplitBatch((X, Z), {}, Y), "target", form("list", "batch[2]", "batch[0]", "batch[1]")),
-        ((X, Y, Z), lambda b: SplitBatch((X,), {}, b[1:]), "target", form("list", "(batch[1], batch[2])", "batch[0]")),
-        (([X, Z], Y), lambda b: SplitBatch((X, Z), {}, Y), "target", form("nested", "batch[1]", "*batch[0]")),
-        ([X, Z], lambda b: SplitBatch((b,), {}, b), "target", form("list", "batch", "batch")),
-        ({"x": X}, lambda b: SplitBatch((b,), {}), "", form("mapping", "", "batch")),
-        (
-            SimpleNamespace(x=X, y=Y),
-            lambda b: SplitBatch((), {"x": X}, Y),
-            "target",
-            form("object", "batch.y", "x=batch.x"),
-        ),
-        (SimpleNamespace(x=X), lambda b: SplitBatch((b,), {}, b), "target", form("object", "batch", "batch")),
-    ],
-)
-def test_the_form_of_a_batch(batch, made, takes, found):
-    assert form_of_batch(batch, made(batch), takes) == found
-
-
-def test_a_loss_of_the_output_alone_and_a_list_that_a_model_takes_whole(catalog):
-    module = module_of(catalog, {}, "train", WrittenFor("output_target", form("list", "", "batch"), FACTS))
-    model = nn.Linear(3, 2)
-    model.forward = lambda listed: nn.Linear.forward(model, torch.stack(listed))
-    step = module.train_step(model, torch.optim.SGD(model.parameters(), lr=0.1), lambda output: output.square().mean())
-    assert step([torch.ones(3)] * 4) > step([torch.ones(3)] * 4)
-
-
-def test_a_loss_of_an_attribute_and_a_scalar(catalog):
-    module = module_of(catalog, {}, "train", WrittenFor("own", TENSOR, FACTS))
-    for wrap in (lambda loss: SimpleNamespace(loss=loss), lambda loss: loss):
-        model = nn.Linear(3, 2)
-        model.forward = lambda x, model=model, wrap=wrap: wrap(nn.Linear.forward(model, x).square().mean())
-        step = module.train_step(model, torch.optim.SGD(model.parameters(), lr=0.1))
-        assert step(torch.ones(4, 3)) > step(torch.ones(4, 3))
-
-
 def test_gradients_are_added_up_clipped_and_scaled(catalog):
     facts = replace(FACTS, clip_norm=0.1)
     module = module_of(catalog, {"step.accumulate": 2}, "train", replace(PAIR, facts=facts))
     model, reference = model_of(), model_of()
-    step = module.train_step(model, torch.optim.SGD(model.parameters(), lr=0.1), nn.functional.cross_entropy)
+    step = module.train_step(model, torch.optim.SGD(model.parameters(), lr=0.1), CE)
     optimizer = torch.optim.SGD(reference.parameters(), lr=0.1)
     for first, second in zip(*[iter(batches(4))] * 2, strict=True):
         optimizer.zero_grad()
-        losses = [nn.functional.cross_entropy(reference(x), y) for x, y in (first, second)]
+        losses = [CE(reference(x), y) for x, y in (first, second)]
         sum(loss / 2 for loss in losses).backward()
         nn.utils.clip_grad_norm_(reference.parameters(), 0.1)
         assert [step(first).item(), step(second).item()] == pytest.approx([loss.item() for loss in losses])
         optimizer.step()
     module = module_of(catalog, {"precision.autocast": "float16"}, "train", replace(PAIR, facts=facts))
-    step = module.train_step(model, torch.optim.SGD(model.parameters(), lr=0.01), nn.functional.cross_entropy)
+    step = module.train_step(model, torch.optim.SGD(model.parameters(), lr=0.01), CE)
     before = copy.deepcopy(model.state_dict())
     assert torch.isfinite(step(batches(1)[0]))
     assert step.scaler.get_scale() > 1
     assert any(not torch.equal(before[name], value) for name, value in model.state_dict().items())
-
-
-# --- inference and steps of one's own ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("grad", ["grad", "no_grad", "inference_mode"])
@@ -376,42 +227,40 @@ def test_an_output_of_a_graph_is_the_callers(catalog, graphs_on_cpu):
     assert len(step.graphs) == 1
 
 
-class Two:
-    """Two models that train each other, with optimizers in an attribute and in a closure."""
-
-    def __init__(self):
-        torch.manual_seed(0)
-        self.one, self.other = nn.Linear(4, 4), nn.Linear(4, 4)
-        self.optimizer = torch.optim.SGD(self.one.parameters(), lr=0.1, fused=True)
-
-
-def own_step_of(two):
-    optimizer = torch.optim.Adam(two.other.parameters(), lr=0.01, fused=True)
+def two_models():
+    """A step that trains two models, one's optimizer near it in an object and the other's in its closure; and these."""
+    torch.manual_seed(0)
+    one, other = nn.Linear(4, 4), nn.Linear(4, 4)
+    near = SimpleNamespace(optimizer=torch.optim.SGD(one.parameters(), lr=0.1, fused=True))
+    optimizer = torch.optim.Adam(other.parameters(), lr=0.01, fused=True)
 
     def step(batch):
-        two.optimizer.zero_grad()
+        near.optimizer.zero_grad()
         optimizer.zero_grad()
-        loss = (two.one(batch) - two.other(batch)).square().mean()
+        loss = (one(batch) - other(batch)).square().mean()
         loss.backward()
-        two.optimizer.step()
+        near.optimizer.step()
         optimizer.step()
         return {"loss": loss.detach()}
 
-    return step, optimizer
+    return step, one, near.optimizer, optimizer
 
 
 def test_a_captured_step_of_ones_own_finds_its_optimizers(catalog, graphs_on_cpu):
+    """It follows a rate and goes on with a state that is loaded."""
     module = module_of(catalog, GRAPH, "train", GAN)
-    (mine, made), (plain, _) = own_step_of(two := Two()), own_step_of(other := Two())
-    two.one, _, _ = module.prepare(two.one, two.optimizer)
-    step = module.own_step(mine, two.one)
-    assert set(map(id, step.optimizers)) == {id(two.optimizer), id(made)}
-    data = [torch.randn(6, 4) for _ in range(8)]
-    for at, batch in enumerate(data):
-        if at == 6:  # a rate that a graph holds as it was has a graph of its own
-            for loop in (two, other):
-                loop.optimizer.param_groups[0]["lr"] = 0.01
-        assert step(batch)["loss"].item() == pytest.approx(plain(batch)["loss"].item())
+    (mine, model, *optimizers), (plain, _, *others) = two_models(), two_models()
+    model, _, _ = module.prepare(model, optimizers[0])
+    step = module.own_step(mine, model)
+    assert set(map(id, step.optimizers)) == set(map(id, optimizers))
+    for at, batch in enumerate(torch.randn(16, 6, 4)):
+        for sgd, adam in (optimizers, others):
+            if at == 6:
+                sgd.param_groups[0]["lr"] = 0.01
+            if at == 10:
+                adam.load_state_dict(copy.deepcopy(adam.state_dict()))
+        assert step(batch)["loss"].item() == pytest.approx(plain(batch)["loss"].item()), at
+    assert len(step.graphs) == 1
 
 
 def test_an_own_step_runs_under_what_the_settings_put_around_it(catalog):
@@ -423,32 +272,9 @@ def test_an_own_step_runs_under_what_the_settings_put_around_it(catalog):
     assert seen == [torch.bfloat16]
 
 
-# --- graphs -----------------------------------------------------------------------------------------------------
-
-
-class Recorded(RecordedGraph):
-    """A graph as ``torch.cuda.graph`` fills one: the operators inside the context are recorded, and undone."""
-
-    @contextmanager
-    def recording(self):
-        with (recorder := _Recorder(self.of_host)):
-            yield
-        for tensor, before in reversed(recorder.written):
-            with torch.autograd._unsafe_preserve_version_counter(tensor):
-                tensor.detach().copy_(before)
-        self.calls = recorder.calls
-
-
 @pytest.fixture
 def graphs_on_cpu(monkeypatch):
-    """PyTorch's calls for graphs on the CPU: a graph records the operators of the step and repeats them."""
-    stream = SimpleNamespace(wait_stream=lambda other: None)
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device=None: stream)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: stream)
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", Recorded)
-    monkeypatch.setattr(torch.cuda, "graph", lambda graph, pool, stream, mode: graph.recording())
+    record_on_cpu(monkeypatch)
 
 
 def momentum(parameters):
@@ -460,7 +286,7 @@ def graphed(catalog, optimizer, facts=SGD, **settings):
     module = module_of(catalog, settings, "train", replace(PAIR, facts=replace(FACTS, optimizer=facts)))
     model = model_of()
     model, tuned, _ = module.prepare(model, optimizer(model.parameters()))
-    return model, tuned, module.train_step(model, tuned, nn.functional.cross_entropy)
+    return model, tuned, module.train_step(model, tuned, CE)
 
 
 @pytest.mark.parametrize("captured", [True, False])
@@ -482,7 +308,7 @@ def test_rates_shapes_and_options_are_followed(catalog, captured, graphs_on_cpu)
             if at == 13:
                 net[0].requires_grad_(False)
         plain.zero_grad()
-        loss = nn.functional.cross_entropy(reference(inputs), targets)
+        loss = CE(reference(inputs), targets)
         loss.backward()
         plain.step()
         assert step((inputs, targets)).item() == pytest.approx(loss.item(), rel=1e-4), at
@@ -491,28 +317,21 @@ def test_rates_shapes_and_options_are_followed(catalog, captured, graphs_on_cpu)
     assert len(step.graphs) == (3 if captured else 2)
 
 
-def test_shapes_beyond_the_eighth_run_as_usual_and_a_recapture_forgets(catalog, graphs_on_cpu):
-    _, _, step = graphed(catalog, lambda parameters: torch.optim.SGD(parameters, lr=0.1, fused=True))
-    for size in range(1, 11):
-        for batch in batches(5, size=size):
-            assert torch.isfinite(step(batch))
-    assert len(step.graphs) == 8
-    step.recapture()
-    assert not step.graphs
-
-
-def test_a_loaded_state_is_gone_on_with(catalog, graphs_on_cpu):
+def test_shapes_beyond_the_eighth_run_as_usual_and_a_recapture_or_a_loaded_state_forgets(catalog, graphs_on_cpu):
     _, tuned, step = graphed(catalog, momentum)
-    for batch in batches(6):
+    for _ in range(2):
+        for size in range(1, 11):
+            for batch in batches(5, size=size):
+                assert torch.isfinite(step(batch))
+        assert len(step.graphs) == 8
+        step.recapture()
+        assert not step.graphs
+    for batch in batches(5):
         step(batch)
-    saved = copy.deepcopy(tuned.state_dict())
     assert len(step.graphs) == 1
-    tuned.load_state_dict(saved)
+    tuned.load_state_dict(copy.deepcopy(tuned.state_dict()))
     step(batches(1)[0])
     assert not step.graphs
-
-
-# --- prepare ----------------------------------------------------------------------------------------------------
 
 
 def test_settings_of_a_loader_make_one_loader(catalog):
@@ -527,6 +346,9 @@ def test_settings_of_a_loader_make_one_loader(catalog):
     assert (loader.batch_size, loader.num_workers, loader.dataset) == (8, 1, dataset)
     assert isinstance(loader.sampler, torch.utils.data.RandomSampler)
     assert loader.drop_last
+    module = module_of(catalog, {"data.batched_reads": True, "data.batch_size": 8}, "train", workload)
+    _, _, loader = module.prepare(model, optimizer, DataLoader(dataset, batch_size=4))
+    assert torch.equal(next(iter(loader))[0], torch.arange(8.0))
     without = python_source(catalog, {"data.batch_size": 8}, "train", PAIR)
     assert "make batches of 8 samples" in without
     iterable = replace(FACTS, loader=replace(LOADER, iterable_dataset=True))
@@ -553,33 +375,25 @@ def test_blocks_are_compiled_by_their_class(catalog):
 
 class _Early(Recipe):
     id, title, key, default, stage = "early", "Early", "memory.early", False, Stage.ENVIRONMENT
+    codes: ClassVar = {True: 'import os\n\nos.environ["EARLY"] = "1"\n'}
 
     def candidates(self, facts):
         return [True]
 
-    def apply(self, workload, value):
-        pass
-
-    def code(self, value):
-        return 'import os\n\nos.environ["EARLY"] = "1"\n'
-
 
 class _Foreign(_Early):
     id, title, key, stage = "foreign", "Foreign step", "step.foreign", Stage.STEP
-
-    def code(self, value):
-        return "loss = loss * 2\nloss.backward()\n"
+    codes: ClassVar = {True: "loss = loss * 2\nloss.backward()\n"}
 
 
 class _Model(_Early):
     id, title, key, stage = "layers", "Layers", "model.layers", Stage.MODEL
-
-    def code(self, value):
-        return (
-            "import copy\nfrom collections import abc\n\nSIZE = 2\n\n\n# Twice.\ndef marked(model):\n"
-            "    return copy.copy(model), SIZE, abc\n\n\nmodel.marked = *marked(model)[1:2], device.type, torch.e > 2\n"
-            "# in the loop: inputs are halved\n"
-        )
+    shown = (
+        "import copy\nfrom collections import abc\n\nSIZE = 2\n\n\n# Twice.\ndef marked(model):\n"
+        "    return copy.copy(model), SIZE, abc\n\n\nmodel.marked = *marked(model)[1:2], device.type, torch.e > 2\n"
+        "# in the loop: inputs are halved\n"
+    )
+    codes: ClassVar = {}
 
 
 def test_recipes_of_third_parties_find_their_place():
