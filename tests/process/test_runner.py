@@ -103,7 +103,7 @@ def test_a_loss_whose_signature_says_nothing_is_tried_and_the_form_is_told(trial
     for notes in (result.notes, inspected.workload.notes):
         assert [note for note in notes if "the loss is called as loss(model, batch)" in note]
     assert not [note for note in plain.notes if "the loss is called" in note]
-    assert (plain.loss_known, result.loss_known) == (True, False)  # an exported file leaves the tries out, or has them
+    assert (plain.loss_form, result.loss_form) == ("output_target", "model_batch")
 
 
 def test_a_loss_that_works_in_neither_form_fails_in_two_lines(trial):
@@ -113,7 +113,7 @@ def test_a_loss_that_works_in_neither_form_fails_in_two_lines(trial):
     failure = next(message for message in messages if isinstance(message, TargetFailure))
     assert (result.outcome, result.reason) == (Outcome.FAILED, failure.message)
     assert "works in neither form" in failure.message
-    assert "def loss(output, target)" in failure.hint
+    assert "loss(output, target)" in failure.hint
 
 
 def test_two_trials_see_the_same_weights_and_batches(trial):
