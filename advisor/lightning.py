@@ -23,7 +23,7 @@ _OF_LOADER = (
 )
 _OF_DDP = (
     *("parallel.gradient_as_bucket_view", "parallel.static_graph", "parallel.bucket_cap_mb"),
-    *("parallel.find_unused_parameters", "parallel.broadcast_buffers"),
+    "parallel.find_unused_parameters",
 )
 _SCHEDULER = "GradientAccumulationScheduler"
 _PLACES = {

@@ -22,7 +22,6 @@ _NAMED = {
     "parallel.bucket_cap_mb": "ddp_bucket_cap_mb",
     "parallel.static_graph": "ddp_static_graph",
     "parallel.find_unused_parameters": "ddp_find_unused_parameters",
-    "parallel.broadcast_buffers": "ddp_broadcast_buffers",
 }
 _AUTOCAST = {"bfloat16": "bf16", "float16": "fp16"}
 _NON_BLOCKING = "data.non_blocking"

@@ -2,26 +2,25 @@
 
 What it does
 ------------
-Configures PyTorch's CUDA caching allocator through `PYTORCH_CUDA_ALLOC_CONF`. `expandable_segments` maps physical
-memory into segments that grow; `max_split_size` stops it from splitting blocks above 256 MiB; `cuda_async` hands the
-caching over to the driver (`cudaMallocAsync`).
+Configures PyTorch's CUDA caching allocator through `PYTORCH_CUDA_ALLOC_CONF`. `expandable_segments` uses segments that
+grow; `max_split_size` splits no block above 256 MiB; `cuda_async` leaves caching to the driver.
 
 Why it helps
 ------------
-A segment that is split into blocks of many sizes cannot be given back: memory stays reserved and unusable. Segments
-that grow leave fewer such gaps, so a larger batch fits.
+A segment that is split into blocks of many sizes cannot be given back: its memory stays reserved and unusable. Segments
+that grow leave fewer gaps, so a larger batch fits.
 
 When it does not
-----------------
-It saves memory, not time: where shapes repeat, the default reserves little more than it needs. The setting is read
-before the first allocation, so it belongs into the environment of the script.
+------------
+It saves memory, not time. Where shapes repeat, the default reserves little more than it needs. PyTorch reads the
+variable before the first allocation: set it in the environment of the script.
 
 Numerics
---------
+------------
 exact: the same kernels run on other addresses.
 
 References
-----------
+------------
 PyTorch documentation, CUDA semantics, Optimizing memory usage with PYTORCH_CUDA_ALLOC_CONF.
 """
 
@@ -51,6 +50,10 @@ class Allocator(Recipe):
     saves_memory = True
     # Expected speed-up: none. It moves memory; speed stayed within 1 % on most workloads (tests/gpu/RESULTS.md).
     gain = 1.0
+    codes = {
+        value: f'import os\n\nos.environ["{_VARIABLE}"] = "{text}"  # before the first CUDA allocation\n'
+        for value, text in _CONFIGURATIONS.items()
+    }
 
     def candidates(self, facts: Facts) -> Proposal:
         allocated, reserved = facts.peak_allocated_bytes, facts.peak_reserved_bytes
@@ -61,14 +64,7 @@ class Allocator(Recipe):
                 f"{format_bytes(reserved)} are reserved for {format_bytes(allocated)} in use: "
                 "there is no fragmentation to cure"
             )
-        return [value for value in _CONFIGURATIONS if value != self.default]
+        return list(_CONFIGURATIONS)[1:]
 
     def environment(self, value: Value) -> Mapping[str, str]:
         return {_VARIABLE: _CONFIGURATIONS[value]}
-
-    def code(self, value: Value) -> str:
-        if value == self.default:
-            return f"# {_VARIABLE} is not set\n"
-        return (
-            f'import os\n\nos.environ["{_VARIABLE}"] = "{_CONFIGURATIONS[value]}"  # before the first CUDA allocation\n'
-        )

@@ -2,30 +2,44 @@
 
 What it does
 ------------
-Runs matrix products and convolutions in bfloat16 or float16 while the parameters stay in float32
-(`torch.autocast`). Training in float16 adds a `GradScaler`, so that small gradients do not underflow.
+Runs matrix products and convolutions in bfloat16 or float16 (`torch.autocast`). The parameters stay in float32.
+Training in float16 adds a `GradScaler`, so that small gradients do not become zero.
 
 Why it helps
 ------------
 Half-precision tensor cores do several times the arithmetic of float32, and activations take half the bytes.
 
 When it does not
-----------------
-A model of small layers pays for the casts and gains nothing: host-bound steps become slower. GPUs without
-fast units for the type, and CPUs without AVX-512 BF16 or AMX, gain nothing.
+------------
+Small layers pay for the casts and gain nothing: host-bound steps become slower. GPUs without fast units for the type,
+and CPUs without AVX-512 BF16 or AMX, gain nothing.
 
 Numerics
---------
+------------
 close: products are rounded to 8 (bfloat16) or 11 (float16) bits of precision; sums stay in float32.
 
 References
-----------
-PyTorch documentation, Automatic Mixed Precision package (torch.amp). PyTorch Performance Tuning Guide, Use mixed
-precision and AMP. NVIDIA, Train With Mixed Precision.
+------------
+PyTorch documentation, torch.amp. PyTorch Performance Tuning Guide. NVIDIA, Train With Mixed Precision.
 """
 
 from advisor.recipe import Recipe, is_host_bound, lacks_units
 from advisor.records import Bottleneck, Facts, Mode, Proposal, Skip, Value
+
+_BFLOAT16 = """\
+with torch.autocast(device.type, dtype=torch.bfloat16):
+    loss = loss_fn(model(inputs), targets)
+loss.backward()
+optimizer.step()
+"""
+_FLOAT16 = """\
+scaler = torch.amp.GradScaler(device.type)
+with torch.autocast(device.type, dtype=torch.float16):
+    loss = loss_fn(model(inputs), targets)
+scaler.scale(loss).backward()
+scaler.step(optimizer)
+scaler.update()
+"""
 
 
 class Autocast(Recipe):
@@ -38,6 +52,8 @@ class Autocast(Recipe):
     # float16 brings a GradScaler, which waits for the host at each step and so rules out capturing the step.
     replacement_margin = 1.25
     saves_memory = True
+    roundings = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
+    codes = {"none": "output = model(inputs)  # without torch.autocast\n", "bfloat16": _BFLOAT16, "float16": _FLOAT16}
 
     def candidates(self, facts: Facts) -> Proposal:
         workload = facts.workload
@@ -51,10 +67,7 @@ class Autocast(Recipe):
             usable = [name for name in types if scaled or name != "float16"]
             none = Skip("float16 needs a gradient scaler inside the step, which is your own")
             return lacks_units(facts, "float16") or usable or none
-        features = set(facts.hardware.host.cpu_features)
-        if not features & {"avx512_bf16", "amx_bf16", "asimdbf16", "bf16"}:
-            return Skip("this CPU has no fast bfloat16 units (AVX-512 BF16 or AMX)")
-        return ["bfloat16"]
+        return lacks_units(facts, "bfloat16") or ["bfloat16"]
 
     def is_usual(self, value: Value, mode: Mode) -> bool:
         # Inference keeps no float32 copy of the weights for: half_weights casts them once, and not in each pass.
@@ -67,22 +80,3 @@ class Autocast(Recipe):
             return 1.4
         gain = 1.1 if is_host_bound(facts) else 1.5
         return gain if value == "bfloat16" or facts.workload.mode is Mode.INFER else 0.95 * gain
-
-    def code(self, value: Value) -> str:
-        if value == "none":
-            return "output = model(inputs)  # without torch.autocast\n"
-        scaler = value == "float16"
-        lines = ["scaler = torch.amp.GradScaler(device.type)"] if scaler else []
-        lines += [
-            f"with torch.autocast(device.type, dtype=torch.{value}):",
-            "    loss = loss_fn(model(inputs), targets)",
-        ]
-        lines += (
-            ["scaler.scale(loss).backward()", "scaler.step(optimizer)", "scaler.update()"]
-            if scaler
-            else ["loss.backward()", "optimizer.step()"]
-        )
-        return "\n".join(lines) + "\n"
-
-    def rounding(self, value: Value) -> float:
-        return {"bfloat16": 2.0**-8, "float16": 2.0**-11}.get(str(value), 0.0)

@@ -2,30 +2,27 @@
 
 What it does
 ------------
-Has a DataLoader read each tensor of a `TensorDataset` once a batch, with the numbers of all its samples, in place of
-once a sample (`__getitems__`); that of a `Subset` of one too. A dataset of your own gains as much by a method
-`__getitems__(indices)`, which PyTorch's loaders ask for. The sampler, the order and the other options stay.
+Reads each tensor of a `TensorDataset`, or of a `Subset` of one, once a batch instead of once a sample. Sampler, order
+and other options stay. For a dataset of your own, write `__getitems__(indices)`: PyTorch's loaders call it.
 
 Why it helps
 ------------
-Reading 512 samples one by one makes a thousand small tensors and stacks them again, in Python: often a few
-milliseconds, which is more than the step of a small model takes on a GPU. One indexing copies the same numbers at the
-speed of memory.
+Reading 512 samples one by one makes a thousand small tensors and stacks them again in Python, often for milliseconds.
+One indexing copies the same numbers at the speed of memory.
 
 When it does not
-----------------
-Where the data is read from files, decoded or transformed for each sample, nothing can be read at once. Workers that are
-fast enough hide the time that samples take, though they need cores and a copy of each batch. The loader gets a dataset
-of its own over the same tensors: other tensors that the loop puts into yours later are not seen.
+------------
+Data that is read from files, decoded or transformed for each sample cannot be read at once. Workers that are fast
+enough hide the time, at the price of cores and a copy of each batch. The loader gets a dataset of its own over the same
+tensors: it does not see other tensors that you put into yours later.
 
 Numerics
---------
+------------
 exact: the same samples in the same order, and the same numbers.
 
 References
-----------
-PyTorch documentation, torch.utils.data, Loading Batched and Non-Batched Data; Dataset, `__getitems__`. PyTorch
-documentation, torch.utils.data.TensorDataset.
+------------
+PyTorch documentation, torch.utils.data, Loading Batched and Non-Batched Data; Dataset, `__getitems__`; TensorDataset.
 """
 
 from collections.abc import Mapping

@@ -6,22 +6,20 @@ Sets how many MiB of gradients DistributedDataParallel collects before it sends 
 
 Why it helps
 ------------
-Fewer, larger messages reach the full bandwidth of the link, and take fewer launches. NVLink and fast networks are
-most efficient with messages of tens to hundreds of MiB.
+Fewer, larger messages use more of the link's bandwidth and take fewer launches.
 
 When it does not
-----------------
-The last bucket cannot be sent before the backward pass is over, and the larger it is, the longer the step waits for
-it. A model with less than 25 MiB of gradients has one bucket anyway.
+------------
+The last bucket is sent after the backward pass: the larger it is, the longer the step waits for it. A model with less
+than 25 MiB of gradients has one bucket anyway.
 
 Numerics
---------
+------------
 exact, up to the order of sums.
 
 References
-----------
-PyTorch documentation, torch.nn.parallel.DistributedDataParallel. Li et al., PyTorch
-Distributed, VLDB 2020, section 5.4 on bucket sizes.
+------------
+PyTorch documentation, DistributedDataParallel. Li et al., PyTorch Distributed, VLDB 2020, section 5.4.
 """
 
 from advisor.recipe.parallel_recipe import ParallelRecipe

@@ -2,28 +2,26 @@
 
 What it does
 ------------
-Stores the convolutions' weights and the batches with the channels innermost (NHWC, or NDHWC for volumes) in
-place of PyTorch's NCHW. Shapes and indexing stay the same; only the strides change.
+Stores the convolutions' weights and the batches with the channels innermost (NHWC, or NDHWC for volumes) instead of
+NCHW. Shapes and indexing stay the same; only the strides change.
 
 Why it helps
 ------------
-Tensor cores and the CPU's vector units read channels side by side, so the library no longer transposes around
-every convolution, and the pointwise layers between the convolutions keep the format.
+Tensor cores and vector units read channels side by side, so no convolution has to transpose its input. The pointwise
+layers between convolutions keep the format.
 
 When it does not
-----------------
-Transformers and other models whose time is not in convolutions gain nothing. Layers without a channels-last
-kernel convert back and forth, which can cost more than the convolutions win. In float32 the gain is often
-small: it grows together with half precision, so the two are also measured together.
+------------
+Models whose time is not in convolutions gain nothing. A layer without a channels-last kernel converts back and forth,
+which can cost more than the convolutions win. In float32 the gain is often small: it is tried with half precision too.
 
 Numerics
---------
+------------
 close: the library picks other kernels, which sum in another order.
 
 References
-----------
-PyTorch tutorial, Channels Last Memory Format in PyTorch. PyTorch Performance Tuning Guide, Use channels_last
-memory format. NVIDIA Deep Learning Performance, Convolutional Layers: Tensor Layouts In Memory.
+------------
+PyTorch tutorial, Channels Last Memory Format in PyTorch. PyTorch Performance Tuning Guide.
 """
 
 from dataclasses import replace

@@ -3,31 +3,28 @@
 What it does
 ------------
 `blocks` puts each block that the model repeats (the layers of a transformer, the blocks of a ResNet) under an
-activation checkpoint: of its activations only the inputs are kept, and the backward pass runs it again. `budget-0.5` is
-for compiled models only: torch.compile then chooses what to compute again, so that the memory for activations lies
-half-way between its usual one and that of keeping nothing. Names and state dict stay the same.
+activation checkpoint: only its inputs are kept, and the backward pass runs it again. `budget-0.5` is for compiled
+models: torch.compile chooses what to compute again, to keep about half of the activations. Names and state dict stay.
 
 Why it helps
 ------------
-The activations kept for the backward pass fill most of the memory in training. Without them a larger batch fits, a
-longer sequence, or a model that did not fit at all. By itself it is slower: it pays where the memory is put to use.
+Activations fill most of the memory. Without them a larger batch, a longer sequence or a larger model fits. Steps become
+slower.
 
 When it does not
-----------------
-A step takes about a third longer. Memory of parameters, gradients and optimizer state stays. Blocks that write over
-their inputs fail. Hooks inside a block, and what it counts or draws by Python or NumPy, run a second time. A CUDA graph
-needs PyTorch 2.10 for it.
+------------
+A step takes about a third longer. Parameters, gradients and optimizer state stay. Blocks that write over their inputs
+fail. Hooks inside a block, and what it counts or draws by Python or NumPy, run a second time. CUDA graphs need PyTorch
+2.10.
 
 Numerics
---------
+------------
 exact: random numbers are drawn again from the same state, and running statistics of norms are updated once. A memory
 budget changes what compiled kernels round, as compiling does.
 
 References
-----------
-PyTorch documentation, torch.utils.checkpoint (`use_reentrant=False`), and torch._functorch.config,
-`activation_memory_budget`. Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016. Hugging Face, Efficient
-training on a single GPU, gradient checkpointing. NVIDIA ECCV 2020 tuning guide.
+------------
+PyTorch documentation, torch.utils.checkpoint. Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016.
 """
 
 from advisor.errors import RefusedError
@@ -35,33 +32,29 @@ from advisor.figures.sweep import memory_gained
 from advisor.recipe import TRAINING, Components, Recipe, Stage, code_of, is_compiled, torch_is_older
 from advisor.records import Facts, Mode, Numerics, Proposal, Skip, TrialRecord, Value, Values
 
-_BUDGET = "budget-"
-_BUDGETS = ("budget-0.5",)
+# The share of the activations that a budget lets the compiler keep.
+_SHARES: dict[Value, float] = {f"budget-{share}": share for share in (0.3, 0.5, 0.7, 0.9)}
 _FOUND = "blocks = [block for group in repeated_blocks(model) for _, block in group]"
 # The first version in which the random generator's state can be read and set while a CUDA graph is captured.
 _REWINDS_IN_GRAPHS = (2, 10)
+_NO_BLOCK = "repeats no block whose activations could be computed again"
 
 
 class Checkpointing(Recipe):
     key = "memory.activation_checkpointing"
-    values = ("none", "blocks", "budget-0.5")
+    values = ("none", "blocks", *_SHARES)
     modes = TRAINING
     stage = Stage.MODEL
     saves_memory = True
     order = 10  # around blocks that have everything else done to them
+    # Expected speed-up: blocks, computed twice, 0.39x to 0.80x (tests/gpu/RESULTS.md); a compiler chooses the cheapest.
+    gain = 0.85
+    gains = {"blocks": 0.7}
+    codes = {"none": "# activations are kept for the backward pass\n"}
 
     def candidates(self, facts: Facts) -> Proposal:
-        budgets = _BUDGETS if is_compiled(facts) else ()
-        if facts.workload.repeated_blocks:
-            return ["blocks", *budgets]
-        return list(budgets) or Skip("the model repeats no block whose activations could be computed again")
-
-    def accepts(self, value: Value) -> bool:
-        return value in ("none", "blocks") or _share(value) is not None
-
-    def gain_for(self, facts: Facts, value: Value) -> float:
-        # It computes blocks twice: 0.39x to 0.80x (tests/gpu/RESULTS.md). The compiler chooses what costs least.
-        return 0.7 if value == "blocks" else 0.85
+        blocks = ["blocks"] if facts.workload.repeated_blocks else []
+        return [*blocks, *(["budget-0.5"] if is_compiled(facts) else [])] or Skip(f"the model {_NO_BLOCK}")
 
     def apply(self, workload: Components, value: Value) -> None:
         from torch._functorch import config
@@ -70,42 +63,34 @@ class Checkpointing(Recipe):
         from advisor.step.checkpointing import checkpoint_blocks, checkpoints_itself, keep_activations
 
         if value != "blocks":
-            config.activation_memory_budget = _share(value) or 1.0
+            config.activation_memory_budget = _SHARES.get(value, 1.0)
         if value == "none":
             keep_activations(workload.model)
         elif value == "blocks" and not checkpoints_itself(workload.model):
             blocks = [block for group in repeated_blocks(workload.model) for _, block in group]
             if not blocks:
-                name = type(workload.model).__name__
-                raise RefusedError(f"{name} repeats no block whose activations could be computed again")
+                raise RefusedError(f"{type(workload.model).__name__} {_NO_BLOCK}")
             checkpoint_blocks(blocks)
 
     def code(self, value: Value) -> str:
         if value == "blocks":
             return code_of("blocks", _FOUND) + code_of("checkpointing", "checkpoint_blocks(blocks)")
         if value == "none":
-            return "# activations are kept for the backward pass\n"
+            return super().code(value)
         return (
             "from torch._functorch import config as functorch_config\n\n"
-            f"functorch_config.activation_memory_budget = {_share(value)}  # before the model is compiled\n"
+            f"functorch_config.activation_memory_budget = {_SHARES[value]}  # before the model is compiled\n"
         )
 
     def conflict(self, value: Value, settings: Values) -> str | None:
-        if value == "none":
-            return None
-        if value == "blocks":
-            if settings.get("step.cuda_graph") and torch_is_older(_REWINDS_IN_GRAPHS):
-                return (
-                    "checkpoints set the random generator back, which PyTorch cannot do inside a CUDA graph before "
-                    "version 2.10"
-                )
-            return None
-        if settings.get("compile.mode") == "none":
+        if value == "blocks" and settings.get("step.cuda_graph") and torch_is_older(_REWINDS_IN_GRAPHS):
+            return "before PyTorch 2.10 checkpoints cannot set the random generator back inside a CUDA graph"
+        if value in _SHARES and settings.get("compile.mode") == "none":
             return "a memory budget is for the compiler, and compile.mode is none"
         return None
 
     def numerics_of(self, value: Value, mode: Mode) -> Numerics:
-        return Numerics.EXACT if value in ("none", "blocks") else Numerics.CLOSE
+        return Numerics.CLOSE if value in _SHARES else Numerics.EXACT
 
     def why(self, facts: Facts, value: Value) -> str:
         if value != "blocks" or not facts.workload.repeated_blocks:
@@ -115,12 +100,3 @@ class Checkpointing(Recipe):
 
     def after(self, facts: Facts, record: TrialRecord) -> str:
         return memory_gained(facts, record)
-
-
-def _share(value: Value) -> float | None:
-    """The share of the activations that a budget lets the compiler keep; None for what is no budget."""
-    text = str(value).removeprefix(_BUDGET)
-    if not str(value).startswith(_BUDGET) or not text.removeprefix("0.").isdigit():
-        return None
-    share = float(text)
-    return share if 0 < share < 1 else None

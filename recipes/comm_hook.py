@@ -9,27 +9,27 @@ Why it helps
 Half the bytes take half the time on a slow link: PCIe, Ethernet, several machines.
 
 When it does not
-----------------
-Where communication is hidden behind the backward pass, or the link is NVLink, there is nothing to gain, and converting
-costs a little. Gradients in half precision lose small values; with fp16 large ones overflow.
+------------
+Communication that the backward pass hides, or that goes over NVLink, gains nothing, and converting costs a little. Half
+precision loses small gradients; in fp16 large ones overflow.
 
 Numerics
---------
+------------
 close: sums of gradients are rounded.
 
 References
-----------
+------------
 PyTorch documentation, DDP Communication Hooks.
 """
 
 from advisor.recipe.parallel_recipe import ParallelRecipe
-from advisor.records import Value
 
 
 class CommHook(ParallelRecipe):
     key = "parallel.comm_hook"
     values = ("none", "bf16", "fp16")
     gain = 1.02
+    roundings = {"bf16": 2.0**-8, "fp16": 2.0**-11}
     codes = {"none": "# gradients are sent as they are\n"}
     shown = """\
 # on a model in DistributedDataParallel
@@ -37,6 +37,3 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 model.register_comm_hook(None, default_hooks.{value}_compress_hook)
 """
-
-    def rounding(self, value: Value) -> float:
-        return {"bf16": 2.0**-8, "fp16": 2.0**-11}.get(str(value), 0.0)

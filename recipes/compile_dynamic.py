@@ -2,26 +2,26 @@
 
 What it does
 ------------
-Says what the compiler makes of sizes. `auto` compiles for the first sizes it sees, and when one changes compiles once
-more with that size left open. `true` leaves sizes open from the start; `false` compiles for every combination of sizes.
-Alone it compiles in the mode `default`.
+Says what the compiler does with sizes. `auto` compiles for the first sizes, and once more with a size left open when
+that changes. `true` leaves sizes open from the start; `false` compiles for every combination of sizes. Without
+`compile.mode` it compiles in the mode `default`.
 
 Why it helps
 ------------
-Batches of many lengths make `auto` compile at least twice, and code for one size is faster than code for any: where few
-sizes occur `false` pays, where many do `true` starts sooner.
+Batches of many lengths make `auto` compile at least twice, and code for one size is faster than code for any. `false`
+suits few sizes; `true` starts sooner with many.
 
 When it does not
-----------------
-With batches of one shape there is nothing to choose. With `false`, more than eight shapes reach the compiler's limit,
-and the rest runs uncompiled. Padding the batches to few lengths is better than either.
+------------
+Batches of one shape leave nothing to choose. With `false`, more than eight shapes reach the compiler's limit, and the
+rest runs uncompiled. Padding the batches to few lengths is better than either.
 
 Numerics
---------
+------------
 close: as for torch.compile, fused kernels round at other places and draw dropout from another stream.
 
 References
-----------
+------------
 PyTorch documentation, torch.compile (`dynamic`), and Dynamic shapes.
 """
 

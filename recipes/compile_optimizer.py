@@ -2,28 +2,26 @@
 
 What it does
 ------------
-Compiles `optimizer.step()`: the update of all parameters becomes few generated kernels. Learning rates and step
-counts go into tensors on the device, so that a schedule does not make it compile again; a schedule that assigns plain
-numbers still does.
+Compiles `optimizer.step()`: the update of all parameters becomes few generated kernels. Learning rates and step counts
+go into tensors on the device, so schedules work. A scheduler that assigns plain numbers makes it compile again.
 
 Why it helps
 ------------
-An update of hundreds of small tensors is launched in a few kernels that read and write each value once, as the fused
-implementations do, also for classes that PyTorch has not fused.
+An update of hundreds of small tensors takes a few kernels that read and write each value once. Classes without a fused
+step gain too.
 
 When it does not
-----------------
-The optimizer is a small share of most steps, and that share is all there is to gain. Compiling the update of many
-tensors takes tens of seconds. Where the class has a fused implementation, that is as fast without compiling.
+------------
+The gain is at most the optimizer's share of the step, which is small in most. Compiling the update of many tensors
+takes tens of seconds. A fused implementation is as fast without compiling.
 
 Numerics
---------
+------------
 close: the same formula, with intermediate results rounded at other places.
 
 References
-----------
-PyTorch tutorials, Compiling the optimizer with torch.compile, and Running the compiled optimizer with an LR
-scheduler.
+------------
+PyTorch tutorials, Compiling the optimizer with torch.compile, and Running the compiled optimizer with an LR scheduler.
 """
 
 from dataclasses import replace
@@ -58,6 +56,7 @@ class CompileOptimizer(Recipe):
     inside_step = True
     expensive = True
     phases = frozenset({Phase.OPTIMIZER})
+    excludes = {"step.cuda_graph": "a compiled optimizer may compile again while step.cuda_graph records the step"}
     codes = {True: _CODE, False: "# optimizer.step() is not compiled\n"}
 
     def candidates(self, facts: Facts) -> Proposal:
@@ -87,10 +86,8 @@ class CompileOptimizer(Recipe):
         workload.plan = replace(workload.plan, compile_optimizer=bool(value))
 
     def conflict(self, value: Value, settings: Values) -> str | None:
-        if not value:
-            return None
-        if settings.get("optimizer.implementation") == "fused":
+        if value and settings.get("optimizer.implementation") == "fused":
             return _FUSED
-        if settings.get("step.cuda_graph"):
-            return "a compiled optimizer may compile again while step.cuda_graph records the step"
-        return _SCALER if settings.get("precision.autocast") == "float16" and "infer.grad" not in settings else None
+        if value and settings.get("precision.autocast") == "float16" and "infer.grad" not in settings:
+            return _SCALER
+        return super().conflict(value, settings)

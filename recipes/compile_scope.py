@@ -2,31 +2,28 @@
 
 What it does
 ------------
-`regional` compiles the blocks that the model repeats (the layers of a transformer), each in place; blocks that are
-alike are compiled once. `with_loss` compiles the model and the loss as one function. `pointwise` compiles functions of
-pointwise operations alone, such as a formula written out, and runs the rest of the model's operators as they are: what
-`torch.jit.script` on such functions was for. Alone each compiles in the mode `default`.
+`regional` compiles the blocks that the model repeats (the layers of a transformer), each in place; like blocks are
+compiled once. `with_loss` compiles model and loss as one. `pointwise` compiles only functions of pointwise operations,
+such as a formula written out, as `torch.jit.script` did. Alone each compiles in the mode `default`.
 
 Why it helps
 ------------
-Compiling one layer instead of forty makes the first step come many times sooner. A loss over many classes, such as a
-language model's over its vocabulary, reads and writes the largest tensor several times; compiled with the last layer it
-does so once or twice. Pointwise functions take seconds to compile, and reading and writing memory once is their gain.
+Compiling one layer instead of forty makes the first step come many times sooner. A loss over many classes reads and
+writes the largest tensor several times; compiled with the last layer, once or twice.
 
 When it does not
-----------------
+------------
 `regional` fuses nothing across blocks, and compiles blocks of several shapes once for each shape. `with_loss` gains
-nothing where the loss is a small share of the step. `pointwise` leaves reductions, norms and matrix products alone: the
-whole model compiled fuses more.
+nothing where the loss is a small share of the step. `pointwise` leaves reductions, norms and matrix products alone:
+compiling the whole model fuses more.
 
 Numerics
---------
+------------
 close: as for torch.compile, fused kernels round at other places and draw dropout from another stream (not `pointwise`).
 
 References
-----------
-PyTorch tutorials, regional compilation. PyTorch documentation, torch.nn.Module.compile, and Custom Backends. NVIDIA
-ECCV 2020 tuning guide, fusing pointwise operations with PyTorch JIT.
+------------
+PyTorch documentation, torch.nn.Module.compile, and Custom Backends. NVIDIA ECCV 2020 tuning guide (JIT).
 """
 
 from advisor.errors import RefusedError
@@ -66,9 +63,11 @@ class CompileScope(Recipe):
         # on an H200's host, the model 33 s.
         blocks, shapes = facts.workload.repeated_blocks, facts.workload.block_shapes
         count = sum(count for _, count in blocks)
-        values = ["with_loss"] if _loss_counts(facts) else []
-        values += ["regional"] if blocks and 3 * shapes <= count else []
-        return [*values, "pointwise"]
+        sees_loss = facts.workload.mode is Mode.TRAIN and not facts.workload.own_step
+        # Other settings shorten the rest of a step several times, but not the loss.
+        loss_counts = facts.profile is None or facts.profile.share(Phase.LOSS) >= _LEAST_SHARE
+        values = ["with_loss"] if sees_loss and loss_counts else []
+        return [*values, *(["regional"] if blocks and 3 * shapes <= count else []), "pointwise"]
 
     def apply(self, workload: Components, value: Value) -> None:
         from advisor.step.blocks import repeated_blocks
@@ -78,8 +77,9 @@ class CompileScope(Recipe):
         super().apply(workload, value)
 
     def code(self, value: Value) -> str:
-        pointwise = value == "pointwise"
-        return code_of("pointwise", "model.compile(backend=pointwise_only)") if pointwise else super().code(value)
+        if value == "pointwise":
+            return code_of("pointwise", "model.compile(backend=pointwise_only)")
+        return super().code(value)
 
     def conflict(self, value: Value, settings: Values) -> str | None:
         mode = settings.get("compile.mode", "none")
@@ -95,21 +95,7 @@ class CompileScope(Recipe):
         if value == "with_loss" and facts.profile is not None:
             share = format_percent(facts.profile.share(Phase.LOSS), digits=1)
             return f"The compiler fuses the model's operations with those of the loss, which takes {share} of the step."
-        if value != "regional" or not facts.workload.repeated_blocks:
-            return super().why(facts, value)
-        (name, count), *others = facts.workload.repeated_blocks
-        if others:
-            return (
-                "The model repeats blocks of layers; compiling these by themselves starts sooner than the whole model."
-            )
-        return f"The model repeats {name} {count} times; compiling it by itself starts sooner than the whole model."
-
-
-def _loss_counts(facts: Facts) -> bool:
-    """Whether compiling the loss can pay: other settings shorten the rest of a step several times, but not the loss.
-
-    Before the profile tells its share, it is assumed to count.
-    """
-    profile = facts.profile
-    sees_loss = facts.workload.mode is Mode.TRAIN and not facts.workload.own_step
-    return sees_loss and (profile is None or profile.share(Phase.LOSS) >= _LEAST_SHARE)
+        if value == "regional" and facts.workload.repeated_blocks:
+            blocks = " and ".join(f"{name} {count} times" for name, count in facts.workload.repeated_blocks)
+            return f"The model repeats {blocks}; compiling one of a kind starts sooner than the whole model."
+        return super().why(facts, value)

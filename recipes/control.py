@@ -2,25 +2,23 @@
 
 What it does
 ------------
-Nothing at all. It is measured like every other candidate, in a process of its own, under the user's own settings.
+Nothing. It is measured like every other candidate, in its own process, under your settings.
 
 Why it helps
 ------------
-Its distance from the baseline is what repeating a measurement costs in accuracy here: a candidate that gains no more
-has shown nothing.
+Its distance from the baseline is the noise here: a candidate that gains no more has shown nothing.
 
 When it does not
-----------------
-It never makes anything faster. A control that comes out far from 1.00x says that the machine is not quiet: another
-process is using it, its clocks are moving, or the steps differ much from batch to batch.
+------------
+It never makes anything faster. A control far from 1.00x says that the machine is not quiet: another process uses it,
+its clocks move, or steps differ much from batch to batch.
 
 Numerics
---------
-exact: the same program runs twice. A difference here is the workload's own: kernels that add in no fixed order, or
-random numbers that no seed governs.
+------------
+exact: the same program runs twice. Kernels that add in no fixed order differ, and random numbers without a seed.
 
 References
-----------
+------------
 Mytkowicz et al., Producing Wrong Data Without Doing Anything Obviously Wrong, ASPLOS 2009.
 """
 

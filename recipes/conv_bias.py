@@ -2,30 +2,28 @@
 
 What it does
 ------------
-Lets a convolution whose result goes to a batch norm (or an instance norm) and nowhere else compute without its bias.
-They are found by torch.fx; where it cannot follow the whole model, as with a forward pass that branches on its input,
-it follows each part by itself. In training a convolution before a frozen norm keeps its bias.
+A convolution whose result goes only to a batch norm (or an instance norm) computes without its bias. torch.fx finds
+such pairs in the model, or in each part that it can follow. Convolutions before frozen norms keep theirs in training.
 
 Why it helps
 ------------
-The norm subtracts the mean of each channel, and with it whatever the bias has added. The bias costs an addition in the
-forward pass, a sum over the whole gradient in the backward pass, and its part of the optimizer's step.
+The norm subtracts the mean of each channel, and the bias with it. The bias costs an addition in the forward pass, a sum
+over the whole gradient in the backward pass, and a part of the optimizer's step.
 
 When it does not
-----------------
-Where the library fuses the bias into the convolution, only the backward pass gains, and torch.compile may fuse the
-rest. In inference `model.fold_batch_norm` removes the norm altogether. Leave it out where you freeze norms later, or
-read the result of such a convolution elsewhere, as in a hook or in the other of training and evaluation mode.
+------------
+Where the library fuses the bias into the convolution, only the backward pass gains. In inference
+`model.fold_batch_norm` removes the norm altogether. Leave the bias where you freeze norms later, or read the
+convolution's result elsewhere, as in a hook or in the other of training and evaluation mode.
 
 Numerics
---------
-close: the same outputs and gradients up to rounding. The biases stay in the model, the optimizer and the state dict, as
-zeros that are not trained; running means take off what they were, and what is loaded by `model.load_state_dict`.
+------------
+close: the same outputs and gradients up to rounding. Biases stay in the model, the optimizer and the state dict, as
+zeros that are not trained; running means take off what they were, and what `model.load_state_dict` loads.
 
 References
-----------
-PyTorch Performance Tuning Guide, Disable bias for convolutions directly followed by a batch norm. NVIDIA ECCV 2020
-tuning guide. Ioffe and Szegedy, Batch Normalization, ICML 2015, section 3.2.
+------------
+PyTorch Performance Tuning Guide. NVIDIA ECCV 2020 tuning guide. Ioffe and Szegedy, Batch Normalization, 2015.
 """
 
 from advisor.recipe import Components, Recipe, Stage, code_of

@@ -2,35 +2,32 @@
 
 What it does
 ------------
-Lets the compiler take the parameters as constants: it folds what can be computed from them alone (a batch norm into
-the convolution before it), and stores weights in the order in which the kernels read them. Alone it compiles in the
-mode `default`; beside `compile.mode` in that one. Inference then runs under `no_grad` if nothing else is set.
+The compiler takes the parameters as constants: it folds what depends on them alone (a batch norm into the convolution
+before it), and stores weights in the order in which kernels read them. Without `compile.mode` it compiles in the mode
+`default`. Inference then runs under `no_grad` unless `infer.grad` is set.
 
 Why it helps
 ------------
-Convolutions and matrix products read packed weights without rearranging them at every call, and folded operations are
-gone.
+Convolutions and matrix products read packed weights without rearranging them, and folded operations are gone.
 
 When it does not
-----------------
-The weights are copied once, so they need memory twice while the original is kept. Parameters that are changed after the
-first call have no effect; when a state dict is loaded, all is compiled again.
+------------
+The weights are copied, so they take memory twice. Parameters that change after the first call have no effect; loading a
+state dict compiles everything again.
 
 Numerics
---------
+------------
 close: folded constants are rounded once where the original rounds at every step.
 
 References
-----------
-PyTorch documentation, torch.compiler, Inductor's `freezing` option. PyTorch blog and tutorials on Inductor's CPU
-backend, weight prepacking and constant folding.
+------------
+PyTorch documentation, torch.compiler, Inductor's `freezing` option. PyTorch tutorials on Inductor's CPU backend.
 """
 
 from advisor.recipe import CPU, INFERENCE, Recipe, unless_computed
 from advisor.records import Bottleneck, Facts, Proposal, Value, Values
 
 _NOTHING_TO_PACK = "the step computes no convolution or linear layer whose weights could be packed"
-
 _CODE = """\
 import torch._inductor.config
 
@@ -56,10 +53,8 @@ class CpuFreeze(Recipe):
         return unless_computed(facts, "conv1d", "conv2d", "conv3d", "linear", reason=_NOTHING_TO_PACK) or [True]
 
     def conflict(self, value: Value, settings: Values) -> str | None:
-        if not value:
-            return None
-        if settings.get("infer.grad") == "grad":
+        if value and settings.get("infer.grad") == "grad":
             return "parameters can be frozen only where no gradient is recorded; set infer.grad to no_grad"
-        if settings.get("compile.scope") == "regional":
+        if value and settings.get("compile.scope") == "regional":
             return "with frozen parameters no two blocks have the same code, so compile.scope regional saves nothing"
         return None

@@ -2,30 +2,27 @@
 
 What it does
 ------------
-Runs the model and the loss with the GPU as the default device, so that `torch.zeros`, `torch.arange`, `torch.randn`
-and the like create their tensors there instead of on the host. In your own code, pass `device=x.device` to each of
-them: that is better still, and needs no setting.
+The GPU is the default device while the model and the loss run, so `torch.zeros`, `torch.arange`, `torch.randn` and the
+like make their tensors there. In your own code `device=x.device` is better, and needs no setting.
 
 Why it helps
 ------------
-A mask or a range of positions that is made on the host in every step is filled by the CPU, copied to the GPU from
-memory that is not pinned, and the host waits for the copy.
+A mask or range made on the host in each step is filled by the CPU and copied from memory that is not pinned, while the
+host waits.
 
 When it does not
-----------------
-Nothing is gained where no tensor is made on the host inside the step: the profile counts them. With a default device
-every function of PyTorch that the model calls passes through Python once more, which a step that is bound by its
-launches feels. Code that counts on a tensor being on the host, to make a NumPy array of it say, fails. A constant that
-is kept on the host and copied anew in every step stays there: register it as a buffer.
+------------
+Steps that make no tensor on the host gain nothing: the profile counts them. With a default device each function of
+PyTorch passes through Python once more, which host-bound steps feel. Code that makes NumPy arrays of such a tensor
+fails. A constant that is kept on the host stays there: register it as a buffer.
 
 Numerics
---------
-exact: the same values. Only random numbers that are drawn inside the step come from the GPU's generator, and differ.
+------------
+exact: the same values. Random numbers drawn inside the step come from the GPU's generator, and differ.
 
 References
-----------
-PyTorch documentation, torch.device as a context manager, and torch.set_default_device. PyTorch Performance Tuning
-Guide, Create tensors directly on the target device.
+------------
+PyTorch documentation, torch.set_default_device. PyTorch Performance Tuning Guide, Create tensors on the device.
 """
 
 from advisor.recipe import CUDA, NEEDS_PROFILE, Recipe

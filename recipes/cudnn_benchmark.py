@@ -2,27 +2,25 @@
 
 What it does
 ------------
-Lets cuDNN time its convolution algorithms for each new shape and use the fastest from then on
-(`torch.backends.cudnn.benchmark = True`).
+cuDNN times its algorithms for each new shape and takes the fastest (`torch.backends.cudnn.benchmark = True`).
 
 Why it helps
 ------------
-Without it, cuDNN picks by heuristics, which can miss the best algorithm for unusual shapes.
+Without it cuDNN picks by heuristics, which can miss the best algorithm for unusual shapes.
 
 When it does not
-----------------
-The heuristics are good for common shapes, so the gain is often nothing, while the search costs seconds at the
-start, and again at every new shape: variable image sizes or a smaller last batch pay for it over and over.
-Algorithms that need a large workspace are tried too, so the peak of reserved memory can rise.
+------------
+The heuristics are good for common shapes, so the gain is often nothing. The search costs seconds at the start and at
+each new shape: variable image sizes or a smaller last batch pay again. Algorithms with a large workspace are tried too,
+so the peak of reserved memory can rise.
 
 Numerics
---------
+------------
 close: another algorithm sums in another order, and the choice can differ from run to run.
 
 References
-----------
-PyTorch documentation, torch.backends.cudnn.benchmark. PyTorch Performance Tuning Guide, Enable cuDNN
-auto-tuner. NVIDIA ECCV 2020 tuning guide.
+------------
+PyTorch Performance Tuning Guide, Enable cuDNN auto-tuner. NVIDIA ECCV 2020 tuning guide.
 """
 
 from advisor.recipe import CUDA, Recipe, Stage, unless_computed

@@ -2,28 +2,26 @@
 
 What it does
 ------------
-Measures what it costs to have left on one of PyTorch's debugging aids: `anomaly` (`set_detect_anomaly(True)`),
-`profiler` (`torch.profiler.profile()` around the loop, without a schedule) or `nvtx` (`emit_nvtx()`). `none` switches
-off whichever is on. A `gradcheck` in the loop is found by reading your source.
+Measures what a debugging aid costs that was left on: `anomaly` (`set_detect_anomaly(True)`), `profiler`
+(`torch.profiler.profile()` around the loop, without a schedule) or `nvtx` (`emit_nvtx()`). `none` switches off
+whichever is on. A `gradcheck` in the loop is found by reading your source.
 
 Why it helps
 ------------
-Anomaly detection keeps a Python stack for every operation and searches each result of the backward pass for NaN, which
-makes the host wait. The profiler records every operator, and its memory grows for as long as it runs. NVTX ranges are
-made for every operator though nobody reads them.
+Anomaly detection keeps a Python stack for every operation and searches each gradient for NaN, which makes the host
+wait. The profiler records every operator, and its memory grows. NVTX ranges are made though nobody reads them.
 
 When it does not
-----------------
-Where none of them is on, there is nothing to gain: this row then prices having forgotten one.
+------------
+Where none of them is on, there is nothing to gain: the row then shows what forgetting one costs.
 
 Numerics
---------
+------------
 exact: they watch the computation and do not change it.
 
 References
-----------
-PyTorch Performance Tuning Guide, Disable debugging APIs. PyTorch documentation, torch.autograd.set_detect_anomaly,
-torch.profiler.profile, torch.autograd.profiler.emit_nvtx, torch.autograd.gradcheck. NVIDIA ECCV 2020 tuning guide.
+------------
+PyTorch Performance Tuning Guide, Disable debugging APIs. NVIDIA ECCV 2020 tuning guide.
 """
 
 from typing import Any
@@ -79,6 +77,5 @@ class DebugOff(Recipe):
             self._running.__enter__()
 
     def conflict(self, value: Value, settings: Values) -> str | None:
-        if value == "anomaly" and settings.get("step.cuda_graph"):
-            return "anomaly detection asks the host about NaN in every backward operation, which cannot be captured"
-        return None
+        asks_host = value == "anomaly" and settings.get("step.cuda_graph")
+        return "anomaly detection asks the host about each gradient, which cannot be captured" if asks_host else None

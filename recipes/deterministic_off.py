@@ -2,27 +2,25 @@
 
 What it does
 ------------
-Switches off `torch.use_deterministic_algorithms` and `torch.backends.cudnn.deterministic`, where the program has
-them on. `CUBLAS_WORKSPACE_CONFIG` in the environment is left as it is: it concerns the order of sums in cuBLAS, and
-is read once, when CUDA starts.
+Switches off `torch.use_deterministic_algorithms` and `torch.backends.cudnn.deterministic` where the program has them
+on. `CUBLAS_WORKSPACE_CONFIG` stays: CUDA reads it once, at its start.
 
 Why it helps
 ------------
-Deterministic algorithms avoid atomic additions and keep cuDNN from choosing its fastest kernels; scatter and
-index operations, interpolation and the backward passes of convolutions pay the most. New tensors are also filled
-before they are used, which costs a write of each.
+Deterministic algorithms avoid atomic additions and cuDNN's fastest kernels; scatter and index operations, interpolation
+and the backward passes of convolutions pay the most. New tensors are also filled before they are used.
 
 When it does not
-----------------
-A model of matrix products and pointwise operations uses deterministic kernels anyway. While a difference between
-two runs is being hunted down, keep it on: this row is what that costs.
+------------
+Models of matrix products and pointwise operations use deterministic kernels anyway. Keep determinism on while you look
+for a difference between two runs.
 
 Numerics
---------
-close: sums are added up in another order, and from now on in another one at each run.
+------------
+close: sums are added up in another order, which can differ from run to run.
 
 References
-----------
+------------
 PyTorch documentation, Reproducibility; torch.use_deterministic_algorithms; torch.utils.deterministic.
 """
 

@@ -7,21 +7,20 @@ that never does; once also with `del` of the batch before it, so that the batch'
 
 Why it helps
 ------------
-It does not make a step faster. PyTorch keeps freed memory to hand it out again without asking the driver; emptying the
-cache gives it back, and the next step asks for all of it anew. A loop that empties it gains by leaving that out.
+It does not. PyTorch keeps freed memory for later tensors; emptying the cache gives it back to the driver, and the next
+step asks for it again. A loop that empties the cache gains by leaving that out.
 
 When it does not
-----------------
-PyTorch can use its cached memory for every tensor of its own, so emptying it does not let a larger batch fit; deleting
-tensors does, without emptying. It has a use when another process needs the GPU's memory, or once between two phases
-whose tensors differ much in size.
+------------
+PyTorch uses its cached memory for any tensor of its own, so emptying it does not let a larger batch fit; deleting
+tensors does. Empty it once where another process needs the memory, or between two phases of different sizes.
 
 Numerics
---------
+------------
 exact: it moves no number.
 
 References
-----------
+------------
 PyTorch documentation, CUDA semantics, Memory management; torch.cuda.empty_cache.
 """
 

@@ -7,23 +7,21 @@ with `torch.no_grad()`, and with `torch.inference_mode()`; and compares time and
 
 Why it helps
 ------------
-`model.eval()` switches dropout and batch norm only: autograd goes on recording, and keeps every activation for a
-backward pass that never comes. Without recording, validation fits larger batches and often runs faster.
+`model.eval()` switches dropout and batch norm only: autograd keeps every activation for a backward pass that never
+comes. Without recording, validation fits larger batches and often runs faster.
 
 When it does not
-----------------
-The step of training is not touched: the three ways are timed beside each other in the baseline's profile, in a table of
-their own, and are not ranked with the candidates. For inference the recipe inference_mode measures it.
+------------
+The training step is not touched: the three ways are timed in the baseline's profile, in a table of their own, and are
+not ranked with the candidates. For inference the recipe inference_mode measures it.
 
 Numerics
---------
-exact: training is not touched. Validation computes the same, but for the last bits of PyTorch's own attention layers,
-which take a fused path where nothing is recorded.
+------------
+exact: training is not touched. PyTorch's attention layers take a fused path, which differs in the last bits.
 
 References
-----------
-PyTorch documentation, Autograd mechanics, Locally disabling gradient computation. PyTorch Performance Tuning Guide,
-Disable gradient calculation for validation or inference.
+------------
+PyTorch documentation, Autograd mechanics, Locally disabling gradient computation. PyTorch Performance Tuning Guide.
 """
 
 from dataclasses import replace
@@ -32,13 +30,11 @@ from advisor.figures.formatting import format_bytes, format_ms, format_way
 from advisor.recipe import NEEDS_PROFILE, Components, Recipe, Stage
 from advisor.records import Bottleneck, Facts, HabitRow, Mode, Proposal, Skip, Value
 
-_MODES = ("grad", "no_grad", "inference_mode")
-
 
 class EvalNoGrad(Recipe):
     key = "loop.eval_grad"
     default = "no_grad"
-    values = _MODES
+    values = ("grad", "no_grad", "inference_mode")
     attacks = frozenset({Bottleneck.MEMORY, Bottleneck.LAUNCH})
     stage = Stage.STEP
     inside_step = True

@@ -6,19 +6,18 @@ With `true`, DistributedDataParallel walks through the graph of every step to fi
 
 Why it helps
 ------------
-Switched off, that walk is saved. It is a setting that many loops copied from a model that needed it.
+Switched off, that walk is saved. Many loops copied the setting from a model that needed it.
 
 When it does not
-----------------
-A model with parameters that get no gradient in some step needs it: without it the next step fails, and the error
-names the parameters.
+------------
+A model with parameters that get no gradient in some step needs it: without it the next step fails and names them.
 
 Numerics
---------
+------------
 exact: the same gradients reach the optimizer.
 
 References
-----------
+------------
 PyTorch documentation, torch.nn.parallel.DistributedDataParallel.
 """
 

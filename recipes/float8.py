@@ -2,35 +2,32 @@
 
 What it does
 ------------
-Computes the products of large linear layers in float8, with torchao. Each input is scaled to the range of the type
-at every step: by one factor for the whole tensor (`tensorwise`), or by one for each row (`rowwise`). Training keeps the
-parameters as they are and casts them on the way (`convert_to_float8_training`); inference also stores the weights in
-float8 (`quantize_`).
+Computes the products of large linear layers in float8, with torchao. Each step scales the inputs to the range of the
+type, by one factor for a tensor (`tensorwise`) or for each row (`rowwise`). Training keeps the parameters and casts
+them (`convert_to_float8_training`); inference stores the weights in float8 (`quantize_`).
 
 Why it helps
 ------------
-Tensor cores of Ada, Hopper and later GPUs multiply float8 twice as fast as bfloat16, and the operands take half the
-bytes.
+Tensor cores of Ada, Hopper and later GPUs multiply float8 twice as fast as bfloat16, and operands take half the bytes.
 
 When it does not
-----------------
-Finding the scales and casting costs a pass over every operand: without torch.compile to fuse it, and for layers of
-less than about a million weights, that is dearer than the product it saves. Only layers whose sizes are multiples of 16
-are converted, and in training the number of rows (samples times tokens) must be one too. Converted layers are others:
-they lose hooks. Rowwise needs bfloat16 weights or autocast to bfloat16.
+------------
+Scaling and casting cost a pass over every operand: without torch.compile to fuse it, and for layers of less than about
+a million weights, that costs more than it saves. Only layers whose sizes are multiples of 16 are converted, and in
+training the number of rows (samples times tokens) must be one too. Converted layers lose hooks. Rowwise needs bfloat16
+weights or autocast to bfloat16.
 
 Numerics
---------
-close: operands are rounded to 4 bits of precision (3 for gradients, tensorwise); sums stay in float32. What that does
-to training shows in the loss after many steps, not in the first few.
+------------
+close: operands are rounded to 4 bits of precision (3 for gradients, tensorwise); sums stay in float32. The effect on
+training shows in the loss after many steps, not in the first few.
 
 References
-----------
-torchao documentation, torchao.float8; torchao.quantization.Float8DynamicActivationFloat8WeightConfig. Micikevicius et
-al., FP8 Formats for Deep Learning, 2022.
+------------
+torchao documentation, torchao.float8; torchao.quantization. Micikevicius et al., FP8 Formats for Deep Learning, 2022.
 """
 
-from typing import Any
+from dataclasses import replace
 
 from advisor.recipe import CUDA, Components, Recipe, Stage, is_compiled, lacks_units, without_package
 from advisor.records import Bottleneck, Facts, Mode, Phase, Proposal, Skip, Value
@@ -67,62 +64,37 @@ class Float8(Recipe):
     partners = frozenset({"autocast", "compile", "half_weights"})
     stage = Stage.MODEL
     order = 1
+    roundings = {"tensorwise": 2.0**-4, "rowwise": 2.0**-4}
     package = "torchao"
     phases = frozenset({Phase.FORWARD, Phase.BACKWARD})
 
     def candidates(self, facts: Facts) -> Proposal:
         workload = facts.workload
-        if not any(_fits(inputs, outputs) for inputs, outputs, _ in workload.linear_shapes):
+        large = [(inputs, outputs) for inputs, outputs, _ in workload.linear_shapes if inputs * outputs >= _LARGE]
+        if all(inputs % _MULTIPLE or outputs % _MULTIPLE for inputs, outputs in large):
             return Skip(
                 f"no linear layer has sizes in multiples of {_MULTIPLE} and at least {_LARGE:,} weights; "
                 "smaller ones lose more to the casts than they gain"
             )
         if missing := lacks_units(facts, "float8") or without_package(self.package, at_least=(0, 14)):
             return missing
-        return ["tensorwise", "rowwise"] if _in_bfloat16(facts) else ["tensorwise"]
+        by_autocast = workload.mode is Mode.TRAIN and facts.current("precision.autocast", "none") == "bfloat16"
+        in_bfloat16 = by_autocast or workload.parameter_dtypes == ("bfloat16",)
+        return ["tensorwise", "rowwise"] if in_bfloat16 else ["tensorwise"]
 
     def gain_for(self, facts: Facts, value: Value) -> float:
         # tests/gpu/RESULTS.md: tensorwise 1.50x and rowwise 1.33x on wide layers, less than bfloat16 on an encoder; the
         # casts cost 0.25x where nothing compiles them.
-        if not is_compiled(facts):
-            return 0.3
-        return 1.1 if value == "tensorwise" else 1.05
+        compiled_gain = 1.1 if value == "tensorwise" else 1.05
+        return compiled_gain if is_compiled(facts) else 0.3
 
     def apply(self, workload: Components, value: Value) -> None:
-        if value == self.default:
-            return
-        if workload.plan.mode is Mode.TRAIN:
-            from torchao.float8 import Float8LinearConfig, convert_to_float8_training
-
-            by_recipe = Float8LinearConfig.from_recipe_name(value)
-            workload.model = convert_to_float8_training(workload.model, config=by_recipe, module_filter_fn=_is_large)
-            return
-        from torchao import quantization
-
-        granularity = getattr(quantization, _GRANULARITY[str(value)])()
-        config = quantization.Float8DynamicActivationFloat8WeightConfig(granularity=granularity)
-        quantization.quantize_(workload.model, config, filter_fn=_is_large)
+        # The code tells by an optimizer whether the model is trained; a step of one's own may hide it.
+        parts = replace(workload, optimizer=workload.optimizer or workload.plan.mode is Mode.TRAIN or None)
+        self.run_code(parts, value)
+        workload.model = parts.model
 
     def code(self, value: Value) -> str:
         if value == self.default:
             return "# the linear layers keep their type\n"
         return _CODE.format(multiple=_MULTIPLE, large=_LARGE, value=value, granularity=_GRANULARITY[str(value)])
-
-    def rounding(self, value: Value) -> float:
-        return 2.0**-4 if value in _GRANULARITY else 0.0
-
-
-def _fits(inputs: int, outputs: int) -> bool:
-    return inputs % _MULTIPLE == 0 and outputs % _MULTIPLE == 0 and inputs * outputs >= _LARGE
-
-
-def _is_large(module: Any, name: str) -> bool:
-    from torch import nn
-
-    return type(module) is nn.Linear and _fits(module.in_features, module.out_features)
-
-
-def _in_bfloat16(facts: Facts) -> bool:
-    """Whether the user's linear layers compute in bfloat16: by their weights, or in training by autocast."""
-    by_autocast = facts.workload.mode is Mode.TRAIN and facts.current("precision.autocast", "none") == "bfloat16"
-    return by_autocast or facts.workload.parameter_dtypes == ("bfloat16",)

@@ -2,25 +2,25 @@
 
 What it does
 ------------
-Has the CPU give zero in place of a float32 result below 1.2e-38, the smallest normal number, and read such an input as
-zero (`torch.set_flush_denormal(True)`). Threads that run already keep their mode: set it at the start of the script.
+The CPU gives zero instead of a float32 result below 1.2e-38, the smallest normal number, and reads such an input as
+zero (`torch.set_flush_denormal(True)`). Running threads keep their mode: set it at the start of the script.
 
 Why it helps
 ------------
 Arithmetic on denormal numbers takes many times as long on most x86 processors. They appear where values decay towards
-zero: gradients of saturated units, momenta of parameters that get no gradient, recurrent states.
+zero: gradients of saturated units, momenta of parameters without gradients, recurrent states.
 
 When it does not
-----------------
+------------
 Ordinary weights and activations hold no denormal number; ARM processors handle them at nearly full speed. Some CPUs
 have no such mode, and the trial says so.
 
 Numerics
---------
+------------
 close: what was smaller than 1.2e-38 becomes zero.
 
 References
-----------
+------------
 PyTorch documentation, torch.set_flush_denormal. PyTorch Performance Tuning Guide, CPU specific optimizations.
 """
 

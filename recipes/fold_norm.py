@@ -3,27 +3,26 @@
 What it does
 ------------
 Multiplies each batch norm of inference into the weights of the convolution or linear layer before it
-(`torch.nn.utils.fusion`), and puts an Identity in its place. The pairs are found by torch.fx, in the whole model or in
-each part that it can follow: the layer's result has to go to the norm only. The model keeps its class.
+(`torch.nn.utils.fusion`), and puts an Identity in its place. torch.fx finds the pairs, in the whole model or in each
+part that it can follow: the layer's result must go to the norm only. The model keeps its class.
 
 Why it helps
 ------------
-In evaluation a batch norm is a fixed scale and shift for each channel. Folded, it is no operation of its own any more:
-each fold saves a pass over the activations, and on CUDA a kernel launch where the layer has a bias already.
+In evaluation a batch norm is a fixed scale and shift for each channel. Each fold saves a pass over the activations, and
+on CUDA a kernel launch where the layer has a bias already.
 
 When it does not
-----------------
-On CUDA PyTorch adds a convolution's bias in a kernel of its own: where the convolution had none, that takes the place
-of the norm's. `compile.freezing` does the same. Norms before their convolution, or behind an activation, and grouped
-transposed convolutions stay. The folded model can no longer be trained: fold a copy when you go on training.
+------------
+On CUDA PyTorch adds a convolution's bias in its own kernel: it takes the place of the norm's where the convolution had
+none. `compile.freezing` does the same. Norms before their convolution, or behind an activation, and grouped transposed
+convolutions stay. Fold a copy of the model when you go on training.
 
 Numerics
---------
-close: the products are rounded once more in the folded weights, and once less in the activations. The state dict loses
-the norms' entries, so load checkpoints before.
+------------
+close: weights are rounded once more. Load checkpoints before: the norms leave the state dict.
 
 References
-----------
+------------
 PyTorch documentation, torch.nn.utils.fusion. PyTorch tutorial, Building a Convolution/Batch Norm fuser with torch.fx.
 """
 

@@ -2,27 +2,26 @@
 
 What it does
 ------------
-Chooses how the optimizer updates the parameters: in a few kernels with the whole update in them (`fused`), one kernel
-per operation over many tensors (`foreach`), or one per operation and tensor (`for-loop`). PyTorch takes foreach on CUDA
-and the for-loop on the CPU. `fused` is the built-in successor of apex's fused optimizers.
+Chooses how the optimizer updates the parameters: in a few kernels that hold the whole update (`fused`), one kernel per
+operation over many tensors (`foreach`), or one per operation and tensor (`for-loop`). PyTorch takes foreach on CUDA and
+the for-loop on the CPU. `fused` replaces apex's fused optimizers.
 
 Why it helps
 ------------
 A fused update reads and writes parameters, gradients and state once, in a few kernels in place of hundreds.
 
 When it does not
-----------------
-The optimizer is a small share of most steps, and that share is all there is to gain. foreach needs a temporary copy as
-large as the parameters. Some classes, such as RMSprop, have no fused step, and fused steps take no sparse gradients.
+------------
+The gain is at most the optimizer's share of the step, which is small in most. foreach needs a temporary copy as large
+as the parameters. Some classes, such as RMSprop, have no fused step, and fused steps take no sparse gradients.
 
 Numerics
---------
+------------
 close: the same formula, with intermediate results rounded at other places.
 
 References
-----------
-PyTorch documentation, torch.optim, Algorithms. NVIDIA ECCV 2020 tuning guide, fused building blocks from apex. Hugging
-Face, Efficient training on a single GPU, optimizer choice.
+------------
+PyTorch documentation, torch.optim, Algorithms. NVIDIA ECCV 2020 tuning guide, fused building blocks from apex.
 """
 
 from advisor.errors import RefusedError

@@ -2,29 +2,27 @@
 
 What it does
 ------------
-Takes the last transforms out of a dataset that uses torchvision's (`ToDtype`, `ConvertImageDtype`, `Normalize`) and
-runs them on whole batches after the copy to the GPU: on the first tensor of the batch that has four dimensions.
+Takes the last transforms out of a torchvision dataset (`ToDtype`, `ConvertImageDtype`, `Normalize`) and runs them on
+whole batches after the copy to the GPU: on the first tensor of the batch that has four dimensions.
 
 Why it helps
 ------------
-The workers do less, and where the images stay in uint8 until then, every batch takes a quarter of the bytes in the
-queue, in pinned memory and in the copy. The GPU converts and normalises a batch in one pass over its memory.
+Workers do less. Images that stay in uint8 take a quarter of the bytes in the queue, in pinned memory and in the copy.
+The GPU converts and normalises a batch in one pass over its memory.
 
 When it does not
-----------------
-Decoding and resizing are usually the larger part of the work, and stay where they are. So do random transforms: on a
-whole batch they would change every sample in the same way. A step that does not wait for its data gains nothing. A
-dataset that applies transforms in code of its own, not in an attribute `transform`, cannot be split; one that runs the
-same transform on a second image of a sample must not be.
+------------
+Decoding and resizing, usually the larger part, stay where they are. So do random transforms: on a whole batch they
+would change every sample alike. A step that does not wait for its data gains nothing. Transforms in the dataset's own
+code, not in an attribute `transform`, cannot be moved; do not move one that also runs on a second image of a sample.
 
 Numerics
---------
+------------
 close: the same formulas, rounded by another device.
 
 References
-----------
-torchvision documentation, Transforming images, videos, boxes and more, Performance considerations. PyTorch
-Performance Tuning Guide, Enable asynchronous data loading and augmentation.
+------------
+torchvision documentation, Transforming images, videos, boxes and more, Performance considerations.
 """
 
 from collections.abc import Mapping
@@ -36,6 +34,11 @@ from advisor.recipe import CUDA, Components, code_of, gain_from
 from advisor.recipe.loader_recipe import Expression, LoaderRecipe, little_time_in
 from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Proposal, Skip, Value
 
+_CODE = """\
+dataset, moved = without_last_transforms(loader.dataset)
+on_device = OnDevice(moved)  # in the loop, when the batch is on the device: batch = on_device(batch)
+loader = torch.utils.data.DataLoader(dataset, ...)
+"""
 _NONE = (
     "the dataset's attribute transform does not end in a transform that can run on whole batches (ToDtype, "
     "ConvertImageDtype or Normalize of torchvision)"
@@ -79,12 +82,7 @@ class GpuTransforms(LoaderRecipe):
     def code(self, value: Value) -> str:
         if not value:
             return "# the dataset runs its transforms, sample by sample\n"
-        calls = (
-            "dataset, moved = without_last_transforms(loader.dataset)",
-            "on_device = OnDevice(moved)  # in the loop, when the batch is on the device: batch = on_device(batch)",
-            "loader = torch.utils.data.DataLoader(dataset, ...)",
-        )
-        return code_of("transforms", "\n".join(calls))
+        return code_of("transforms", _CODE)
 
     def why(self, facts: Facts, value: Value) -> str:
         loader = facts.workload.loader

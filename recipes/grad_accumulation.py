@@ -2,28 +2,26 @@
 
 What it does
 ------------
-Adds up the gradients of 2, 4 or 8 batches, each loss divided by their number, before the optimizer updates the
-parameters once and the gradients are cleared. Speed is still counted in samples per second.
+Adds up the gradients of 2, 4 or 8 batches, each loss divided by their number, before one update and one clearing of the
+gradients. Speed is still counted in samples per second.
 
 Why it helps
 ------------
-The update and the clearing are paid once for several batches. It trains like a batch of that many times the size that
-would not fit into memory.
+Several batches share one update and one clearing. It trains like a larger batch that would not fit into memory.
 
 When it does not
-----------------
-The optimizer is a small share of most steps. The memory does not shrink, and where a larger batch fits, it is faster.
-There are fewer updates: tune the learning rate, its warm-up and the weight decay as for a larger batch. Batch norm
-still sees the small batches. The step clears the gradients itself: a loop that calls `zero_grad()` as well loses them.
+------------
+The optimizer is a small share of most steps. The memory does not shrink, and a larger batch that fits is faster. There
+are fewer updates: tune learning rate, warm-up and weight decay as for a larger batch. Batch norm still sees the small
+batches. The step clears the gradients itself: a loop that calls `zero_grad()` as well loses them.
 
 Numerics
---------
+------------
 changed: each update is made from several batches, and there are fewer of them.
 
 References
-----------
-Hugging Face, Efficient training on a single GPU, gradient accumulation. PyTorch documentation, Automatic Mixed
-Precision examples. Goyal et al., Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour, 2017.
+------------
+Hugging Face, Efficient training on a single GPU, gradient accumulation. Goyal et al., Large Minibatch SGD, 2017.
 """
 
 from advisor.figures.formatting import format_percent
@@ -50,6 +48,7 @@ class GradAccumulation(Recipe):
     phases = frozenset({Phase.OPTIMIZER, Phase.ZERO_GRAD})
     inside_step = True
     ladder = True
+    excludes = {"step.cuda_graph": "step.cuda_graph records each step with its update, and step.accumulate skips some"}
     codes = {1: "# every batch makes an update of its own\n"}
     shown = _CODE
 
@@ -69,13 +68,7 @@ class GradAccumulation(Recipe):
         return gain_from(facts.profile.share(Phase.OPTIMIZER, Phase.ZERO_GRAD) * (1 - 1 / int(value)))
 
     def conflict(self, value: Value, settings: Values) -> str | None:
-        if value == 1:
-            return None
-        if settings.get("step.cuda_graph"):
-            return "step.cuda_graph records one step with its update, and step.accumulate updates in some steps only"
         mode = settings.get("compile.mode")
-        if mode in MODES_WITH_GRAPHS:
-            return (
-                f"compile.mode {mode} replays CUDA graphs that overwrite their gradients, which step.accumulate adds up"
-            )
-        return None
+        if value != 1 and mode in MODES_WITH_GRAPHS:
+            return f"the CUDA graphs of compile.mode {mode} overwrite their gradients, which step.accumulate adds up"
+        return super().conflict(value, settings)

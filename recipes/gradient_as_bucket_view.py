@@ -2,23 +2,23 @@
 
 What it does
 ------------
-Lets each parameter's gradient be a part of the bucket that DistributedDataParallel sends, instead of a copy of it.
+Makes each parameter's gradient a part of the bucket that DistributedDataParallel sends, instead of a copy of it.
 
 Why it helps
 ------------
-One copy of all gradients per step is saved, and as much memory as the gradients take.
+It saves one copy of all gradients per step, and as much memory as the gradients take.
 
 When it does not
-----------------
-The copy is a small share of a step that computes much. A gradient may not be detached in place, and clearing the
-gradients has to go through `optimizer.zero_grad()`.
+------------
+The copy is a small share of a step that computes much. A gradient may not be detached in place; clear the gradients
+through `optimizer.zero_grad()`.
 
 Numerics
---------
+------------
 exact: the same gradients reach the optimizer.
 
 References
-----------
+------------
 PyTorch documentation, torch.nn.parallel.DistributedDataParallel.
 """
 

@@ -2,52 +2,48 @@
 
 What it does
 ------------
-Converts the whole model to bfloat16 or float16 (`model.to(torch.bfloat16)`), and the floating-point tensors of every
-batch with it. Unlike autocast, nothing is kept in float32: parameters, normalization layers and, when training,
-gradients and the optimizer's state take the type too.
+Converts the whole model to bfloat16 or float16 (`model.to(torch.bfloat16)`), and every batch. Unlike autocast it keeps
+nothing in float32: norms, gradients and optimizer state take the type too.
 
 Why it helps
 ------------
-Weights take half the bytes to keep and to read, and products run on the half-precision units without a cast before
-each of them.
+Weights take half the bytes, and products run on the half-precision units without a cast before each of them.
 
 When it does not
-----------------
-GPUs without fast units for the type, and CPUs without AVX-512 BF16 or AMX, gain memory only. Where autocast is on
-already, the products run in half precision either way, so the two are not combined. Training this way has no float32
-copy of the weights to add small updates to: an update below 1/256 of a weight is lost in bfloat16, so compare whole
-training runs before you keep it. Float16 is not offered for training: it also loses small gradients.
+------------
+GPUs without fast units for the type, and CPUs without AVX-512 BF16 or AMX, gain memory only. It is not combined with
+autocast, which casts the products already. In training small updates are lost (below 1/256 of a weight in bfloat16):
+compare whole training runs before you use it. Float16 is not offered for training: it also loses small gradients.
 
 Numerics
---------
+------------
 close in inference: weights and activations are rounded to 8 (bfloat16) or 11 (float16) bits of precision.
 changed in training: updates are rounded too.
 
 References
-----------
-PyTorch documentation, torch.nn.Module.to. Micikevicius et al., Mixed Precision Training, ICLR 2018, on why training
-keeps a float32 copy of the weights. Kalamkar et al., A Study of BFLOAT16 for Deep Learning Training, 2019.
+------------
+PyTorch documentation, torch.nn.Module.to. Micikevicius et al., Mixed Precision Training, ICLR 2018.
 """
-
-from dataclasses import replace
 
 from advisor.errors import RefusedError
 from advisor.recipe import Components, Recipe, Stage, is_host_bound, lacks_units
-from advisor.records import Bottleneck, Facts, Mode, Numerics, Proposal, Skip, Value, Values
+from advisor.records import Bottleneck, Facts, Mode, Proposal, Skip, Value
 
-_ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
-_FAST_ON_CPU = frozenset({"avx512_bf16", "amx_bf16", "asimdbf16", "bf16"})
+_CASTS_ALREADY = "precision.autocast casts the products to half precision already"
 
 
 class HalfWeights(Recipe):
     key = "precision.weights"
-    values = ("float32", *_ROUNDING)
+    values = ("float32", "bfloat16", "float16")
     plan_field = "input_dtype"
     attacks = frozenset({Bottleneck.MEMORY, Bottleneck.COMPUTE})
     partners = frozenset({"channels_last", "compile", "step_graph", "sdpa", "fused_optimizer"})
     usual = frozenset({"bfloat16"})
     stage = Stage.MODEL
     saves_memory = True
+    roundings = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
+    excludes = {"precision.autocast": f"{_CASTS_ALREADY}, so half-precision weights would add rounding and no speed"}
+    # cuDNN runs recurrent layers of bfloat16 weights too, once the type is in the set of those that lie in one piece.
     shown = (
         "torch.backends.cudnn.CUDNN_TENSOR_DTYPES.add(torch.{value})  # for recurrent layers\n"
         "model = model.to(torch.{value})\n"
@@ -62,48 +58,21 @@ class HalfWeights(Recipe):
         if present == self.default and workload.parameter_dtypes != ("float32",):
             have = ", ".join(workload.parameter_dtypes) or "no type: there are none"
             return Skip(f"the parameters are not all in float32 (they have {have})")
-        autocast = facts.current("precision.autocast", "none")
-        autocast = workload.casts_inside if autocast == "none" else autocast
-        if autocast != "none":
-            return Skip(f"{_CASTS_ALREADY.format(autocast)}; switch it off to compare the two")
+        if {facts.current("precision.autocast", "none"), workload.casts_inside} != {"none"}:
+            return Skip(f"{_CASTS_ALREADY}; switch it off to compare the two")
         if facts.on_cuda:
             types = [name for name in ("bfloat16", "float16") if workload.multiplies_in(name)]
             if workload.mode is Mode.TRAIN:
                 return lacks_units(facts, "bfloat16") or types[:1]
             return lacks_units(facts, "float16") or types
-        if not _FAST_ON_CPU & set(facts.hardware.host.cpu_features):
-            return Skip("this CPU has no fast bfloat16 units (AVX-512 BF16 or AMX)")
-        return ["bfloat16"]
+        return lacks_units(facts, "bfloat16") or ["bfloat16"]
 
     def gain_for(self, facts: Facts, value: Value) -> float:
         # tests/gpu/RESULTS.md: 1.38x at batch 128, 0.61x at batch 1 without a captured step; 1.40x on a CPU.
         return 1.1 if is_host_bound(facts) else 1.5
 
     def apply(self, workload: Components, value: Value) -> None:
-        import torch
-
         if any(tensor.is_complex() for tensor in workload.model.state_dict().values()):
             raise RefusedError(f"the model holds complex numbers, which {value} would make real")
-        # Recurrent layers keep their weights in one piece for the types in this set; cuDNN runs them in bfloat16 too.
-        torch.backends.cudnn.CUDNN_TENSOR_DTYPES.add(getattr(torch, str(value)))
-        workload.model = workload.model.to(getattr(torch, str(value)))
-        optimizer = workload.optimizer
-        if optimizer is not None and optimizer.state:
-            # Loading brings the state into the type that the parameters have now.
-            optimizer.load_state_dict(optimizer.state_dict())
-        workload.plan = replace(workload.plan, input_dtype=str(value))
-
-    def conflict(self, value: Value, settings: Values) -> str | None:
-        autocast = settings.get("precision.autocast", "none")
-        if value == self.default or autocast == "none":
-            return None
-        return f"{_CASTS_ALREADY.format(autocast)}, so half-precision weights would add rounding and no speed"
-
-    def numerics_of(self, value: Value, mode: Mode) -> Numerics:
-        return Numerics.CHANGED if mode is Mode.TRAIN else Numerics.CLOSE
-
-    def rounding(self, value: Value) -> float:
-        return _ROUNDING.get(str(value), 0.0)
-
-
-_CASTS_ALREADY = "precision.autocast: {} casts the products to half precision already"
+        self.run_code(workload, value)
+        super().apply(workload, value)

@@ -7,19 +7,19 @@ Preloads tcmalloc or jemalloc in place of the C library's malloc, for every allo
 Why it helps
 ------------
 A step on the CPU allocates and frees each intermediate tensor. The C library gives large ones back to the system and
-asks for them again, and each time the kernel clears the pages; these allocators keep them.
+asks for them again, and the kernel clears the pages each time; these allocators keep them.
 
 When it does not
-----------------
-A step of few large operators, or one whose time is arithmetic, hardly notices. Memory that is kept shows as a larger
-resident set. The library must be loaded before Python starts: it belongs into the command that starts the script.
+------------
+A step of few large operators, or one whose time is arithmetic, hardly notices. The process keeps more memory. The
+library must be loaded before Python starts: put it into the command that starts the script.
 
 Numerics
---------
+------------
 exact: the same arithmetic at other addresses.
 
 References
-----------
+------------
 PyTorch Performance Tuning Guide, Switch memory allocator. jemalloc and gperftools documentation.
 """
 

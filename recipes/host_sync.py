@@ -2,29 +2,27 @@
 
 What it does
 ------------
-Runs the step once more under `torch.cuda.set_sync_debug_mode("warn")` and collects the lines of your own code that make
-the host wait for the GPU, with calls and time per step. It changes nothing: what to write instead is yours to say.
+Runs the step once more under `torch.cuda.set_sync_debug_mode("warn")` and collects the lines of your code that make the
+host wait for the GPU, with calls and time per step. It changes nothing: only you can rewrite them.
 
 Why it helps
 ------------
-The host launches kernels ahead of the GPU. `.item()`, `.cpu()`, `nonzero()`, indexing with a mask, `if` on a tensor's
-value and printing a tensor need a number on the host: it waits for the GPU, which is idle until the next launch. Such a
-line also rules out a CUDA graph of the step and splits a compiled one.
+The host launches kernels ahead of the GPU. `.item()`, `.cpu()`, `nonzero()`, indexing with a mask, `if` on a tensor and
+printing one make it wait, and the GPU is idle until the next launch. Such a line also prevents a CUDA graph.
 
 When it does not
-----------------
+------------
 A wait is cheap where the host has caught up with the GPU anyway. Compute on the device instead (`torch.where`, masks
 that multiply), read collected values after many steps, or copy with `non_blocking=True` into pinned memory. PyTorch
 calls its debug mode experimental: sparse tensors and torch.distributed are not covered.
 
 Numerics
---------
+------------
 exact: the step is run as it is.
 
 References
-----------
-PyTorch documentation, torch.cuda.set_sync_debug_mode. PyTorch Performance Tuning Guide, Avoid unnecessary CPU-GPU
-synchronization.
+------------
+PyTorch documentation, torch.cuda.set_sync_debug_mode. PyTorch Performance Tuning Guide, Avoid synchronization.
 """
 
 from collections.abc import Sequence
@@ -57,23 +55,18 @@ class HostSync(Recipe):
             return NEEDS_PROFILE
         places = facts.instrumented.sync_places
         if places is None:
-            return Skip(
-                "the baseline's profile did not look for them: the step failed in PyTorch's synchronisation mode"
-            )
-        if not places:
-            return Skip("the step never makes the host wait")
-        return Skip(_sentence(places))
+            return Skip("the baseline's profile did not look: the step failed in PyTorch's synchronisation mode")
+        return Skip(_sentence(places) if places else "the step never makes the host wait")
 
     def apply(self, workload: Components, value: Value) -> None:
         pass  # The waits are in the user's own code, which no setting rewrites.
 
 
 def _sentence(places: Sequence[SyncPlace]) -> str:
-    """The lines that wait, the dearest first, in the order in which the profile has them."""
+    """The lines that wait, in the order of the profile: the dearest first."""
     known_ms = sum(place.blocked_ms or 0.0 for place in places)
     lines = [_figures(place) for place in places[:_SHOWN]]
-    if len(places) > _SHOWN:
-        lines.append(f"and {len(places) - _SHOWN} more")
+    lines += [f"and {len(places) - _SHOWN} more"] if len(places) > _SHOWN else []
     count = f"{len(places)} {'line makes' if len(places) == 1 else 'lines make'} the host wait"
     return f"{count}, {format_ms(known_ms)} a step, and only you can rewrite them: {'; '.join(lines)}"
 

@@ -2,35 +2,33 @@
 
 What it does
 ------------
-Replaces SGD by LARS, or Adam and AdamW by LAMB (both from timm): every tensor gets a learning rate of its own, in
-proportion to the norm of its values over the norm of its update.
+Replaces SGD by LARS, or Adam and AdamW by LAMB (both from timm). Each tensor gets its own learning rate, in proportion
+to the norm of its values over the norm of its update.
 
 Why it helps
 ------------
-With a very large batch and its learning rate, the layers whose gradients are large beside their weights diverge first.
-A rate for each layer lets batches of tens of thousands of samples still reach the accuracy of small ones. It is what
-makes a larger batch usable; by itself it makes no step faster.
+With a very large batch, layers whose gradients are large beside their weights diverge first. A rate for each layer lets
+batches of tens of thousands of samples reach the accuracy of small ones. It makes no step faster by itself.
 
 When it does not
-----------------
-The norms cost a pass over all parameters and gradients in every step. Up to some thousand samples, plain SGD or AdamW
-with a scaled learning rate and a warm-up trains as well. The learning rate has to be found anew. The new state begins
-at nothing: change the optimizer before training starts, without a checkpoint of the old one.
+------------
+The norms cost a pass over all parameters and gradients in every step. Up to some thousand samples, SGD or AdamW with a
+scaled learning rate and a warm-up trains as well. Find the learning rate again. The new state begins at nothing: change
+the optimizer before training starts, without a checkpoint of the old one.
 
 Numerics
---------
+------------
 changed: another rule for the update.
 
 References
-----------
-You et al., Large Batch Training of Convolutional Networks, 2017 (LARS), and Training BERT in 76 minutes, ICLR 2020
-(LAMB). Goyal et al., 2017. NVIDIA ECCV 2020 tuning guide. timm documentation, Optimizers.
+------------
+You et al., Large Batch Training of Convolutional Networks, 2017 (LARS), and Training BERT in 76 minutes, 2020 (LAMB).
 """
 
 from importlib.util import find_spec
 
 from advisor.recipe import TRAINING, Components, Recipe, Stage
-from advisor.records import Facts, Proposal, Skip, Value, Values
+from advisor.records import Facts, Proposal, Skip, Value
 
 # Goyal et al. train ImageNet with plain SGD up to 8,192 samples a batch.
 _LARGE_BATCH = 4096
@@ -39,10 +37,8 @@ _CODE = """\
 import timm.optim
 
 # before the first step, and before a scheduler is made
-groups = [{name: group[name] for name in ("params", "lr", "weight_decay")} for group in optimizer.param_groups]
-optimizer = timm.optim.{name}(
-    groups, lr=optimizer.defaults["lr"], weight_decay=optimizer.defaults["weight_decay"]
-)
+kept = ("params", "lr", "weight_decay", {kept})
+optimizer = timm.optim.{cls}([{name: group[name] for name in kept} for group in optimizer.param_groups])
 """
 
 
@@ -54,11 +50,15 @@ class LargeBatchOptimizer(Recipe):
     stage = Stage.OPTIMIZER
     codes = {
         "default": "# the optimizer stays as it is\n",
-        "lars": _CODE.replace("{name}", "Lars"),
-        "lamb": _CODE.replace("{name}", "Lamb"),
+        "lars": _CODE.replace("{cls}", "Lars").replace("{kept}", '"momentum", "nesterov"'),
+        "lamb": _CODE.replace("{cls}", "Lamb").replace("{kept}", '"betas", "eps"'),
     }
     # Expected speed-up: 0.99x: it is for convergence (tests/gpu/RESULTS.md).
     gain = 0.99
+    excludes = {
+        key: f"optimizer.class replaces the optimizer that {key} is about"
+        for key in ("optimizer.implementation", "compile.optimizer")
+    }
 
     def candidates(self, facts: Facts) -> Proposal:
         optimizer, batch_size = facts.workload.optimizer, facts.workload.batch_size
@@ -68,8 +68,7 @@ class LargeBatchOptimizer(Recipe):
             size = "the size of yours is open" if batch_size is None else f"yours has {batch_size:,}"
             return Skip(f"it is for batches of about {_LARGE_BATCH:,} samples and more, and {size}: see --batch-size")
         if not optimizer.builtin or optimizer.name not in _VALUES:
-            whose = "" if optimizer.builtin else " of another package"
-            return Skip(f"LARS takes the place of SGD and LAMB that of Adam or AdamW, not of {optimizer.name}{whose}")
+            return Skip(f"LARS takes the place of SGD and LAMB that of Adam or AdamW, not of {optimizer.full_name}")
         if optimizer.made_steps:
             return Skip("the optimizer has made steps, as a script's has: change it where it is made")
         if find_spec("timm") is None:
@@ -81,9 +80,3 @@ class LargeBatchOptimizer(Recipe):
             from advisor.step.optimizer import use_class
 
             use_class(workload.optimizer, str(value))
-
-    def conflict(self, value: Value, settings: Values) -> str | None:
-        for key in ("optimizer.implementation", "compile.optimizer"):
-            if value != self.default and settings.get(key, "default") not in ("default", False):
-                return f"optimizer.class replaces the optimizer that {key} is about"
-        return None

@@ -2,28 +2,26 @@
 
 What it does
 ------------
-Calls `loss.item()` after each step, as loops do that log or sum the loss, and compares that with a loop that leaves the
+Calls `loss.item()` after each step, as loops do that log or sum the loss. It compares that with a loop that leaves the
 loss on the device, and with one that adds it up there (`loss_sum += loss.detach()`).
 
 Why it helps
 ------------
-The host normally runs ahead: while the GPU computes one step, the host launches the next. `item()` makes it wait until
-the GPU has done everything so far, and the GPU then waits for the next launch.
+The host launches the next step while the GPU computes one. `item()` makes it wait until the GPU has done everything so
+far, and the GPU then waits for the next launch.
 
 When it does not
-----------------
-Little is lost where something else makes the host wait at every step, or where the host launches a step in far less
-time than the GPU takes for it. A loop that reads the loss every hundredth step has the gain already: this row prices
-the habit.
+------------
+Little is lost where something else makes the host wait, or where launching a step takes far less time than computing
+it. A loop that reads the loss every hundredth step has the gain already.
 
 Numerics
---------
+------------
 exact: only the reading of the loss changes. A long sum of half-precision losses belongs into float32.
 
 References
-----------
-PyTorch Performance Tuning Guide, Avoid unnecessary CPU-GPU synchronization. PyTorch documentation, CUDA semantics,
-Asynchronous execution.
+------------
+PyTorch Performance Tuning Guide. PyTorch documentation, CUDA semantics, Asynchronous execution.
 """
 
 from advisor.recipe import CUDA, TRAINING, Recipe

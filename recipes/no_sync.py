@@ -6,19 +6,19 @@ With gradients of several batches in one update, the ranks exchange their gradie
 
 Why it helps
 ------------
-Each exchange that is left out is a whole all-reduce saved: with four batches an update, three of four.
+Each exchange left out saves a whole all-reduce: with four batches an update, three of four.
 
 When it does not
-----------------
-Without accumulation every batch makes an update, and there is nothing to leave out. With fully_shard the gradients
-stay whole between the batches, which takes the memory that sharding saves.
+------------
+Without accumulation every batch makes an update, and there is nothing to leave out. With fully_shard the gradients stay
+whole between the batches, which takes the memory that sharding saves.
 
 Numerics
---------
+------------
 exact, up to the order of sums.
 
 References
-----------
+------------
 PyTorch documentation, DistributedDataParallel.no_sync and FSDPModule.set_requires_gradient_sync.
 """
 

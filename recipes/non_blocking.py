@@ -6,22 +6,21 @@ Copies batches to the GPU with `non_blocking=True`, for a loader that pins its m
 
 Why it helps
 ------------
-The host goes on to launch the step's kernels, and to fetch the next batch, while the copy is under way. A blocking
-copy makes it wait for the copy and for every kernel launched before it.
+The host goes on launching kernels and fetching the next batch during the copy. A blocking copy makes it wait for the
+copy and for every kernel launched before it.
 
 When it does not
-----------------
-From memory that is not pinned, the copy blocks whatever the flag says: pin_memory sets both together. A step that is
-bound by the GPU's computing gains little, as the host has time to wait.
+------------
+From memory that is not pinned, the copy blocks anyway: pin_memory sets both together. A step that is bound by the GPU
+gains little, as the host has time to wait.
 
 Numerics
---------
+------------
 exact: the step's kernels run behind the copy in the same stream, so they see the whole batch.
 
 References
-----------
-PyTorch documentation, torch.Tensor.to; CUDA semantics, Use pinned memory buffers. PyTorch tutorial, A guide on good
-usage of non_blocking and pin_memory().
+------------
+PyTorch documentation, torch.Tensor.to. PyTorch tutorial, A guide on good usage of non_blocking and pin_memory().
 """
 
 from advisor.recipe import CUDA, Recipe, gain_from

@@ -7,27 +7,23 @@ With 0, the training process does that work itself, between the steps.
 
 Why it helps
 ------------
-Workers prepare the next batches while the device computes, and several of them decode in parallel, so the step
-stops waiting for its input.
+Workers prepare the next batches while the device computes, in parallel, so the step stops waiting for input.
 
 When it does not
-----------------
-The most to gain is the share of the step that waits for data. Workers compete with a model that runs on the CPU for the
-same cores, take seconds and memory to start, and send their batches through shared memory: a dataset that only slices
-tensors can become slower. They do not see what the loop changes in the dataset while an epoch runs, nor does the loop
-see what they change. An iterable dataset that does not ask for `get_worker_info()` gets one worker at most.
+------------
+The most to gain is the share of the step that waits for data. Workers compete with a model on the CPU for cores, take
+seconds and memory to start, and send batches through shared memory: a dataset that only slices tensors can become
+slower. While an epoch runs they do not see what the loop changes in the dataset, nor the loop what they change. An
+iterable dataset that does not ask for `get_worker_info()` gets one worker at most.
 
 Numerics
---------
-exact: the sampler still decides the order. Random numbers that the dataset draws come from the workers' own seeds, as
-PyTorch documents, so an augmented sample differs as it does between two seeds. Several workers hand out the samples of
-an iterable dataset in another order.
+------------
+exact: the sampler still decides the order. Random numbers of the dataset come from the workers' own seeds, as PyTorch
+documents. Several workers reorder an iterable dataset.
 
 References
-----------
-PyTorch documentation, torch.utils.data, Single- and multi-process data loading. PyTorch Performance Tuning Guide,
-Enable asynchronous data loading and augmentation. NVIDIA ECCV 2020 tuning guide. Hugging Face, Efficient training on a
-single GPU, data preloading.
+------------
+PyTorch documentation, torch.utils.data. PyTorch Performance Tuning Guide. NVIDIA ECCV 2020 tuning guide.
 """
 
 import math
@@ -46,7 +42,6 @@ _SENDING = 2.0
 # Expected speed-up where other programs leave workers no core. Unitless; 0.8 to 1.1 for one and two workers of the demo
 # beside two busy programs on two cores.
 _GAIN_IN_A_CROWD = 1.02
-_REPEATED = "every worker would yield all samples: shard the dataset by get_worker_info()"
 
 
 class NumWorkers(LoaderRecipe):
@@ -59,15 +54,14 @@ class NumWorkers(LoaderRecipe):
         if loader.workers_problem:
             return Skip(loader.workers_problem)
         if loader.iterable_dataset and not loader.divides_samples:
-            # One worker yields them in their order.
-            return Skip(_REPEATED) if loader.num_workers else little_time_in(facts, self.phases) or [1]
+            more = Skip("every worker would yield all samples: shard the dataset by get_worker_info()")
+            return more if loader.num_workers else little_time_in(facts, self.phases) or [1]
         if loader.num_workers:
             return _ladder(facts.workload.usable_cores)
-        # From above: one worker alone often gains nothing, and says nothing of what several do.
-        enough = int(min(_enough_workers(facts), facts.workload.usable_cores))
-        # Only one worker hands out the samples of an iterable dataset in their order.
-        values = _ladder(enough) if loader.iterable_dataset else _ladder(enough)[::-1]
-        return little_time_in(facts, self.phases) or values
+        values = _ladder(int(min(_enough_workers(facts), facts.workload.usable_cores)))
+        # From above, since one worker often gains nothing and says nothing of what several do; but only one gives out
+        # the samples of an iterable dataset in their order.
+        return little_time_in(facts, self.phases) or (values if loader.iterable_dataset else values[::-1])
 
     def expected_gain(self, facts: Facts, value: Value) -> float:
         # Workers load while the step computes, so the longer of the two remains. tests/gpu/RESULTS.md: 3.04x with 16

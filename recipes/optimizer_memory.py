@@ -2,47 +2,44 @@
 
 What it does
 ------------
-Replaces Adam or AdamW by an optimizer that remembers less: `adafactor` keeps sums over the rows and columns of the
-second moment and no first moment; `8-bit` keeps both moments in 8 bits, by bitsandbytes or torchao.
+Replaces Adam or AdamW by an optimizer with less state: `adafactor` keeps sums over the rows and columns of the second
+moment and no first moment; `8-bit` keeps both moments in 8 bits, by bitsandbytes or torchao.
 
 Why it helps
 ------------
-Adam keeps 8 bytes for every parameter of 4. Freed memory goes to a larger batch, or lets the model fit at all; and
-the update reads and writes fewer bytes.
+Adam keeps 8 bytes for every parameter of 4. Freed memory goes to a larger batch, or lets the model fit at all; and the
+update reads and writes fewer bytes.
 
 When it does not
-----------------
-Activations are the larger part of the memory of most convolutional networks and small models. Adafactor scales its
-steps by the size of the parameters: find the learning rate again. The new state begins at nothing: change the optimizer
-before training starts, without a checkpoint of the old one. Adafactor has no betas for a scheduler to cycle.
+------------
+Activations take most of the memory of convolutional networks and small models. Adafactor scales its steps by the size
+of the parameters: find the learning rate again. It has no betas for a scheduler to cycle. The new state begins at
+nothing: change the optimizer before training starts, without a checkpoint of the old one.
 
 Numerics
---------
+------------
 changed: another rule for the update; 8-bit AdamW is meant to train to the same result, Adafactor to a similar one.
 
 References
-----------
-Shazeer and Stern, Adafactor, 2018. Dettmers et al., 8-bit Optimizers via Block-wise Quantization, 2022. Hugging Face,
-Efficient training on a single GPU, optimizer choice. torchao documentation, Low-bit optimizers.
+------------
+Shazeer and Stern, Adafactor, 2018. Dettmers et al., 8-bit Optimizers, 2022. torchao documentation, Low-bit optimizers.
 """
 
 from importlib.util import find_spec
 
 from advisor.figures.formatting import format_percent
 from advisor.recipe import TRAINING, Components, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Proposal, Skip, Value, Values
+from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
-_ADAM = ("Adam", "AdamW")
 _PACKAGES = ("bitsandbytes", "torchao")
 _LEAST_SHARE = 0.2
-_MADE_ANEW = """\
+_CODE = """\
 # before the first step, and before a scheduler is made
-optimizer = {cls}(
-    [{name: group[name] for name in ("params", "lr", "weight_decay")} for group in optimizer.param_groups],
-    lr=optimizer.defaults["lr"],
-    weight_decay=optimizer.defaults["weight_decay"],
-)
+kept = {kept}
+optimizer = {cls}([{name: group[name] for name in kept} for group in optimizer.param_groups])
 """
+_KEPT = '("params", "lr", "weight_decay")'
+_KEPT_BY_ADAM = '("params", "lr", "betas", "eps", "weight_decay")'
 
 
 class OptimizerMemory(Recipe):
@@ -53,10 +50,15 @@ class OptimizerMemory(Recipe):
     stage = Stage.OPTIMIZER
     codes = {
         "full": "# the optimizer keeps its whole state\n",
-        "adafactor": _MADE_ANEW.replace("{cls}", "torch.optim.Adafactor"),
-        "8-bit": "import bitsandbytes\n\n" + _MADE_ANEW.replace("{cls}", "bitsandbytes.optim.AdamW8bit"),
+        "adafactor": _CODE.replace("{cls}", "torch.optim.Adafactor").replace("{kept}", _KEPT),
+        "8-bit": "import bitsandbytes\n\n"
+        + _CODE.replace("{cls}", "bitsandbytes.optim.AdamW8bit").replace("{kept}", _KEPT_BY_ADAM),
     }
     saves_memory = True
+    excludes = {
+        key: f"optimizer.state replaces the optimizer that {key} is about"
+        for key in ("optimizer.implementation", "optimizer.class", "compile.optimizer")
+    }
     # Expected speed-up: 0.94x and 1.06x: it saves memory (tests/gpu/RESULTS.md).
     gains = {"adafactor": 0.95, "8-bit": 1.0}
 
@@ -64,9 +66,8 @@ class OptimizerMemory(Recipe):
         optimizer = facts.workload.optimizer
         if optimizer is None:
             return Skip("the workload has no optimizer")
-        if not optimizer.builtin or optimizer.name not in _ADAM:
-            whose = "" if optimizer.builtin else " of another package"
-            return Skip(f"only the state of a single Adam or AdamW can be made smaller, not of {optimizer.name}{whose}")
+        if not optimizer.builtin or optimizer.name not in ("Adam", "AdamW"):
+            return Skip(f"only the state of a single Adam or AdamW can be made smaller, not of {optimizer.full_name}")
         if optimizer.made_steps:
             return Skip("the optimizer has made steps, as a script's has: change it where it is made")
         share = _share_of_memory(facts)
@@ -80,12 +81,6 @@ class OptimizerMemory(Recipe):
             from advisor.step.optimizer import use_class
 
             use_class(workload.optimizer, str(value))
-
-    def conflict(self, value: Value, settings: Values) -> str | None:
-        for key in ("optimizer.implementation", "optimizer.class", "compile.optimizer"):
-            if value != self.default and settings.get(key, "default") not in ("default", False):
-                return f"optimizer.state replaces the optimizer that {key} is about"
-        return None
 
     def why(self, facts: Facts, value: Value) -> str:
         more = "" if any(map(find_spec, _PACKAGES)) or not facts.on_cuda else " For 8-bit: pip install bitsandbytes."

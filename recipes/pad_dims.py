@@ -3,9 +3,9 @@
 What it does
 ------------
 Gives each linear layer whose number of outputs is off the multiple (8, or 64) rows of zeros up to the next, and returns
-a view of its results without them: the loss sees the width it knows, and a vocabulary of 50,257 is computed as one of
-50,304. An embedding that shares its weight with such a layer goes on sharing it. Layers that would grow by more than an
-eighth stay as they are, as do those whose weights something else than linear layers and embeddings uses.
+a view of its results without them: a vocabulary of 50,257 is computed as one of 50,304, and the loss sees 50,257. An
+embedding that shares the weight goes on sharing it. Layers that would grow by more than an eighth stay, and those whose
+weights are used by others than linear layers and embeddings.
 
 Why it helps
 ------------
@@ -13,31 +13,27 @@ Tensor cores multiply tiles. With rows that are not a multiple of 16 bytes long 
 kernels, or copies first. It matters in half precision and TF32.
 
 When it does not
-----------------
-In float32 without TF32 no tensor core is used. What follows reads a view whose rows are not adjacent: for a small layer
-that can cost more than it gains. `parameters()` have the padded shapes, so copy a model for an average after it was
-prepared, not before. Layers whose weights you prune, parametrize or replace while you train fail: leave this out then.
+------------
+In float32 without TF32 no tensor core is used. The next operation reads a view whose rows are not adjacent: for a small
+layer that can cost more than it gains. `parameters()` have the padded shapes, so copy a model for an average after it
+was prepared, not before. Do not prune, parametrize or replace weights of padded layers.
 
 Numerics
---------
-close: the rows of zeros get no gradient and stay zero. Beside an optimizer that looks at a tensor's shape or mean
-(Adafactor, Muon), or one of another package, it is not tried. State dicts of the model keep the usual shapes; those of
-the optimizer do in `prepare`, not in an exported file.
+------------
+close: the rows of zeros get no gradient and stay zero. It is not tried beside an optimizer that looks at a tensor's
+shape or mean (Adafactor, Muon), or one of another package. State dicts of the model keep the usual shapes; those of the
+optimizer do in `prepare`, not in an exported file.
 
 References
-----------
+------------
 NVIDIA Deep Learning Performance, Matrix Multiplication: Tensor Core Requirements. PyTorch Performance Tuning Guide.
 """
 
 from advisor.recipe import CUDA, Components, Recipe, Stage, WholeNumbers, code_of, lacks_units, runs_in_half
-from advisor.records import Bottleneck, Facts, OptimizerFacts, Proposal, Skip, Value, Values
+from advisor.records import Bottleneck, Facts, Proposal, Skip, Value, Values
 
 # Optimizers of torch.optim whose update depends on a tensor's shape or mean, which rows of zeros change.
 _READ_SHAPES = frozenset({"Adafactor", "Muon"})
-_OTHER_LAYERS: dict[str, str] = {
-    "precision.quantize": "quantized layers have kernels of their own, which take no padding",
-    "precision.float8": "float8 layers replace the padded ones",
-}
 
 
 class PadDims(Recipe):
@@ -49,18 +45,20 @@ class PadDims(Recipe):
     partners = frozenset({"autocast", "tf32", "half_weights"})
     stage = Stage.MODEL
     codes = {1: "# linear layers keep their sizes\n"}
+    excludes = {
+        "precision.quantize": "quantized layers have their own kernels, which take no padding",
+        "precision.float8": "float8 layers replace the padded ones",
+    }
 
     def candidates(self, facts: Facts) -> Proposal:
         workload = facts.workload
         if lacking := lacks_units(facts, "float16", "tensor cores, which the multiples are for"):
             return lacking
-        if problem := _optimizer_problem(workload.optimizer):
-            return Skip(problem)
+        optimizer = workload.optimizer
+        if optimizer is not None and (not optimizer.builtin or optimizer.name in _READ_SHAPES):
+            return Skip(f"{optimizer.full_name} may look at a weight's shape or mean, which rows of zeros would change")
         multiples = [multiple for multiple, _, _ in workload.paddable_outputs]
-        nothing = (
-            "no linear layer has a number of outputs that is off a multiple of 64 and would grow by an eighth at most"
-        )
-        return multiples or Skip(nothing)
+        return multiples or Skip("no linear layer's number of outputs is off a multiple of 64 by an eighth at most")
 
     def gain_for(self, facts: Facts, value: Value) -> float:
         # tests/gpu/RESULTS.md: 1.29x and 1.03x on GPT-2; 24.8 to 23.3 ms with autotuned kernels. Tensor cores only.
@@ -76,30 +74,18 @@ class PadDims(Recipe):
             follow_rows(workload.optimizer, rows)
 
     def code(self, value: Value) -> str:
-        call = f"pad_outputs(model, {value}, optimizer)"
-        return super().code(value) if value == self.default else code_of("padding", call)
+        padded = value != self.default
+        return code_of("padding", f"pad_outputs(model, {value}, optimizer)") if padded else super().code(value)
 
     def conflict(self, value: Value, settings: Values) -> str | None:
-        if value == 1:
-            return None
-        if settings.get("optimizer.state") == "adafactor":
+        if value != 1 and settings.get("optimizer.state") == "adafactor":
             return "Adafactor averages over the rows of a weight, and would count the rows of zeros"
-        return next((reason for key, reason in _OTHER_LAYERS.items() if settings.get(key, "none") != "none"), None)
+        return super().conflict(value, settings)
 
     def why(self, facts: Facts, value: Value) -> str:
         found = {multiple: (layers, widest) for multiple, layers, widest in facts.workload.paddable_outputs}
         if value not in found:
             return super().why(facts, value)
         layers, widest = found[int(value)]
-        if layers == 1:
-            return f"A linear layer has {widest:,} outputs, which is no multiple of {value}."
-        return f"{layers} linear layers have outputs off the multiple of {value}; the widest has {widest:,}."
-
-
-def _optimizer_problem(optimizer: OptimizerFacts | None) -> str:
-    """The reason that rows of zeros could change an optimizer's updates; empty where they cannot."""
-    if optimizer is None or (optimizer.builtin and optimizer.name not in _READ_SHAPES):
-        return ""
-    if optimizer.builtin:
-        return f"{optimizer.name} looks at the shape or the mean of a weight, which the rows of zeros would change"
-    return f"{optimizer.name} of another package may look at a weight as a whole, its rows of zeros included"
+        which = "One linear layer is" if layers == 1 else f"{layers} linear layers are"
+        return f"{which} off the multiple of {value}; the widest has {widest:,} outputs."

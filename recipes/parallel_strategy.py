@@ -2,29 +2,28 @@
 
 What it does
 ------------
-Trains on several GPUs. `ddp` keeps a whole model in each process and averages the gradients while the backward pass
-still runs; `fully_shard` (FSDP2) divides parameters, gradients and optimizer state among the processes;
-`data_parallel` is one process that copies the model to all GPUs in every step. The global batch stays the same.
+Trains on several GPUs. `ddp` keeps a whole model in each process and averages the gradients during the backward pass;
+`fully_shard` (FSDP2) divides parameters, gradients and optimizer state among the processes; `data_parallel` is one
+process that copies the model to all GPUs in every step. The global batch stays the same.
 
 Why it helps
 ------------
-Each GPU computes a part of the batch. With `ddp` most of the communication is hidden behind the backward pass.
-`fully_shard` makes room where the model, its gradients and the optimizer state do not fit into one GPU.
+Each GPU computes a part of the batch. With `ddp` the backward pass hides most of the communication. `fully_shard` makes
+room where the model, its gradients and the optimizer state do not fit into one GPU.
 
 When it does not
-----------------
-A small step is over before its gradients have arrived, and a small batch divided leaves each GPU too little to do.
-`data_parallel` is held up by one Python process and gathers all outputs on one GPU. `fully_shard` sends more than
-`ddp`, and gains nothing where everything fits easily.
+------------
+A small step is over before its gradients have arrived, and a small batch leaves each GPU too little to do.
+`data_parallel` waits for one Python process and gathers all outputs on one GPU. `fully_shard` sends more than `ddp`,
+and gains nothing where everything fits easily.
 
 Numerics
---------
+------------
 exact for the same global batch, up to the order of sums; batch norms see the samples of one GPU only.
 
 References
-----------
-PyTorch documentation, Distributed Data Parallel and torch.distributed.fsdp.fully_shard. Li et al., PyTorch Distributed,
-VLDB 2020. Zhao et al., PyTorch FSDP, VLDB 2023.
+------------
+PyTorch documentation, Distributed Data Parallel and FSDP2. Li et al., PyTorch Distributed, VLDB 2020.
 """
 
 from advisor.recipe import NOT_COMPILED, TRAINING, Recipe
@@ -73,24 +72,17 @@ class ParallelStrategy(Recipe):
         return max(1.0, facts.gpus * _EFFICIENCY.get(str(value), 0.0))
 
     def conflict(self, value: Value, settings: Values) -> str | None:
-        if value == self.default:
-            return None
-        if settings.get("step.cuda_graph") and (reason := _conflict_of_graph(value, settings)):
+        if value == "fully_shard" and (reason := _conflict_of_shards(settings)):
             return reason
         if value == "data_parallel" and any(settings.get(key, off) != off for key, off in NOT_COMPILED.items()):
             return "the copies of the model that DataParallel makes in each step cannot run compiled code"
-        return _conflict_of_shards(settings) if value == "fully_shard" else None
-
-
-def _conflict_of_graph(value: Value, settings: Values) -> str | None:
-    """The reason why a strategy does not go with a step in a CUDA graph, which holds the collectives of ``ddp``."""
-    if value != "ddp":
-        return f"step.cuda_graph records the exchange of gradients of DistributedDataParallel only, not of {value}"
-    if settings["step.cuda_graph"] == "around_loss":
-        return "step.cuda_graph: around_loss records a model without DistributedDataParallel's hooks around it"
-    if settings.get("parallel.find_unused_parameters"):
-        return "the search for unused parameters asks the host in each step, which step.cuda_graph cannot record"
-    return None
+        if value == self.default or not settings.get("step.cuda_graph"):
+            return None
+        if value != "ddp":
+            return f"step.cuda_graph records the exchange of gradients of DistributedDataParallel only, not of {value}"
+        if settings.get("parallel.find_unused_parameters"):
+            return "the search for unused parameters asks the host in each step, which step.cuda_graph cannot record"
+        return None
 
 
 def _conflict_of_shards(settings: Values) -> str | None:

@@ -2,29 +2,27 @@
 
 What it does
 ------------
-Keeps the DataLoader's workers alive when an epoch ends (`persistent_workers=True`) instead of ending them and
-starting new ones.
+Keeps the DataLoader's workers alive when an epoch ends (`persistent_workers=True`) instead of starting new ones.
 
 Why it helps
 ------------
-Starting workers takes tens of milliseconds each, much more where they import packages or open files, and after the
-start the queue of batches is empty: the first steps of every epoch wait. Short epochs pay that often.
+Starting workers takes tens of milliseconds each, more where they import packages or open files. The queue of batches is
+then empty: the first steps of every epoch wait. Short epochs pay that often.
 
 When it does not
-----------------
-It shows at the ends of epochs only, so in epochs of minutes it cannot be measured. The workers, and what their datasets
-have cached, stay in memory between epochs. They do not see what the loop changes in the dataset between two epochs: a
-curriculum, a new image size, another subset. A dataset with `set_epoch` is not given them.
+------------
+Only the ends of epochs gain, so in epochs of minutes it cannot be measured. Workers, and what their datasets have
+cached, stay in memory. They do not see what the loop changes in the dataset between two epochs: a curriculum, a new
+image size, another subset. A dataset with `set_epoch` is not given them.
 
 Numerics
---------
-exact: the same batches. Augmentation in the workers goes on with its random numbers instead of beginning anew, and the
-loader draws one number less in each epoch, so later samples and orders differ as they do between two seeds.
+------------
+exact: the same batches. Augmentation in the workers goes on with its random numbers, and the loader draws one number
+less in each epoch, so later samples and orders differ as between two seeds.
 
 References
-----------
-PyTorch documentation, torch.utils.data.DataLoader, persistent_workers. PyTorch Performance Tuning Guide, Enable
-asynchronous data loading and augmentation.
+------------
+PyTorch documentation, torch.utils.data.DataLoader. PyTorch Performance Tuning Guide.
 """
 
 from advisor.figures.formatting import format_seconds

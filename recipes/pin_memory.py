@@ -2,29 +2,25 @@
 
 What it does
 ------------
-Lets the DataLoader place its batches in page-locked memory (`pin_memory=True`) and copies them to the GPU with
-`non_blocking=True`.
+Places batches in page-locked memory (`pin_memory=True`) and copies them to the GPU with `non_blocking=True`.
 
 Why it helps
 ------------
-The GPU's copy engine reads page-locked memory directly, and the host goes on launching kernels during the copy.
-From ordinary memory every batch is first copied into a page-locked buffer, and the host waits.
+The GPU's copy engine reads page-locked memory directly, and the host goes on launching kernels. A batch in ordinary
+memory is first copied into a page-locked buffer, and the host waits.
 
 When it does not
-----------------
-Small batches copy in microseconds either way. Pinning is work too: a thread of the training process copies
-every batch once more, and page-locked memory cannot be swapped out, so a machine that is short of memory
-suffers. A batch of a class of your own is pinned only if that has a method `pin_memory`.
+------------
+Small batches copy in microseconds either way. A thread copies every batch once more to pin it, and page-locked memory
+cannot be swapped out. A batch of a class of your own is pinned only if it has a method `pin_memory`.
 
 Numerics
---------
+------------
 exact: the same bytes arrive.
 
 References
-----------
-PyTorch documentation, torch.utils.data, Memory pinning; CUDA semantics, Use pinned memory buffers. PyTorch
-tutorial, A guide on good usage of non_blocking and pin_memory(). Hugging Face, Efficient training on a single
-GPU, data preloading.
+------------
+PyTorch documentation, torch.utils.data, Memory pinning. PyTorch tutorial, non_blocking and pin_memory().
 """
 
 from dataclasses import replace

@@ -2,27 +2,24 @@
 
 What it does
 ------------
-Sets how many batches every DataLoader worker has ready or in preparation before they are asked for
-(`prefetch_factor`). PyTorch's default is 2.
+Sets how many batches each DataLoader worker prepares ahead (`prefetch_factor`). PyTorch's default is 2.
 
 Why it helps
 ------------
-When some batches take much longer to prepare than others, a longer queue bridges the slow ones and the step does not
-wait for them.
+Where some batches take much longer to prepare than others, a longer queue bridges the slow ones.
 
 When it does not
-----------------
-Workers that are too slow on average stay too slow: the queue runs empty whatever its length, and more workers help.
-Each batch in the queue takes host memory, pinned memory too when the loader pins. Without workers there is no queue.
+------------
+Workers that are too slow on average stay too slow: more workers help. Each batch in the queue takes host memory, pinned
+memory too when the loader pins. Without workers there is no queue.
 
 Numerics
---------
+------------
 exact: the same batches in the same order.
 
 References
-----------
-PyTorch documentation, torch.utils.data.DataLoader, prefetch_factor. PyTorch Performance Tuning Guide, Enable
-asynchronous data loading and augmentation.
+------------
+PyTorch documentation, torch.utils.data.DataLoader, prefetch_factor. PyTorch Performance Tuning Guide.
 """
 
 from advisor.recipe import Components, WholeNumbers

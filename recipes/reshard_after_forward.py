@@ -10,16 +10,15 @@ Why it helps
 One gathering less per step: a third less to send.
 
 When it does not
-----------------
-The whole parameters stay in memory from the forward to the backward pass; where that does not fit, `true` is the
-point of sharding.
+------------
+The whole parameters stay in memory from the forward to the backward pass: keep `true` where they do not fit.
 
 Numerics
---------
+------------
 exact: the same gradients reach the optimizer.
 
 References
-----------
+------------
 PyTorch documentation, torch.distributed.fsdp.fully_shard. Rajbhandari et al., ZeRO, SC 2020: stages 2 and 3.
 """
 

@@ -7,24 +7,22 @@ float32, and gradients are averaged in float32.
 
 Why it helps
 ------------
-Half the bytes to gather, and half the memory for what is gathered. Without it the whole parameters are sent in float32
-also under autocast, which casts them only then.
+Half the bytes to gather and to keep. Without it parameters are sent in float32, under autocast too.
 
 When it does not
-----------------
-Where the gathering is hidden behind computing, sending less gains nothing.
+------------
+Where computing hides the gathering, sending less gains nothing.
 
 Numerics
---------
+------------
 close: layers compute in bfloat16, those too that autocast would leave in float32.
 
 References
-----------
+------------
 PyTorch documentation, torch.distributed.fsdp.MixedPrecisionPolicy. Zhao et al., PyTorch FSDP, VLDB 2023.
 """
 
 from advisor.recipe.parallel_recipe import ParallelRecipe
-from advisor.records import Value
 
 
 class ShardPrecision(ParallelRecipe):
@@ -33,12 +31,10 @@ class ShardPrecision(ParallelRecipe):
     strategies = frozenset({"fully_shard"})
     # Estimated: it orders the trials only.
     gain = 1.1
+    roundings = {"bfloat16": 2.0**-8}
     codes = {"none": "# parameters are gathered in their own type\n"}
     shown = (
         "from torch.distributed.fsdp import MixedPrecisionPolicy\n\n"
         "half = MixedPrecisionPolicy(param_dtype=torch.{value}, reduce_dtype=torch.float32)\n"
         "fully_shard(model, mp_policy=half)  # and so for each block\n"
     )
-
-    def rounding(self, value: Value) -> float:
-        return 2.0**-8 if value == "bfloat16" else 0.0

@@ -2,23 +2,23 @@
 
 What it does
 ------------
-The number of blocks whose parameters fully_shard gathers while the present block computes, in the forward and in the
-backward pass. 0 leaves it to PyTorch, which gathers the next block of the forward pass as soon as the host gets there.
+Sets the number of blocks whose parameters fully_shard gathers while the present block computes, in either pass. With 0
+PyTorch gathers the next block of the forward pass as soon as the host gets there.
 
 Why it helps
 ------------
-Where the host is late, gathering begins late and the GPU waits for it. Gathered ahead, it is hidden behind computing.
+Where the host is late, gathering begins late and the GPU waits for it. Computing hides what is gathered ahead.
 
 When it does not
-----------------
+------------
 Each block that is gathered ahead is whole in memory. Where the host is ahead of the GPU, nothing is gained.
 
 Numerics
---------
+------------
 exact: the same kernels run in the same order.
 
 References
-----------
+------------
 PyTorch documentation, FSDPModule.set_modules_to_forward_prefetch and set_modules_to_backward_prefetch.
 """
 

@@ -7,18 +7,18 @@ all parameters at once, before the forward pass.
 
 Why it helps
 ------------
-`model` sends everything in one large message in place of many small ones, whose latency counts where blocks are small.
+`model` sends one large message in place of many small ones, whose latency counts where blocks are small.
 
 When it does not
-----------------
+------------
 All parameters are whole in memory at once, and nothing is computed while they are gathered.
 
 Numerics
---------
+------------
 exact: the same gradients reach the optimizer.
 
 References
-----------
+------------
 PyTorch documentation, torch.distributed.fsdp.fully_shard: communication groups.
 """
 

@@ -10,16 +10,15 @@ It looks for unused parameters once instead of in every step, lets activation ch
 buckets in the order in which they were filled.
 
 When it does not
-----------------
-A model that takes other branches in later steps is not static: training then hangs or fails. A step without unused
-parameters and checkpoints gains little.
+------------
+Training hangs or fails when later steps take other branches. Without unused parameters or checkpoints it gains little.
 
 Numerics
---------
+------------
 exact: the same gradients reach the optimizer.
 
 References
-----------
+------------
 PyTorch documentation, torch.nn.parallel.DistributedDataParallel.
 """
 

@@ -3,36 +3,35 @@
 What it does
 ------------
 Records the kernels of a whole step once (forward, backward and optimizer when training) and replays them with a single
-launch. Each batch is copied into the tensors that the recording reads; each form of batch has a recording of its own.
+launch. Each batch is copied into the tensors that the recording reads; each form of batch has its own recording.
 
 Why it helps
 ------------
 A step of many small kernels is bound by the host that launches them; a replay costs one launch, whatever their number.
 
 When it does not
-----------------
-When the kernels are long enough to hide their launches, a replay gains nothing, and the graph keeps memory of its own.
-The step must not make the host wait: no `.item()`, no branching on a tensor's value, no random numbers of Python's or
-NumPy's; PyTorch's error then says which line does. Learning rates go into tensors, so schedules work. Before each
-replay the step looks at training modes, frozen parameters, hooks, and numbers, strings and flags near it: in the
-closures and globals that the loss or the step names, and in the attributes of what is found there. A change there
-records anew. What lies further, a replay does not see: call `step.recapture()` after changing it. Under float16 the
-update stays outside the recording, as it does with optimizers that count their steps on the host. Where only the loss
-makes the host wait, `around_loss` records the model's forward and backward pass and runs the loss between them.
+------------
+Long kernels hide their launches and gain nothing, and the graph keeps its own memory. The step must not make the host
+wait: no `.item()`, no branching on a tensor's value, no random numbers of Python's or NumPy's; PyTorch's error names
+the line. Learning rates go into tensors, so schedules work. Before each replay the step looks at training modes, frozen
+parameters, hooks, and numbers, strings and flags near it: in the closures and globals that the loss or the step names,
+and in the attributes of what is found there. A change there records anew. After changing anything else call
+`step.recapture()`. Under float16 the update stays outside the recording, as with optimizers that count on the host.
+Where only the loss makes the host wait, `around_loss` records the model's two passes and runs the loss between them.
 
 Numerics
---------
+------------
 exact in inference. close in training: exact with SGD, but Adam and AdamW keep their step count and learning rate on the
 device, where the bias corrections are rounded in float32.
 
 References
-----------
+------------
 PyTorch documentation, CUDA semantics, CUDA Graphs. PyTorch blog, Accelerating PyTorch with CUDA Graphs.
 """
 
-from advisor.recipe import CUDA, MODES_WITH_GRAPHS, Recipe
+from advisor.recipe import CUDA, Recipe
 from advisor.recipe.plan import AROUND_LOSS
-from advisor.records import Bottleneck, Facts, Mode, Numerics, OptimizerFacts, Proposal, Skip, Value, Values
+from advisor.records import Bottleneck, Facts, OptimizerFacts, Proposal, Skip, Value, Values
 
 _KEEPS_NO_STEP_COUNT = frozenset({"SGD"})
 # Largest expected speed-up, a factor: beyond it a profiled share is mostly the profiler's own overhead.
@@ -65,7 +64,6 @@ class StepGraph(Recipe):
     attacks = frozenset({Bottleneck.LAUNCH})
     partners = frozenset({"autocast", "channels_last", "compile", "fused_optimizer", "tf32"})
     usual = frozenset({True})
-    numerics = Numerics.CLOSE
     keeps_code = True  # the graph captures the same kernels
     over_ranks = True
     codes = {False: "# every step is launched kernel by kernel\n", True: _CAPTURE, AROUND_LOSS: _CAPTURE_AROUND}
@@ -90,17 +88,9 @@ class StepGraph(Recipe):
         share /= facts.gpus  # each computes a part of the batch, and its host launches as many kernels as before
         return min(_MOST_GAINED, 1 / share) if share > 0 else _MOST_GAINED
 
-    def numerics_of(self, value: Value, mode: Mode) -> Numerics:
-        return Numerics.EXACT if mode is Mode.INFER else Numerics.CLOSE
-
     def conflict(self, value: Value, settings: Values) -> str | None:
-        if not value:
-            return None
         if value == AROUND_LOSS and settings.get("compile.scope") == "with_loss":
             return "compile.scope with_loss compiles the loss into what step.cuda_graph: around_loss records without it"
-        mode = settings.get("compile.mode")
-        if mode in MODES_WITH_GRAPHS:
-            return f"compile.mode {mode} records CUDA graphs of its own, which cannot be captured into step.cuda_graph"
         return None
 
 

@@ -2,25 +2,24 @@
 
 What it does
 ------------
-Batch norms compute mean and variance over the samples of all GPUs instead of their own.
+Batch norms compute mean and variance over the samples of all GPUs instead of one.
 
 Why it helps
 ------------
-It is not for speed: with few samples on each GPU (detection, segmentation) the statistics of one GPU are too noisy
-to train with. Measured, the session says what it costs.
+It is not for speed: with few samples on each GPU (detection, segmentation) the statistics of one GPU are too noisy to
+train with. The session measures what it costs.
 
 When it does not
-----------------
-Each batch norm exchanges its statistics in the forward and in the backward pass, where nothing hides it: a step of a
-ResNet becomes noticeably slower. With tens of samples on each GPU it is not needed.
+------------
+Each batch norm exchanges its statistics in both passes, where nothing hides it: a ResNet's step becomes much slower.
+With tens of samples on each GPU it is not needed.
 
 Numerics
---------
-changed: batch norms normalise by other statistics than on each GPU alone; they are those of one GPU with the whole
-batch.
+------------
+changed: batch norms use the statistics of the whole batch, as one GPU would, not those of each GPU.
 
 References
-----------
+------------
 PyTorch documentation, torch.nn.SyncBatchNorm.
 """
 

@@ -2,39 +2,34 @@
 
 What it does
 ------------
-Lets the matrix products that are still in float32 run on the tensor cores, which round their inputs to
-TensorFloat-32 (`torch.set_float32_matmul_precision("high")`). Convolutions may do so by PyTorch's default;
-where that was switched off, it is switched on again. On a CPU `medium` lets them round their inputs to bfloat16.
+Lets float32 matrix products run on the tensor cores, which round their inputs to TensorFloat-32
+(`torch.set_float32_matmul_precision("high")`). Convolutions do so by default; where that was switched off, it is
+switched on again. On a CPU `medium` lets products round their inputs to bfloat16.
 
 Why it helps
 ------------
-Ampere and later GPUs multiply TensorFloat-32 several times faster than plain float32, and neither the model nor
-the loop has to change. CPUs with AMX multiply bfloat16 one and a half to four times as fast as float32.
+Ampere and later GPUs multiply TensorFloat-32 several times faster than float32, and neither the model nor the loop has
+to change. CPUs with AMX multiply bfloat16 one and a half to four times as fast.
 
 When it does not
-----------------
-Nothing changes where autocast or half-precision weights leave no float32 products, or where the step waits for
-input or for kernel launches. A convolutional network has TensorFloat-32 convolutions already, so only its
-linear layers gain. `medium` permits bfloat16 products, but on CUDA it uses the same kernels as `high` in the
-PyTorch versions known so far. A CPU with AVX-512 BF16 but without AMX goes on in float32, by another library that
-can be slower; `high` changes nothing on a CPU.
+------------
+Nothing changes under autocast, with half-precision weights, or where the step waits for input or launches. A
+convolutional network gains in its linear layers only. On CUDA `medium` uses the same kernels as `high` so far. A CPU
+without AMX goes on in float32, by another library that can be slower; `high` changes nothing there.
 
 Numerics
---------
-close: inputs of a product keep 10 of their 23 stored mantissa bits with `high`, 7 with `medium` on a CPU; sums and
-results stay in float32.
+------------
+close: inputs keep 10 of their 23 mantissa bits with `high`, 7 with `medium` on a CPU; sums stay in float32.
 
 References
-----------
-PyTorch documentation, torch.set_float32_matmul_precision; CUDA semantics, TensorFloat-32 on Ampere (and later)
-devices. PyTorch Performance Tuning Guide, Enable Tensor Cores. Hugging Face, Efficient training on a single
-GPU, TF32. PyTorch pull request 116015 (products on a CPU).
+------------
+PyTorch documentation, CUDA semantics, TensorFloat-32. PyTorch Performance Tuning Guide, Enable Tensor Cores. Hugging
+Face, Efficient training on a single GPU, TF32. PyTorch pull request 116015 (products on a CPU).
 """
 
 from advisor.recipe import Recipe, Stage, gain_from, is_host_bound, lacks_units, runs_in_half, unless_computed
 from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
-_PRODUCTS = ("linear", "attention", "recurrent", "batched_product", "conv1d", "conv2d", "conv3d")
 # oneDNN 3.13 multiplied float32 in full precision on a CPU with AVX-512 BF16 alone, though bfloat16 was permitted.
 _CPU_UNITS = "amx_bf16"
 # Matrix products in the operator table. cuDNN's convolutions and recurrent layers round by default.
@@ -44,6 +39,7 @@ _SAVED = 0.7
 # Share of the parameters in linear layers from which they may take much of a step. A ResNet-50 has 0.08.
 _MUCH_LINEAR = 0.25
 _CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
+_PRODUCTS = ("linear", "attention", "recurrent", "batched_product", *_CONVOLUTIONS)
 _NO_PRODUCT = "the step computes no linear, attention, recurrent or convolution layer and no matrix product"
 
 
@@ -54,11 +50,18 @@ class Tf32(Recipe):
     partners = frozenset({"channels_last", "compile", "step_graph"})
     usual = frozenset({"high"})
     stage = Stage.GLOBAL
+    roundings = {"high": 2.0**-11, "medium": 2.0**-8}  # `medium` permits bfloat16, though no kernel on CUDA uses it yet
+    codes = {"highest": 'torch.set_float32_matmul_precision("highest")\n'}
+    shown = 'torch.set_float32_matmul_precision("{value}")\ntorch.backends.cudnn.allow_tf32 = True\n'
 
     def candidates(self, facts: Facts) -> Proposal:
         workload = facts.workload
-        if too_old := _lacks_units(facts):
-            return Skip(too_old)
+        if facts.on_cuda and (too_old := lacks_units(facts, "tf32")):
+            return too_old
+        if not facts.on_cuda and _CPU_UNITS not in facts.hardware.host.cpu_features:
+            return Skip(
+                "this CPU has no AMX units for bfloat16, without which PyTorch multiplies float32 in full precision"
+            )
         if "float32" not in workload.parameter_dtypes:
             return Skip("no parameter is in float32, so no product is either")
         if nothing := unless_computed(facts, *_PRODUCTS, reason=_NO_PRODUCT):
@@ -68,53 +71,23 @@ class Tf32(Recipe):
         return ["high", "medium"] if facts.on_cuda else ["medium"]
 
     def gain_for(self, facts: Facts, value: Value) -> float:
+        profile = facts.profile
         if runs_in_half(facts) or (value == "high" and not facts.on_cuda):
             return 1.0
+        if facts.on_cuda and profile is not None and profile.operators and profile.step_ms > 0:
+            products_ms = sum(row.device_ms for row in profile.operators if row.name in _MATRIX_PRODUCTS)
+            return gain_from(_SAVED * min(1.0, products_ms / profile.step_ms))
         if facts.on_cuda and not _multiplies_much(facts):
             return 1.0
-        share = _share_of_products(facts)
-        if share is not None:
-            return gain_from(_SAVED * share)
         # tests/gpu/RESULTS.md: 2.71x and 2.42x on transformers, 1.0x beside autocast and on small models. A product
         # alone on a CPU with AMX: 1.2x to 4.0x (PyTorch pull request 116015).
         return 1.05 if is_host_bound(facts) else 1.3
 
-    def code(self, value: Value) -> str:
-        lines = [f'torch.set_float32_matmul_precision("{value}")']
-        if value != "highest":
-            lines.append("torch.backends.cudnn.allow_tf32 = True")
-        return "\n".join(lines) + "\n"
-
-    def rounding(self, value: Value) -> float:
-        # `medium` permits bfloat16 products, even though today's kernels do not use them.
-        return {"high": 2.0**-11, "medium": 2.0**-8}.get(str(value), 0.0)
-
-
-def _share_of_products(facts: Facts) -> float | None:
-    """The share of a step (0 to 1) in which the GPU multiplies matrices; None where no table tells."""
-    profile = facts.profile
-    if not facts.on_cuda or profile is None or not profile.operators or profile.step_ms <= 0:
-        return None
-    products_ms = sum(row.device_ms for row in profile.operators if row.name in _MATRIX_PRODUCTS)
-    return min(1.0, products_ms / profile.step_ms)
-
 
 def _multiplies_much(facts: Facts) -> bool:
     """Whether matrix products in full float32 may take a large part of a step, judged by the layers."""
-    if facts.profile is not None and facts.profile.operators:
-        return True  # the profile's operator table decides better
     workload = facts.workload
     if workload.has("attention") or not workload.has(*_CONVOLUTIONS, "recurrent"):
         return True
     linear = sum(inputs * outputs * count for inputs, outputs, count in workload.linear_shapes)
     return linear >= _MUCH_LINEAR * max(1, workload.parameters)
-
-
-def _lacks_units(facts: Facts) -> str:
-    """The reason that the device multiplies no faster in a reduced precision; empty where it does."""
-    if facts.on_cuda:
-        lacking = lacks_units(facts, "tf32")
-        return lacking.reason if lacking else ""
-    if _CPU_UNITS in facts.hardware.host.cpu_features:
-        return ""
-    return "this CPU has no AMX units for bfloat16, without which PyTorch multiplies float32 in full precision"

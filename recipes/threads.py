@@ -2,27 +2,25 @@
 
 What it does
 ------------
-Sets how many threads share one operation on the CPU (`torch.set_num_threads`). The value 0 leaves PyTorch's choice,
-which is one thread per physical core.
+Sets how many threads share an operation (`torch.set_num_threads`). 0 is PyTorch's: one for each physical core.
 
 Why it helps
 ------------
-Fewer threads leave cores to the DataLoader's workers and to other programs, and spend less time waiting for each other
-on small operations; in a container PyTorch can have counted cores that it does not get.
+Fewer threads leave cores to the DataLoader's workers and to other programs, and wait less for each other on small
+operations. In a container PyTorch can have counted cores that it does not get.
 
 When it does not
-----------------
+------------
 Large matrix products and convolutions on an idle machine use all physical cores well. Hyper-threads share their vector
 units, so more threads than physical cores seldom help.
 
 Numerics
---------
+------------
 close: a sum that is divided among other threads is added up in another order.
 
 References
-----------
-PyTorch documentation, CPU threading and TorchScript inference; torch.set_num_threads. PyTorch Performance Tuning Guide,
-Utilize OpenMP.
+------------
+PyTorch documentation, torch.set_num_threads. PyTorch Performance Tuning Guide, Utilize OpenMP.
 """
 
 from advisor.recipe import CPU, Recipe, Stage, WholeNumbers
@@ -53,9 +51,9 @@ class Threads(Recipe):
 
     def candidates(self, facts: Facts) -> Proposal:
         workload, usable = facts.workload, facts.workload.usable_cores
-        workers = workload.loader.num_workers if workload.loader else 0
+        left_by_workers = usable - (workload.loader.num_workers if workload.loader else 0)
         physical = min(facts.hardware.host.physical_cores, usable)
-        wanted = {physical, usable // 2, usable - workers, usable, _left_by_others(facts)}
+        wanted = {physical, usable // 2, left_by_workers, usable, _left_by_others(facts)}
         values = sorted(value for value in wanted if value >= 1 and value != workload.threads)
         if not values:
             return Skip(f"{workload.threads} threads on {usable} usable cores leave nothing else to try")

@@ -7,23 +7,22 @@ Compares three ways to clear gradients between steps: `optimizer.zero_grad()`, w
 
 Why it helps
 ------------
-Dropping gradients writes no memory, and the next backward pass stores its gradients instead of adding to zeros. Filling
-with zeros pays for one write and one extra read of every gradient.
+Dropping gradients writes no memory, and the next backward pass stores its gradients instead of adding to zeros. Zeros
+cost one write and one extra read of every gradient.
 
 When it does not
-----------------
-PyTorch drops gradients since version 2.0, so a loop that calls plain `zero_grad()` has the gain already: this row
-prices the habit. Against a long step, even filling with zeros can be too small to measure.
+------------
+PyTorch drops gradients since version 2.0, so plain `zero_grad()` has the gain already. Against a long step, even
+filling with zeros can be too small to measure.
 
 Numerics
---------
-exact where every trained parameter gets a gradient in every step. Where one gets none in some steps, it is another
-training: dropped, the optimizer passes over it; zeroed, weight decay and momentum still move it.
+------------
+exact where every trained parameter gets a gradient in every step. Where one gets none in some steps, the optimizer
+passes over it when dropped; when zeroed, weight decay and momentum still move it.
 
 References
-----------
-PyTorch documentation, torch.optim.Optimizer.zero_grad. PyTorch Performance Tuning Guide, Use parameter.grad = None
-instead of model.zero_grad() or optimizer.zero_grad(). NVIDIA ECCV 2020 tuning guide.
+------------
+PyTorch documentation, torch.optim.Optimizer.zero_grad. PyTorch Performance Tuning Guide. NVIDIA ECCV 2020 guide.
 """
 
 from advisor.recipe import TRAINING, Recipe

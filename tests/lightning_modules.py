@@ -3,10 +3,11 @@
 import lightning
 import pytest
 import torch
-from advisor.recipe.plan import StepPlan
-from advisor.step.step import make_step
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+
+from advisor.recipe.plan import StepPlan
+from advisor.step.step import make_step
 
 BATCH = torch.randn(16, 8), torch.randint(3, (16,))
 LOADER = DataLoader(TensorDataset(*BATCH), 8)

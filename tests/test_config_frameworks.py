@@ -198,11 +198,11 @@ SHARDED = {"parallel.strategy": "fully_shard", "parallel.reshard_after_forward":
 
 
 def test_training_arguments_for_several_gpus(tmp_path):
-    settings = {**DDP, "parallel.find_unused_parameters": False, "parallel.broadcast_buffers": False}
+    settings = {**DDP, "parallel.find_unused_parameters": False}
     path = written("hf_run_glue.json", tmp_path, {**settings, "data.batch_size": 64}, gpus=2, on_cpu=True)
     arguments = training_arguments(path)
     assert (arguments.ddp_static_graph, arguments.ddp_bucket_cap_mb) == (True, 100)
-    assert (arguments.ddp_find_unused_parameters, arguments.ddp_broadcast_buffers) == (False, False)
+    assert arguments.ddp_find_unused_parameters is False
     assert arguments.per_device_train_batch_size == 32
     assert not patch_of("hf_run_glue.json", settings, gpus=2).rest
     sharded = json.loads(written("hf_run_glue.json", tmp_path, SHARDED, gpus=2).read_text())

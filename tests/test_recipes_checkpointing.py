@@ -255,7 +255,7 @@ def test_checkpointing_is_proposed_for_repeated_blocks():
     on = cpu_facts(repeated_blocks=(("Block", 12),), current={"memory.activation_checkpointing": "blocks"})
     assert proposed("checkpointing", on) == ["none"]
     recipe = CATALOG["checkpointing"]
-    assert recipe.accepts("budget-0.25")
+    assert recipe.accepts("budget-0.3")
     assert not any(map(recipe.accepts, ("budget-0", "budget-1", "budget-", "budget-x", "budget-0.5.5", 0.5)))
     assert recipe.numerics_of("blocks", Mode.TRAIN) is Numerics.EXACT
     assert CATALOG.conflict({recipe.key: "budget-0.5", "compile.mode": "none"})

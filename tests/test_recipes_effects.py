@@ -8,7 +8,6 @@ from proposals import CATALOG
 from recipe_workload import components, mode_for, run_code
 from torch import nn
 
-from advisor.export.python_file import python_source
 from advisor.records import Mode
 
 # --- effects on the plan --------------------------------------------------------------------------------------
@@ -64,15 +63,7 @@ def effect_of_code(recipe, value):
     return namespace["model"], namespace["optimizer"], namespace["loader"]
 
 
-def effect_of_file(recipe, value):
-    """Where the exported file merges the settings of a loader in one call."""
-    workload, namespace = components(), {}
-    exec(python_source(CATALOG, {recipe.key: value}, Mode.TRAIN), namespace)
-    return namespace["prepare"](workload.model, workload.optimizer, workload.data)
-
-
 both_ways = pytest.mark.parametrize("effect", [effect_of_apply, effect_of_code], ids=["apply", "code"])
-on_loaders = pytest.mark.parametrize("effect", [effect_of_apply, effect_of_file], ids=["apply", "file"])
 
 
 @both_ways
@@ -140,25 +131,22 @@ def test_an_implementation_that_the_class_lacks_is_refused():
         CATALOG["fused_optimizer"].apply(workload, "fused")
 
 
-@on_loaders
-def test_num_workers_rebuilds_the_loader(effect):
-    _, _, loader = effect(CATALOG["num_workers"], 2)
+def test_num_workers_rebuilds_the_loader():
+    _, _, loader = effect_of_apply(CATALOG["num_workers"], 2)
     assert (loader.num_workers, loader.persistent_workers, loader.batch_size) == (2, False, 4)
-    _, _, loader = effect(CATALOG["num_workers"], 0)
+    _, _, loader = effect_of_apply(CATALOG["num_workers"], 0)
     assert (loader.num_workers, loader.persistent_workers) == (0, False)
 
 
-@on_loaders
-def test_pin_memory_rebuilds_the_loader(effect):
-    _, _, loader = effect(CATALOG["pin_memory"], True)
+def test_pin_memory_rebuilds_the_loader():
+    _, _, loader = effect_of_apply(CATALOG["pin_memory"], True)
     assert (loader.pin_memory, loader.batch_size) == (True, 4)
 
 
-@on_loaders
-def test_batch_size_rebuilds_the_loader(effect):
-    _, _, loader = effect(CATALOG["batch_size"], 8)
+def test_batch_size_rebuilds_the_loader():
+    _, _, loader = effect_of_apply(CATALOG["batch_size"], 8)
     assert [len(labels) for _, labels in loader] == [8, 8]
-    _, _, loader = effect(CATALOG["batch_size"], 0)
+    _, _, loader = effect_of_apply(CATALOG["batch_size"], 0)
     assert loader.batch_size == 4
 
 
@@ -194,13 +182,13 @@ def test_the_code_runs_without_gradients(value, records):
     assert output.is_inference() is (value == "inference_mode")
 
 
-def test_the_code_compiles_the_model(monkeypatch):
-    modes = []
-    monkeypatch.setattr(nn.Module, "compile", lambda model, mode: modes.append((model, mode)))
+def test_the_code_compiles_the_model_in_place(monkeypatch):
+    compiled = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda model, mode: compiled.append((model, mode)))
     workload = components()
     assert run_code(CATALOG["compile"], "max-autotune", workload)["model"] is workload.model
     assert run_code(CATALOG["compile"], "none", workload)["model"] is workload.model
-    assert modes == [(workload.model, "max-autotune")]
+    assert compiled == [(workload.model, "max-autotune")]
 
 
 # --- on a GPU -------------------------------------------------------------------------------------------------

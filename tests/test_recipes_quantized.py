@@ -4,7 +4,6 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 import torch
-from advisor.recipes.float8 import _is_large
 from facts import cpu_facts, gpu_facts
 from proposals import proposed, reason
 from small_decoder import CATALOG, both_ways, parts
@@ -141,6 +140,5 @@ def test_a_layer_that_others_changed_is_no_candidate_for_float8():
     normed = nn.utils.parametrizations.weight_norm(nn.Linear(1024, 1024))
     namespace = {"torch": torch}
     exec(CATALOG["float8"].code("tensorwise").partition("if optimizer")[0], namespace)
-    for fits in (_is_large, namespace["is_large"]):
-        layers = (nn.Linear(1024, 1024), normed, Adapted(1024, 1024), nn.Linear(8, 8))
-        assert [fits(layer, "") for layer in layers] == [True, False, False, False]
+    layers = (nn.Linear(1024, 1024), normed, Adapted(1024, 1024), nn.Linear(8, 8))
+    assert [namespace["is_large"](layer, "") for layer in layers] == [True, False, False, False]

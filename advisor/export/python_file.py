@@ -31,9 +31,7 @@ _IMPLEMENTATION = "optimizer.implementation"
 _TRANSFORMS = "data.transforms_on_device"
 _UPDATED_ONE_BY_ONE = frozenset({"RMSprop", "Adadelta"})  # such an update asks the device for the learning rate
 _PARALLEL = "parallel."
-_DDP_ARGUMENTS = frozenset(
-    {"gradient_as_bucket_view", "static_graph", "bucket_cap_mb", "find_unused_parameters", "broadcast_buffers"}
-)
+_DDP_ARGUMENTS = frozenset({"gradient_as_bucket_view", "static_graph", "bucket_cap_mb", "find_unused_parameters"})
 _BY_LOAD = "# Not in this file: {setting}. It takes more code; advisor.load applies it."
 # Arguments of a DataLoader that are the names of their settings.
 _LOADER = frozenset({"num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "batch_size"})

@@ -55,6 +55,7 @@ REMOVED: Mapping[str, str] = {
     "host.gc": _WITHOUT_GAIN,
     "model.inplace_activations": _WITHOUT_GAIN,
     "parallel.batched_grad_copy": _WITHOUT_GAIN,
+    "parallel.broadcast_buffers": "its gain lay within the noise",
     "precision.bf16_reduction": _WITHOUT_GAIN,
     "step.clip_grad": "train_step clips by clip_grad, and PyTorch chooses how",
 }

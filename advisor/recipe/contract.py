@@ -44,6 +44,9 @@ _FEW_PARAMETERS = 5_000_000
 # Largest share of a step that a gain is computed from. Unitless; it bounds the gain to ten times.
 _MOST_OF_A_STEP = 0.9
 
+_LOOPS = {Mode.TRAIN: "training", Mode.INFER: "inference"}
+# Values that switch a setting off.
+_OFF = ("none", "default", False)
 # The keys of all recipes with ``compiles`` that have been imported, and their values that do not compile.
 NOT_COMPILED: dict[str, Value] = {}
 # The modes of torch.compile with CUDA graphs of their own, each with the same mode without graphs.
@@ -126,6 +129,8 @@ class Recipe(ABC):
     ``phases``: the phases of a step that it can shorten, when it touches no other:
     they bound what it can gain, and the search passes over what cannot clear the noise. Empty means no such bound.
     ``inside_step``: it changes what happens between the parts of a step, which a step of the user's own hides.
+    ``roundings``: the unit round-off of the arithmetic that single values bring in (bfloat16: 2**-8).
+    ``excludes``: keys of settings that no value but the default goes with, and the reason, where they are on.
     ``package``: an optional package that it needs beside PyTorch; an extra of this project by the same name brings it.
     ``order``: within a stage, recipes with a lower number are applied first: layers take their type before they are
     quantized.
@@ -147,6 +152,7 @@ class Recipe(ABC):
     devices: ClassVar[frozenset[str]] = ANY_DEVICE
     attacks: ClassVar[frozenset[Bottleneck]] = frozenset()
     numerics: ClassVar[Numerics]
+    _numerics_in: ClassVar[Mapping[Mode, Numerics]] = {}
     stage: ClassVar[Stage]
     order: ClassVar[int] = 0
     package: ClassVar[str] = ""
@@ -164,6 +170,8 @@ class Recipe(ABC):
     phases: ClassVar[frozenset[Phase]] = frozenset()
     gain: ClassVar[float | None] = None
     gains: ClassVar[Mapping[Value, float]] = {}
+    roundings: ClassVar[Mapping[Value, float]] = {}
+    excludes: ClassVar[Mapping[str, str]] = {}
     codes: ClassVar[Mapping[Value, str]] = {}
     shown: ClassVar[str] = ""
 
@@ -176,6 +184,9 @@ class Recipe(ABC):
             if not hasattr(cls, "numerics"):
                 said = _section(text, "Numerics")
                 cls.numerics = next((each for each in Numerics if said.startswith(each)), Numerics.CLOSE)
+                cls._numerics_in = {
+                    mode: each for mode, loop in _LOOPS.items() for each in Numerics if f"{each} in {loop}" in said
+                }
             if not hasattr(cls, "stage") and (cls.plan_field or cls.compiles):
                 cls.stage = Stage.COMPILE if cls.compiles else Stage.STEP
             if not hasattr(cls, "default"):
@@ -201,7 +212,13 @@ class Recipe(ABC):
             field: dict[str, Any] = {self.plan_field: value}
             workload.plan = replace(workload.plan, **field)
         elif self.stage is Stage.GLOBAL:
-            exec(self.code(value), {"torch": import_module("torch")})  # noqa: S102 - our own code
+            self.run_code(workload, value)
+
+    def run_code(self, workload: Components, value: Value) -> None:
+        """Run the code of ``value`` as it is shown, with ``torch`` and a workload's ``model`` and ``optimizer``."""
+        names = {"torch": import_module("torch"), "model": workload.model, "optimizer": workload.optimizer}
+        exec(self.code(value), names)  # noqa: S102 - our own code
+        workload.model, workload.optimizer = names["model"], names["optimizer"]
 
     def code(self, value: Value) -> str:
         """The few lines of Python that do the same, in terms of ``model``, ``optimizer``, ``loader`` and ``device``.
@@ -279,15 +296,17 @@ class Recipe(ABC):
 
     def conflict(self, value: Value, settings: Values) -> str | None:
         """The conflict of ``value`` with these other settings, or None."""
-        return None
+        if value == self.default:
+            return None
+        return next((reason for key, reason in self.excludes.items() if settings.get(key, False) not in _OFF), None)
 
     def numerics_of(self, value: Value, mode: Mode) -> Numerics:
-        """The numerics class of one value; most recipes have one class for all."""
-        return self.numerics
+        """The numerics class of one value: that which the card says for all, or as in "changed in training"."""
+        return self._numerics_in.get(mode, self.numerics)
 
     def rounding(self, value: Value) -> float:
-        """The unit round-off of the arithmetic that a value brings in (bfloat16: 2**-8), 0 when it keeps the user's."""
-        return 0.0
+        """The unit round-off of the arithmetic that a value brings in; 0 when it keeps the user's."""
+        return self.roundings.get(value, 0.0)
 
     def environment(self, value: Value) -> Mapping[str, str]:
         """Variables that must be set before Python starts, for a recipe of the stage ``ENVIRONMENT``."""
@@ -307,6 +326,7 @@ class Recipe(ABC):
         return ""
 
 
+_BFLOAT16_OF_CPUS = frozenset({"avx512_bf16", "amx_bf16", "asimdbf16", "bf16"})
 _UNITS = {
     "float16": "half-precision tensor cores",
     "bfloat16": "bfloat16 units",
@@ -316,8 +336,11 @@ _UNITS = {
 
 
 def lacks_units(facts: Facts, number_type: str, units: str = "") -> Skip | None:
-    """Skip where the GPU has no matrix units for a type; ``units`` is what they are called."""
+    """Skip where the device has no matrix units for a type; ``units`` is what they are called."""
     workload, named = facts.workload, units or _UNITS[number_type]
+    if not facts.on_cuda:
+        fast = number_type == "bfloat16" and _BFLOAT16_OF_CPUS & set(facts.hardware.host.cpu_features)
+        return None if fast else Skip(f"this CPU has no fast {number_type} units (AVX-512 BF16 or AMX)")
     if workload.multiplies_in(number_type):
         return None
     if workload.capability is None:

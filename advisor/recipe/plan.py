@@ -64,7 +64,6 @@ class StepPlan:
     static_graph: bool = False
     bucket_cap_mb: int = 25
     find_unused_parameters: bool = False
-    broadcast_buffers: bool = True
     comm_hook: str = "none"
     no_sync: bool = False
     sync_batch_norm: bool = False

@@ -74,6 +74,11 @@ class OptimizerFacts:
     builtin: bool = True
     made_steps: bool = False
 
+    @property
+    def full_name(self) -> str:
+        """The class's name, which says so where it is not PyTorch's own."""
+        return self.name if self.builtin else f"{self.name} of another package"
+
 
 @dataclass(frozen=True, slots=True)
 class WorkloadFacts:

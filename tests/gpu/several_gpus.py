@@ -47,10 +47,7 @@ THEN = (
     Setup(Settings({**SHARD, "parallel.shard_unit": "model"})),
 )
 OWN = {
-    "resnet": (
-        Setup(Settings({**DDP, "parallel.broadcast_buffers": False})),
-        Setup(Settings({**DDP, "parallel.sync_batch_norm": True})),
-    ),
+    "resnet": (Setup(Settings({**DDP, "parallel.sync_batch_norm": True})),),
     "gpt": (
         Setup(Settings({**BY_HAND, "compile.mode": "default"})),
         Setup(Settings({**BY_HAND, "step.cuda_graph": True})),

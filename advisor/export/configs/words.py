@@ -19,7 +19,7 @@ WORKERS, PIN, PERSISTENT, PREFETCH = (
     "data.prefetch_factor",
 )
 LOADER_KEYS = (WORKERS, PIN, PERSISTENT, PREFETCH)
-_DDP_OPTIONS = ("bucket_cap_mb", "static_graph", "find_unused_parameters", "broadcast_buffers")
+_DDP_OPTIONS = ("bucket_cap_mb", "static_graph", "find_unused_parameters")
 # Options of DistributedDataParallel, which Accelerate's DistributedDataParallelKwargs takes too.
 DDP_KEYS = ("parallel.gradient_as_bucket_view", *(f"parallel.{name}" for name in _DDP_OPTIONS))
 _CHECKPOINTING: Mapping[Value, Scalar] = {"none": False, "blocks": True}
