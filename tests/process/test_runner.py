@@ -92,7 +92,7 @@ def test_a_warm_fork_server_starts_a_trial_at_once(trial):
     assert any(trial(TINY_TARGET)[0].startup_s < 0.2 for _ in range(20))
 
 
-OPEN_LOSS = TINY_TARGET.replace("nn.CrossEntropyLoss()", "lambda m, b: nn.functional.cross_entropy(m(b[0]), b[1])")
+OPEN_LOSS = TINY_TARGET.replace("nn.CrossEntropyLoss()", "lambda a, b: nn.functional.cross_entropy(a(b[0]), b[1])")
 
 
 def test_a_loss_whose_signature_says_nothing_is_tried_and_the_form_is_told(trial):
