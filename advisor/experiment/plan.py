@@ -152,7 +152,12 @@ class Plan:
         chosen = [c for c in self.candidates if self._belongs(c)]
         spared = {recipe for candidate in chosen for recipe in self.recipe(candidate).spares}
         left = [candidate for candidate in chosen if candidate.recipe not in spared]
-        return self._company(sorted(left, key=lambda c: not self._is_hinted(c)))
+        return self._with_workers_options(self._company(sorted(left, key=lambda c: not self._is_hinted(c))))
+
+    def _with_workers_options(self, settings: Settings) -> Settings:
+        """These settings with the usual ones for a loader that only apply beside them, as those of its workers."""
+        beside = [c for c in self.partnered(settings) if self.recipe(c).stage is Stage.DATA and self.is_usual(c)]
+        return settings.merged(self._company([c for c in beside if self.may_stack(c)]))
 
     def fed(self, settings: Settings, step_ms: float) -> Settings:
         """These settings with enough workers for a step of ``step_ms``, where much of that is waiting for data."""
@@ -162,7 +167,7 @@ class Plan:
             return settings
         feeding = [c for c in self.candidates if self.may_stack(c) and self.feeds(c.settings) and self.recipe(c).ladder]
         enough = [c for c in feeding if c.value == self._enough_of(self.recipe(c), step_ms)]
-        return settings.merged(self._company(enough))
+        return self._with_workers_options(settings.merged(self._company(enough)))
 
     def compiled(self, settings: Settings) -> Settings:
         """Settings with model and loss compiled as one, or the model where there is no loss to compile with it."""

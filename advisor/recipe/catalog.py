@@ -44,7 +44,6 @@ _WITHOUT_GAIN = "it was never measured to help"
 # Settings of recipes that there were, and why they left. Files of earlier versions may still have them.
 REMOVED: Mapping[str, str] = {
     "compile.autotune": "compile.mode: max-autotune-no-cudagraphs chooses kernels too",
-    "compile.combo_kernels": _WITHOUT_GAIN,
     "compile.pointwise_only": "compile.scope: pointwise does the same",
     "cpu.affinity": _WITHOUT_GAIN,
     "cpu.interop_threads": _WITHOUT_GAIN,

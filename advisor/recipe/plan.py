@@ -18,7 +18,8 @@ class StepPlan:
     ``compile_mode``: ``none`` or a mode of ``torch.compile``. ``compile_scope``: ``model``, ``regional`` for its
     repeated blocks, ``pointwise`` for its pointwise operations, or (training) ``with_loss`` for the model and the loss
     as one. ``compile_dynamic``: ``auto``, True or False. ``freezing`` (inference): parameters become constants of the
-    compiled code. Any of these alone means the mode ``default``.
+    compiled code. ``combo_kernels``: independent small kernels are generated as one. Any of these alone means the mode
+    ``default``.
     ``compile_optimizer`` (training): the optimizer's step is compiled.
     ``clip_norm`` (training): what the norm of all gradients is clipped to, or None.
     ``accumulate`` (training): how many batches make one update.
@@ -47,6 +48,7 @@ class StepPlan:
     compile_dynamic: str | bool = "auto"
     compile_optimizer: bool = False
     freezing: bool = False
+    combo_kernels: bool = False
     clip_norm: float | None = None
     cuda_graph: bool | str = False
     non_blocking: bool = False
@@ -87,7 +89,7 @@ class StepPlan:
     @property
     def compiles_with(self) -> str:
         """The mode in which the model is compiled, ``none`` when it is not."""
-        asked = self.compile_scope != "model" or self.compile_dynamic != "auto" or self.freezing
+        asked = self.compile_scope != "model" or self.compile_dynamic != "auto" or self.freezing or self.combo_kernels
         return "default" if asked and self.compile_mode == "none" else self.compile_mode
 
     @property

@@ -147,6 +147,8 @@ def compiler_arguments(plan: StepPlan) -> dict[str, Any]:
         from advisor.step.pointwise import pointwise_only
 
         return {"backend": pointwise_only, "dynamic": dynamic}
+    if plan.combo_kernels:
+        return {"options": {"combo_kernels": True}, "dynamic": dynamic}
     return {"mode": plan.compiles_with, "dynamic": dynamic}
 
 

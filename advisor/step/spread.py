@@ -56,8 +56,6 @@ def spread_model(model: nn.Module, optimizer: Any, plan: StepPlan, gpus: int | N
 def replicated(model: nn.Module, plan: StepPlan) -> nn.Module:
     """Return the model in DistributedDataParallel: a replica in each rank, whose gradients are averaged."""
     device = torch.device(plan.device)
-    # Newer versions of PyTorch warn of this option where it is given at all.
-    options: dict[str, Any] = {} if plan.broadcast_buffers else {"broadcast_buffers": False}
     with _made_on_capture_stream(device) if plan.cuda_graph else nullcontext():
         wrapped = DistributedDataParallel(
             model,
@@ -66,7 +64,6 @@ def replicated(model: nn.Module, plan: StepPlan) -> nn.Module:
             static_graph=plan.static_graph,
             bucket_cap_mb=plan.bucket_cap_mb,
             find_unused_parameters=plan.find_unused_parameters,
-            **options,
         )
     if plan.comm_hook != "none":
         from torch.distributed.algorithms.ddp_comm_hooks import default_hooks

@@ -1,0 +1,58 @@
+"""Combined small kernels
+
+What it does
+------------
+Has the compiler generate independent pointwise operations and reductions of a graph as one kernel (`combo_kernels`),
+where it otherwise generates one for each.
+
+Why it helps
+------------
+Parallel branches, many small outputs and the reductions of a backward pass each launch a kernel that fills a part of
+the GPU. As one kernel they fill more of it, and cost one launch.
+
+When it does not
+------------
+A graph that is one chain has nothing side by side. Large kernels fill the GPU by themselves, and one combined with a
+small one can get slower. The option is young, and compiling takes somewhat longer.
+
+Numerics
+------------
+close: as for torch.compile, reductions may sum in another order.
+
+References
+------------
+PyTorch source, torch/_inductor/config.py (`combo_kernels`).
+"""
+
+from advisor.recipe import CUDA, Recipe, torch_is_older
+from advisor.records import Bottleneck, Facts, Proposal, Skip, Value, Values
+
+# First version of PyTorch whose option is tried here; before it combined kernels lacked most kinds of operations.
+_SINCE = (2, 9)
+
+
+class ComboKernels(Recipe):
+    key = "compile.combo_kernels"
+    plan_field = "combo_kernels"
+    compiles = True
+    devices = CUDA
+    attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
+    partners = frozenset({"compile", "compile_scope"})
+    gain = 1.02  # tests/gpu/RESULTS.md: 1.3x on mlp12, nothing on most
+    codes = {
+        True: 'model.compile(options={"combo_kernels": True})\n',
+        False: "# the compiler generates each kernel by itself\n",
+    }
+
+    def candidates(self, facts: Facts) -> Proposal:
+        if torch_is_older(_SINCE):
+            return Skip(f"PyTorch {facts.versions.get('torch', '')} cannot combine kernels well (2.9 and later can)")
+        return [True]
+
+    def cost(self, value: Value) -> float:
+        return 1.2
+
+    def conflict(self, value: Value, settings: Values) -> str | None:
+        other = settings.get("compile.mode", "none") not in ("none", "default")
+        pointwise = settings.get("compile.scope") == "pointwise"
+        return "torch.compile takes a mode or options, not both" if value and (other or pointwise) else None
