@@ -22,7 +22,7 @@ from advisor.recipe.plan import StepPlan
 from advisor.records import ScalingRecord
 from advisor.records.outputs import Outputs
 from advisor.step.graph import WARM_UP_STEPS_OF_DDP
-from advisor.step.spread import DrawnByRankZero, ShareOfBatches, over_ranks, replicated, spread_over_ranks
+from advisor.step.spread import ShareOfBatches, over_ranks, replicated, spread_over_ranks
 from advisor.step.tuning import Tuning
 
 DDP = {"parallel.strategy": "ddp", "parallel.static_graph": True}
@@ -180,8 +180,7 @@ def test_rank_zero_draws_what_the_sampler_would(group, monkeypatch):
     torch.manual_seed(0)
     expected = [list(sampler), list(sampler)]
     torch.manual_seed(0)
-    drawn = DrawnByRankZero(sampler)
-    share = ShareOfBatches(drawn, 0, 1)
+    share = ShareOfBatches(sampler, 0, 1, seed=None)
     assert [list(share), list(share)] == expected
     assert (len(share), share.batch_size, share.drop_last) == (4, 3, False)
 
@@ -193,6 +192,6 @@ def test_a_sampler_that_counts_epochs_is_told(group):
         def set_epoch(self, epoch):
             told.append(epoch)
 
-    share = ShareOfBatches(DrawnByRankZero(BatchSampler(Counting(range(4)), 2, drop_last=False)), 0, 1)
+    share = ShareOfBatches(BatchSampler(Counting(range(4)), 2, drop_last=False), 0, 1, seed=None)
     share.set_epoch(3)
     assert told == [3]
