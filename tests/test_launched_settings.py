@@ -174,6 +174,17 @@ def test_a_model_that_is_spread_already_stays_as_it_is(group):
     assert over_ranks(wrapped) is wrapped
 
 
+def test_a_model_that_its_owner_spread_is_prepared_and_trains(group):
+    wrapped = nn.parallel.DistributedDataParallel(nn.Linear(4, 2))
+    tuning = Tuning({"optimizer.implementation": "foreach"})
+    model, optimizer = tuning.prepare(wrapped, torch.optim.SGD(wrapped.parameters(), lr=0.1))
+    assert (model, optimizer.param_groups[0]["foreach"]) == (wrapped, True)
+    step = tuning.train_step(model, nn.functional.cross_entropy, optimizer)
+    batch = torch.randn(6, 4), torch.randint(2, (6,))
+    losses = [float(step(batch)) for _ in range(5)]
+    assert losses[-1] < losses[0]
+
+
 def test_rank_zero_draws_what_the_sampler_would(group, monkeypatch):
     monkeypatch.setattr("advisor.step.spread.BATCHES_SENT", 2)
     sampler = BatchSampler(RandomSampler(range(10)), 3, drop_last=False)

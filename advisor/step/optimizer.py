@@ -237,9 +237,10 @@ def expected_state_bytes(optimizer: Optimizer) -> int:
 
     A copy over tensors without contents makes one step, so shapes and options count and nothing is computed.
     """
-    empty = [torch.empty_like(one, device="meta") for group in optimizer.param_groups for one in group["params"]]
+    parameters = (one for group in optimizer.param_groups for one in group["params"] if one.requires_grad)
+    empty = [torch.empty_like(one, device="meta", requires_grad=True) for one in parameters]
     for parameter in empty:
-        parameter.requires_grad_().grad = torch.empty_like(parameter)
+        parameter.grad = torch.empty_like(parameter)
     plain: dict[str, Any] = {name: False for name in ("foreach", "fused", "capturable") if name in optimizer.defaults}
     try:
         plain["lr"] = float(optimizer.defaults["lr"])

@@ -22,8 +22,7 @@ class DeviceLoader:
     than on CUDA there is no such stream and nothing runs ahead. ``move`` must not wait for the device. Attributes are
     those of the loader, read or set, so ``len``, ``loader.sampler``, ``loader.epoch = 3`` and the like work as before.
 
-    Where Accelerate is in use it is told when the last batch of an epoch is given out, as its own loaders tell it: it
-    accumulates gradients by that. ``end_of_dataloader`` is what it reads.
+    Accelerate accumulates gradients by ``end_of_dataloader``, which says when the last batch of an epoch is given out.
     """
 
     def __init__(self, loader: Any, device: torch.device, move: Callable[[Any], Any], ahead: bool) -> None:
@@ -61,12 +60,10 @@ class DeviceLoader:
 
     def _announced(self, state: Any) -> Iterator[Any]:
         """The batches, while this is the loader in Accelerate's record of those that are read."""
-        began = False
         try:
-            for batch in self._one_ahead():
-                if not began:  # a loader of Accelerate's inside has begun by now, and would be in front
+            for place, batch in enumerate(self._one_ahead()):
+                if not place:  # a loader of Accelerate's inside has begun by now, and would be in front
                     state._add_dataloader(self)
-                    began = True
                 yield batch
         finally:
             state._remove_dataloader(self)

@@ -21,8 +21,7 @@ class OnDevice:
             for transform in self.transforms:
                 batch = transform(batch)
             return batch
-        places = list(batch) if isinstance(batch, dict) else range(len(batch))
-        for place in places:
+        for place in batch if isinstance(batch, dict) else range(len(batch)):
             if isinstance(batch[place], torch.Tensor) and batch[place].dim() > 3:
                 changed = dict(batch) if isinstance(batch, dict) else list(batch)
                 changed[place] = self(batch[place])
@@ -71,9 +70,5 @@ def without_last_transforms(dataset: Any) -> tuple[Any, list[Any]]:
 
 def is_movable(transform: Any) -> bool:
     """Whether a transform of torchvision's, told by its name, does the same to each image, without random numbers."""
-    name = type(transform).__name__
-    return type(transform).__module__.startswith("torchvision.") and name in (
-        "ToDtype",
-        "ConvertImageDtype",
-        "Normalize",
-    )
+    of_torchvision = type(transform).__module__.startswith("torchvision.transforms")
+    return of_torchvision and type(transform).__name__ in ("ToDtype", "ConvertImageDtype", "Normalize")
