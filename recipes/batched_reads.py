@@ -57,9 +57,6 @@ class BatchedReads(LoaderRecipe):
             return {}
         return {"dataset": Expression("reads_batches(loader.dataset)"), "collate_fn": Expression("as_it_is")}
 
-    def functions(self, value: Value) -> str:
-        return code_of("batched_reads", "").rstrip() if value else ""
-
     def apply(self, workload: Components, value: Value) -> None:
         from advisor.step.batched_reads import as_it_is, reads_batches
         from advisor.step.loader import one_by_one_problem, rebuild

@@ -31,7 +31,7 @@ from typing import Any
 
 from advisor.errors import RefusedError
 from advisor.recipe import CUDA, Components, code_of, gain_from
-from advisor.recipe.loader_recipe import Expression, LoaderRecipe, little_time_in
+from advisor.recipe.loader_recipe import LoaderRecipe, little_time_in
 from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Proposal, Skip, Value
 
 _CODE = """\
@@ -63,10 +63,7 @@ class GpuTransforms(LoaderRecipe):
         return max(1.05, gain_from(facts.profile.share(Phase.DATA_WAIT) / 2)) if facts.profile else 1.3
 
     def options(self, value: Value) -> Mapping[str, Any]:
-        return {"dataset": Expression("without_last_transforms(loader.dataset)[0]")} if value else {}
-
-    def functions(self, value: Value) -> str:
-        return code_of("transforms", "").rstrip() if value else ""
+        return {}  # the step applies the transforms too: it is more than arguments
 
     def apply(self, workload: Components, value: Value) -> None:
         from advisor.step.loader import rebuild

@@ -168,7 +168,7 @@ def test_habits_change_no_number(plan):
 
 @pytest.mark.parametrize("loss_item", ["never", "every_step", "accumulated"])
 @pytest.mark.parametrize("empty_cache", ["never", "every_step", "every_step_with_del"])
-def test_the_exported_file_does_the_same(loss_item, empty_cache):
+def test_the_exported_file_leaves_them_to_the_loop(loss_item, empty_cache):
     text = python_source(CATALOG, {"loop.loss_item": loss_item, "loop.empty_cache": empty_cache}, Mode.TRAIN)
     module = {}
     exec(compile(text, "tuned", "exec"), module)
@@ -177,10 +177,9 @@ def test_the_exported_file_does_the_same(loss_item, empty_cache):
     reference = train_step(loss_item=loss_item)
     model = train_step().model
     step = module["train_step"](model, torch.optim.SGD(model.parameters(), lr=0.1), nn.CrossEntropyLoss())
-    losses = [step(x).item() for x in data]
-    assert losses == [reference(x).item() for x in data]
-    assert loss_item != "accumulated" or step.loss_sum.item() == pytest.approx(sum(losses))
-    assert ("empty_cache()" in text) is (empty_cache != "never")
+    assert [step(x).item() for x in data] == [reference(x).item() for x in data]
+    assert ("    #     loss_sum += loss.detach()" in text) is (loss_item == "accumulated")
+    assert ("    #     torch.cuda.empty_cache()" in text) is (empty_cache != "never")
 
 
 @pytest.mark.parametrize("value", ["none", "anomaly", "profiler"])

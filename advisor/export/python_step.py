@@ -1,315 +1,238 @@
 """A step for the exported Python file: the words and expressions that fill the template, by the plan and the batch."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import re
+import sys
+import textwrap
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Self
 
 from advisor.export import python_template as template
+from advisor.recipe import MODES_WITH_GRAPHS, Recipe
 from advisor.recipe.plan import StepPlan
-from advisor.records import Mode
+from advisor.records import BatchForm, Mode, Value, WorkloadFacts
 
 LINE = 100  # columns of the longest line
-_CLASSES = {"train": "TrainStep", "infer": "InferStep", "own": "OwnStep"}
-_DOES = {
-    "train": "trains on a batch and returns its loss",
-    "infer": "returns the model's output",
-    "own": "returns what your step returns",
+_KINDS = {
+    "train": {"DOES": "trains on a batch and returns its loss", "TAKES": "model, optimizer, loss_fn", "RESULT": "loss"},
+    "infer": {"DOES": "returns the model's output", "TAKES": "model", "RESULT": "output"},
+    "own": {"DOES": "returns what your step returns", "TAKES": "step, model", "RESULT": "result"},
 }
-_TAKES = {"train": "self, model, optimizer, loss_fn", "infer": "self, model", "own": "self, step, model"}
-_ATTENTION = {
-    "flash": "FLASH_ATTENTION",
-    "cudnn": "CUDNN_ATTENTION",
-    "efficient": "EFFICIENT_ATTENTION",
-    "math": "MATH",
+_USUAL_BATCHES = {
+    "output_target": BatchForm("list", ("batch[0]",), "batch[1]"),
+    "model_batch": BatchForm("list", (), "batch"),
+    "own": BatchForm("list", ("*batch",)),
+    "step": BatchForm("nested"),
+    "infer": BatchForm("tensor", ("batch",)),
 }
-_OWN_LOSS = 'return output["loss"] if isinstance(output, dict) else getattr(output, "loss", output)'
-# Steps of each kind that run before its graph is recorded; DistributedDataParallel times its first ten. Counts.
-_WARM_UP, _WARM_UP_OF_DDP = 3, 11
+_BACKENDS = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "math": "MATH"}
+# Arguments of DistributedDataParallel, which are fields of the plan too.
+OF_DDP = ("gradient_as_bucket_view", "static_graph", "bucket_cap_mb", "find_unused_parameters")
+_TEMPLATE_LINE = re.compile(r"(.*?)(?:  #([?=]) (.*))?")
+_EXPRESSION = re.compile(r"<([A-Z_]+)>")
 
 
 @dataclass(frozen=True, slots=True)
-class BatchText:
-    """Expressions about a batch. ``form`` is that of the baseline's record: ``trial/batch_form.py`` lists the forms.
+class WrittenFor:
+    """The workload that a file is written for. ``loss_form`` and ``batch_form`` are those of the baseline's record.
 
-    ``converts``: the tensors get another layout or type on the device. ``waits``: the end of the arguments of ``to``.
+    ``facts`` are None where they are not known; a loss then takes output and target. ``measured`` is the speed-up, and
+    what it was measured with, for the first line.
     """
 
-    form: str
-    converts: bool
-    waits: str
-
-    @property
-    def kind(self) -> str:
-        """The form's first word."""
-        return self.form.partition(" ")[0].partition(":")[0]
-
-    @property
-    def _details(self) -> list[str]:
-        return [*self.form.partition(" ")[0].split(":")[1:], "", ""]
-
-    @property
-    def is_nested(self) -> bool:
-        """Whether the tensors have to be looked for."""
-        return "nested" in self.form.split()
-
-    @property
-    def needs_function(self) -> bool:
-        """Whether moving a part takes more than a call of ``to``."""
-        return self.is_nested or (self.converts and self.kind != "object")
-
-    def moved(self, end: str = "") -> str:
-        """The batch on the device, with ``end`` behind each tensor."""
-        if self.is_nested:
-            return "copied(on_device(batch, self.device))" if end else "on_device(batch, self.device)"
-        name = "batch" if self.kind in ("tensor", "object") else "part"
-        one = f"on_device({name}, self.device)" if self.needs_function else f"{name}.to(self.device{self.waits})"
-        if self.kind == "mapping":
-            return f"{{name: {one}{end} for name, part in batch.items()}}"
-        return f"{one}{end}" if name == "batch" else f"[{one}{end} for part in batch]"
-
-    def tensors(self, batch: str) -> str:
-        """The tensors of a batch."""
-        if self.is_nested:
-            return f"tensors_of({batch})"
-        return {"tensor": f"[{batch}]", "mapping": f"{batch}.values()"}.get(self.kind, batch)
-
-    def inputs(self, *, has_target: bool) -> str:
-        """The arguments of a model that is called with a batch; without the target of a pair if it has one."""
-        first, names = self._details[:2]
-        if self.kind == "mapping":
-            return f"**{{name: batch[name] for name in {_tuple(names)}}}" if names else "**batch"
-        if self.kind == "pair":
-            stars = {"mapping": "**", "list": "*"}.get(first, "")
-            return f"{stars}batch[0]" if has_target else "*batch"
-        return f"*batch[:{first}]" if self.kind == "parts" else "batch"
-
-    def apart(self) -> tuple[list[str], str, str]:
-        """Lines that divide a batch, the arguments of the model, and what the loss gets beside the output."""
-        lines, inputs, target = self._apart()
-        words = self.form.split()
-        if "output_only" in words:
-            return [], self.inputs(has_target=True), ""
-        if "of_batch" in words:
-            return [], self.inputs(has_target=True), ", batch"
-        return lines, inputs, f", {target}"
-
-    def _apart(self) -> tuple[list[str], str, str]:
-        first, names = self._details[:2]
-        if self.kind == "mapping" and names:
-            return [], self.inputs(has_target=True), f'batch["{first}"]'
-        if self.kind == "mapping":
-            return ["inputs = dict(batch)", f'target = inputs.pop("{first or "labels"}")'], "**inputs", "target"
-        if self.kind == "pair":
-            stars = {"mapping": "**", "list": "*"}.get(first, "")
-            return ["inputs, target = batch"], f"{stars}inputs", "target"
-        if self.kind == "parts":
-            several = "targets" in self.form.split()
-            target = f"*batch[{first}:]" if several else f"batch[{first}]"
-            return [], f"*batch[:{first}]", target
-        return [], "batch", "batch.y" if self.kind == "object" else "batch"
+    loss_form: str = ""
+    batch_form: BatchForm | None = None
+    facts: WorkloadFacts | None = None
+    measured: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class StepText:
     """The text of a step and of the functions that it calls.
 
-    ``form`` is that of the loss, one of ``LossForm``. ``captures_update``: a graph can hold the optimizer's step.
-    ``compiled_with``: the arguments of ``torch.compile``. ``options``: those that the optimizer is captured with.
-    ``clip_norm``: what the norm of the gradients is clipped to.
+    ``captures_update``: a graph can hold the optimizer's step, in which the host has no part.
     """
 
     plan: StepPlan
-    form: str
-    batch: BatchText
+    workload: WrittenFor
     captures_update: bool = False
-    compiled_with: str = ""
-    options: str = ""
-    clip_norm: float | None = None
+
+    @classmethod
+    def of(cls, settings: Iterable[tuple[Recipe, Value]], mode: Mode, device: str, workload: WrittenFor) -> Self:
+        """The step with these settings."""
+        facts = workload.facts
+        optimizer = facts.optimizer if facts else None
+        chosen: dict[str, Any] = {"grad_mode": "caller", "clip_norm": facts.clip_norm if facts else None}
+        chosen |= {one.plan_field: value for one, value in settings if one.plan_field and value != "contiguous"}
+        plan = StepPlan(mode, device, **chosen)
+        if optimizer is None or plan.scales_gradients:
+            return cls(plan, workload)
+        how = {one.key: value for one, value in settings}.get("optimizer.implementation", optimizer.implementation)
+        if optimizer.name == "SGD":
+            return cls(plan, workload, how == "fused")
+        return cls(plan, workload, optimizer.builtin and optimizer.capturable and how != "for-loop")
+
+    @property
+    def form(self) -> str:
+        """The form of the loss, one of ``LossForm``, and the usual one where it is not known; ``infer`` for none."""
+        if self.plan.mode == Mode.INFER and self.workload.loss_form != "step":
+            return "infer"
+        return self.workload.loss_form or "output_target"
 
     @property
     def kind(self) -> str:
         """``train``, ``infer`` or ``own``."""
-        return "own" if self.form == "step" else str(self.plan.mode)
+        return {"step": "own", "infer": "infer"}.get(self.form, "train")
+
+    @property
+    def batch(self) -> BatchForm:
+        """The form of a batch; the usual one where it is not known."""
+        return self.workload.batch_form or _USUAL_BATCHES[self.form]
 
     @property
     def words(self) -> set[str]:
-        """The words that hold for this step; the template says what they are for."""
-        plan, kind = self.plan, self.kind
-        trains, train = plan.mode == Mode.TRAIN, kind == "train"
-        graph = plan.cuda_graph is True and plan.accumulate == 1 and self.batch.kind != "object"
-        inside = graph and trains and (kind == "own" or self.captures_update)
-        copies = plan.compile_mode in ("reduce-overhead", "max-autotune") and kind != "own"
+        """The words that hold for this step, beside those of its expressions; the template says what they are for."""
+        plan, kind, batch = self.plan, self.kind, self.batch.kind
+        train = kind == "train"
+        graph = plan.cuda_graph is True and plan.accumulate == 1 and batch != "object"
+        inside = graph and plan.mode == Mode.TRAIN and (kind == "own" or self.captures_update)
+        several = graph or plan.device_prefetch or plan.converts_batches  # calls, or lines
         holds = {
-            kind: True,
-            "trains": trains,
             "graph": graph,
             "inside": inside,
             "apart": graph and train and not inside,
-            "copies": copies,
-            "copied": (graph and (not train or self.batch.is_nested)) or (copies and not train),
-            "nested": self.batch.is_nested,
-            "memory_format": plan.memory_format != "none",
-            "input_dtype": plan.input_dtype != "none",
-            "own_loss": self.form == "own",
+            "copies": plan.compile_mode in MODES_WITH_GRAPHS and kind != "own",
+            "on_device": several and batch != "object",
             "scaler": train and plan.scales_gradients,
-            "counts": plan.accumulate > 1,
-            "loss_sum": plan.loss_item == "accumulated",
             "compiles_loss": train and plan.compiles_loss,
-            "compiles_update": train and plan.compile_optimizer,
-            "deletes": plan.empty_cache == "every_step_with_del",
-            "after": bool(self._after("loss")),
-            "prefetches": plan.device_prefetch,
+            "compiles": plan.compiles_with != "none",
         }
-        return {word for word, does in holds.items() if does}
+        switches = {one.name for one in fields(plan) if getattr(plan, one.name) is True}
+        named = {kind, batch, plan.zero_grad, plan.compile_scope, f"{self.form}_loss", *switches}
+        return named | {word for word, does in holds.items() if does}
 
-    def parts(self) -> Iterator[str]:
-        """The functions that stand before ``prepare``."""
-        words = self.words
-        needed = {
-            template.ON_DEVICE: self.batch.needs_function,
-            template.TENSORS_OF: words >= {"graph", "nested"},
-            template.COPIED: "copied" in words,
-            template.OPTIMIZERS_OF: words >= {"own", "inside"},
-            template.CAPTURABLE: "inside" in words,
-            template.DEVICE_LOADER: "prefetches" in words,
-        }
-        yield from (self._written(text) for text, is_needed in needed.items() if is_needed)
+    @property
+    def blocks(self) -> list[str]:
+        """The classes of the blocks that are compiled by themselves, where their names tell them."""
+        facts = self.workload.facts
+        names = sorted({f'"{name}"' for name, _ in facts.repeated_blocks}) if facts else []
+        return names if self.plan.compile_scope == "regional" and '"Sequential"' not in names else []
 
     def text(self) -> str:
         """The class, and the name by which it is used."""
-        graph = "\n\n" + self._written(template.GRAPH) if "graph" in self.words else ""
-        return f"{self._written(template.STEP)}{graph}\n\n\n{self.kind}_step = {_CLASSES[self.kind]}"
+        return f"{self.written(template.STEP)}\n\n\n{self.kind}_step = {self.kind.title()}Step"
 
-    def constants(self) -> str:
-        """The constants at the top of the file."""
-        return self._written(template.CONSTANTS) if "graph" in self.words else ""
+    def written(self, text: str, further: Mapping[str, str] | None = None) -> str:
+        """A text of the template for this step; ``further`` are expressions beside the step's own."""
+        expressions = {**self._expressions(), **(further or {})}
+        words = self.words | {name.lower() for name, expression in expressions.items() if expression}
+        expressions["UPDATE"] = _written(template.UPDATE, words, expressions)
+        return _written(text, words, expressions)
 
-    def _written(self, text: str) -> str:
+    def _expressions(self) -> dict[str, str]:
         plan, words, batch, train = self.plan, self.words, self.batch, self.kind == "train"
-        key = ["self.model.training", "*shapes"]
-        key += [f"*{name}" for name, word in (("trained", "trains"), ("numbers", "inside")) if word in words]
-        found = {
-            "CLASS": _CLASSES[self.kind],
-            "DOES": _DOES[self.kind] + (", by a graph for each shape of batch" if "graph" in words else ""),
-            "TAKES": _TAKES[self.kind] + ("=None" if words >= {"train", "own_loss"} else ""),
-            "WARM_UP": str(_WARM_UP_OF_DDP if plan.strategy == "ddp" else _WARM_UP),
-            "WAITS": batch.waits,
-            "RANK": "5" if plan.memory_format.endswith("3d") else "4",
-            "MEMORY_FORMAT": plan.memory_format,
-            "INPUT_DTYPE": plan.input_dtype,
-            "OPTIONS": "capturable=True" if self.kind == "own" else self.options,
-            "IS_TENSOR": "isinstance(rate, torch.Tensor)",
-            "MOVED": batch.moved(),
-            "STATIC": batch.moved(".clone()"),
-            "TENSORS": batch.tensors("batch"),
-            "STATIC_TENSORS": batch.tensors("static"),
-            "RESULT": "result.clone()" if train else "copied(result)",
-            "CLONE": ".clone()" if "copies" in words else "",
-            "COMPILED_LOSS": ", ".join(filter(None, ["self.loss", self.compiled_with])),
-            "LOSS": self._loss(),
-            "CALL": self._call(words),
-            "ZERO_GRAD": self._in_updates(*self._zero_grad()),
-            "BACKWARD": self._backward(),
-            "UPDATE": self._in_updates(*self._update()),
-            "AFTER": "\n".join(self._after("loss")),
-            "AFTER_RESULT": "\n".join(self._after("result")),
-            "KEY": ", ".join(key),
+        how = ", non_blocking=True" if plan.non_blocking or plan.device_prefetch else ""
+        how += ", copy=True" if "graph" in words else ""  # a batch may be on the device already
+        one = "on_device({}, self.device)" if "on_device" in words else "{}.to(self.device" + how + ")"
+        moved = {
+            "list": f"[{one.format('part')} for part in batch]",
+            "mapping": f"{{name: {one.format('part')} for name, part in batch.items()}}",
+            "nested": f"on_tensors(lambda part: {one.format('part')}, batch)",
         }
-        return template.written(text, words, found)
+        tensors = {"tensor": "[{}]", "mapping": "{}.values()", "nested": "tensors_of({})"}.get(batch.kind, "{}")
+        compiled_with = [f'mode="{plan.compiles_with}"'] if plan.compiles_with not in ("none", "default") else []
+        compiled_with += [f"dynamic={plan.compile_dynamic}"] if plan.compile_dynamic != "auto" else []
+        compiled_with += ['options={"combo_kernels": True}'] if plan.combo_kernels else []
+        updates = str(plan.accumulate) if train and plan.accumulate > 1 else ""
+        share = f"loss / {updates}" if updates else "loss"
+        head = "output =" if train or "copies" in words else "return"
+        own = self.kind == "own"
+        return {
+            **_KINDS[self.kind],
+            "CLASS": f"{self.kind.title()}Step",
+            "TAKES": _KINDS[self.kind]["TAKES"] + ("=None" if self.form == "own" else ""),
+            "HOW": how,
+            "RANK": "5" if plan.memory_format.endswith("3d") else "4",
+            "MEMORY_FORMAT": plan.memory_format.removeprefix("none"),
+            "INPUT_DTYPE": plan.input_dtype.removeprefix("none"),
+            "MOVED": moved.get(batch.kind, one.format("batch")),
+            "TENSORS": tensors.format("batch"),
+            "STATIC_TENSORS": tensors.format("static"),
+            "COMPILED_WITH": ", ".join(compiled_with),
+            "COMPILED_LOSS": ", ".join(["self.loss", *compiled_with]),
+            "WITH": _with(self._contexts()),
+            "WITH_ATTENTION": _with(self._attention()),
+            "CALL": call(f"{head} self.{'step' if own else 'model'}", ["batch"] if own else batch.inputs, indent=12),
+            "TARGET": f", {batch.target}" if batch.target else "",
+            "WARM_UP": "11" if plan.strategy == "ddp" else "3",  # DistributedDataParallel times its first ten
+            "RUN": "run" if "graph" in words else "__call__",
+            "ACCUMULATE": updates,
+            "SET_TO_NONE": "set_to_none=False" if plan.zero_grad == "zeros" else "",
+            "LOSS": f"self.scaler.scale({share})" if plan.scales_gradients else f"({share})" if updates else share,
+            "CLIP_NORM": str(plan.clip_norm or ""),
+            "BLOCKS": f"[{', '.join(self.blocks)}]" if self.blocks else "",
+            "DDP": self._ddp() if plan.strategy == "ddp" else "",
+            "CLONE": ".clone()" if "copies" in words else "",
+        }
 
-    def _loss(self) -> str:
-        if self.form == "own":
-            return within(self._contexts(), f"output = self.model({self.batch.inputs(has_target=False)})", _OWN_LOSS)
-        if self.form == "model_batch":
-            return within(self._contexts(), "return self.loss_fn(self.model, batch)")
-        lines, inputs, target = self.batch.apart()
-        return "\n".join([*lines, within(self._contexts(), f"return self.loss_fn(self.model({inputs}){target})")])
+    def _ddp(self) -> str:
+        usual = StepPlan(self.plan.mode, self.plan.device)
+        chosen = {name: getattr(self.plan, name) for name in OF_DDP if getattr(self.plan, name) != getattr(usual, name)}
+        devices = ["device_ids=[device.index]"] if self.plan.device == "cuda" else []
+        arguments = ["model", *devices, *(f"{name}={value}" for name, value in chosen.items())]
+        return call("model = torch.nn.parallel.DistributedDataParallel", arguments, indent=8)
 
-    def _call(self, words: set[str]) -> str:
-        """The call of a model in inference, or of a step of one's own."""
-        called = "self.step(batch)" if self.kind == "own" else f"self.model({self.batch.inputs(has_target=True)})"
-        if "copies" not in words:
-            return within(self._contexts(), f"return {called}")
-        return "\n".join([within(self._contexts(), f"result = {called}"), "return copied(result)"])
-
-    def _contexts(self) -> Iterator[str]:
-        plan = self.plan
+    def _contexts(self) -> list[str]:
+        plan, found = self.plan, list[str]()
         grad = "no_grad" if plan.cuda_graph and plan.runs_under == "caller" else plan.runs_under
         if plan.mode == Mode.INFER and grad != "caller":
-            yield "torch.enable_grad()" if grad == "grad" else f"torch.{grad}()"
+            found.append("torch.enable_grad()" if grad == "grad" else f"torch.{grad}()")
         if plan.create_on_device:
-            yield "self.device"
-        yield from self._attention()
+            found.append("self.device")
+        found += self._attention()
         if plan.autocast != "none":
             # A step of one's own may change the weights between two calls of the model.
             cache = ", cache_enabled=False" if self.kind == "own" else ""
-            yield f"torch.autocast(self.device.type, dtype=torch.{plan.autocast}{cache})"
+            found.append(f"torch.autocast(self.device.type, dtype=torch.{plan.autocast}{cache})")
+        return found
 
-    def _attention(self) -> Iterator[str]:
-        if self.plan.attention_backend != "auto":
-            backend = _ATTENTION[self.plan.attention_backend]
-            yield f"torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.{backend})"
-
-    def _in_updates(self, *lines: str) -> str:
-        """Lines that run once an update, which may take several batches."""
-        if self.plan.accumulate == 1:
-            return "\n".join(lines)
-        return "\n".join([f"if self.batches % {self.plan.accumulate} == 0:", *(f"    {line}" for line in lines)])
-
-    def _zero_grad(self) -> list[str]:
-        if self.plan.zero_grad == "manual":
-            return ["for parameter in self.model.parameters():", "    parameter.grad = None"]
-        return [f"self.optimizer.zero_grad({'set_to_none=False' if self.plan.zero_grad == 'zeros' else ''})"]
-
-    def _backward(self) -> str:
-        parts = self.plan.accumulate
-        loss = f"loss / {parts}" if parts > 1 else "loss"
-        if self.plan.scales_gradients:
-            loss = f"self.scaler.scale({loss})"
-        elif parts > 1:
-            loss = f"({loss})"
-        # Activation checkpoints, also those of the model's own, run parts of the forward pass again.
-        return within(self._attention(), f"{loss}.backward()")
-
-    def _update(self) -> Iterator[str]:
-        scaled = self.plan.scales_gradients
-        if self.clip_norm is not None:
-            yield from ["self.scaler.unscale_(self.optimizer)"] if scaled else []
-            yield f"torch.nn.utils.clip_grad_norm_(self.model.parameters(), {self.clip_norm})"
-        if scaled:
-            yield from ("self.scaler.step(self.optimizer)", "self.scaler.update()")
-        else:
-            yield "self.compiled_update()" if self.plan.compile_optimizer else "self.optimizer.step()"
-
-    def _after(self, result: str) -> list[str]:
-        """Lines that follow each step, replayed or not; usually none."""
-        if self.kind != "train":
-            return []
-        reads = {"every_step": [f"{result}.item()"], "accumulated": [f"self.loss_sum += {result}.detach()"]}
-        empties = ["torch.cuda.empty_cache()"] if self.plan.empty_cache != "never" else []
-        return [*reads.get(self.plan.loss_item, []), *empties]
+    def _attention(self) -> list[str]:
+        chosen = _BACKENDS.get(self.plan.attention_backend)
+        return [f"torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.{chosen})"] if chosen else []
 
 
-def _tuple(names: str) -> str:
-    """The text of a tuple of names that are joined by commas."""
-    quoted = [f'"{name}"' for name in names.split(",")]
-    return f"({', '.join(quoted)}{',' * (len(quoted) == 1)})"
-
-
-def within(contexts: Iterable[str], *lines: str) -> str:
-    """Lines inside a ``with``, if there is a context for it; two levels deep in the file."""
-    found = list(contexts)
-    if not found:
-        return "\n".join(lines)
-    head = f"with {', '.join(found)}:"
-    if len(head) > LINE - 8:
-        head = "\n".join(["with (", *(f"    {context}," for context in found), "):"])
-    return "\n".join([head, *(f"    {line}" for line in lines)])
+def _with(contexts: list[str]) -> str:
+    """The head of a ``with``, two levels deep in the file; empty without a context."""
+    head = f"with {', '.join(contexts)}:" if contexts else ""
+    return head if len(head) <= LINE - 8 else call("with ", contexts, indent=LINE) + ":"
 
 
 def call(head: str, arguments: Iterable[str], *, indent: int = 4) -> str:
     """A call on one line if it fits there, else with an argument a line, as formatters write it."""
     found = list(arguments)
     one = f"{head}({', '.join(found)})"
-    return (
-        one if indent + len(one) <= LINE else "\n".join([f"{head}(", *(f"    {argument}," for argument in found), ")"])
-    )
+    if indent + len(one) <= LINE:
+        return one
+    return "\n".join([f"{head}(", *(f"    {argument}," for argument in found), ")"])
+
+
+def _written(text: str, words: Collection[str], expressions: Mapping[str, str]) -> str:
+    """A text of the template with the lines whose words hold; expressions of several lines are indented whole."""
+    lines = list[str]()
+    left_out = sys.maxsize  # the indentation of the last line that was left out, if that was with its block
+    alone = list[int]()  # the indentations of the lines that were left out around this one, without their blocks
+    for line in text.strip("\n").splitlines():
+        code, mark, condition = _TEMPLATE_LINE.fullmatch(line).groups("")  # type: ignore[union-attr]
+        depth = len(code) - len(code.lstrip())
+        if code and depth > left_out:
+            continue
+        left_out = sys.maxsize
+        alone = [outer for outer in alone if depth > outer]
+        if all((word.strip("!") in words) is not word.startswith("!") for word in condition.split()):
+            found = _EXPRESSION.sub(lambda match: expressions[match[1]], code.strip())
+            lines += textwrap.indent(found, " " * (depth - 4 * len(alone))).splitlines() if code else [""]
+        elif mark == "=":
+            alone.append(depth)
+        else:
+            left_out = depth
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip("\n")

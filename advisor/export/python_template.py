@@ -1,50 +1,65 @@
-"""The template of the exported Python file: its functions and the class of its step, as they stand there.
+"""The template of the exported Python file: its header, its functions and the class of its step, as they stand there.
 
-A line that ends in ``#?`` and words is written where all of them hold; ``!word`` where one does not. Words in capitals
-between ``<`` and ``>`` are expressions, or lines, that depend on the workload.
+A line that ends in ``#?`` and words is written, with the block that it opens, where all of them hold; ``!word`` where
+one does not. Where the words after ``#=`` do not hold, the block stands alone, one level further out. Names in capitals
+between ``<`` and ``>`` are expressions, or lines, that depend on the workload; one that is not empty is a word too.
 """
 
-from collections.abc import Collection, Mapping
+HEADER = """
+<MEASURED>
 
+<SETTINGS>
+
+    model, optimizer, loader = prepare(model, optimizer, loader)  # on the device already  #? train
+    step = train_step(model, optimizer, loss_fn)  # loss_fn(output, target)  #? output_target_loss
+    step = train_step(model, optimizer, loss_fn)  # loss_fn(model, batch)  #? model_batch_loss
+    step = train_step(model, optimizer)  # the model computes its loss  #? own_loss
+    model, _, loader = prepare(model, loader=loader)  # on the device already  #? infer
+    step = infer_step(model)  #? infer
+    model, optimizer, loader = prepare(model, optimizer, loader)  # each model of several  #? own
+    step = own_step(step, model)  #? own
+    for batch in loader:
+        <RESULT> = step(batch)
+
+A checkpoint also needs step.scaler.state_dict().  #? scaler
+
+A graph repeats Python numbers as they were when it was recorded; learning rates are followed. When  #? graph
+another number changes that the model or the loss reads, or a checkpoint was loaded, call  #? graph
+step.recapture().  #? graph
+"""
 CONSTANTS = """
-MOST_GRAPHS = 8  # each takes memory; batches of other shapes run as usual
-WARM_UP = <WARM_UP>  # steps of a shape before its graph is recorded
+MOST_GRAPHS = 8  # each takes memory; batches of other shapes run as usual  #? graph
+WARM_UP = <WARM_UP>  # steps of a shape before its graph is recorded  #? graph
 NUMBERS = ("weight_decay", "momentum", "betas")  # a graph holds them as they were  #? inside
 """
-ON_DEVICE = '''
+FUNCTIONS = '''
 def on_device(part, device):
-    """A part of a batch on the device, as the model takes it."""
-    if isinstance(part, dict):  #? nested
-        return {name: on_device(value, device) for name, value in part.items()}  #? nested
-    if isinstance(part, (list, tuple)):  #? nested
-        return [on_device(value, device) for value in part]  #? nested
-    if not isinstance(part, torch.Tensor):  #? nested
-        return part  #? nested
-    part = part.to(device<WAITS>)
+    """A tensor of a batch on the device, as the model takes it."""
+    part = part.to(device<HOW>)
     if part.dim() == <RANK>:  #? memory_format
-        part = part.contiguous(memory_format=torch.<MEMORY_FORMAT>)  #? memory_format
+        part = part.contiguous(memory_format=torch.<MEMORY_FORMAT>)
     if part.is_floating_point():  #? input_dtype
-        part = part.to(torch.<INPUT_DTYPE>)  #? input_dtype
+        part = part.to(torch.<INPUT_DTYPE>)
     return part
-'''
-TENSORS_OF = '''
+
+
 def tensors_of(part):
     """The tensors in a part of a batch."""
     if isinstance(part, (dict, list, tuple)):
         values = part.values() if isinstance(part, dict) else part
         return [tensor for value in values for tensor in tensors_of(value)]
     return [part] if isinstance(part, torch.Tensor) else []
-'''
-COPIED = '''
-def copied(value):
-    """A copy of the tensors in a value."""
+
+
+def on_tensors(function, value):
+    """The value with the function's result in place of each tensor in it."""
     if isinstance(value, dict):
-        return type(value)({name: copied(part) for name, part in value.items()})
+        return type(value)({name: on_tensors(function, part) for name, part in value.items()})
     if isinstance(value, (list, tuple)):
-        return type(value)([copied(part) for part in value])
-    return value.clone() if isinstance(value, torch.Tensor) else value
-'''
-OPTIMIZERS_OF = '''
+        return type(value)([on_tensors(function, part) for part in value])
+    return function(value) if isinstance(value, torch.Tensor) else value
+
+
 def optimizers_of(step):
     """The optimizers that the step names, and those in the attributes of what it names."""
     function = step if hasattr(step, "__code__") else step.__call__
@@ -52,18 +67,19 @@ def optimizers_of(step):
     near = [getattr(function, "__self__", None), *names.nonlocals.values(), *names.globals.values()]
     near += [value for one in near for value in getattr(one, "__dict__", {}).values()]
     return list({id(one): one for one in near if isinstance(one, torch.optim.Optimizer)}.values())
-'''
-CAPTURABLE = '''
+
+
 def make_capturable(optimizer):
     """Have the optimizer read its step counts and learning rates on the device."""
     for group in optimizer.param_groups:
-        if "capturable" not in group:  # a graph holds its learning rate as it was  #? own
-            continue  #? own
-        rate = torch.tensor(float(group["lr"]), device=group["params"][0].device)
-        group.update(<OPTIONS>, lr=rate)
+        if "capturable" in group:
+            group["capturable"] = True
+        elif not group.get("fused"):  # it reads its learning rate on the host  #? !compile_optimizer
+            continue
+        group["lr"] = torch.tensor(float(group["lr"]), device=group["params"][0].device)
     optimizer.load_state_dict(optimizer.state_dict())  # moves the counts of earlier steps
-'''
-DEVICE_LOADER = '''
+
+
 class DeviceLoader:
     """A loader whose next batch is copied to the device while the present one is computed on."""
 
@@ -88,69 +104,102 @@ class DeviceLoader:
             ready = [coming]
         yield from ready
 '''
+PREPARE = '''
+def prepare(model, optimizer=None, loader=None):
+    """Return what the loop goes on with."""
+    device = next(model.parameters()).device  #? device
+    <GLOBALS>
+    if optimizer is not None:  # of several models, one may have none of its own  #= own optimizer
+        <OPTIMIZER>
+    <LOADER>
+    torch._inductor.config.freezing = True  #? freezing
+    torch._functorch.config.enable_autograd_cache = False  # it confuses attention kernels  #? compiles with_attention
+    for block in model.modules():  #? blocks
+        if type(block).__name__ in <BLOCKS>:
+            block.compile(<COMPILED_WITH>)
+    model.compile(<COMPILED_WITH>)  #? compiles !compiles_loss !regional !pointwise
+    model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)  #? ddp sync_batch_norm
+    if torch.distributed.is_initialized():  # under torchrun; each rank needs its part of the data  #? ddp
+        <DDP>
+    <OTHERS>
+    loader = DeviceLoader(loader, device)  #? device_prefetch
+    return model, optimizer, loader
+'''
+UPDATE = """
+if self.batches % <ACCUMULATE> == 0:  #= accumulate
+    self.scaler.unscale_(self.optimizer)  #? scaler clip_norm
+    torch.nn.utils.clip_grad_norm_(self.model.parameters(), <CLIP_NORM>)  #? clip_norm
+    self.scaler.step(self.optimizer)  #? scaler
+    self.scaler.update()  #? scaler
+    self.compiled_update()  #? compile_optimizer
+    self.optimizer.step()  #? !scaler !compile_optimizer
+"""
 STEP = '''
 class <CLASS>:
     """step(batch) <DOES>."""
 
-    def __init__(<TAKES>):
-        self.model, self.optimizer, self.loss_fn = model, optimizer, loss_fn  #? train !own_loss
-        self.model, self.optimizer = model, optimizer  # the model computes its loss  #? train own_loss
+    def __init__(self, <TAKES>):
+        self.model, self.optimizer, self.loss_fn = model, optimizer, loss_fn  #? train
         self.model = model.eval()  #? infer
         self.step, self.model = step, model  #? own
         self.device = next(model.parameters()).device
-        self.optimizers = optimizers_of(step)  #? own inside
         self.scaler = torch.amp.GradScaler(self.device.type)  #? scaler
-        self.batches = 0  #? counts
-        self.loss_sum = 0.0  #? loss_sum
+        self.batches = 0  #? accumulate
         self.compiled = torch.compile(<COMPILED_LOSS>)  #? compiles_loss
-        self.compiled_update = torch.compile(optimizer.step)  #? compiles_update
+        make_capturable(optimizer)  #? train compile_optimizer
+        self.compiled_update = torch.compile(optimizer.step)  #? train compile_optimizer
+        self.optimizers = [optimizer]  #? train inside
+        self.optimizers = optimizers_of(step)  #? own inside
         self.stream, self.pool = torch.cuda.Stream(), torch.cuda.graph_pool_handle()  #? graph
         self.recapture()  #? graph
 
     def loss(self, batch):  #? train
-        <LOSS>  #? train
-<>  #? train
-    def run(self, batch):  #? graph
-    def __call__(self, batch):  #? !graph
+        <WITH>  #= with
+            <CALL>  #? !model_batch_loss
+            return self.loss_fn(output<TARGET>)  #? output_target_loss
+            return self.loss_fn(self.model<TARGET>)  #? model_batch_loss
+            return output["loss"] if isinstance(output, dict) else getattr(output, "loss", output)  #? own_loss
+
+    def <RUN>(self, batch):
         batch = <MOVED>  #? !graph
         torch.compiler.cudagraph_mark_step_begin()  #? copies
-        <CALL>  #? !train
-        <ZERO_GRAD>  #? train
+        <WITH>  #= !train with
+            <CALL>  #? !train
+        return on_tensors(torch.clone, output)  #? !train copies
+        if self.batches % <ACCUMULATE> == 0:  #= accumulate
+            for parameter in self.model.parameters():  #? train manual
+                parameter.grad = None
+            self.optimizer.zero_grad(<SET_TO_NONE>)  #? train !manual
         loss = self.loss(batch)  #? train !compiles_loss
         loss = self.compiled(batch)  #? train compiles_loss
-        <BACKWARD>  #? train
-        self.batches += 1  #? train counts
+        <WITH_ATTENTION>  #= train with_attention
+            <LOSS>.backward()  #? train
+        self.batches += 1  #? accumulate
         <UPDATE>  #? train !apart
-        del batch  #? deletes !graph
-        <AFTER>  #? train after !graph
         return loss.detach()<CLONE>  #? train
-'''
-GRAPH = '''
-    def recapture(self):
+
+    def recapture(self):  #? graph
         """Forget the graphs: after a change that they do not follow."""
-        make_capturable(self.optimizer)  #? train inside
-        self.groups = self.optimizer.param_groups  #? train inside
-        for optimizer in self.optimizers:  #? own inside
-            make_capturable(optimizer)  #? own inside
-        self.groups = [group for one in self.optimizers for group in one.param_groups]  #? own inside
+        for optimizer in self.optimizers:  #? inside
+            make_capturable(optimizer)
+        self.groups = [group for one in self.optimizers for group in one.param_groups]  #? inside
         self.rates = [group["lr"] for group in self.groups]  #? inside
         self.graphs, self.steps = {}, {}
 
     def update(self):  #? apart
-        <UPDATE>  #? apart
-<>  #? apart
-    def __call__(self, batch):
-        if self.optimizer.param_groups is not self.groups:  # a state was loaded  #? train inside
-            self.recapture()  #? train inside
+        <UPDATE>
+
+    def __call__(self, batch):  #? graph
+        groups = [group for one in self.optimizers for group in one.param_groups]  #? inside
+        if any(one is not other for one, other in zip(groups, self.groups)):  # a state was loaded  #? inside
+            self.recapture()
         for group, rate in zip(self.groups, self.rates):  #? inside
-            if group["lr"] is not rate and <IS_TENSOR>:  # one was assigned  #? own inside
-            if group["lr"] is not rate:  # a scheduler, or the loop, assigned a new one  #? train inside
-                group["lr"] = rate.fill_(float(group["lr"]))  #? inside
+            if group["lr"] is not rate and isinstance(rate, torch.Tensor):  # a new one was assigned
+                group["lr"] = rate.fill_(float(group["lr"]))
         key = self.signature(batch)
-        if key not in self.steps and len(self.steps) == MOST_GRAPHS:
-            return self.eagerly(batch)
-        self.steps[key] = self.steps.get(key, 0) + 1
-        if self.steps[key] <= WARM_UP:
+        if key in self.steps or len(self.steps) < MOST_GRAPHS:
+            self.steps[key] = self.steps.get(key, 0) + 1
+        if self.steps.get(key, 0) <= WARM_UP:
             return self.eagerly(batch)
         if key not in self.graphs:
             self.graphs[key] = self.record(batch)
@@ -160,32 +209,31 @@ GRAPH = '''
             part.copy_(given, non_blocking=True)
         graph.replay()
         for parameter, gradient in gradients:  #? apart
-            parameter.grad = gradient  #? apart
+            parameter.grad = gradient
         self.update()  #? apart
-        <AFTER_RESULT>  #? after
-        return <RESULT>
+        return result.clone()  #? train
+        return on_tensors(torch.clone, result)  #? !train
 
-    def signature(self, batch):
+    def signature(self, batch):  #? graph
         """What decides on a graph."""
-        shapes = [(part.shape, part.dtype) for part in <TENSORS>]
-        trained = [parameter.requires_grad for parameter in self.model.parameters()]  #? trains
-        numbers = [group.get(name) for group in self.groups for name in NUMBERS]  #? inside
-        numbers += [group["lr"] for group in self.groups if isinstance(group["lr"], float)]  #? own inside
-        return <KEY>
+        key = [self.model.training, *((part.shape, part.dtype) for part in <TENSORS>)]
+        key += [parameter.requires_grad for parameter in self.model.parameters()]  #? !infer
+        key += [group.get(name) for group in self.groups for name in NUMBERS]  #? inside
+        key += [group["lr"] for group in self.groups if isinstance(group["lr"], float)]  #? own inside
+        return tuple(key)
 
-    def eagerly(self, batch):
+    def eagerly(self, batch):  #? graph
         """A step like any other, on the stream of the graphs."""
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             result = self.run(<MOVED>)
             self.update()  #? apart
         torch.cuda.current_stream().wait_stream(self.stream)
-        <AFTER_RESULT>  #? after
         return result
 
-    def record(self, batch):
+    def record(self, batch):  #? graph
         """Record a step on a copy of the batch; it computes nothing."""
-        static = <STATIC>
+        static = <MOVED>
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, self.pool, self.stream, "thread_local"):
             result = self.run(static)
@@ -193,17 +241,3 @@ GRAPH = '''
         return graph, static, result, [(one, one.grad) for one in trained]  #? apart
         return graph, static, result  #? !apart
 '''
-
-
-def written(text: str, words: Collection[str], expressions: Mapping[str, str]) -> str:
-    """A text of the template with the lines whose words hold; an expression of several lines is indented whole."""
-    lines = list[str]()
-    for line in text.strip("\n").splitlines():
-        code, _, condition = line.partition("  #? ")
-        if not all((word.strip("!") in words) is not word.startswith("!") for word in condition.split()):
-            continue
-        indent = code[: len(code) - len(code.lstrip())]
-        for name, expression in expressions.items():
-            code = code.replace(f"<{name}>", expression.replace("\n", f"\n{indent}"))
-        lines.append("" if code == "<>" else code)
-    return "\n".join(lines)

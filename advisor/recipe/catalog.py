@@ -53,6 +53,7 @@ REMOVED: Mapping[str, str] = {
     "generation.cache": _WITHOUT_GAIN,
     "host.gc": _WITHOUT_GAIN,
     "model.inplace_activations": _WITHOUT_GAIN,
+    "parallel.balanced_shares": "parallel.length_bucketing deals samples by their lengths",
     "parallel.batched_grad_copy": _WITHOUT_GAIN,
     "parallel.broadcast_buffers": "its gain lay within the noise",
     "precision.bf16_reduction": _WITHOUT_GAIN,

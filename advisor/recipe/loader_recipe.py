@@ -30,11 +30,11 @@ def little_time_in(facts: Facts, phases: Collection[Phase]) -> Skip | None:
 
 
 def epoch_seconds(facts: Facts) -> float | None:
-    """The duration of an epoch; None when its length is not known."""
+    """The duration of an epoch that no step waits for its data in; None when its length is not known."""
     loader, profile = facts.workload.loader, facts.profile
     if loader is None or loader.length is None or profile is None:
         return None
-    return loader.length * profile.step_ms / 1e3
+    return loader.length * profile.step_ms * (1 - profile.share(Phase.DATA_WAIT)) / 1e3
 
 
 class LoaderRecipe(Recipe):
@@ -57,13 +57,9 @@ class LoaderRecipe(Recipe):
     def options(self, value: Value) -> Mapping[str, Any]:
         """The arguments of the DataLoader's constructor that a value stands for: the one of the key's name.
 
-        Where code has to compute one, it is an :class:`Expression` of ``loader`` and of what ``functions`` defines.
+        Where code has to compute one, it is an :class:`Expression` of ``loader`` and of what ``code`` defines.
         """
         return {self.key.partition(".")[2]: value}
-
-    def functions(self, value: Value) -> str:
-        """The functions and classes that the expressions among the options name; empty for none."""
-        return ""
 
     def code(self, value: Value) -> str:
         arguments = ", ".join(f"{name}={option!r}" for name, option in self.options(value).items())

@@ -179,6 +179,20 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchForm:
+    """A batch as a step takes it apart, in Python that names it ``batch``.
+
+    ``kind``: ``tensor``; ``list`` or ``mapping``, whose parts are all tensors; ``nested``, with other parts too; or
+    ``object``, with a method ``to``. ``inputs``: the arguments of the model. ``target``: those of the loss that follow
+    the output, or the model where it calls that.
+    """
+
+    kind: str
+    inputs: tuple[str, ...] = ()
+    target: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class TrialResult:
     """The outcome and the measurements of a trial; a trial that failed has an outcome, a reason and no blocks.
 
@@ -199,8 +213,7 @@ class TrialResult:
     pauses included. ``phases`` are ms per part of a step, each waited for; empty where nobody asked for them.
     ``device``: the GPU that the trial ran on, where that is not the session's own. ``ranks``: the findings of a trial
     over several ranks, whose blocks hold the samples of all, and whose peaks are the largest of any rank.
-    ``loss_form``: the form of the loss, a value of ``LossForm``; ``batch_form``: that of a batch, as
-    ``trial/batch_form.py`` lists them. Both are empty where they are not known.
+    ``loss_form``: the form of the loss, a value of ``LossForm``; empty where it is not known, and ``batch_form`` None.
     """
 
     outcome: Outcome
@@ -239,7 +252,7 @@ class TrialResult:
     device: str = ""
     ranks: RanksFound | None = None
     loss_form: str = ""
-    batch_form: str = ""
+    batch_form: BatchForm | None = None
 
     @property
     def measured(self) -> bool:

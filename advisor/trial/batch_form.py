@@ -1,63 +1,90 @@
-"""The form of a batch in a few words, by which the exported Python file is written.
+"""The form of a batch, by which the exported Python file is written: each part by the code that reads it."""
 
-``tensor``; ``pair`` of input and target, with ``pair:mapping`` and ``pair:list`` where the input is a mapping of
-keywords or a list of inputs; ``parts:K``, the first K are inputs and the next the target; ``mapping:TARGET``, with
-``mapping:TARGET:NAMES`` where the model takes the inputs NAMES only; ``whole``, which the model takes as it is; and
-``object``, any other with a method ``to``. Further words: ``nested``, not all parts are tensors; ``output_only``,
-``of_batch`` and ``targets``, the loss gets the output alone, the batch, or all parts that are no inputs.
-"""
-
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from advisor.step.batch import SplitBatch
+from advisor.records import BatchForm
+from advisor.step.batch import TARGET_NAMES, SplitBatch
+from advisor.step.loss import LossForm
 from advisor.step.step import InferStep, OwnStep, TrainStep
 
-_WORDS = {"": ["output_only"], "target": [], "targets": ["targets"], "batch": ["of_batch"]}
 
-
-def batch_form_of(step: TrainStep | InferStep, batch: Any) -> str:
-    """The form of a batch of this step; empty for a step of the user's own, which takes it as it is."""
-    if batch is None or isinstance(step, OwnStep):
-        return ""
+def batch_form_of(step: TrainStep | InferStep, batch: Any) -> BatchForm | None:
+    """The form of a batch of this step; None where there is none."""
+    if batch is None:
+        return None
+    if isinstance(step, OwnStep):
+        return form_of_batch(batch, SplitBatch((batch,), {}))
     if isinstance(step, InferStep):
         return form_of_batch(batch, step.split_of(batch))
-    split = step.call.split_of(batch)._replace(target=step.call.target_of(batch))
-    return form_of_batch(batch, split, *_WORDS[step.call.takes])
+    call = step.call
+    if call.form is LossForm.MODEL_BATCH:
+        parts = call.takes == "targets" and isinstance(batch, tuple | list)
+        return BatchForm(_kind(batch), (), "*batch" if parts else "batch")
+    return form_of_batch(batch, call.split_of(batch)._replace(target=call.target_of(batch)), call.takes)
 
 
-def form_of_batch(batch: Any, split: SplitBatch, *words: str) -> str:
-    """The form of a batch that a model is called with by ``split``; ``words`` are those about its loss."""
-    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, tuple | list) else ()
-    kind = _kind(batch, split)
-    nested = not all(isinstance(part, torch.Tensor) for part in parts) or (
-        kind == "whole" and isinstance(batch, Mapping)
-    )
-    return " ".join([kind, *(["nested"] if nested else []), *words])
+def form_of_batch(batch: Any, split: SplitBatch, takes: str = "") -> BatchForm:
+    """The form of a batch that a model is called with by ``split``; ``takes`` is that of a LossCall, empty for none."""
+    places = list(_places(batch, [*split.kwargs, *TARGET_NAMES]))
+    target = "" if split.target is None or not takes else _target(split.target, places, takes)
+    return BatchForm(_kind(batch), _inputs(split, places), target)
 
 
-def _kind(batch: Any, split: SplitBatch) -> str:
+def _kind(batch: Any) -> str:
     if isinstance(batch, torch.Tensor):
         return "tensor"
-    if len(split.args) == 1 and split.args[0] is batch:
-        return "whole" if isinstance(batch, Mapping | tuple | list) and not hasattr(batch, "_fields") else "object"
-    return _kind_of_mapping(batch, split) if isinstance(batch, Mapping) else _kind_of_parts(batch, split)
-
-
-def _kind_of_mapping(batch: Mapping[Any, Any], split: SplitBatch) -> str:
-    target = next((str(name) for name, value in batch.items() if value is split.target), "")
-    passed = batch.keys() - ({target} - split.kwargs.keys())
-    names = "" if passed == split.kwargs.keys() else ":" + ",".join(split.kwargs)
-    return f"mapping:{target}{names}" if target or names else "mapping"
-
-
-def _kind_of_parts(batch: Any, split: SplitBatch) -> str:
-    if not isinstance(batch, tuple | list) or hasattr(batch, "_fields"):
+    if not isinstance(batch, Mapping | tuple | list) or hasattr(batch, "_fields"):
         return "object"
-    if split.kwargs:
-        return "pair:mapping"
-    if len(batch) == 2 and isinstance(batch[0], tuple | list) and split.args and split.args[0] is not batch[0]:
-        return "pair:list"
-    return "pair" if len(batch) == 2 and len(split.args) == 1 else f"parts:{len(split.args)}"
+    parts = batch.values() if isinstance(batch, Mapping) else batch
+    if not all(isinstance(part, torch.Tensor) for part in parts):
+        return "nested"
+    return "mapping" if isinstance(batch, Mapping) else "list"
+
+
+def _places(whole: Any, names: Sequence[str], text: str = "batch", depth: int = 2) -> Iterator[tuple[str, Any]]:
+    """Each part of a batch after the code that reads it; ``names`` are the attributes of objects to look at."""
+    yield text, whole
+    if isinstance(whole, torch.Tensor) or depth == 0:
+        return
+    if isinstance(whole, Mapping):
+        parts = [(f"{text}[{json.dumps(name, default=str)}]", part) for name, part in whole.items()]
+    elif isinstance(whole, tuple | list) and not hasattr(whole, "_fields"):
+        parts = [(f"{text}[{place}]", part) for place, part in enumerate(whole)]
+    else:
+        parts = [(f"{text}.{name}", getattr(whole, name)) for name in names if hasattr(whole, name)]
+    for place, part in parts:
+        yield from _places(part, names, place, depth - 1)
+
+
+def _place(part: Any, places: list[tuple[str, Any]]) -> str:
+    return next((text for text, other in places if other is part), "batch")
+
+
+def _inputs(split: SplitBatch, places: list[tuple[str, Any]]) -> tuple[str, ...]:
+    """The arguments of the model, one by one, or with stars where they are all that is in a part of the batch."""
+    for text, whole in places:
+        if isinstance(whole, Mapping) and whole.keys() == split.kwargs.keys():
+            return (f"**{text}",)
+        if (
+            isinstance(whole, tuple | list)
+            and len(split.args) > 1
+            and list(map(id, whole)) == list(map(id, split.args))
+        ):
+            return (f"*{text}",)
+    named = [f"{name}={_place(part, places)}" for name, part in split.kwargs.items()]
+    return (*(_place(part, places) for part in split.args), *named)
+
+
+def _target(target: Any, places: list[tuple[str, Any]], takes: str) -> str:
+    """The arguments of the loss after the output. A target of several parts may have been put together of them."""
+    together = any(target is part for _, part in places) or not isinstance(target, Mapping | tuple | list)
+    if takes != "targets" and together:
+        return _place(target, places)
+    if isinstance(target, Mapping):
+        return ", ".join(f"{name}={_place(part, places)}" for name, part in target.items())
+    parts = ", ".join(_place(part, places) for part in target)
+    return parts if takes == "targets" else f"({parts})"

@@ -30,7 +30,8 @@ class PythonFile(Format):
 
 
 def _source(found: Found) -> str:
-    from advisor.export.python_file import WrittenFor, python_source
+    from advisor.export.python_file import python_source
+    from advisor.export.python_step import WrittenFor
     from advisor.export.settings_file import stack_line
     from advisor.report.figures import measured_on
 
@@ -42,7 +43,7 @@ def _source(found: Found) -> str:
         measured = f"{stack_line(state.stack)}, for {target} on {where}"
     workload = WrittenFor(
         "step" if _has_own_step(found) else baseline.loss_form if baseline else "",
-        baseline.batch_form if baseline else "",
+        baseline.batch_form if baseline else None,
         state.facts.workload if state.facts else None,
         measured,
     )
