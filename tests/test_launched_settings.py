@@ -179,7 +179,7 @@ def test_a_model_that_its_owner_spread_is_prepared_and_trains(group):
     tuning = Tuning({"optimizer.implementation": "foreach"})
     model, optimizer = tuning.prepare(wrapped, torch.optim.SGD(wrapped.parameters(), lr=0.1))
     assert (model, optimizer.param_groups[0]["foreach"]) == (wrapped, True)
-    step = tuning.train_step(model, nn.functional.cross_entropy, optimizer)
+    step = tuning.train_step(model, optimizer, nn.functional.cross_entropy)
     batch = torch.randn(6, 4), torch.randint(2, (6,))
     losses = [float(step(batch)) for _ in range(5)]
     assert losses[-1] < losses[0]
