@@ -24,8 +24,7 @@ References
 PyTorch tutorials, Compiling the optimizer with torch.compile, and Running the compiled optimizer with an LR scheduler.
 """
 
-from dataclasses import replace
-
+from advisor.errors import RefusedError
 from advisor.machine.toolchain import missing_compiler
 from advisor.recipe import CUDA, TRAINING, Components, Recipe, is_compiled
 from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip, Value, Values
@@ -79,11 +78,13 @@ class CompileOptimizer(Recipe):
 
     def apply(self, workload: Components, value: Value) -> None:
         if value:
-            from advisor.step.optimizer import check_compilable
+            from advisor.step.optimizer import optimizers_in, torch_class
 
-            for optimizer in getattr(workload.optimizer, "optimizers", [workload.optimizer]):
-                check_compilable(optimizer)
-        workload.plan = replace(workload.plan, compile_optimizer=bool(value))
+            for optimizer in optimizers_in(workload.optimizer):
+                if torch_class(optimizer) is None:
+                    name = type(optimizer).__name__
+                    raise RefusedError(f"{name} has a step of its own, and only those of torch.optim surely compile")
+        super().apply(workload, value)
 
     def conflict(self, value: Value, settings: Values) -> str | None:
         if value and settings.get("optimizer.implementation") == "fused":

@@ -30,11 +30,11 @@ from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip, Value
 
 # Parameter tensors from which updating them one kernel after another shows in a step. A count; ResNet-18 has 62.
 _MANY_TENSORS = 50
-_FLAGS: dict[Value, str] = {
-    "default": "fused=None, foreach=None",
-    "fused": "fused=True, foreach=False",
-    "foreach": "fused=False, foreach=True",
-    "for-loop": "fused=False, foreach=False",
+_FLAGS: dict[Value, dict[str, bool | None]] = {
+    "default": {"fused": None, "foreach": None},
+    "fused": {"fused": True, "foreach": False},
+    "foreach": {"fused": False, "foreach": True},
+    "for-loop": {"fused": False, "foreach": False},
 }
 
 
@@ -73,16 +73,19 @@ class FusedOptimizer(Recipe):
         return max(fewest, gain_from(profile.share(Phase.OPTIMIZER) / 2)) if profile else fewest
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.step.optimizer import sparse_parameters, use_implementation, why_not_fused
+        from advisor.step.optimizer import set_options, sparse_parameters, why_not_fused
 
-        if workload.optimizer is None:
+        optimizer = workload.optimizer
+        if optimizer is None:
             return
-        if value == "fused" and (reason := why_not_fused(workload.optimizer, sparse_parameters(workload.model))):
+        if value == "fused" and (reason := why_not_fused(optimizer, sparse_parameters(workload.model))):
             raise RefusedError(reason)
-        use_implementation(workload.optimizer, str(value))
+        # What the class does not know is off already.
+        set_options(optimizer, **{flag: on for flag, on in _FLAGS[value].items() if on or flag in optimizer.defaults})
 
     def code(self, value: Value) -> str:
+        flags = ", ".join(f"{flag}={on}" for flag, on in _FLAGS[value].items())
         return (
-            f"for group in optimizer.param_groups:\n    group.update({_FLAGS[value]})\n"
+            f"for group in optimizer.param_groups:\n    group.update({flags})\n"
             "optimizer.load_state_dict(optimizer.state_dict())  # moves the counts of earlier steps\n"
         )

@@ -152,11 +152,3 @@ def test_accelerate_sees_the_end_of_a_loader_whose_batches_arrive_on_the_device(
     assert expected == 2 * [(False, 5), (True, 5), (True, 2)]
     assert syncs_of(lambda accelerator: accelerator.prepare(on_the_device(loader))) == expected
     assert syncs_of(lambda accelerator: on_the_device(accelerator.prepare(loader))) == expected
-
-
-def test_processes_of_accelerate_do_not_all_train_on_all_samples(monkeypatch):
-    accelerate = pytest.importorskip("accelerate")
-    accelerate.Accelerator(cpu=True)
-    monkeypatch.setitem(accelerate.PartialState._shared_state, "num_processes", 2)
-    with pytest.raises(RuntimeError, match="each of the 2 processes of Accelerate would train on all samples"):
-        next(iter(on_the_device(DataLoader(samples(), batch_size=4))))

@@ -22,7 +22,7 @@ from advisor.recipe.plan import StepPlan
 from advisor.records import ScalingRecord
 from advisor.records.outputs import Outputs
 from advisor.step.graph import WARM_UP_STEPS_OF_DDP
-from advisor.step.spread import DrawnByRankZero, ShareOfBatches, over_ranks, replicated, spread_over_ranks
+from advisor.step.spread import ShareOfBatches, over_ranks, replicated, spread_over_ranks
 from advisor.step.tuning import Tuning
 
 DDP = {"parallel.strategy": "ddp", "parallel.static_graph": True}
@@ -174,14 +174,24 @@ def test_a_model_that_is_spread_already_stays_as_it_is(group):
     assert over_ranks(wrapped) is wrapped
 
 
+def test_a_model_that_its_owner_spread_is_prepared_and_trains(group):
+    wrapped = nn.parallel.DistributedDataParallel(nn.Linear(4, 2))
+    tuning = Tuning({"optimizer.implementation": "foreach"})
+    model, optimizer = tuning.prepare(wrapped, torch.optim.SGD(wrapped.parameters(), lr=0.1))
+    assert (model, optimizer.param_groups[0]["foreach"]) == (wrapped, True)
+    step = tuning.train_step(model, optimizer, nn.functional.cross_entropy)
+    batch = torch.randn(6, 4), torch.randint(2, (6,))
+    losses = [float(step(batch)) for _ in range(5)]
+    assert losses[-1] < losses[0]
+
+
 def test_rank_zero_draws_what_the_sampler_would(group, monkeypatch):
     monkeypatch.setattr("advisor.step.spread.BATCHES_SENT", 2)
     sampler = BatchSampler(RandomSampler(range(10)), 3, drop_last=False)
     torch.manual_seed(0)
     expected = [list(sampler), list(sampler)]
     torch.manual_seed(0)
-    drawn = DrawnByRankZero(sampler)
-    share = ShareOfBatches(drawn, 0, 1)
+    share = ShareOfBatches(sampler, 0, 1, seed=None)
     assert [list(share), list(share)] == expected
     assert (len(share), share.batch_size, share.drop_last) == (4, 3, False)
 
@@ -193,6 +203,6 @@ def test_a_sampler_that_counts_epochs_is_told(group):
         def set_epoch(self, epoch):
             told.append(epoch)
 
-    share = ShareOfBatches(DrawnByRankZero(BatchSampler(Counting(range(4)), 2, drop_last=False)), 0, 1)
+    share = ShareOfBatches(BatchSampler(Counting(range(4)), 2, drop_last=False), 0, 1, seed=None)
     share.set_epoch(3)
     assert told == [3]

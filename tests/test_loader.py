@@ -143,11 +143,6 @@ class Needs(DataLoader):
         super().__init__(dataset)
 
 
-class Decides(DataLoader):
-    def __init__(self, dataset, num_workers=0, **options):
-        super().__init__(dataset, num_workers=0, **options)
-
-
 class Raises(DataLoader):
     def __init__(self, dataset, **options):
         if options:
@@ -160,15 +155,9 @@ class ToldOfEpochs(Numbers):
         self.epoch = epoch
 
 
-class Placed(SequentialSampler):
-    def state_dict(self):
-        return {}
-
-
 REFUSED = {
     "no such argument": (lambda: Ordered(Numbers()), {"pin_memory": True}, "Ordered takes no pin_memory"),
     "an argument that is not kept": (lambda: Needs(Numbers(), 1), {}, "Needs needs secret, which is no attribute"),
-    "a class that decides itself": (lambda: Decides(Numbers()), {"num_workers": 1}, "Decides decides on num_workers"),
     "a constructor that raises": (lambda: Raises(Numbers()), {}, "by its constructor: the disk is full"),
     "whole batches": (lambda: DataLoader(Numbers(), batch_size=None), {"batch_size": 2}, "does not form batches"),
     "batches of its own": (
@@ -181,11 +170,6 @@ REFUSED = {
         lambda: DataLoader(Subset(ToldOfEpochs(), range(3)), num_workers=1),
         {"persistent_workers": True},
         r"the dataset has set_epoch\(\)",
-    ),
-    "a sampler with a place": (
-        lambda: DataLoader(Numbers(), sampler=Placed(range(10))),
-        {"num_workers": 1},
-        "workers read ahead of the sampler",
     ),
 }
 
@@ -200,7 +184,6 @@ def test_what_would_not_do_the_same_is_refused_with_the_reason(kind):
 def test_a_loader_that_cannot_be_made_anew_says_so_before_anything_is_tried():
     assert "secret" in copy_problem(Needs(Numbers(), 1))
     assert copy_problem(DataLoader(Numbers())) == ""
-    assert "read ahead" in workers_problem(DataLoader(Numbers(), sampler=Placed(range(10))))
     assert workers_problem(DataLoader(Numbers())) == ""
 
 

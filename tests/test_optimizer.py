@@ -5,14 +5,16 @@ import warnings
 
 import pytest
 import torch
+from proposals import CATALOG
 from saved import through_disk
 from torch import nn
 
 from advisor.errors import RefusedError
+from advisor.recipe import Components
+from advisor.recipe.plan import StepPlan
 from advisor.step.optimizer import (
     UNSCALES,
     TensorRates,
-    check_compilable,
     expected_state_bytes,
     implementations_of,
     mark_stepped,
@@ -481,9 +483,10 @@ def test_a_step_that_ran_elsewhere_draws_no_warning_about_the_order():
 
 def test_only_steps_of_torch_are_compiled():
     weight = torch.nn.Parameter(torch.ones(2))
-    check_compilable(torch.optim.SGD([weight]))
-    with pytest.raises(RefusedError, match="OwnStep has a step of its own, and only the steps"):
-        check_compilable(OwnStep([weight]))
+    plan = StepPlan(mode="train", device="cpu")
+    CATALOG["compile_optimizer"].apply(Components(None, torch.optim.SGD([weight]), None, plan), True)
+    with pytest.raises(RefusedError, match="OwnStep has a step of its own, and only those"):
+        CATALOG["compile_optimizer"].apply(Components(None, OwnStep([weight]), None, plan), True)
 
 
 # --- facts ----------------------------------------------------------------------------------------------------

@@ -123,7 +123,7 @@ def test_an_optimizer_that_cannot_be_changed_is_left_as_it_is_with_the_reason():
 
     model, other = Net(), Net()
     odd, usual = OwnStep(model.parameters(), lr=0.1), adamw(other)
-    with pytest.warns(UserWarning, match=r"optimizer.implementation: foreach is left out: OwnStep has no foreach"):
+    with pytest.warns(UserWarning, match=r"optimizer.implementation: foreach is left out: OwnStep has a step"):
         Tuning(FOREACH).prepare(model, odd, other, usual)
     assert (odd.param_groups[0]["foreach"], usual.param_groups[0]["foreach"]) == (None, True)
 

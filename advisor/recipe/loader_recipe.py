@@ -30,11 +30,11 @@ def little_time_in(facts: Facts, phases: Collection[Phase]) -> Skip | None:
 
 
 def epoch_seconds(facts: Facts) -> float | None:
-    """The duration of an epoch; None when its length is not known."""
+    """The duration of an epoch that no step waits for its data in; None when its length is not known."""
     loader, profile = facts.workload.loader, facts.profile
     if loader is None or loader.length is None or profile is None:
         return None
-    return loader.length * profile.step_ms / 1e3
+    return loader.length * profile.step_ms * (1 - profile.share(Phase.DATA_WAIT)) / 1e3
 
 
 class LoaderRecipe(Recipe):

@@ -5,6 +5,7 @@ import multiprocessing
 import sys
 import types
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from torch.utils.data import (
@@ -26,15 +27,12 @@ _WITHOUT_WORKERS: dict[str, Any] = {
     "multiprocessing_context": None,
     "timeout": 0,
 }
-# The options that a class may decide on itself, whatever its constructor is given.
-_LOOKED_AT = {"num_workers", "batch_size", "pin_memory", "persistent_workers", "prefetch_factor"}
 _NAMES = tuple(inspect.signature(DataLoader).parameters)
 # Values that PyTorch's constructor takes for arguments that are not given.
 _LEFT_TO_PYTORCH = (None, default_collate, default_convert)
 
 REPEATED = "every worker would yield all samples: shard the dataset by get_worker_info()"
 HEARS_OF_EPOCHS = "the dataset has set_epoch(), which workers that live on from epoch to epoch do not hear of"
-READ_AHEAD = "workers read ahead of the sampler, whose state_dict() would name a later sample than the loop has seen"
 IMPORTS_SCRIPT = (
     "its workers are not forked, so each would import your script anew and run what is not under "
     "`if __name__ == '__main__':`"
@@ -48,21 +46,17 @@ def rebuild(loader: DataLoader[Any], **options: Any) -> DataLoader[Any]:
     attributes; so are the arguments that a subclass adds. A sampler keeps the order, so ``shuffle`` needs no mention.
     Options that only workers take are dropped where there are none. What was set on the object later is not kept.
 
-    Raises RefusedError, with a sentence that says why, where the constructor does not take the arguments, the class
-    decides on an option itself, or an option would change the samples, or import the user's script again.
+    Raises RefusedError, with a sentence that says why, where the constructor does not take the arguments, or an option
+    would change the samples, or import the user's script again.
     """
     _refuse(loader, options)
     kind, arguments = type(loader), _arguments_of(loader, options)
     if kind is not DataLoader:
         arguments = _taken_by(kind, loader, arguments)
     try:
-        made = kind(**arguments)
+        return kind(**arguments)
     except Exception as error:  # the constructor is the user's, and may raise anything
         raise RefusedError(f"{kind.__name__} cannot be made anew by its constructor: {error}") from error
-    for name in _LOOKED_AT & arguments.keys():
-        if arguments[name] is not None and getattr(made, name) != arguments[name]:
-            raise RefusedError(f"{kind.__name__} decides on {name} itself")
-    return made
 
 
 def _refuse(loader: DataLoader[Any], options: Mapping[str, Any]) -> None:
@@ -92,10 +86,14 @@ def copy_problem(loader: DataLoader[Any]) -> str:
 
 
 def workers_problem(loader: DataLoader[Any]) -> str:
-    """The reason that a loader gets no workers, or no more than it has; empty for none."""
-    if any(hasattr(one, "state_dict") for one in (loader.sampler, loader.batch_sampler)):
-        return "" if hasattr(loader, "state_dict") else READ_AHEAD
-    return IMPORTS_SCRIPT if start_method(loader) != "fork" and _main_is_a_script() else ""
+    """The reason that a loader gets no workers, or no more than it has: each would import a script; empty for none."""
+    main = sys.modules["__main__"]
+    is_a_script = getattr(main, "__file__", None) is not None and getattr(main, "__spec__", None) is None
+    own = loader.multiprocessing_context
+    # Asked so, the program stays free to choose its own way later.
+    usual = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+    starts = str(own.get_start_method()) if own is not None else usual
+    return IMPORTS_SCRIPT if is_a_script and starts != "fork" else ""
 
 
 def one_by_one_problem(loader: DataLoader[Any]) -> str:
@@ -110,23 +108,6 @@ def one_by_one_problem(loader: DataLoader[Any]) -> str:
     if loader.batch_size is None and loader.batch_sampler is None:
         return "the loader does not form batches (batch_size=None)"
     return "" if loader.collate_fn is default_collate else "the loader has a collate_fn of its own"
-
-
-def start_method(loader: DataLoader[Any]) -> str:
-    """The way in which a loader's workers start: ``fork``, ``forkserver`` or ``spawn``.
-
-    Asking leaves the program free to choose its own later.
-    """
-    own = loader.multiprocessing_context
-    if own is not None:
-        return str(own.get_start_method())
-    return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
-
-
-def _main_is_a_script() -> bool:
-    """Whether a process that is not forked would run a file of the user's: what was started as ``python train.py``."""
-    main = sys.modules["__main__"]
-    return getattr(main, "__file__", None) is not None and getattr(main, "__spec__", None) is None
 
 
 def is_iterable(loader: DataLoader[Any]) -> bool:
@@ -148,16 +129,12 @@ def divides_samples(loader: DataLoader[Any]) -> bool:
     """
     if hasattr(loader.dataset, "apply_sharding"):
         return True
-    asked = [*type(loader.dataset).__mro__, loader.worker_init_fn]
-    modules = {getattr(one, "__module__", "") for one in asked}
-    return any("get_worker_info" in _source_of(name) for name in modules if not name.startswith("torch."))
-
-
-def _source_of(module: str) -> str:
-    try:
-        return inspect.getsource(sys.modules[module])
-    except (KeyError, OSError, TypeError):  # one that is built in, or that was typed into an interpreter
-        return ""
+    modules = {getattr(one, "__module__", "") for one in (*type(loader.dataset).__mro__, loader.worker_init_fn)}
+    for name in modules:
+        with suppress(KeyError, OSError, TypeError):  # a module that is built in, or was typed into an interpreter
+            if not name.startswith("torch.") and "get_worker_info" in inspect.getsource(sys.modules[name]):
+                return True
+    return False
 
 
 def length_of(sized: Any) -> int | None:
@@ -166,9 +143,6 @@ def length_of(sized: Any) -> int | None:
         return len(sized)
     except (TypeError, NotImplementedError):
         return None
-
-
-# --- the constructor's arguments ------------------------------------------------------------------------------
 
 
 def _arguments_of(loader: DataLoader[Any], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,6 +34,11 @@ class LossForm(StrEnum):
     OWN = "own"
     STEP = "step"
 
+    @property
+    def call(self) -> str:
+        """The first two as they are called, such as ``loss(model, batch)``."""
+        return f"loss({self.replace('_', ', ')})"
+
 
 class LossError(TypeError):
     """A loss that cannot be trained with: what is wrong, and what to do."""
@@ -76,7 +81,9 @@ def form_that_works(loss: Callable[..., Any], model: torch.nn.Module, batch: Any
         copied = copy.deepcopy(model)
     except Exception:  # a model may hold anything; then the usual form is taken
         return LossForm.OUTPUT_TARGET
-    failures = []
+    failures: dict[LossForm, Exception] = {}
+    returned: list[object] = []
+    copied.register_forward_hook(lambda *_: returned.append(None))
     for form in (LossForm.OUTPUT_TARGET, LossForm.MODEL_BATCH):
         tried = LossCall(copied, loss, form)
         try:
@@ -85,10 +92,13 @@ def form_that_works(loss: Callable[..., Any], model: torch.nn.Module, batch: Any
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # whatever the user's code raises
-            failures.append(f"{form.value}: {type(error).__name__}: {' '.join(str(error).split())[:120]}")
+            failures[form] = error
         else:
             return form
-    raise LossError(f"the loss {describe_loss(loss)} works in neither form ({'; '.join(failures)}).")
+    if not returned:  # it is the model that fails, and the first step will say how
+        return LossForm.OUTPUT_TARGET
+    told = [f"{form.call}: {type(one).__name__}: {' '.join(str(one).split())[:120]}" for form, one in failures.items()]
+    raise LossError(f"the loss {describe_loss(loss)} works in neither form ({'; '.join(told)}).")
 
 
 class LossCall:

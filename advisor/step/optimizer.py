@@ -6,10 +6,10 @@ Optimizers stay the objects that they are, so that schedulers, hooks and referen
 from __future__ import annotations
 
 import functools
-import importlib
+import importlib.util
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,12 +19,6 @@ from torch.optim import Optimizer
 
 from advisor.errors import RefusedError
 
-IMPLEMENTATIONS: dict[str, dict[str, bool | None]] = {
-    "default": {"fused": None, "foreach": None},
-    "fused": {"fused": True, "foreach": False},
-    "foreach": {"fused": False, "foreach": True},
-    "for-loop": {"fused": False, "foreach": False},
-}
 # State that the optimizers of PyTorch count steps with. It is on the device where a step is fused or capturable.
 COUNTERS = frozenset({"step", "mu_product", "eta", "mu"})
 # The mark that schedulers put on a step, and what they read to warn when they come before it. torch 2.4 to 2.14.
@@ -56,32 +50,15 @@ def needs_closure(optimizer: Any) -> bool:
     return closure is not None and closure.default is closure.empty
 
 
-def use_implementation(optimizer: Optimizer, name: str) -> None:
-    """Have an optimizer update its parameters by one of ``IMPLEMENTATIONS``; ``default`` is PyTorch's own choice.
-
-    Raises RefusedError, and changes nothing, where its class has no such implementation or its parameters cannot take
-    it.
-    """
-    offered = implementations_of(optimizer)
-    if name != "default" and name not in offered:
-        raise RefusedError(
-            f"{type(optimizer).__name__} has no {name} implementation for its parameters; it has {', '.join(offered)}"
-        )
-    set_options(optimizer, **{flag: on for flag, on in IMPLEMENTATIONS[name].items() if flag in optimizer.defaults})
-
-
 def implementations_of(optimizer: Optimizer, sparse: Collection[Tensor] = ()) -> tuple[str, ...]:
-    """Return the implementations that can update an optimizer's parameters: ``for-loop``, ``foreach`` and ``fused``.
+    """Return those of ``for-loop``, ``foreach`` and ``fused`` that can update an optimizer's parameters.
 
-    ``sparse`` are parameters whose gradients are sparse: fused steps take none. A class with a step of its own has that
-    one only, whatever arguments it takes.
+    ``sparse`` are parameters with sparse gradients. A class with a step of its own has the for-loop only.
     """
     base = torch_class(optimizer)
     accepted = inspect.signature(base).parameters if base is not None else ()
-    names = [name for name in ("foreach", "fused") if name in accepted]
-    if "fused" in names and why_not_fused(optimizer, sparse):
-        names.remove("fused")
-    return ("for-loop", *names)
+    names = ("foreach", "fused") if "fused" in accepted and not why_not_fused(optimizer, sparse) else ("foreach",)
+    return ("for-loop", *(name for name in names if name in accepted))
 
 
 def why_not_fused(optimizer: Optimizer, sparse: Collection[Tensor] = ()) -> str:
@@ -100,7 +77,7 @@ def why_not_fused(optimizer: Optimizer, sparse: Collection[Tensor] = ()) -> str:
 
 def sparse_parameters(model: nn.Module) -> set[Tensor]:
     """Return the weights of a model's embeddings whose gradients are sparse."""
-    tables = [layer for layer in model.modules() if isinstance(layer, nn.Embedding | nn.EmbeddingBag)]
+    tables = (layer for layer in model.modules() if isinstance(layer, nn.Embedding | nn.EmbeddingBag))
     return {table.weight for table in tables if table.sparse}
 
 
@@ -138,7 +115,7 @@ def set_options(optimizer: Optimizer, **changes: Any) -> None:
         options.update(changes)
     if "fused" in changes:
         vars(optimizer)[UNSCALES] = bool(changes["fused"])
-        if changes["fused"] and base is torch.optim.SGD and begin_momenta not in _step_hooks(optimizer):
+        if changes["fused"] and base is torch.optim.SGD:
             optimizer.register_step_pre_hook(begin_momenta)
     _settle(optimizer)
 
@@ -152,11 +129,6 @@ def begin_momenta(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         for parameter in group["params"] if group["fused"] and group["momentum"] else ():
             if parameter.grad is not None and optimizer.state[parameter].get("momentum_buffer") is None:
                 optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-
-
-def _step_hooks(optimizer: Any) -> list[Callable[..., Any]]:
-    """Return the functions that an optimizer calls around its step."""
-    return [*optimizer._optimizer_step_pre_hooks.values(), *optimizer._optimizer_step_post_hooks.values()]
 
 
 def on_device(group: Mapping[str, Any]) -> bool:
@@ -234,14 +206,13 @@ class PlainState:
         for group, own in zip(groups, optimizer.param_groups, strict=True):
             for key, parameter in zip(group["params"], own["params"], strict=True):
                 if key in state:
-                    state[key] = {name: self._plain(value, parameter) for name, value in state[key].items()}
+                    rows = slice(self.rows.get(parameter))
+                    state[key] = {
+                        name: value[rows].contiguous() if _is_like(value, parameter) and value.dim() else value
+                        for name, value in state[key].items()
+                    }
                     _place_counters(state[key], parameter.device, there=on_device(group))
         return {**saved, "state": state, "param_groups": groups}
-
-    def _plain(self, value: Any, parameter: Tensor) -> Any:
-        if not _is_like(value, parameter):
-            return value
-        return value[: self.rows.get(parameter)].contiguous() if value.dim() else value
 
     def before_loading(self, optimizer: Optimizer, loaded: dict[str, Any]) -> dict[str, Any]:
         """Return the loaded state with the present options in place of the saved ones."""
@@ -266,16 +237,14 @@ def expected_state_bytes(optimizer: Optimizer) -> int:
 
     A copy over tensors without contents makes one step, so shapes and options count and nothing is computed.
     """
+    parameters = (one for group in optimizer.param_groups for one in group["params"] if one.requires_grad)
+    empty = [torch.empty_like(one, device="meta", requires_grad=True) for one in parameters]
+    for parameter in empty:
+        parameter.grad = torch.empty_like(parameter)
     plain: dict[str, Any] = {name: False for name in ("foreach", "fused", "capturable") if name in optimizer.defaults}
     try:
-        groups = []
-        for group in optimizer.param_groups:
-            empty = [torch.empty_like(p, device="meta", requires_grad=True) for p in group["params"] if p.requires_grad]
-            for parameter in empty:
-                parameter.grad = torch.empty_like(parameter)
-            groups.append({**group, **plain, "lr": float(group["lr"]), "params": empty})
         plain["lr"] = float(optimizer.defaults["lr"])
-        copy: Any = type(optimizer)(groups, **plain)
+        copy: Any = type(optimizer)([{**optimizer.defaults, **plain, "params": empty}], **plain)
         copy.step()
     except Exception:  # any class may be given, and some ask for values or closures: then it is not known
         return 0
@@ -343,16 +312,9 @@ def updates_without_host(optimizer: Any) -> bool:
 
     The hooks of a step are functions on the host, which a graph would leave out.
     """
-    if torch_class(optimizer) is None or any(hook is not begin_momenta for hook in _step_hooks(optimizer)):
-        return False
-    return all(map(on_device, optimizer.param_groups))
-
-
-def check_compilable(optimizer: Any) -> None:
-    """Raise RefusedError for an optimizer whose step is not one of PyTorch's, which the compiler may fail in."""
-    if optimizer is not None and torch_class(optimizer) is None:
-        name = type(optimizer).__name__
-        raise RefusedError(f"{name} has a step of its own, and only the steps of torch.optim are known to compile")
+    before, after = optimizer._optimizer_step_pre_hooks.values(), optimizer._optimizer_step_post_hooks.values()
+    has_hooks = any(after) or any(hook is not begin_momenta for hook in before)
+    return torch_class(optimizer) is not None and not has_hooks and all(map(on_device, optimizer.param_groups))
 
 
 def compiled_step(optimizer: Any, device: torch.device) -> Callable[[], None]:
@@ -386,8 +348,7 @@ def use_class(optimizer: Any, kind: str) -> None:
     """Make an optimizer one of another class, out of ``REPLACEMENTS``, with the options that it takes over.
 
     It stays the same object with the same groups and hooks, so that a scheduler made before goes on. Raises
-    RefusedError for another optimizer than the class is for, for one that has made a step, and without a package that
-    has the class.
+    RefusedError for a class that ``kind`` does not replace, for state, and where no package has the new class.
     """
     replaced, packages, name, options = REPLACEMENTS[kind]
     own = type(optimizer).__name__
@@ -395,7 +356,10 @@ def use_class(optimizer: Any, kind: str) -> None:
         raise RefusedError(f"{kind} takes the place of {' or '.join(one.__name__ for one in replaced)}, not of {own}")
     if optimizer.state:
         raise RefusedError(f"{own} has made steps, and {kind} could not go on from its state: change it before")
-    cls = _first_found(packages.split(), name.format(own))
+    found = [package for package in packages.split() if importlib.util.find_spec(package)]
+    if not found:
+        raise RefusedError(f"{kind} needs {packages.replace(' ', ' or ')}: pip install {packages.split()[0]}")
+    cls = getattr(importlib.import_module(f"{found[0]}.optim"), name.format(own))
     groups, rate, scheduled = optimizer.param_groups, optimizer.defaults["lr"], hasattr(optimizer.step, SCHEDULED)
     dropped = optimizer.defaults.keys() - (set(options.split()) & inspect.signature(cls).parameters.keys())
     for group in groups:
@@ -409,14 +373,6 @@ def use_class(optimizer: Any, kind: str) -> None:
     if scheduled:
         optimizer.step = functools.partial(cls.step, optimizer)
         vars(optimizer.step)[SCHEDULED] = vars(optimizer)[STEPPED] = True
-
-
-def _first_found(packages: Sequence[str], name: str) -> Any:
-    """Return a class of optimizers by its name, out of the first of these packages that is installed."""
-    for package in packages:
-        with suppress(ImportError):
-            return getattr(importlib.import_module(f"{package}.optim"), name)
-    raise RefusedError(f"{name} comes with {' or '.join(packages)}, which is not installed: pip install {packages[0]}")
 
 
 class Together:

@@ -1,6 +1,6 @@
 """Linear layers that compute more outputs than they return, so that their sizes suit the tensor cores."""
 
-import typing
+from typing import Any
 
 import torch
 
@@ -19,15 +19,13 @@ class PaddedRows(torch.nn.Module):
         """The rows that count."""
         return counting_rows(self, "weight", getattr(self, self.counted))
 
-    def _save_to_state_dict(self, destination: typing.Any, prefix: str, keep_vars: bool) -> None:
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         for name in [f"{prefix}{name}" for name in self._parameters]:
             if name in destination:
                 destination[name] = destination[name][: getattr(self, self.counted)]
 
-    def _load_from_state_dict(
-        self, state_dict: typing.Any, prefix: str, *args: typing.Any, **kwargs: typing.Any
-    ) -> None:
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any) -> None:
         for name, parameter in self._parameters.items():
             given = state_dict.get(f"{prefix}{name}")
             if parameter is not None and given is not None and given.shape[1:] == parameter.shape[1:]:
@@ -58,27 +56,18 @@ class PaddedEmbedding(PaddedRows, torch.nn.Embedding):  # type: ignore[override]
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
         """The vectors of these indices."""
-        return torch.nn.functional.embedding(
-            input,
-            stored(self, "weight"),
-            self.padding_idx,
-            self.max_norm,
-            self.norm_type,
-            self.scale_grad_by_freq,
-            self.sparse,
-        )
+        how = self.padding_idx, self.max_norm, self.norm_type, self.scale_grad_by_freq, self.sparse
+        return torch.nn.functional.embedding(input, stored(self, "weight"), *how)
 
 
-def stored(module: torch.nn.Module, name: str) -> torch.Tensor:
+def stored(module: torch.nn.Module, name: str) -> Any:
     """A parameter with its rows of zeros."""
-    parameter = module._parameters[name]
-    assert parameter is not None
-    return parameter
+    return module._parameters[name]
 
 
 def counting_rows(module: torch.nn.Module, name: str, rows: int) -> torch.Tensor:
     """A view of a parameter's first rows, with those of its gradient as ``grad``."""
-    whole = stored(module, name)
+    whole: torch.Tensor = stored(module, name)
     counting = whole[:rows]
     if not torch.compiler.is_compiling() and whole.grad is not None:
         counting.grad = whole.grad[:rows]
@@ -111,50 +100,36 @@ def layers_to_pad(model: torch.nn.Module, multiple: int) -> list[torch.nn.Linear
             owners.setdefault(id(parameter), []).append(module)
 
     def may_grow(module: torch.nn.Module) -> bool:
-        if type(module) is torch.nn.Embedding:
-            return True
-        own = module._parameters
-        plain = own.keys() == {"weight", "bias"} and {type(one) for one in own.values() if one is not None}
-        return type(module) is torch.nn.Linear and "forward" not in vars(module) and plain == {torch.nn.Parameter}
-
-    def owners_agree(linear: torch.nn.Linear) -> bool:
-        weight, bias = linear._parameters["weight"], linear._parameters["bias"]
-        with_bias = [] if bias is None else owners[id(bias)]
-        return all(map(may_grow, owners[id(weight)])) and all(
-            type(module) is torch.nn.Linear and module._parameters["weight"] is weight for module in with_bias
-        )
+        plain = module._parameters.keys() == {"weight", "bias"} and "forward" not in vars(module)
+        return type(module) is torch.nn.Embedding or (type(module) is torch.nn.Linear and plain)
 
     return [
         module
         for module in model.modules()
         if type(module) is torch.nn.Linear and padded_size(module.out_features, multiple) != module.out_features
-        if may_grow(module) and owners_agree(module)
+        if may_grow(module) and all(map(may_grow, owners[id(stored(module, "weight"))]))
+        if stored(module, "bias") is None or len(owners[id(stored(module, "bias"))]) == 1
     ]
 
 
-def pad_outputs(model: torch.nn.Module, multiple: int, optimizer: typing.Any = None) -> dict[torch.Tensor, int]:
+def pad_outputs(model: torch.nn.Module, multiple: int, optimizer: Any = None) -> dict[torch.Tensor, int]:
     """Pad the outputs of linear layers to a multiple, in place; their results are cut to the former size.
 
     The parameters stay the same objects with more rows. Returns the number of rows that each had.
     """
-    sizes: dict[torch.nn.Parameter, int] = {}
+    sizes: dict[torch.Tensor, int] = {}
     for linear in layers_to_pad(model, multiple):
-        for parameter in linear._parameters.values():
-            if parameter is not None:
-                sizes[parameter] = padded_size(linear.out_features, multiple)
+        sizes |= dict.fromkeys(linear.parameters(recurse=False), padded_size(linear.out_features, multiple))
     for module in model.modules():
-        if any(parameter in sizes for parameter in module._parameters.values() if parameter is not None):
+        if any(parameter in sizes for parameter in module.parameters(recurse=False)):
             module.__class__ = PaddedLinear if isinstance(module, torch.nn.Linear) else PaddedEmbedding
-    before: dict[torch.Tensor, int] = {parameter: parameter.shape[0] for parameter in sizes}
+    before = {parameter: parameter.shape[0] for parameter in sizes}
     for parameter, rows in sizes.items():
         state = optimizer.state.get(parameter, {}) if optimizer is not None else {}
-        state.update({name: with_rows(one, rows) for name, one in state.items() if is_like(one, parameter)})
+        for name, value in state.items():
+            if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+                state[name] = with_rows(value, rows)
         parameter.grad, gradient = None, parameter.grad
         parameter.data = with_rows(parameter, rows)
         parameter.grad = None if gradient is None else with_rows(gradient, rows)
     return before
-
-
-def is_like(value: typing.Any, parameter: torch.Tensor) -> bool:
-    """Whether a part of an optimizer's state has an element for each of a parameter."""
-    return isinstance(value, torch.Tensor) and value.shape == parameter.shape

@@ -22,8 +22,7 @@ class DeviceLoader:
     than on CUDA there is no such stream and nothing runs ahead. ``move`` must not wait for the device. Attributes are
     those of the loader, read or set, so ``len``, ``loader.sampler``, ``loader.epoch = 3`` and the like work as before.
 
-    Where Accelerate is in use it is told when the last batch of an epoch is given out, as its own loaders tell it: it
-    accumulates gradients by that. ``end_of_dataloader`` is what it reads.
+    Accelerate accumulates gradients by ``end_of_dataloader``, which says when the last batch of an epoch is given out.
     """
 
     def __init__(self, loader: Any, device: torch.device, move: Callable[[Any], Any], ahead: bool) -> None:
@@ -54,75 +53,49 @@ class DeviceLoader:
         return getattr(self.loader, "remainder", 0)
 
     def __iter__(self) -> Iterator[Any]:
-        state = _state_of_accelerate()
-        if state is not None:
-            _refuse_whole_loader(self.loader)
-            return self._announced(state)
+        module: Any = sys.modules.get("accelerate.state")
+        if module is not None and module.AcceleratorState._shared_state:
+            return self._announced(module.GradientState())
         return map(self.move, self.loader) if self.stream is None else self._one_ahead()
 
     def _announced(self, state: Any) -> Iterator[Any]:
-        """The batches, while this is the loader that Accelerate looks at."""
-        began = False
+        """The batches, while this is the loader in Accelerate's record of those that are read."""
         try:
-            for batch in self._one_ahead():
-                if not began:  # a loader of Accelerate's inside has begun by now, and would be in front
+            for place, batch in enumerate(self._one_ahead()):
+                if not place:  # a loader of Accelerate's inside has begun by now, and would be in front
                     state._add_dataloader(self)
-                    began = True
                 yield batch
         finally:
             state._remove_dataloader(self)
 
     def _one_ahead(self) -> Iterator[Any]:
-        """The batches, each copied before the one ahead of it is given out.
-
-        An error of the loader belongs to the batch after the one that is ready, which comes first.
-        """
-        batches = iter(self.loader)
+        """The batches, each copied before the one ahead of it is given out; an error of the loader comes last."""
         self.end_of_dataloader = False
-        upcoming, failure = self._copy_of_next(batches)
-        while upcoming:
-            ready = upcoming.pop()
-            if self.stream is not None:
-                torch.cuda.current_stream(self.device).wait_stream(self.stream)
-            if failure is None:
-                upcoming, failure = self._copy_of_next(batches)
-            self.end_of_dataloader = not upcoming and failure is None
-            yield ready
-            del ready  # its memory may go to the batch after the next one
+        ready: list[Any] = []
+        failure = None
+        try:
+            for batch in self.loader:
+                upcoming = self._copied(batch)
+                yield from ready
+                ready = [upcoming]
+        except Exception as error:  # whatever the user's dataset raises
+            failure = error
+        if self.stream is not None:
+            torch.cuda.current_stream(self.device).wait_stream(self.stream)
+        self.end_of_dataloader = failure is None
+        yield from ready
         if failure is not None:
             raise failure
 
-    def _copy_of_next(self, batches: Iterator[Any]) -> tuple[list[Any], Exception | None]:
-        """The next batch in a list, its copy under way, and the loader's error; an empty list at the end."""
-        try:
-            batch = next(batches)
-        except StopIteration:
-            return [], None
-        except Exception as error:  # whatever the user's dataset raises
-            return [], error
+    def _copied(self, batch: Any) -> Any:
+        """A batch, its copy under way, once that of the batch before it is waited for."""
         if self.stream is None:
-            return [self.move(batch)], None
-        # Memory that an earlier batch gave back may still be read by a step that is under way.
-        self.stream.wait_stream(torch.cuda.current_stream(self.device))
+            return self.move(batch)
+        current = torch.cuda.current_stream(self.device)
+        current.wait_stream(self.stream)
+        self.stream.wait_stream(current)  # memory that an earlier batch gave back may still be read by a step under way
         with torch.cuda.stream(self.stream):
-            return [self.move(batch)], None
-
-
-def _state_of_accelerate() -> Any:
-    """Accelerate's record of the loaders that are being read; None without an Accelerator in this process."""
-    module: Any = sys.modules.get("accelerate.state")
-    return module.GradientState() if module is not None and module.AcceleratorState._shared_state else None
-
-
-def _refuse_whole_loader(loader: Any) -> None:
-    """Raise RuntimeError where Accelerate runs several processes and nothing divides the samples among them."""
-    processes = sys.modules["accelerate.state"].PartialState().num_processes
-    is_divided = hasattr(loader, "gradient_state") or hasattr(loader.sampler, "num_replicas")
-    if processes > 1 and not is_divided:
-        raise RuntimeError(
-            f"each of the {processes} processes of Accelerate would train on all samples: prepare the loader with "
-            "Accelerate before applying the settings"
-        )
+            return self.move(batch)
 
 
 def loop_loader(data: Any, plan: StepPlan) -> Any:
@@ -131,12 +104,8 @@ def loop_loader(data: Any, plan: StepPlan) -> Any:
         return data
     move = mover_of(replace(plan, non_blocking=plan.non_blocking or plan.device_prefetch))
     transform = plan.device_transform
-    return DeviceLoader(
-        data,
-        torch.device(plan.device),
-        move if transform is None else lambda batch: transform(move(batch)),
-        plan.device_prefetch,
-    )
+    moved = move if transform is None else lambda batch: transform(move(batch))
+    return DeviceLoader(data, torch.device(plan.device), moved, plan.device_prefetch)
 
 
 def is_loader(data: Any) -> bool:

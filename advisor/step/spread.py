@@ -1,8 +1,7 @@
 """Training on several GPUs: a model, its optimizer and its loader spread over the processes (ranks) of a group.
 
 ``spread_model`` and ``spread_loader`` do it for trials; ``spread_over_ranks`` and ``share_of_loader`` for a loop of the
-user's own that torchrun starts. Without a process group nothing is changed, but by ``data_parallel``, which is one
-process over several GPUs.
+user's own that torchrun starts. Without a process group only ``data_parallel`` has an effect.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ import itertools
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ from advisor.errors import RefusedError
 from advisor.recipe.plan import StepPlan
 from advisor.step.blocks import repeated_blocks
 from advisor.step.loader import rebuild
+from advisor.step.wrappers import unwrapped
 
 # Strategies for which torchrun starts a process for each GPU.
 OVER_RANKS = frozenset({"ddp", "fully_shard"})
@@ -34,15 +34,11 @@ BATCHES_IN_A_BUCKET = 50
 BATCHES_SENT = 500
 
 
-# --- models -----------------------------------------------------------------------------------------------------------
-
-
 def spread_model(model: nn.Module, optimizer: Any, plan: StepPlan, gpus: int | None = None) -> nn.Module:
     """Return the model wrapped by the plan's strategy; compile it before, and make steps of the result.
 
-    ``fully_shard`` changes the model in place and gives the optimizer, which may have no state yet, the new
-    parameters. ``gpus``: those of ``data_parallel``, None for all. Raises RefusedError where an optimizer has made
-    steps.
+    ``fully_shard`` changes the model in place and gives the optimizer the new parameters; it raises RefusedError where
+    that has made steps. ``gpus``: those of ``data_parallel``, None for all.
     """
     if plan.strategy == "data_parallel":
         return DataParallel(model, device_ids=list(range(gpus)) if gpus else None)
@@ -54,9 +50,17 @@ def spread_model(model: nn.Module, optimizer: Any, plan: StepPlan, gpus: int | N
 
 
 def replicated(model: nn.Module, plan: StepPlan) -> nn.Module:
-    """Return the model in DistributedDataParallel: a replica in each rank, whose gradients are averaged."""
+    """Return the model in DistributedDataParallel: a replica in each rank, whose gradients are averaged.
+
+    Gradients are gathered on the stream on which the wrapper is made, and a graph holds no work of the default one.
+    PyTorch documentation, CUDA semantics, "Usage with DistributedDataParallel".
+    """
+    from advisor.step.graph import capture_stream  # late: it imports this module
+
     device = torch.device(plan.device)
-    with _made_on_capture_stream(device) if plan.cuda_graph else nullcontext():
+    if plan.cuda_graph:
+        torch.cuda.synchronize(device)
+    with torch.cuda.stream(capture_stream(device)) if plan.cuda_graph else nullcontext():
         wrapped = DistributedDataParallel(
             model,
             device_ids=[device.index or 0] if device.type == "cuda" else None,
@@ -65,28 +69,13 @@ def replicated(model: nn.Module, plan: StepPlan) -> nn.Module:
             bucket_cap_mb=plan.bucket_cap_mb,
             find_unused_parameters=plan.find_unused_parameters,
         )
+    if plan.cuda_graph:
+        torch.cuda.synchronize(device)
     if plan.comm_hook != "none":
         from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
         wrapped.register_comm_hook(None, getattr(default_hooks, f"{plan.comm_hook}_compress_hook"))
     return wrapped
-
-
-@contextmanager
-def _made_on_capture_stream(device: torch.device) -> Iterator[None]:
-    """Inside this context the capturing stream is the current one.
-
-    The wrapper of a model that is captured later has to be made on it: gradients are gathered on the stream that was
-    current then, and a graph holds no work of the default one. PyTorch documentation, CUDA semantics, "Usage with
-    DistributedDataParallel".
-    """
-    from advisor.step.graph import capture_stream
-
-    stream, current = capture_stream(device), torch.cuda.current_stream(device)
-    stream.wait_stream(current)
-    with torch.cuda.stream(stream):
-        yield
-    current.wait_stream(stream)
 
 
 def _sharded(model: nn.Module, optimizer: Any, plan: StepPlan) -> nn.Module:
@@ -102,24 +91,21 @@ def _sharded(model: nn.Module, optimizer: Any, plan: StepPlan) -> nn.Module:
     if plan.shard_precision != "none":
         half = getattr(torch, plan.shard_precision)
         options["mp_policy"] = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32)
-    groups = [[block for _, block in group] for group in repeated_blocks(model) if plan.shard_unit == "blocks"]
+    groups: list[list[Any]] = [[block for _, block in group] for group in repeated_blocks(model)]
+    groups = groups if plan.shard_unit == "blocks" else []
     for block in itertools.chain.from_iterable(groups):
         fully_shard(block, **options)
     fully_shard(model, **options)
-    for blocks in groups:
-        _gather_ahead(blocks, plan.shard_prefetch)
+    ahead = plan.shard_prefetch
+    for blocks in groups if ahead else ():
+        for place, block in enumerate(blocks):
+            block.set_modules_to_forward_prefetch(blocks[place + 1 : place + 1 + ahead])
+            block.set_modules_to_backward_prefetch(blocks[max(0, place - ahead) : place][::-1])
     if optimizer is not None:
         parameters = dict(model.named_parameters())
         for group in optimizer.param_groups:
             group["params"] = [parameters[names[parameter]] for parameter in group["params"]]
     return model
-
-
-def _gather_ahead(blocks: Sequence[Any], count: int) -> None:
-    """Have this many blocks gathered while the one before them computes, in either pass; with 0 as PyTorch has it."""
-    for place, block in enumerate(blocks) if count else ():
-        block.set_modules_to_forward_prefetch(list(blocks[place + 1 : place + 1 + count]))
-        block.set_modules_to_backward_prefetch(list(reversed(blocks[max(0, place - count) : place])))
 
 
 def synchronise_gradients(model: Any, wanted: bool) -> None:
@@ -130,105 +116,78 @@ def synchronise_gradients(model: Any, wanted: bool) -> None:
         model.set_requires_gradient_sync(wanted)
 
 
-def unwrapped(model: Any) -> Any:
-    """Return the model inside a wrapper that has other names and another signature."""
-    return model.module if isinstance(model, DistributedDataParallel | DataParallel) else model
-
-
-# --- batches ----------------------------------------------------------------------------------------------------------
-
-
-class Batches:
-    """A batch sampler that draws by another one."""
-
-    def __init__(self, batches: Any) -> None:
-        self.batches = batches
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    @property
-    def batch_size(self) -> int:
-        """The samples of a batch."""
-        return int(self.batches.batch_size)
-
-    @property
-    def drop_last(self) -> bool:
-        """Whether a last, smaller batch is left out."""
-        return bool(self.batches.drop_last)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Tell a sampler that counts them the number of the epoch."""
-        with suppress(AttributeError):
-            self.batches.sampler.set_epoch(epoch)
-
-
-class ShareOfBatches(Batches):
+class ShareOfBatches:
     """A batch sampler that gives each rank its part of every batch.
 
-    A batch that the ranks cannot divide begins anew from its own samples, so all parts are of one size. A sampler that
-    draws by PyTorch's generator draws by one of its own, seeded anew for each epoch, alike in all ranks.
+    A batch that the ranks cannot divide begins anew from its own samples, so all parts are of one size. With a ``seed``
+    all ranks draw alike: a sampler that draws by PyTorch's generator gets one of its own, seeded anew for each epoch.
+    With None rank 0 draws for all, whatever random numbers the others have; they have to iterate at the same time.
     """
 
-    def __init__(self, batches: Any, rank: int, ranks: int, seed: int = 0) -> None:
-        super().__init__(copy.copy(batches))
+    def __init__(self, batches: Any, rank: int, ranks: int, seed: int | None = 0) -> None:
+        self.batches = copy.copy(batches)
+        whole = getattr(batches, "batch_size", None)
+        self.batch_size = whole and -(-whole // ranks)
+        self.drop_last = getattr(batches, "drop_last", False)
         self.rank = rank
         self.ranks = ranks
         self.seed = seed
         self.epoch = 0
         self.generator = torch.Generator()
         sampler = getattr(batches, "sampler", None)
-        if getattr(sampler, "generator", self) is None:
+        if seed is not None and getattr(sampler, "generator", self) is None:
             self.batches.sampler = copy.copy(sampler)
             self.batches.sampler.generator = self.generator
 
-    def __iter__(self) -> Iterator[list[Any]]:
-        self.generator.manual_seed(self.seed + self.epoch)
-        self.epoch += 1
-        yield from self.parts()
+    def __len__(self) -> int:
+        return len(self.batches)
 
-    def parts(self) -> Iterator[list[Any]]:
+    def __iter__(self) -> Iterator[list[Any]]:
+        self.generator.manual_seed((self.seed or 0) + self.epoch)
+        self.epoch += 1
+        yield from self.parts(map(list, self.batches) if self.seed is not None else self.drawn_by_rank_zero())
+
+    def drawn_by_rank_zero(self) -> Iterator[list[Any]]:
+        """Yield the batches of an epoch as rank 0 draws and sends them."""
+        own = iter(self.batches) if self.rank == 0 else iter(())
+        while True:
+            sent: list[Any] = [[list(batch) for batch in itertools.islice(own, BATCHES_SENT)]]
+            distributed.broadcast_object_list(sent)
+            yield from sent[0]
+            if len(sent[0]) < BATCHES_SENT:
+                return
+
+    def parts(self, drawn: Iterator[list[Any]]) -> Iterator[list[Any]]:
         """Yield this rank's part of each batch of an epoch, in the order in which samples are drawn."""
-        for batch in map(list, self.batches):
+        for batch in drawn:
             size = -(-len(batch) // self.ranks)
             yield (batch * self.ranks)[self.rank * size : (self.rank + 1) * size]
 
-    @property
-    def batch_size(self) -> int:
-        """The samples of a rank's part."""
-        return -(-super().batch_size // self.ranks)
-
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch's number, as a resumed loop does."""
+        """Set the epoch's number, as a resumed loop does; a sampler that counts them is told."""
         self.epoch = epoch
-        super().set_epoch(epoch)
+        with suppress(AttributeError):
+            self.batches.sampler.set_epoch(epoch)
 
 
 class LikeLengths(ShareOfBatches):
-    """Batches of samples of like lengths, so that no rank waits for another's long ones.
+    """Batches of samples of like lengths: those of fifty batches are sorted, and their batches come in random order.
 
-    Samples are drawn as before; those of fifty batches are sorted by length, and their batches come in random order.
-    Within a batch neighbours go to different ranks.
+    Within a batch neighbours go to different ranks, so that none waits for another's long samples.
     """
 
-    def __init__(self, batches: Any, rank: int, ranks: int, seed: int = 0, *, lengths: list[int]) -> None:
+    def __init__(self, batches: Any, rank: int, ranks: int, seed: int | None = 0, *, lengths: list[int]) -> None:
         super().__init__(batches, rank, ranks, seed)
         self.lengths = lengths
 
-    def parts(self) -> Iterator[list[Any]]:
+    def parts(self, drawn: Iterator[list[Any]]) -> Iterator[list[Any]]:
         """Yield this rank's part of each batch of like lengths."""
-        drawn = map(list, self.batches)
         while bucket := list(itertools.islice(drawn, BATCHES_IN_A_BUCKET)):
             samples = iter(sorted(itertools.chain.from_iterable(bucket), key=self.lengths.__getitem__))
             alike = [list(itertools.islice(samples, len(batch))) for batch in bucket]
             for place in torch.randperm(len(alike), generator=self.generator).tolist():
-                yield self.dealt(alike[place])
-
-    def dealt(self, batch: list[Any]) -> list[Any]:
-        """Return this rank's part of a batch that is sorted by length, dealt there and back."""
-        filled = sorted((batch * self.ranks)[: -(-len(batch) // self.ranks) * self.ranks], key=self.lengths.__getitem__)
-        rounds = [filled[start : start + self.ranks] for start in range(0, len(filled), self.ranks)]
-        return [one[-1 - self.rank if place % 2 else self.rank] for place, one in enumerate(rounds)]
+                size = -(-len(alike[place]) // self.ranks) * self.ranks
+                yield (alike[place] * self.ranks)[:size][self.rank :: self.ranks]
 
 
 def share_of_tensor(tensor: Tensor, samples: int, rank: int, ranks: int) -> Tensor:
@@ -239,8 +198,8 @@ def share_of_tensor(tensor: Tensor, samples: int, rank: int, ranks: int) -> Tens
     return tensor[rank * size : (rank + 1) * size].contiguous()
 
 
-def spread_loader(loader: Any, plan: StepPlan, rank: int, ranks: int, seed: int = 0) -> Any:
-    """Return a copy of a DataLoader that yields a rank's part of each batch, drawn alike in all ranks by one seed.
+def spread_loader(loader: Any, plan: StepPlan, rank: int, ranks: int, seed: int | None = 0) -> Any:
+    """Return a copy of a DataLoader that yields a rank's part of each batch; ``seed`` is that of ShareOfBatches.
 
     One rank of one draws the same batches, whole. Raises RefusedError for a loader that cannot be divided.
     """
@@ -267,14 +226,13 @@ def _lengths_in(loader: Any) -> list[int]:
 
 
 def _length_of(sample: Any) -> int:
-    """Return the length of the first tensor, list or text in a sample; 0 where there is none."""
-    if isinstance(sample, Mapping):
-        sample = tuple(sample.values())
-    if isinstance(sample, tuple) and sample:
-        sample = sample[0]
-    if isinstance(sample, Tensor):
-        return sample.shape[0] if sample.dim() else 0
-    return len(sample) if hasattr(sample, "__len__") else 0
+    """Return the length of a sample's first part, a tensor, list or text; 0 where it has none."""
+    first: Any = next(iter(sample.values()), 0) if isinstance(sample, Mapping) else sample
+    first = first[0] if isinstance(first, tuple) and first else first
+    try:
+        return len(first)
+    except TypeError:  # a number, or a tensor of one
+        return 0
 
 
 # --- a loop of the user's own, under torchrun -------------------------------------------------------------------------
@@ -287,10 +245,9 @@ def why_not_spread(strategy: str) -> str:
             f"parallel.strategy: {strategy} is left to Accelerate, which spreads the model itself: give the "
             "Accelerator the options, such as DistributedDataParallelKwargs(static_graph=True)"
         )
-    if strategy == "data_parallel":
-        short = torch.cuda.device_count() < 2
-        return "parallel.strategy: data_parallel needs several GPUs, and one is visible at most" if short else ""
-    if strategy == "single" or int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if strategy == "data_parallel" and torch.cuda.device_count() < 2:
+        return "parallel.strategy: data_parallel needs several GPUs, and one is visible at most"
+    if strategy not in OVER_RANKS or int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return ""
     return (
         f"parallel.strategy: {strategy} needs a process for each GPU, and this is the only one, so the model runs on "
@@ -307,20 +264,14 @@ def uses_accelerate() -> bool:
 def join_ranks(model: nn.Module) -> None:
     """Join the processes that torchrun started, with the model on this process's own GPU where it is on one.
 
-    A process group that is there already stays. Raises RuntimeError where there are fewer GPUs than processes.
+    A process group that is there already stays.
     """
-    device = next(model.parameters()).device
-    if device.type == "cuda":
-        own, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
-        if own >= count:
-            raise RuntimeError(
-                f"torchrun started a process for GPU {own}, and {count} are visible: start it with "
-                f"--nproc-per-node {count}"
-            )
-        torch.cuda.set_device(own)
-        model.to(torch.device("cuda", own))
+    on_cuda = next(model.parameters()).is_cuda
+    if on_cuda:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        model.cuda()
     if not distributed.is_initialized():
-        distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        distributed.init_process_group("nccl" if on_cuda else "gloo")
 
 
 def spread_over_ranks(model: nn.Module, optimizer: Any, plan: StepPlan) -> None:
@@ -373,31 +324,7 @@ def share_of_loader(loader: Any, plan: StepPlan) -> Any:
     if plan.strategy not in OVER_RANKS or not isinstance(loader, DataLoader) or hasattr(loader.sampler, "num_replicas"):
         return loader
     try:
-        if loader.batch_sampler is not None:
-            loader = rebuild(loader, batch_sampler=DrawnByRankZero(loader.batch_sampler))
-        return spread_loader(loader, plan, distributed.get_rank(), distributed.get_world_size())
-    except ValueError as problem:
+        return spread_loader(loader, plan, distributed.get_rank(), distributed.get_world_size(), seed=None)
+    except RefusedError as problem:
         warnings.warn(f"each rank reads all batches: {problem}", stacklevel=3)
         return loader
-
-
-class DrawnByRankZero(Batches):
-    """A batch sampler whose batches rank 0 draws for all ranks, whatever random numbers the others have.
-
-    So each epoch is shuffled anew, alike everywhere, without a call of ``set_epoch``; a sampler that has one is told.
-    All ranks have to iterate at the same time.
-    """
-
-    def __iter__(self) -> Iterator[list[Any]]:
-        own = iter(self.batches) if distributed.get_rank() == 0 else iter(())
-        while True:
-            sent: list[Any] = [[list(batch) for batch in itertools.islice(own, BATCHES_SENT)]]
-            distributed.broadcast_object_list(sent)
-            yield from sent[0]
-            if len(sent[0]) < BATCHES_SENT:
-                return
-
-    @property
-    def sampler(self) -> Any:
-        """This sampler itself, for loops that call ``loader.sampler.set_epoch``."""
-        return self

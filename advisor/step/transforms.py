@@ -1,7 +1,7 @@
 """The last transforms of a dataset, taken out of it so that they run on whole batches on the device."""
 
 import copy
-import typing
+from typing import Any
 
 import torch
 
@@ -12,17 +12,16 @@ class OnDevice:
     The batch is such a tensor itself, or a list, a tuple or a dict that holds one.
     """
 
-    def __init__(self, transforms: list[typing.Any]) -> None:
+    def __init__(self, transforms: list[Any]) -> None:
         self.transforms = [Normalize(one.mean, one.std) if hasattr(one, "mean") else one for one in transforms]
 
-    def __call__(self, batch: typing.Any) -> typing.Any:
+    def __call__(self, batch: Any) -> Any:
         """The batch with its images transformed; it is not changed itself."""
         if isinstance(batch, torch.Tensor):
             for transform in self.transforms:
                 batch = transform(batch)
             return batch
-        places = list(batch) if isinstance(batch, dict) else range(len(batch))
-        for place in places:
+        for place in batch if isinstance(batch, dict) else range(len(batch)):
             if isinstance(batch[place], torch.Tensor) and batch[place].dim() > 3:
                 changed = dict(batch) if isinstance(batch, dict) else list(batch)
                 changed[place] = self(batch[place])
@@ -33,7 +32,7 @@ class OnDevice:
 class Normalize:
     """Normalisation by channel whose numbers stay on the device; torchvision's copies them there for every batch."""
 
-    def __init__(self, mean: typing.Any, std: typing.Any) -> None:
+    def __init__(self, mean: Any, std: Any) -> None:
         self.numbers = torch.tensor([list(map(float, mean)), list(map(float, std))])[..., None, None]
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
@@ -42,7 +41,7 @@ class Normalize:
         return images.sub(self.numbers[0]).div_(self.numbers[1])
 
 
-def without_last_transforms(dataset: typing.Any) -> tuple[typing.Any, list[typing.Any]]:
+def without_last_transforms(dataset: Any) -> tuple[Any, list[Any]]:
     """A copy of a dataset without the transforms at its end that can run on batches, and those.
 
     They are the last of its attribute ``transform``, one or a ``Compose``; the dataset inside a ``Subset`` is looked at
@@ -59,21 +58,17 @@ def without_last_transforms(dataset: typing.Any) -> tuple[typing.Any, list[typin
     first = len(steps)
     while first and is_movable(steps[first - 1]):
         first -= 1
-    left = type(dataset.transform)(steps[:first]) if first and several else torch.nn.Identity()
     changed = copy.copy(dataset)
     if first < len(steps):
-        changed.transform = left
+        changed.transform = type(dataset.transform)(steps[:first]) if first else torch.nn.Identity()
         both = getattr(dataset, "transforms", None)  # in which torchvision's datasets keep it a second time
         if getattr(both, "transform", None) is dataset.transform:
             changed.transforms = copy.copy(both)
-            changed.transforms.transform = left
+            changed.transforms.transform = changed.transform
     return changed, steps[first:]
 
 
-def is_movable(transform: typing.Any) -> bool:
-    """Whether a transform is one of torchvision's that does the same to each image of a batch, without random numbers.
-
-    Told by its name: torchvision need not be installed.
-    """
+def is_movable(transform: Any) -> bool:
+    """Whether a transform of torchvision's, told by its name, does the same to each image, without random numbers."""
     of_torchvision = type(transform).__module__.startswith("torchvision.transforms")
     return of_torchvision and type(transform).__name__ in ("ToDtype", "ConvertImageDtype", "Normalize")

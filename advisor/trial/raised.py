@@ -13,7 +13,7 @@ from advisor.files.paths import is_library
 from advisor.process.channel import Channel
 from advisor.records import Outcome, TargetFailure, TrialResult
 from advisor.step.batch import inputs_of, required_keywords
-from advisor.step.spread import unwrapped
+from advisor.step.wrappers import unwrapped
 from advisor.target.entrypoint import message_of, one_line, user_frames
 from advisor.target.loop import describe
 

@@ -108,7 +108,7 @@ def form_of_loss(loop: Loop, components: Components, spec: TrialSpec) -> LossFor
         form = form_that_works(loop.loss, loop.model, mover_of(components.plan)(batch))
     except LossError as error:
         raise TargetError(error.message, error.hint) from error
-    loop.notes.append(f"the loss is called as {form.value}: its signature leaves that open, and this works")
+    loop.notes.append(f"the loss is called as {form.call}: its signature leaves that open, and this works")
     return form
 
 

@@ -16,6 +16,7 @@ import torch
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
+from advisor.step.graph import captured
 from advisor.step.step import finish_components, make_step
 from advisor.trial.measurement.clock import StepClock
 from advisor.trial.measurement.feed import Feed
@@ -32,7 +33,7 @@ def step_of(workload, *, graph):
     plan = StepPlan(mode=Mode.TRAIN, device=str(DEVICE), cuda_graph=graph)
     components = Components(model, make_optimizer(model.parameters()), batch, plan)
     finish_components(components)
-    return make_step(components, loss), tuple(tensor.to(DEVICE) for tensor in batch)
+    return captured(make_step(components, loss)), tuple(tensor.to(DEVICE) for tensor in batch)
 
 
 def plain_seconds(run, batch, steps):

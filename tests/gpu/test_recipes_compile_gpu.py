@@ -4,16 +4,17 @@ import copy
 
 import pytest
 import torch
+from facts import adamw_facts, gpu_facts
 from torch import nn
 from torch._dynamo.utils import counters
 
-from advisor.export.python_file import python_source
+from advisor.export.python_file import WrittenFor, python_source
 from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
 from advisor.step.apply import apply_settings
-from advisor.step.graph import GraphedStep
+from advisor.step.graph import GraphedStep, captured
 from advisor.step.step import make_step
 from advisor.step.tuning import Tuning
 
@@ -100,7 +101,7 @@ def stepped(model, settings, make_optimizer=OPTIMIZERS["SGD"], **plan):
     plan = StepPlan(mode=Mode.TRAIN, device="cuda:0", **plan)
     components = Components(model, make_optimizer(model.parameters()), None, plan)
     apply_settings(CATALOG, components, settings)
-    return make_step(components, nn.CrossEntropyLoss()), components
+    return captured(make_step(components, nn.CrossEntropyLoss())), components
 
 
 def plain_losses(model, make_optimizer, data, *, norm=None, decay=1.0):
@@ -210,27 +211,26 @@ def test_the_exported_file_compiles_the_optimizer():
     data = batches(6)
     expected = plain_losses(reference, OPTIMIZERS["Adam"], data, norm=0.5)
     namespace: dict = {}
-    exec(python_source(CATALOG, {"compile.optimizer": True, "step.clip_grad": "foreach"}, "train"), namespace)
+    written_for = WrittenFor(facts=gpu_facts(optimizer=adamw_facts(name="Adam"), clip_norm=0.5).workload)
+    exec(python_source(CATALOG, {"compile.optimizer": True}, "train", written_for), namespace)
     model, optimizer, _ = namespace["prepare"](model, OPTIMIZERS["Adam"](model.parameters()))
-    step = namespace["train_step"](model, optimizer, nn.CrossEntropyLoss(), clip_grad=0.5)
+    step = namespace["train_step"](model, optimizer, nn.CrossEntropyLoss())
     assert [step(batch).item() for batch in data] == pytest.approx(expected, rel=1e-3)
 
 
-@pytest.mark.parametrize("value", ["default", "foreach", "for-loop"])
 @pytest.mark.parametrize("graph", [False, True], ids=["eager", "captured"])
 @pytest.mark.parametrize("name", ["SGD", "Adam"])
-def test_clipping_is_the_plain_loop_also_when_captured(value, graph, name):
+def test_clipping_is_the_plain_loop_also_when_captured(graph, name):
     model, reference = twin(Layers)
     data = batches(8)
     expected = plain_losses(reference, OPTIMIZERS[name], data, norm=0.1)
-    settings = {"step.clip_grad": value, "step.cuda_graph": graph}
-    step, _ = stepped(model, settings, OPTIMIZERS[name], clip_norm=0.1)
+    step, _ = stepped(model, {"step.cuda_graph": graph}, OPTIMIZERS[name], clip_norm=0.1)
     assert [step(batch).item() for batch in data] == pytest.approx(expected, rel=1e-3)
 
 
 def test_clipping_does_not_make_the_host_wait():
     model, _ = twin(Layers)
-    step, _ = stepped(model, {"step.clip_grad": "foreach"}, clip_norm=0.1)
+    step, _ = stepped(model, {}, clip_norm=0.1)
     data = batches(3)
     step(data[0])
     torch.cuda.set_sync_debug_mode("error")

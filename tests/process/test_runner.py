@@ -92,7 +92,7 @@ def test_a_warm_fork_server_starts_a_trial_at_once(trial):
     assert any(trial(TINY_TARGET)[0].startup_s < 0.2 for _ in range(20))
 
 
-OPEN_LOSS = TINY_TARGET.replace("nn.CrossEntropyLoss()", "lambda m, b: nn.functional.cross_entropy(m(b[0]), b[1])")
+OPEN_LOSS = TINY_TARGET.replace("nn.CrossEntropyLoss()", "lambda a, b: nn.functional.cross_entropy(a(b[0]), b[1])")
 
 
 def test_a_loss_whose_signature_says_nothing_is_tried_and_the_form_is_told(trial):
@@ -103,7 +103,7 @@ def test_a_loss_whose_signature_says_nothing_is_tried_and_the_form_is_told(trial
     for notes in (result.notes, inspected.workload.notes):
         assert [note for note in notes if "the loss is called as loss(model, batch)" in note]
     assert not [note for note in plain.notes if "the loss is called" in note]
-    assert (plain.loss_known, result.loss_known) == (True, False)  # an exported file leaves the tries out, or has them
+    assert (plain.loss_form, result.loss_form) == ("output_target", "model_batch")
 
 
 def test_a_loss_that_works_in_neither_form_fails_in_two_lines(trial):
@@ -113,7 +113,7 @@ def test_a_loss_that_works_in_neither_form_fails_in_two_lines(trial):
     failure = next(message for message in messages if isinstance(message, TargetFailure))
     assert (result.outcome, result.reason) == (Outcome.FAILED, failure.message)
     assert "works in neither form" in failure.message
-    assert "def loss(output, target)" in failure.hint
+    assert "loss(output, target)" in failure.hint
 
 
 def test_two_trials_see_the_same_weights_and_batches(trial):

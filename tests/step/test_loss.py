@@ -119,6 +119,14 @@ def test_a_loss_that_works_in_no_form_is_told_the_four():
     )
 
 
+def test_a_model_that_fails_in_both_forms_is_left_to_the_first_step():
+    class Failing(nn.Module):
+        def forward(self, inputs):
+            raise ValueError("boom")
+
+    assert form_that_works(lambda a, b: a(b), Failing(), BATCH) is LossForm.OUTPUT_TARGET
+
+
 def test_memory_that_runs_out_says_nothing_about_the_form():
     def hungry(a, b):
         raise torch.OutOfMemoryError("no memory")
