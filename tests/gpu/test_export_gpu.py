@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.export.python_file import WrittenFor
 from advisor.recipe.catalog import load_catalog
-from advisor.records import LoaderFacts, OptimizerFacts
+from advisor.records import BatchForm, LoaderFacts, OptimizerFacts
 
 pytestmark = pytest.mark.gpu
 GRAPH = {"step.cuda_graph": True}
