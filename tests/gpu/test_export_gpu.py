@@ -61,7 +61,7 @@ OPTIMIZERS = {
         ("Adam", {}, SCHEDULES[0]),
         ("Adam", {"optimizer.implementation": "fused"}, SCHEDULES[1]),
         ("AdamW", {"optimizer.implementation": "fused", "compile.scope": "with_loss"}, SCHEDULES[0]),
-        ("AdamW", {"compile.mode": "default", "compile.optimizer": True}, SCHEDULES[0]),
+        ("AdamW", {"compile.mode": "default"}, SCHEDULES[0]),
         ("SGD", {}, SCHEDULES[1]),
         ("SGD", {"optimizer.implementation": "fused", "step.zero_grad": "zeros"}, SCHEDULES[0]),
         ("Adagrad", {"step.zero_grad": "manual"}, SCHEDULES[0]),
