@@ -62,6 +62,6 @@ def test_what_the_user_has_is_measured_off():
 
 
 def test_what_cannot_be_measured_or_cannot_gain_is_skipped():
-    assert "an epoch takes about 1 min 40 s" in reason(
+    assert "an epoch takes about 1 min 20 s" in reason(
         "persistent_workers", cpu_facts(loader=loader_facts(num_workers=2, length=1000), profile=profile_facts())
     )
