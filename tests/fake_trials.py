@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from heapq import heappop, heappush
+from unittest.mock import patch
 
 from facts import cpu_facts, profile_facts
 from made_up import Speed, failed, result_at
 from planted import pauses_removed, plant_removers
 from real_session import Run
 
+from advisor.machine.hardware import inspect_hardware
 from advisor.recipe.settings import Settings
 from advisor.records import (
     Activity,
@@ -196,6 +198,14 @@ class FakeRun(Run):
     def __init__(self, folder, speed: Speed, *, past=None, trials=None, **options):
         self.trials = trials or FakeTrials(speed)
         super().__init__(folder, "", past=past, runner=self.trials, clock=self.trials, **options)
+
+    def run(self):
+        """Run it as on a quiet machine: what other programs do to this one is not part of what is made up."""
+        found = inspect_hardware()
+        quiet = replace(found, host=replace(found.host, load=0.0))
+        hardware = patch("advisor.experiment.session.inspect_hardware", return_value=quiet)
+        with hardware, patch("advisor.machine.host.CoresInUse.foreign", return_value=0.0):
+            return super().run()
 
 
 THREE = ("first", "second", "third")

@@ -1,6 +1,7 @@
 """Captured steps beside plain loops on the CPU, where a stand-in records operators in place of a CUDA graph."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -81,10 +82,10 @@ def run(step, data, change=lambda at: None):
     return losses
 
 
-def both(change=lambda at, model, optimizer: None, *, make=sgd, data=None, loss=of_model):
+def both(change=lambda at, model, optimizer: None, *, make=sgd, data=None, loss=of_model, **plan):
     """Losses and states of a plain loop and of a captured step, and that step; ``change`` is called before each."""
     found = []
-    for make_step in (plain, graphed):
+    for make_step in (plain, partial(graphed, **plan)):
         model = net()
         optimizer = make(model.parameters())
         step = make_step(model, optimizer, loss)

@@ -53,7 +53,15 @@ def test_a_step_that_came_to_wait_for_its_data_gets_workers(wait_ms, step_ms, st
     )
     found = known_of(facts).plan.fed(stack, step_ms)
     assert (WORKERS.key in found) is workers
-    assert found.without(WORKERS.key) == stack.without(WORKERS.key)
+    assert found.without(WORKERS.key).without("data.persistent_workers") == stack.without(WORKERS.key)
+
+
+@pytest.mark.parametrize(("batches", "live_on"), [(8, True), (1000, False)])
+def test_the_workers_of_short_epochs_live_on_in_a_leap(batches, live_on):
+    loader = loader_facts(num_workers=0, length=batches)
+    stack = known_of(gpu_facts(profile=profile_facts(phases={"data wait": 70.0, "forward": 30.0}), loader=loader)).usual
+    assert WORKERS.key in stack
+    assert ("data.persistent_workers" in stack) is live_on
 
 
 def test_batches_that_are_read_at_once_spare_the_workers():

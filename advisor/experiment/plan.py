@@ -156,8 +156,11 @@ class Plan:
 
     def _with_workers_options(self, settings: Settings) -> Settings:
         """These settings with the usual ones for a loader that only apply beside them, as those of its workers."""
-        beside = [c for c in self.partnered(settings) if self.recipe(c).stage is Stage.DATA and self.is_usual(c)]
-        return settings.merged(self._company([c for c in beside if self.may_stack(c)]))
+        for candidate in self.partnered(settings):
+            belongs = self.recipe(candidate).stage is Stage.DATA and self.is_usual(candidate)
+            if belongs and self.may_stack(candidate) and self.fits(candidate, settings):
+                settings = settings.merged(candidate.settings)
+        return settings
 
     def fed(self, settings: Settings, step_ms: float) -> Settings:
         """These settings with enough workers for a step of ``step_ms``, where much of that is waiting for data."""

@@ -138,8 +138,7 @@ class LossCall:
     def compiled(self, compile_call: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[[Any], Any]:
         """A function of a batch that runs the forward pass and the loss as one compiled call."""
         if self.form is LossForm.MODEL_BATCH:
-            self.loss_function = compile_call(self.loss_function)
-            return self._of_model
+            return compile_call(self._of_model)
 
         def whole(target: Any, args: Any, kwargs: Any) -> Any:
             return self.of_output(self.model(*args, **kwargs), target)

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.export.python_file import WrittenFor
 from advisor.recipe.catalog import load_catalog
-from advisor.records import LoaderFacts, OptimizerFacts
+from advisor.records import BatchForm, LoaderFacts, OptimizerFacts
 
 pytestmark = pytest.mark.gpu
 GRAPH = {"step.cuda_graph": True}
@@ -38,7 +38,11 @@ def batches(count=14, size=16):
     return list(zip(images, torch.randint(0, 4, (count, size), generator=generator), strict=True))
 
 
-def workload(name, *, capturable, clip=None, form="output_target", batch="pair", loader=None):
+PAIR = BatchForm("list", ("batch[0]",), "batch[1]")
+TENSOR = BatchForm("tensor", ("batch",))
+
+
+def workload(name, *, capturable, clip=None, form="output_target", batch=PAIR, loader=None):
     optimizer = OptimizerFacts(name, "foreach", ("for-loop", "foreach", "fused"), capturable, 6)
     return WrittenFor(form, batch, gpu_facts(optimizer=optimizer, clip_norm=clip, loader=loader).workload)
 
@@ -57,7 +61,7 @@ OPTIMIZERS = {
         ("Adam", {}, SCHEDULES[0]),
         ("Adam", {"optimizer.implementation": "fused"}, SCHEDULES[1]),
         ("AdamW", {"optimizer.implementation": "fused", "compile.scope": "with_loss"}, SCHEDULES[0]),
-        ("AdamW", {"compile.mode": "default", "compile.optimizer": True}, SCHEDULES[0]),
+        ("AdamW", {"compile.mode": "default"}, SCHEDULES[0]),
         ("SGD", {}, SCHEDULES[1]),
         ("SGD", {"optimizer.implementation": "fused", "step.zero_grad": "zeros"}, SCHEDULES[0]),
         ("Adagrad", {"step.zero_grad": "manual"}, SCHEDULES[0]),
@@ -120,7 +124,7 @@ def test_float16_is_scaled_and_updated_behind_the_graph():
 
 @pytest.mark.parametrize("settings", [{}, {"infer.grad": "inference_mode", "precision.autocast": "bfloat16"}])
 def test_an_output_of_a_graph_is_the_callers(settings):
-    module = module_of(load_catalog(), {**GRAPH, **settings}, "infer", WrittenFor("", "tensor", gpu_facts().workload))
+    module = module_of(load_catalog(), {**GRAPH, **settings}, "infer", WrittenFor("", TENSOR, gpu_facts().workload))
     model = net().eval()
     step = module.infer_step(module.prepare(model)[0])
     inputs = [images for images, _ in batches()]
@@ -167,7 +171,7 @@ def gan():
 
 
 def test_a_step_of_ones_own_with_two_optimizers_is_captured():
-    module = module_of(load_catalog(), GRAPH, "train", workload("Adam", capturable=True, form="step", batch="tensor"))
+    module = module_of(load_catalog(), GRAPH, "train", workload("Adam", capturable=True, form="step", batch=TENSOR))
     (plain, _, others), (own, model, optimizers) = gan(), gan()
     module.prepare(model, optimizers[0])
     step = module.own_step(own, model)

@@ -323,9 +323,10 @@ def test_trials_of_the_recipes(tmp_path):
         )
         return runner.run(spec, messages.append), messages
 
-    baseline, messages = run({}, kind=TrialKind.PROFILE)
+    baseline, inspected = run({}, kind=TrialKind.BASELINE)
     assert baseline.measured, baseline.reason
-    facts = next(message.workload for message in messages if isinstance(message, Inspected))
+    _, messages = run({}, kind=TrialKind.PROFILE)
+    facts = next(message.workload for message in inspected if isinstance(message, Inspected))
     profile = next(message.profile for message in messages if isinstance(message, Profiled))
     assert facts.loader.movable_transforms == ("ToDtype", "Normalize")
     assert profile.host_made_tensors == 1
