@@ -17,7 +17,7 @@ from advisor.recipe.plan import StepPlan
 from advisor.records import BatchForm
 from advisor.step.batch import SplitBatch
 from advisor.step.step import OwnStep, TrainStep
-from advisor.trial.batch_form import batch_form_of, form_of_batch
+from advisor.trial.batch_form import batch_form_of, form_of_batch, place_of_loss, with_own_loss
 
 CATALOG = load_catalog()
 CE = nn.functional.cross_entropy
@@ -53,6 +53,9 @@ def form(kind, target, *inputs):
 
 OfAttribute = model_with(lambda self, images, labels: SimpleNamespace(loss=CE(self.net(images), labels)))
 Scalar = model_with(lambda self, images, labels: CE(self.net(images), labels))
+OfTuple = model_with(lambda self, images, labels: (scores := self.net(images), CE(scores, labels)))
+LossFirst = model_with(lambda self, images, labels=None: (CE(scores := self.net(images), labels), scores))
+Several = model_with(lambda self, images, labels: {"one": CE(self.net(images), labels), "two": self.net(images).mean()})
 Sum = model_with(lambda self, left, right: self.net(left + right))
 Whole = model_with(lambda self, batch: self.net(torch.stack(batch)))
 # Batches of images and labels.
@@ -83,9 +86,12 @@ FORMS = {
     "attributes": (Sum, CE, lambda x, y: Data(left=x, right=0 * x, y=y), ATTRIBUTES),
     "model_batch": (model_of, lambda model, batch: CE(model(batch[0]), batch[1]), PAIR, form("list", "batch")),
     "model and parts": (model_of, lambda model, x, y: CE(model(x), y), PAIR, form("list", "*batch")),
-    "own": (Named, None, NAMES, form("mapping", "", "**batch")),
-    "own of parts": (OfAttribute, None, PAIR, form("list", "batch[0]", "*batch")),
-    "own scalar": (Scalar, None, PAIR, form("list", "batch[0]", "*batch")),
+    "own": (Named, None, NAMES, form("mapping", 'output["loss"]', "**batch")),
+    "own of parts": (OfAttribute, None, PAIR, form("list", "output.loss", "*batch")),
+    "own scalar": (Scalar, None, PAIR, form("list", "output", "*batch")),
+    "own of a tuple": (OfTuple, None, PAIR, form("list", "output[1]", "*batch")),
+    "own, the first": (LossFirst, None, PAIR, form("list", "output[0]", "*batch")),
+    "own, added up": (Several, None, PAIR, form("list", "sum(output.values())", "*batch")),
 }
 
 
@@ -101,6 +107,8 @@ def test_each_form_of_a_loss_and_of_a_batch(name, settings, monkeypatch):
     reference = copy.deepcopy(model)
     trial = TrainStep(reference, torch.optim.SGD(reference.parameters(), lr=0.05), loss, StepPlan("train", "cpu"))
     batch_form = batch_form_of(trial, data[0])
+    if loss is None:
+        batch_form = with_own_loss(batch_form, place_of_loss(copy.deepcopy(trial).forward(data[0])))
     assert batch_form == found
     module = module_of(CATALOG, settings, "train", WrittenFor(trial.form, batch_form, gpu_facts().workload))
     model, optimizer, _ = module.prepare(model, torch.optim.SGD(model.parameters(), lr=0.05))
@@ -124,6 +132,13 @@ LISTED = [X, Z]
 )
 def test_the_form_of_a_batch_by_its_split(batch, split, found):
     assert form_of_batch(batch, split, "target") == found
+
+
+def test_a_number_behind_scores_that_a_target_is_for_is_a_part_of_the_loss():
+    batch, scores, number = form("list", "batch[1]", "batch[0]"), torch.ones(2, 3), torch.ones((), requires_grad=True)
+    assert with_own_loss(batch, place_of_loss((scores, number))) is None
+    assert with_own_loss(batch, place_of_loss((number, scores))) == replace(batch, target="output[0]")
+    assert place_of_loss(scores) == ""
 
 
 def test_a_step_of_ones_own_gets_the_batch_as_it_is():

@@ -28,6 +28,7 @@ _USUAL_BATCHES = {
 _BACKENDS = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "math": "MATH"}
 # Arguments of DistributedDataParallel, which are fields of the plan too.
 OF_DDP = ("gradient_as_bucket_view", "static_graph", "bucket_cap_mb", "find_unused_parameters")
+_OWN_LOSS = 'output["loss"] if isinstance(output, dict) else getattr(output, "loss", output)'
 _TEMPLATE_LINE = re.compile(r"(.*?)(?:  #([?=]) (.*))?")
 _EXPRESSION = re.compile(r"<([A-Z_]+)>")
 
@@ -164,6 +165,7 @@ class StepText:
             "WITH_ATTENTION": _with(self._attention()),
             "CALL": call(f"{head} self.{'step' if own else 'model'}", ["batch"] if own else batch.inputs, indent=12),
             "TARGET": f", {batch.target}" if batch.target else "",
+            "OWN_LOSS": (batch.target or _OWN_LOSS) if self.form == "own" else "",
             "WARM_UP": "11" if plan.strategy == "ddp" else "3",  # DistributedDataParallel times its first ten
             "RUN": "run" if "graph" in words else "__call__",
             "ACCUMULATE": updates,

@@ -158,7 +158,7 @@ class <CLASS>:
             <CALL>  #? !model_batch_loss
             return self.loss_fn(output<TARGET>)  #? output_target_loss
             return self.loss_fn(self.model<TARGET>)  #? model_batch_loss
-            return output["loss"] if isinstance(output, dict) else getattr(output, "loss", output)  #? own_loss
+            return <OWN_LOSS>  #? own_loss
 
     def <RUN>(self, batch):
         batch = <MOVED>  #? !graph

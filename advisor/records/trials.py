@@ -184,7 +184,8 @@ class BatchForm:
 
     ``kind``: ``tensor``; ``list`` or ``mapping``, whose parts are all tensors; ``nested``, with other parts too; or
     ``object``, with a method ``to``. ``inputs``: the arguments of the model. ``target``: those of the loss that follow
-    the output, or the model where it calls that.
+    the output, or the model where it calls that; of a loss that the model computes, the code that reads it from
+    ``output``, and empty where that is not known.
     """
 
     kind: str

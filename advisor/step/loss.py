@@ -169,8 +169,10 @@ class LossCall:
         if self._targets > 1 and isinstance(batch, Mapping) and batch.keys() >= set(self._target_names):
             return {name: batch[name] for name in self._target_names}
         target = self.split(batch).target
-        several = isinstance(target, tuple) and not hasattr(target, "_fields")
-        return target[0] if several and self._targets == 1 and self._of_torch else target
+        several = isinstance(target, tuple) and not hasattr(target, "_fields") and self._targets == 1
+        # Not of a batch that the model took as a whole: a loss may be anywhere in what it returned.
+        whole = several and isinstance(batch, tuple | list) and target[0] is batch[0]
+        return target[0] if several and self._of_torch and not whole else target
 
     def _of_model(self, batch: Any) -> Any:
         if self._targets > 1 and isinstance(batch, list | tuple):  # loss(model, inputs, targets)

@@ -1,14 +1,16 @@
 """The form of a batch, by which the exported Python file is written: each part by the code that reads it."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from advisor.records import BatchForm
 from advisor.step.batch import TARGET_NAMES, SplitBatch
-from advisor.step.loss import LossForm
+from advisor.step.loss import LossForm, own_loss
 from advisor.step.step import InferStep, OwnStep, TrainStep
 
 
@@ -25,6 +27,27 @@ def batch_form_of(step: TrainStep | InferStep, batch: Any) -> BatchForm | None:
         parts = call.takes == "targets" and isinstance(batch, tuple | list)
         return BatchForm(_kind(batch), (), "*batch" if parts else "batch")
     return form_of_batch(batch, call.split_of(batch)._replace(target=call.target_of(batch)), call.takes)
+
+
+def with_own_loss(form: BatchForm, loss_at: str) -> BatchForm | None:
+    """The form of a batch whose loss the model computes, at this place in its output; None where it is no such loss.
+
+    Beside scores that a target is for, a number that comes later is a part of the loss, as in ``default_loss``.
+    """
+    part = form.target not in ("", "batch") and re.fullmatch(r"output\[[1-9]\d*\]", loss_at)
+    return replace(form, target=loss_at) if loss_at and not part else None
+
+
+def place_of_loss(output: Any) -> str:
+    """The code that reads a model's own loss from its ``output``; empty where it has none."""
+    loss = own_loss(output)
+    if loss is None:
+        return ""
+    if isinstance(output, Mapping):
+        return 'output["loss"]' if output.get("loss") is loss else "sum(output.values())"
+    if isinstance(output, tuple | list):
+        return next(f"output[{place}]" for place, part in enumerate(output) if part is loss)
+    return "output" if output is loss else "output.loss"
 
 
 def form_of_batch(batch: Any, split: SplitBatch, takes: str = "") -> BatchForm:

@@ -29,6 +29,7 @@ from advisor.records import (
     COMPILING,
     FIRST_STEPS,
     Activity,
+    BatchForm,
     Block,
     BlockDone,
     Compiled,
@@ -51,7 +52,7 @@ from advisor.step.loss import LossError, LossForm
 from advisor.step.step import InferStep, TrainStep, make_step
 from advisor.target.entrypoint import hint_for, load_target, one_line, user_frames
 from advisor.target.loop import Loop
-from advisor.trial.batch_form import batch_form_of
+from advisor.trial.batch_form import batch_form_of, with_own_loss
 from advisor.trial.inspection import inspect_loop, versions
 from advisor.trial.measurement import draws
 from advisor.trial.measurement.clock import (
@@ -294,6 +295,7 @@ class Trial:
             self._profile(step, feed, clock, blocks, probe.operations)
         elif self.spec.kind is TrialKind.BASELINE and parts.components.has_loader and self._may_time_phases(blocks):
             self._send_phases(step, feed, blocks)
+        loss_form, batch_form = _recorded_forms(parts.form, batch_form_of(_eager(step), first.batch), probe)
         timed = self.spec.times_phases and self._may_time_phases(blocks)
         phases = measure_parts(step, feed, limit_s=_PHASES_LIMIT_S) if timed else {}
         return TrialResult(
@@ -323,8 +325,8 @@ class Trial:
             waited=self.guards.waited,
             energy_j_per_sample=self.guards.energy_j_per_sample(blocks),
             gpu=self.guards.gpu,
-            loss_form=_recorded_form(parts.form, probe),
-            batch_form=batch_form_of(_eager(step), first.batch),
+            loss_form=loss_form,
+            batch_form=batch_form,
         )
 
     def _refuse_hopeless(self, loop: Loop, spent_s: float, step_s: float) -> None:
@@ -422,10 +424,12 @@ def _smaller(loop: Loop) -> str:
     return "smaller samples, by --input SHAPE" if loop.hint and loop.step is None else "less work in it"
 
 
-def _recorded_form(form: LossForm, probe: Probe) -> LossForm:
-    """The form of the loss as an exported file has it: one that was chosen by the outputs gets output and target."""
-    chosen = form is LossForm.OWN and probe.outputs and not probe.has_loss
-    return LossForm.OUTPUT_TARGET if chosen else form
+def _recorded_forms(form: LossForm, batch: BatchForm | None, probe: Probe) -> tuple[LossForm, BatchForm | None]:
+    """The forms of the loss and the batch for an exported file: a loss chosen by the outputs gets output and target."""
+    if form is not LossForm.OWN or batch is None or not probe.outputs:
+        return form, batch
+    own = with_own_loss(batch, probe.loss_at)
+    return (form, own) if own else (LossForm.OUTPUT_TARGET, batch)
 
 
 def _eager(step: TrainStep | InferStep | GraphedStep) -> TrainStep | InferStep:

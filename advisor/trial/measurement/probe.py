@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader
 
 from advisor.recipe.plan import StepPlan
 from advisor.step.batch import signature_of, tensors_of
-from advisor.step.loss import own_loss
 from advisor.step.step import TrainStep
+from advisor.trial.batch_form import place_of_loss
 from advisor.trial.measurement.draws import first_batches, seed_all
 from advisor.trial.measurement.feed import compared_with, form_of
 
@@ -34,7 +34,7 @@ class Probe:
     ``losses``, ``outputs`` and ``weights`` are as in ``TrialResult``. ``skipped_steps`` of the steps changed no weight,
     because a gradient scaler skipped their update; ``scale`` is that scaler's in the end. ``gradients_at_times`` counts
     the trained parameters that had a gradient after some steps and none after others, ``operations`` those behind the
-    model's first output; ``has_loss``: that output holds the model's own loss.
+    model's first output; ``loss_at`` is the code that reads the model's own loss from it, empty where it has none.
     """
 
     seconds: float
@@ -47,7 +47,7 @@ class Probe:
     usual_step_s: float = 0.0
     gradients_at_times: int = 0
     operations: int = 0
-    has_loss: bool = False
+    loss_at: str = ""
 
     def scaler_notes(self, scale_now: float | None) -> tuple[str, ...]:
         """Notes on the gradient scaler, whose scale is ``scale_now`` after warm-up and timing."""
@@ -116,7 +116,7 @@ def probe_training(
         usual_step_s=counted.usual_step_s,
         gradients_at_times=gradients.at_times,
         operations=output.operations,
-        has_loss=output.has_loss,
+        loss_at=output.loss_at,
     )
 
 
@@ -289,7 +289,7 @@ class _FirstOutput:
     def __init__(self, model: nn.Module | None, *, traced: bool) -> None:
         self.sample: tuple[float, ...] = ()
         self.operations = 0
-        self.has_loss = False
+        self.loss_at = ""
         # A model that is compiled in place, or in a larger whole, would trace the hook; TorchScript takes none.
         compiled = traced or getattr(model, "_compiled_call_impl", None) or isinstance(model, torch.jit.ScriptModule)
         hooked = model is not None and not compiled
@@ -307,7 +307,7 @@ class _FirstOutput:
         if not self.sample:
             self.sample = sample_of(_without_caches(output))
             self.operations = operations_behind(output)
-            self.has_loss = own_loss(output) is not None
+            self.loss_at = place_of_loss(output)
         self.close()  # a captured step waits until no hook comes or goes
 
 
