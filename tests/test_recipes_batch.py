@@ -13,6 +13,7 @@ from proposals import CATALOG, proposed, reason
 from recipe_workload import components
 from torch import nn
 
+from advisor.errors import RefusedError
 from advisor.export.python_file import python_source
 from advisor.figures.sweep import headings_of, knee, knee_of, sweep_chart, sweep_points, sweep_rows
 from advisor.recipe import Components
@@ -399,7 +400,7 @@ def test_only_adam_is_replaced():
 @pytest.mark.skipif(find_spec("timm") is not None, reason="timm is installed")
 def test_a_package_that_is_missing_is_named():
     model = net()
-    with pytest.raises(ImportError, match="timm"):
+    with pytest.raises(RefusedError, match="timm"):
         by_apply("large_batch_optimizer", "lars", model, torch.optim.SGD(model.parameters()))
     large = gpu_facts(batch_size=8192)
     assert "pip install timm" in reason("large_batch_optimizer", large)
