@@ -72,10 +72,7 @@ class Run:
         self._followers.append(follow)
 
     def run(self):
-        """Run it as on a machine that nothing else uses, unless a test makes up another.
-
-        Beside other programs a search takes another order, and those of this machine are not what is tested.
-        """
+        """Run it as on a machine that nothing else uses, where a search has one order; a test may make up another."""
         with pytest.MonkeyPatch.context() as patch:
             if session.inspect_hardware is inspect_hardware:
                 found = inspect_hardware()

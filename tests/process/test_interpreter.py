@@ -91,7 +91,8 @@ def test_one_that_waits_stands_still_but_where_it_is_told_to_import(runner, tmp_
 
 
 def stands_still(process):
-    """Whether it takes no time of a processor for a while."""
+    """Whether it takes no time of a processor for a while. A signal arrives a moment after it was sent."""
+    time.sleep(0.2)
     used = process.cpu_times().user
     time.sleep(1.0)
     return process.status() == psutil.STATUS_STOPPED and process.cpu_times().user == used
