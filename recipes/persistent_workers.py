@@ -48,8 +48,8 @@ class PersistentWorkers(WorkerRecipe):
         epoch_s = epoch_seconds(facts)
         if epoch_s is not None and epoch_s > _LONGEST_EPOCH_S:
             return Skip(
-                f"an epoch takes about {format_seconds(epoch_s)}, so the time of starting the workers anew is too "
-                "small to measure"
+                f"an epoch takes about {format_seconds(epoch_s)} without its waits for data, so the time of starting "
+                "the workers anew is too small to measure"
             )
         return [True]
 

@@ -70,7 +70,7 @@ class _File:
         return "\n\n".join([self.docstring(), *filter(None, blocks)])
 
     def docstring(self) -> str:
-        """What was measured, the settings, and how the file is used."""
+        """The header: the measured speed-up, the settings, and how to use the file."""
         found = ", ".join(sorted(format_setting(recipe.key, value) for recipe, value in self.settings)) or "none"
         measured = f": {self.step.workload.measured}" if self.step.workload.measured else ""
         packages = sorted({recipe.package for recipe, value in self.settings if value != recipe.default} - {""})

@@ -215,7 +215,7 @@ class <CLASS>:
         return on_tensors(torch.clone, result)  #? !train
 
     def signature(self, batch):  #? graph
-        """What decides on a graph."""
+        """The key of the graph that a batch is replayed in."""
         key = [self.model.training, *((part.shape, part.dtype) for part in <TENSORS>)]
         key += [parameter.requires_grad for parameter in self.model.parameters()]  #? !infer
         key += [group.get(name) for group in self.groups for name in NUMBERS]  #? inside

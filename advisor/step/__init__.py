@@ -1,1 +1,1 @@
-"""What settings do to a step, and the step itself: the one implementation behind trials and ``advisor.load``."""
+"""The step of training or inference, and how settings change it; trials and ``advisor.load`` share this code."""

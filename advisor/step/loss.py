@@ -157,7 +157,7 @@ class LossCall:
 
     @property
     def takes(self) -> str:
-        """What a loss of an output gets beside it: ``target``, ``targets`` one by one, ``batch``, or nothing."""
+        """The arguments of the loss after the output: ``target``, ``targets`` one by one, ``batch``, or empty."""
         if self._gets_batch:
             return "batch"
         return ("", "target", "targets")[min(self._targets, 2)]
@@ -180,7 +180,7 @@ class LossCall:
         return self.loss_function(self.model, batch)
 
     def of_output(self, output: Any, target: Any) -> Any:
-        """What the loss function returns for an output and its target."""
+        """Call the loss function with an output and its target; its result as it is."""
         if self._targets == 0:
             return self.loss_function(output)
         if self._targets == 1:

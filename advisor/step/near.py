@@ -1,4 +1,4 @@
-"""What lies near a function: the variables that it names, and the attributes of the objects found there.
+"""Values near a function: the variables that it names, and the attributes of the objects in those variables.
 
 A captured step watches the plain numbers there, and a step of the user's own has its optimizers there. Nothing that
 lies further is looked for: keep such a number in a tensor, or call ``recapture()`` after it changed.

@@ -1,4 +1,4 @@
-"""What is looked at around a captured step: changes that a graph cannot follow, and the state that a step changes."""
+"""Checks around a captured step: for changes that a graph cannot follow, and of the state that a step changes."""
 
 import math
 import operator

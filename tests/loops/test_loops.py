@@ -83,7 +83,7 @@ def run(loop: Loop, of: PlainRun) -> dict[str, Any]:
 
 
 def distance(plain: Any, found: Any) -> float:
-    """How far two values are apart, relative to their size; infinite where their types differ."""
+    """The relative difference of two values; infinite where their types differ."""
     if type(plain) is not type(found):
         return float("inf")
     if not isinstance(plain, float | torch.Tensor):
