@@ -31,6 +31,11 @@ class Bench:
         return TrialSpec(name, self.target, dict(settings), 1.5, 60, 120, str(log), kind=kind)
 
 
+def tell(stack, found):
+    ratio = f"{found.tuned_step_ms / stack.step_ms:.3f}" if found.tuned_step_ms else found.problem
+    print(Path(found.path).name, stack.step_ms, found.tuned_step_ms, ratio, flush=True)
+
+
 def main():
     past = open_session()
     state, catalog = SessionState.of(past.events), load_catalog(())
@@ -39,11 +44,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for name in ("tuned.yaml", "tuned.py"):
             outputs = Outputs(export_path=str(Path(folder) / name))
-            found = []
-            write_outputs(state, past.request, outputs, catalog, lambda file: found.append(verify(bench, file, stack)))
-            for one in found:
-                ratio = f"{one.tuned_step_ms / stack.step_ms:.3f}" if one.tuned_step_ms else one.problem
-                print(past.request.target.target, name, stack.step_ms, one.tuned_step_ms, ratio, flush=True)
+            write_outputs(state, past.request, outputs, catalog, lambda file: tell(stack, verify(bench, file, stack)))
 
 
 if __name__ == "__main__":

@@ -257,12 +257,13 @@ class Body:
             if self._has_ended and self._between is not None:
                 self._begin_anew()
             self._has_ended, item = True, self._item(batch)
-            try:
-                self._has_ended = not self._stays(self._code, item)
-            except StopIteration:  # of another loader than the one that feeds the loop
-                if not self._readings.begin_anew(batch):
-                    raise
-                self._has_ended = not self._stays(self._code, item)
+            while True:
+                try:
+                    self._has_ended = not self._stays(self._code, item)
+                    break
+                except StopIteration:  # a loader has ended, and another one perhaps in the next try
+                    if not self._readings.begin_anew(batch):
+                        raise
         return losses
 
     def _begin_anew(self) -> None:
