@@ -102,8 +102,8 @@ def _cells(frame: FrameType) -> dict[str, CellType]:
 class Readings:
     """The reads of a loop, directly or through generators and classes of the script's own.
 
-    An iterator over ``fed`` gives the batch at hand, once in each round, also one that the loop makes, and ends after as
-    many as the loader has. Any other is read anew, with the workers that its loader has.
+    An iterator over ``fed``, also one that the loop makes, gives the batch at hand, once in each round, and ends after
+    as many as the loader has. Any other is read anew, with the workers that its loader has.
     """
 
     def __init__(self, iterators: Iterators, fed: Any = None) -> None:

@@ -296,7 +296,7 @@ class Watch:
         self._rounds += 1
         may_be_plain = self.seen.loader is None and len(self.seen.updates) == 1
         if has_left or not may_be_plain or self._updates > 1:
-            self._over = True
+            self.seen.leaves_loop, self._over = has_left, True
             raise LoopSeen
 
     def _after_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
