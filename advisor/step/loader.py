@@ -35,10 +35,9 @@ def rebuild(loader: DataLoader[Any], **options: Any) -> DataLoader[Any]:
         raise RefusedError("the dataset has set_epoch(), which workers that live on from epoch to epoch do not hear of")
     if "batch_size" in options and loader.batch_size is None:
         raise RefusedError("the loader has a batch sampler of its own or does not form batches: change the size there")
+    arguments = _arguments_of(loader, options)
     try:
-        return type(loader)(**_arguments_of(loader, options))
-    except RefusedError:
-        raise
+        return type(loader)(**arguments)
     except Exception as error:  # the constructor is the user's, and may raise anything
         raise RefusedError(f"{type(loader).__name__} cannot be made anew by its constructor: {error}") from error
 
