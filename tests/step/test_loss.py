@@ -99,7 +99,7 @@ class Net(nn.Module):
         (functools.partial(torch._C._nn.cross_entropy_loss, reduction=1), OUTPUT_TARGET),  # has no signature
     ],
 )
-def test_the_inspection_finds_an_open_form_on_a_copy_of_the_model(loss, form):
+def test_an_open_form_is_found_and_leaves_the_model_as_it_was(loss, form):
     model = Net()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     draws = torch.get_rng_state()
