@@ -29,8 +29,11 @@ def tensors_of(batch: Any, depth: int = 0) -> Iterator[torch.Tensor]:
     """Every tensor in a nested batch, depth first: in mappings, lists, tuples, and attributes of other objects."""
     if isinstance(batch, torch.Tensor):
         yield batch
-    elif isinstance(batch, Mapping | list | tuple):
-        for part in batch.values() if isinstance(batch, Mapping) else batch:
+    elif isinstance(batch, Mapping):
+        for part in batch.values():
+            yield from tensors_of(part, depth)
+    elif isinstance(batch, list | tuple):
+        for part in batch:
             yield from tensors_of(part, depth)
     elif depth < _DEEPEST:
         for part in _attributes_of(batch).values():
@@ -64,11 +67,12 @@ def map_tensors(
         return of_object(part)
     if isinstance(part, Mapping):
         values: Any = {key: map_tensors(function, value, of_object, depth) for key, value in part.items()}
-        with contextlib.suppress(TypeError, NotImplementedError):  # of a class that cannot be copied or filled
-            filled: Any = copy.copy(part)
-            for key, value in values.items():
-                filled[key] = value
-            values = filled
+        if type(part) is not dict:
+            with contextlib.suppress(TypeError, NotImplementedError):  # of a class that cannot be copied or filled
+                filled: Any = copy.copy(part)
+                for key, value in values.items():
+                    filled[key] = value
+                values = filled
         return values
     if isinstance(part, list | tuple):
         changed = [map_tensors(function, value, of_object, depth) for value in part]
@@ -196,6 +200,8 @@ class ForwardInputs:
         self.names = [one.name for one in by_name]
         self.takes_any_name = any(one.kind is one.VAR_KEYWORD for one in given)
         self.places = None if any(one.kind is one.VAR_POSITIONAL for one in given) else by_place
+        annotation = str(by_place[0].annotation) if by_place else ""
+        self._takes_list = re.match(r"(<class '|typing\.)?list\b", annotation, re.IGNORECASE) is not None
 
     def count(self, *, with_labels: bool = False) -> int | None:
         """The number of inputs that the model needs, at least one; None when it takes any number.
@@ -209,9 +215,7 @@ class ForwardInputs:
 
     def takes_whole(self, batch: Any) -> bool:
         """Whether a batch is a list of tensors and, by its annotation, the first input, as detectors take images."""
-        annotation = str(self.places[0].annotation) if self.places else ""
-        of_lists = re.match(r"(<class '|typing\.)?list\b", annotation, re.IGNORECASE)
-        return bool(of_lists) and isinstance(batch, list) and all(isinstance(part, torch.Tensor) for part in batch)
+        return self._takes_list and isinstance(batch, list) and all(isinstance(part, torch.Tensor) for part in batch)
 
 
 def splitter(
@@ -267,7 +271,10 @@ def splitter(
         return SplitBatch(tuple(alone) if len(alone) == 1 and not of_batches else (batch,), kwargs, target)
 
     def split_parts(batch: Sequence[Any]) -> SplitBatch:
-        if required == {"batch"} or inputs.takes_whole(batch) or (needed == 1 and _lists_samples(batch)):
+        # A list of mappings is one of samples, as detectors take it, but for a pair of inputs and targets.
+        mappings = needed == 1 and isinstance(batch, list) and all(isinstance(sample, Mapping) for sample in batch)
+        samples = mappings and (len(batch) != PAIR or batch[0].keys() == batch[1].keys())
+        if samples or inputs.takes_whole(batch) or required == {"batch"}:
             return as_it_is(batch)
         parts = tuple(batch)
         first: Any = batch[0] if len(batch) == PAIR else None
@@ -301,9 +308,3 @@ def _fields_of(batch: Any, inputs: ForwardInputs) -> dict[str, Any]:
         return held if held.keys() >= set(required) else {}
     tensors = [name for name, value in fields.items() if isinstance(value, torch.Tensor) and name not in TARGET_NAMES]
     return fields if len(tensors) == 1 and not fields.keys().isdisjoint(TARGET_NAMES) else {}
-
-
-def _lists_samples(batch: Sequence[Any]) -> bool:
-    """Whether a batch is a list of its samples, each a mapping, as detectors take it; a pair of mappings is none."""
-    mappings = isinstance(batch, list) and all(isinstance(sample, Mapping) for sample in batch)
-    return mappings and (len(batch) != PAIR or batch[0].keys() == batch[1].keys())
