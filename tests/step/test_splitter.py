@@ -94,6 +94,17 @@ def test_inputs_that_a_model_may_take_as_they_are_stay_so(model, inputs):
     assert split(model, (inputs, "y"), with_target=True) == ((inputs,), {}, "y")
 
 
+def test_a_pair_may_hold_a_mapping_for_a_model_that_takes_more_keywords():
+    """As the newer models of Hugging Face, `forward(input_ids, attention_mask, ..., **kwargs)`."""
+
+    class Encoder(nn.Module):
+        def forward(self, input_ids=None, attention_mask=None, labels=None, **kwargs):
+            return input_ids
+
+    batch = ({"input_ids": "i", "attention_mask": "m", "token_type_ids": "t"}, "y")
+    assert split(Encoder(), batch, with_target=True) == ((), batch[0], "y")
+
+
 def test_a_pair_may_hold_a_sequence_of_the_inputs():
     assert split(TwoInputs(), (("l", "r"), "y"), with_target=True) == (("l", "r"), {}, "y")
     assert split(TwoInputs(), [["l", "r"], "y"], with_target=True) == (("l", "r"), {}, "y")
@@ -178,8 +189,13 @@ def test_a_class_of_one_tensor_beside_a_target_is_that_and_its_target():
         images: torch.Tensor
         names: list[str]
 
+    @dataclass(slots=True)
+    class Slotted:
+        images: torch.Tensor
+        labels: Any
+
     images = torch.ones(2)
-    for batch in (Pair(images, "y"), Labelled("y", images, ["a", "b"])):
+    for batch in (Pair(images, "y"), Labelled("y", images, ["a", "b"]), Slotted(images, "y")):
         assert split(Net(), batch, with_target=True) == ((images,), {}, "y")
         assert split(Net(), batch, with_target=False) == ((images,), {}, None)
         assert split(OfBatch(), batch, with_target=True) == ((batch,), {}, batch)
