@@ -49,11 +49,15 @@ class ConvBias(Recipe):
     def apply(self, workload: Components, value: Value) -> None:
         if not value:
             from advisor.step.conv_bias import remove_conv_biases
+            from advisor.step.pairs import layers_in_a_row
 
-            remove_conv_biases(workload.model)
+            remove_conv_biases(workload.model, layers_in_a_row(workload.model))
 
     def code(self, value: Value) -> str:
-        return "# convolutions keep their biases\n" if value else code_of("conv_bias", "remove_conv_biases(model)")
+        if value:
+            return "# convolutions keep their biases\n"
+        found = code_of("pairs", "pairs = layers_in_a_row(model)")
+        return found + code_of("conv_bias", "remove_conv_biases(model, pairs)")
 
     def why(self, facts: Facts, value: Value) -> str:
         count = facts.workload.biased_conv_norm_pairs

@@ -49,11 +49,15 @@ class FoldNorm(Recipe):
     def apply(self, workload: Components, value: Value) -> None:
         if value:
             from advisor.step.fold_norm import fold_batch_norms
+            from advisor.step.pairs import layers_in_a_row
 
-            fold_batch_norms(workload.model)
+            fold_batch_norms(workload.model, layers_in_a_row(workload.model))
 
     def code(self, value: Value) -> str:
-        return code_of("fold_norm", "fold_batch_norms(model)") if value else "# batch norms stay as they are\n"
+        if not value:
+            return "# batch norms stay as they are\n"
+        found = code_of("pairs", "pairs = layers_in_a_row(model)")
+        return found + code_of("fold_norm", "fold_batch_norms(model, pairs)")
 
     def conflict(self, value: Value, settings: Values) -> str | None:
         if value and settings.get("model.conv_bias_before_norm") is False:
