@@ -75,19 +75,18 @@ def compile_in_place(module: nn.Module, **options: Any) -> None:
     A model that generates text runs uncompiled while it decodes: its cache grows with each token, and each size would
     be compiled.
     """
+    eager: Any = module._call_impl
 
-    def run(*args: Any, **kwargs: Any) -> Any:  # PyTorch compiles a bare Sequential only where another code calls it
-        return module._call_impl(*args, **kwargs)
+    def run(*args: Any, **kwargs: Any) -> Any:  # PyTorch 2.11 compiles a bare Sequential only where a function calls it
+        return eager(*args, **kwargs)
 
     compiled = _noticing_training(module, torch.compile(run, **options))
-    generates = hasattr(module, "generate")
 
     @functools.wraps(compiled)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        decodes = kwargs.get("past_key_values") is not None
-        return (module._call_impl if decodes else compiled)(*args, **kwargs)
+    def unless_decoding(*args: Any, **kwargs: Any) -> Any:
+        return (compiled if kwargs.get("past_key_values") is None else eager)(*args, **kwargs)
 
-    module._compiled_call_impl = call if generates else compiled
+    module._compiled_call_impl = unless_decoding if hasattr(module, "generate") else compiled
 
 
 def _noticing_training(model: nn.Module, compiled: Callable[..., Any]) -> Callable[..., Any]:
@@ -201,8 +200,7 @@ def compiled_as(model: nn.Module) -> dict[str, Value] | None:
 def as_written(model: nn.Module) -> nn.Module:
     """The model as it was before it was compiled as a whole; one that was compiled in place is that from now on."""
     written: nn.Module = getattr(model, "_orig_mod", model)
-    if getattr(written, "_compiled_call_impl", None) is not None:
-        written._compiled_call_impl = None
+    written._compiled_call_impl = None
     return written
 
 
