@@ -28,17 +28,17 @@ class StatisticsAside:
 
     def __init__(self, block: torch.nn.Module) -> None:
         self.block = block
-        self.own: list[tuple[typing.Any, typing.Any]] = []
+        self.own: list[tuple[torch.nn.Module, str, torch.Tensor]] = []
 
     def __enter__(self) -> None:
-        norms = [part for part in self.block.modules() if "running_mean" in part._buffers]
-        self.own = [(norm._buffers, dict(norm._buffers)) for norm in norms]
-        for buffers, own in self.own:
-            buffers.update({name: buffer if buffer is None else buffer.clone() for name, buffer in own.items()})
+        norms = [part for part in self.block.modules() if hasattr(part, "running_mean")]
+        self.own = [(norm, *named) for norm in norms for named in norm.named_buffers(recurse=False)]
+        for norm, name, buffer in self.own:
+            setattr(norm, name, buffer.clone())
 
     def __exit__(self, *_: object) -> None:
-        for buffers, own in self.own:
-            buffers.update(own)
+        for norm, name, buffer in self.own:
+            setattr(norm, name, buffer)
 
 
 def checkpoint_blocks(blocks: typing.Iterable[torch.nn.Module]) -> None:
