@@ -34,7 +34,8 @@ def remove_conv_biases(model: torch.nn.Module, pairs: list[tuple[Any, Any]]) -> 
     """
     biased = removable_biases(model, pairs)
     take_off(biased)
-    model.register_load_state_dict_post_hook(functools.partial(take_off, biased))
+    if biased:  # a model of TorchScript has none, and takes no such hook
+        model.register_load_state_dict_post_hook(functools.partial(take_off, biased))
 
 
 @torch.no_grad()
