@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from advisor.step.batch import SplitBatch, splitter, takes_labels, tensors_of
-from advisor.step.near import modules_near
+from advisor.step.near import objects_near
 
 MODEL_NAMES = frozenset({"model", "net", "network", "module", "m"})
 _OUTPUT_NAMES = frozenset(
@@ -262,7 +262,7 @@ def _is_of_torch(loss: Callable[..., Any]) -> bool:
 
 def modules_of_loss(loss: Any) -> list[torch.nn.Module]:
     """The modules that a loss is or has near it, such as class weights or a teacher."""
-    return modules_near(loss)
+    return objects_near(torch.nn.Module, loss)
 
 
 def describe_loss(loss: Callable[..., Any] | None) -> str:
