@@ -24,6 +24,7 @@ from torch.utils.data import IterableDataset
 from advisor.errors import RefusedError
 from advisor.recipe.plan import StepPlan
 from advisor.step.blocks import repeated_blocks
+from advisor.step.cuda_graph import capture_stream
 from advisor.step.loader import rebuild
 from advisor.step.wrappers import unwrapped
 
@@ -56,8 +57,6 @@ def replicated(model: nn.Module, plan: StepPlan) -> nn.Module:
     Gradients are gathered on the stream on which the wrapper is made, and a graph holds no work of the default one.
     PyTorch documentation, CUDA semantics, "Usage with DistributedDataParallel".
     """
-    from advisor.step.graph import capture_stream  # late: it imports this module
-
     device = torch.device(plan.device)
     if plan.cuda_graph:
         torch.cuda.synchronize(device)

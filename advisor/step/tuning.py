@@ -138,10 +138,10 @@ class Tuning:
 
         ``loss`` is ``loss(model, batch)`` or ``loss(output, target)``; without one the model's own is taken. Its
         parameters' names tell which; where they do not, it is called with output and target unless ``loss_form`` is
-        ``"model_batch"``. ``clip_grad`` is the norm that gradients are clipped to before the update. Pass what
-        ``prepare`` returned. A model that is not in training mode is put into it now, once. Afterwards the mode is the
-        loop's: one that validates in between switches with ``eval()`` and ``train()``, or evaluates with the step of
-        ``infer``, which leaves the mode as it is.
+        ``"model_batch"``. ``clip_grad`` is the norm that the model's gradients are clipped to before the update. Pass
+        what ``prepare`` returned. A model that is not in training mode is put into it now, once. Afterwards the mode is
+        the loop's: one that validates in between switches with ``eval()`` and ``train()``, or evaluates with the step
+        of ``infer``, which leaves the mode as it is.
 
         The step's ``scaler`` is the gradient scaler of float16 training, None without one. Its ``state_dict()`` and
         ``load_state_dict()`` hold what a checkpoint needs beside the model and the optimizer: the scaler's state, and

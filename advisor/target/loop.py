@@ -13,7 +13,7 @@ from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, Value
 from advisor.step.batch import TARGET_NAMES, ForwardInputs, splitter, tensors_of
-from advisor.step.near import modules_near
+from advisor.step.near import objects_near
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class Loop:
 
         State that the optimizer has already follows its parameters: Adagrad makes its sums before the first step.
         """
-        for module in (self.model, *modules_near(self.loss)):
+        for module in (self.model, *objects_near(torch.nn.Module, self.loss)):
             module.to(device)
         for state in self.optimizer.state.values() if self.optimizer is not None else ():
             for name, value in state.items():

@@ -155,7 +155,7 @@ def current_settings(loop: Loop) -> dict[str, Value]:
         current["data.persistent_workers"] = bool(loop.loader.persistent_workers)
         current["data.prefetch_factor"] = loop.loader.prefetch_factor or 2
     if loop.mode is Mode.TRAIN and (decoders := training_cache.decoders(loop.model)):
-        current["model.use_cache"] = any(map(training_cache.says_cache, decoders))
+        current["model.use_cache"] = any(part.config.use_cache for part in decoders)
     if loop.optimizer is not None:
         current["optimizer.implementation"] = optimizer_implementation(loop.optimizer)
     return {**current, **loop.current}

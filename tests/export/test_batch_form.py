@@ -110,7 +110,7 @@ def test_each_form_of_a_loss_and_of_a_batch(name, settings, monkeypatch):
     if loss is None:
         batch_form = with_own_loss(batch_form, place_of_loss(copy.deepcopy(trial).forward(data[0])))
     assert batch_form == found
-    module = module_of(CATALOG, settings, "train", WrittenFor(trial.form, batch_form, gpu_facts().workload))
+    module = module_of(CATALOG, settings, "train", WrittenFor(trial.call.form, batch_form, gpu_facts().workload))
     model, optimizer, _ = module.prepare(model, torch.optim.SGD(model.parameters(), lr=0.05))
     step = module.train_step(model, optimizer, loss)
     assert [step(batch).item() for batch in data] == pytest.approx([trial(batch).item() for batch in data], rel=2e-5)

@@ -22,7 +22,7 @@ from advisor.step.loss import (
     main_output,
     takes_output_only,
 )
-from advisor.step.near import modules_near
+from advisor.step.near import objects_near
 from advisor.step.step import TrainStep
 
 MODEL_BATCH, OUTPUT_TARGET, OWN = LossForm.MODEL_BATCH, LossForm.OUTPUT_TARGET, LossForm.OWN
@@ -348,12 +348,12 @@ TEACHER = nn.Linear(3, 3)
 
 def test_the_modules_of_a_loss_are_those_that_it_is_or_names():
     queue = nn.CrossEntropyLoss(weight=torch.ones(3))
-    assert modules_near(None) == []
-    assert modules_near(functional.cross_entropy) == []
-    assert modules_near(queue) == [queue]
-    assert modules_near(lambda output, target: 2 * queue(output, target)) == [queue]
-    assert modules_near(lambda output, target: TEACHER(output)) == [TEACHER]
-    assert modules_near(SimpleNamespace(criterion=queue, run=lambda: 0)) == [queue]
+    assert objects_near(nn.Module, None) == []
+    assert objects_near(nn.Module, functional.cross_entropy) == []
+    assert objects_near(nn.Module, queue) == [queue]
+    assert objects_near(nn.Module, lambda output, target: 2 * queue(output, target)) == [queue]
+    assert objects_near(nn.Module, lambda output, target: TEACHER(output)) == [TEACHER]
+    assert objects_near(nn.Module, SimpleNamespace(criterion=queue, run=lambda: 0)) == [queue]
 
 
 # --- the loss of a workload that brings none --------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from advisor.machine.device import backend_of
 from advisor.process.meanwhile import replaced
 from advisor.records import HabitRow, Profile, SyncPlace
 from advisor.step.compile import uncompiled
-from advisor.step.step import InferStep, TrainStep, evaluating, grad_mode
+from advisor.step.step import GRAD_CONTEXTS, InferStep, TrainStep, evaluating
 from advisor.trial.measurement.clock import seconds_of
 from advisor.trial.measurement.feed import Feed
 
@@ -99,7 +99,7 @@ def validation_rows(step: TrainStep, batch: Any, *, limit_s: float) -> tuple[Hab
     """
 
     def validate(way: str) -> None:
-        with grad_mode(way):
+        with GRAD_CONTEXTS[way]():
             step.loss(step.forward(batch), batch)
 
     with evaluating(step.model):
