@@ -321,8 +321,6 @@ class Trial:
             notes=notes,
             phases=phases,
             disturbed=self.guards.disturbed,
-            off_by=self.guards.off_by,
-            waited=self.guards.waited,
             energy_j_per_sample=self.guards.energy_j_per_sample(blocks),
             gpu=self.guards.gpu,
             loss_form=loss_form,
