@@ -446,7 +446,7 @@ def test_more_noise_is_expected_where_the_host_or_a_loader_sets_the_pace():
     assert prior_spread(gpu_facts(profile=profile_facts(device_busy_share=0.7))) == quiet
 
 
-RECORDED = json.loads(Path(__file__).with_name("data").joinpath("identical_runs.json").read_text(encoding="utf-8"))
+RECORDED = json.loads(Path(__file__).parents[1].joinpath("data", "identical_runs.json").read_text(encoding="utf-8"))
 
 
 def recorded_runs(workload, start):

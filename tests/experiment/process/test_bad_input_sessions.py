@@ -1,4 +1,4 @@
-"""Real sessions on what goes wrong, and the command as a process of its own; tests/test_bad_input_search.py decides."""
+"""Real sessions on what goes wrong, and the command as a process of its own; what decides: test_bad_input_search.py."""
 
 import json
 import os

@@ -209,7 +209,7 @@ for value in (True, False):
 @pytest.mark.skipif(not torch.set_flush_denormal(False), reason="this CPU cannot flush denormal numbers")
 @pytest.mark.parametrize("effect", ["by_apply", "by_code"])
 def test_denormals_are_flushed(effect):
-    run = forked.run(DENORMALS.format(tests=str(Path(__file__).parent), effect=effect))
+    run = forked.run(DENORMALS.format(tests=str(Path(__file__).parents[1]), effect=effect))
     assert run.stdout.splitlines() == ["0 True", "8 False"], run.stderr
 
 

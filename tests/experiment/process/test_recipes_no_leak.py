@@ -96,7 +96,7 @@ def trials_in(tmp_path, device="cpu"):
     runner = Runner()
 
     def run(settings, *, mode="train", workers=0):
-        text = TARGET.replace("TESTS", repr(str(Path(__file__).parents[1])))
+        text = TARGET.replace("TESTS", repr(str(Path(__file__).parents[2])))
         name = f"target_{mode}_{workers}.py"
         (tmp_path / name).write_text(text.replace("MODE", repr(str(mode))).replace("WORKERS", str(workers)))
         log = tmp_path / f"{len(list(tmp_path.glob('*.log')))}.log"

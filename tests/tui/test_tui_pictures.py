@@ -1,4 +1,4 @@
-"""One picture of each view; tests/app has the others."""
+"""One picture of each view; tests/tui/app has the others."""
 
 import pytest
 from tui_pictures import is_unchanged

@@ -153,7 +153,7 @@ def test_importing_the_recipes_imports_no_torch():
 
 def test_proposing_imports_no_torch():
     script = (
-        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
         "from facts import gpu_facts, loader_facts\n"
         "from advisor.recipe.catalog import load_catalog\n"
         "catalog = load_catalog()\n"
@@ -177,7 +177,7 @@ def test_code_runs_on_a_gpu(recipe, value):
     if recipe.package and value != recipe.default:
         pytest.importorskip(recipe.package)
     if recipe.key.startswith(PARALLEL):
-        pytest.skip("it runs over ranks: tests/process/test_ranks.py, tests/gpu/several_gpus.py")
+        pytest.skip("it runs over ranks: tests/trial/process/test_ranks.py, tests/gpu/several_gpus.py")
     if value in ("regional", "blocks"):
         pytest.skip("this model repeats no block; a test of its own has one that does")
     if reason := refusal(recipe, value, components(mode_for(recipe), "cuda")):

@@ -1,6 +1,6 @@
-"""Pictures of the views at two sizes, beside those of tests/test_tui_pictures.py.
+"""Pictures of the views at two sizes, beside those of tests/tui/test_tui_pictures.py.
 
-`pytest tests/app tests/test_tui_pictures.py --snapshot-update` takes them again; look at each before committing.
+`pytest tests/tui --snapshot-update` takes them again; look at each before committing.
 """
 
 import pytest

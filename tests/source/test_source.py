@@ -442,7 +442,7 @@ def test_any_cut_of_a_program_is_read(data):
 
 
 def test_our_own_source_is_read():
-    root = Path(__file__).parent.parent
+    root = Path(__file__).parents[2]
     files = sorted(path for folder in ("advisor", "recipes") for path in (root / folder).rglob("*.py"))
     readings = [read_file(path) for path in files[::4]]  # all of them take four seconds
     assert len(readings) > 50

@@ -22,7 +22,7 @@ from advisor.target.sizing import counted_run, sized
 # Frameworks take seconds to import, and some targets need a process of their own.
 pytestmark = pytest.mark.process
 
-OBJECTS = Path(__file__).parent / "models"
+OBJECTS = Path(__file__).parents[1] / "models"
 
 
 @pytest.fixture(autouse=True)

@@ -110,8 +110,8 @@ asyncio.run(begin())
 @pytest.mark.parametrize(("asked", "begins"), [("advisor-light", "advisor-light #FBFBFC"), ("?", "advisor #0F1218")])
 def test_the_person_may_name_a_theme_to_begin_with(asked, begins) -> None:
     """In a process of its own: Textual reads the variable when it is imported."""
-    here = Path(__file__).parent
-    command = [sys.executable, "-c", BEGIN, str(here), str(here.parent)]
+    folders = [str(folder) for folder in Path(__file__).parents[:3]]
+    command = [sys.executable, "-c", BEGIN, *folders]
     done = subprocess.run(
         command, env={**os.environ, "TEXTUAL_THEME": asked}, capture_output=True, text=True, check=True
     )

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from advisor.step.prefetch import DeviceLoader
 from advisor.step.tuning import Tuning
 
-TEXT = (Path(__file__).parent.parent / "docs" / "integrations.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).parents[2] / "docs" / "integrations.md").read_text(encoding="utf-8")
 BLOCKS = dict(re.findall(r"^```python (\w+)\n(.*?)^```$", TEXT, re.M | re.S))
 TUNED = "compile.mode: default\noptimizer.implementation: foreach\n"
 

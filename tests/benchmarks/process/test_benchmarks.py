@@ -18,7 +18,7 @@ from processes import FailedError, run_apart
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, TensorDataset
 
-BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "benchmark.py"
+BENCHMARK = Path(__file__).parents[1] / "benchmark.py"
 CPU = torch.device("cpu")
 # One workload of each target, and each change that is made by hand: the rest differs by what a GPU compiles.
 TARGETS = {(workload.target, workload.trains): name for name, workload in reversed(WORKLOADS.items())}
