@@ -56,7 +56,6 @@ from advisor.trial.batch_form import batch_form_of, with_own_loss
 from advisor.trial.inspection import inspect_loop, versions
 from advisor.trial.measurement import draws
 from advisor.trial.measurement.clock import (
-    BlockTeller,
     StepClock,
     WarmUp,
     block_steps,
@@ -362,7 +361,7 @@ class Trial:
                 at_least_s=self.spec.at_least_s,
                 cycle_of=None if feed.resident else feed.cycle,
                 watching=watching,
-                tell=BlockTeller(lambda block: self.channel.send(BlockDone(block))),
+                report=lambda block: self.channel.send(BlockDone(block)),
             )
         self.channel.send(Ready())
         blocks: list[Block] = []
