@@ -1,6 +1,5 @@
 """Feed: the endless stream of batches that a trial's steps consume, and the forms of batches that a model can take."""
 
-import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,17 +26,36 @@ _HINT = (
 class Form:
     """The containers, keys, types and dimensions of a batch. ``text`` shows them with the sizes of its tensors."""
 
-    parts: Any
+    parts: str
     text: str
 
 
 def form_of(batch: Any) -> Form:
     """The form of a batch; two that differ in sizes only have equal ``parts``."""
-    parts = _parts(batch)
+    parts = _described(batch, sizes=False)
     if isinstance(batch, list | tuple) and all(isinstance(part, torch.Tensor) for part in batch):
-        parts = (len(batch), parts)  # inputs and targets, not samples
-    text = _text(batch)
+        parts = f"{len(batch)} of {parts}"  # inputs and targets, not samples
+    text = _described(batch, sizes=True)
     return Form(parts, text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 3]}...")
+
+
+def _described(part: Any, *, sizes: bool) -> str:
+    """A part of a batch as Python shows it, with types and shapes in place of values.
+
+    Without ``sizes`` tensors have dimensions in place of shapes, and a sequence shows each form of its elements once.
+    """
+    if isinstance(part, torch.Tensor):
+        return f"{str(part.dtype).removeprefix('torch.')}{list(part.shape) if sizes else part.dim()}"
+    if isinstance(part, Mapping):
+        named = {str(key): _described(value, sizes=sizes) for key, value in part.items()}
+        return f"{{{', '.join(f'{key}: {named[key]}' for key in (named if sizes else sorted(named)))}}}"
+    if isinstance(part, list | tuple):
+        elements = [_described(element, sizes=sizes) for element in part]
+        inside = ", ".join(elements if sizes else dict.fromkeys(elements))
+        return f"[{inside}]" if isinstance(part, list) else f"({inside})"
+    attributes = attributes_with_tensors(part).items()
+    named_text = ", ".join(f"{name}={_described(value, sizes=sizes)}" for name, value in attributes)
+    return f"{type(part).__name__}({named_text})" if named_text else type(part).__name__
 
 
 def form_notes(batches: list[Any]) -> list[str]:
@@ -50,17 +68,6 @@ def form_notes(batches: list[Any]) -> list[str]:
         f"the batches change their form: the first is {forms[0].text}, and batch {other + 1} is {forms[other].text}; "
         "each is given to the step as it comes"
     ]
-
-
-@contextlib.contextmanager
-def compared_with(first: Form, batch: Any, turn: int) -> Iterator[None]:
-    """Raise, in place of what a step raises, the TargetError for a batch of another form than the first."""
-    try:
-        yield
-    except Exception as error:
-        if problem := form_problem(error, first, batch, turn):
-            raise problem from error
-        raise
 
 
 def form_problem(error: Exception, first: Form, batch: Any, turn: int) -> TargetError | None:
@@ -78,34 +85,6 @@ def form_problem(error: Exception, first: Form, batch: Any, turn: int) -> Target
         _HINT,
         user_frames(error),
     )
-
-
-def _parts(part: Any) -> Any:
-    """A key that parts of batches share if they have one form. A sequence counts each form among its elements once."""
-    if isinstance(part, torch.Tensor):
-        return part.dtype, part.dim()
-    if isinstance(part, Mapping):
-        return type(part), {key: _parts(value) for key, value in part.items()}
-    if isinstance(part, list | tuple):
-        alike: list[Any] = []
-        for element in map(_parts, part):
-            if element not in alike:
-                alike.append(element)
-        return type(part), alike
-    return type(part), {name: _parts(value) for name, value in attributes_with_tensors(part).items()}
-
-
-def _text(part: Any) -> str:
-    """A part of a batch as Python shows it, with types and shapes in place of values."""
-    if isinstance(part, torch.Tensor):
-        return f"{str(part.dtype).removeprefix('torch.')}{list(part.shape)}"
-    if isinstance(part, Mapping):
-        return f"{{{', '.join(f'{key}: {_text(value)}' for key, value in part.items())}}}"
-    if isinstance(part, list | tuple):
-        inside = ", ".join(map(_text, part))
-        return f"[{inside}]" if isinstance(part, list) else f"({inside})"
-    named = ", ".join(f"{name}={_text(value)}" for name, value in attributes_with_tensors(part).items())
-    return f"{type(part).__name__}({named})" if named else type(part).__name__
 
 
 _END = object()
@@ -139,8 +118,14 @@ class Feed:
             self._iterator = None
             self._iterator = iter(self._loader)
             batch = self._drawn()
+        if batch is _END and not self._served:
+            raise no_batch()
         if batch is _END:
-            raise self._empty()
+            raise TargetError(
+                f"the DataLoader yields nothing after its first {self._served} batches: its dataset can be read once "
+                "only.",
+                "Let the dataset's __iter__ start from the beginning each time, or give build() one batch.",
+            )
         self._served += 1
         if self._first is None:
             self._first = form_of(batch)
@@ -157,14 +142,6 @@ class Feed:
             return next(self._iterator, _END)
         except Exception as error:
             raise loader_failure(error, self._served + 1) from error
-
-    def _empty(self) -> TargetError:
-        if not self._served:
-            return no_batch()
-        return TargetError(
-            f"the DataLoader yields nothing after its first {self._served} batches: its dataset can be read once only.",
-            "Let the dataset's __iter__ start from the beginning each time, or give build() one batch.",
-        )
 
     @property
     def resident(self) -> bool:
