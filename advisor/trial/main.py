@@ -76,7 +76,7 @@ from advisor.trial.measurement.probe import (
 )
 from advisor.trial.profile.compilation import compilation_notes, compile_mark, keep_no_kernel_timings
 from advisor.trial.profile.habits import stop_debugging, with_habits
-from advisor.trial.profile.phases import check_clocks, measure_parts
+from advisor.trial.profile.phases import check_clocks, measure_phases
 from advisor.trial.profile.profiler import phases_alone, profile_step
 from advisor.trial.raised import fitting_hint, result_of
 from advisor.trial.reference import reference_result
@@ -296,7 +296,7 @@ class Trial:
             self._send_phases(step, feed, blocks)
         loss_form, batch_form = _recorded_forms(parts.form, batch_form_of(_eager(step), first.batch), probe)
         timed = self.spec.times_phases and self._may_time_phases(blocks)
-        phases = measure_parts(step, feed, limit_s=_PHASES_LIMIT_S) if timed else {}
+        phases = measure_phases(step, feed, limit_s=_PHASES_LIMIT_S) if timed else {}
         return TrialResult(
             Outcome.MEASURED,
             losses=probe.losses,

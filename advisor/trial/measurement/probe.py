@@ -93,7 +93,7 @@ def probe_training(
     seed_all(seed)
     losses: list[float] = []
     norms = [squared_norm(model)] if model is not None else []
-    with_gradient: list[set[int]] = []
+    with_gradient: list[frozenset[int]] = []
     first = form_of(batches[0])
     with contextlib.closing(_FirstOutput(model, traced=_compiles_loss(step))) as output:
         for turn, batch in enumerate(batches, 1):
@@ -118,7 +118,7 @@ def probe_training(
         skipped_steps=counted.skipped_steps,
         scale=scale_of(step),
         usual_step_s=counted.usual_step_s,
-        gradients_at_times=len(set.union(*with_gradient) - set.intersection(*with_gradient)),
+        gradients_at_times=len(frozenset.union(*with_gradient) - frozenset.intersection(*with_gradient)),
         operations=output.operations,
         loss_at=output.loss_at,
     )
@@ -249,14 +249,16 @@ class _CountedStep:
                 return loss
 
 
-def _with_gradient(step: Any) -> set[int]:
+def _with_gradient(step: Any) -> frozenset[int]:
     """The trained parameters that have a gradient after a step, by id; not one of zeros, where it clears with zeros."""
     inner = getattr(step, "step", step)
     if not isinstance(inner, TrainStep):
-        return set()
+        return frozenset()
     gradients = {id(one): one.grad for one in inner.parameters if one.requires_grad and one.grad is not None}
     zeros = inner.plan.zero_grad == "zeros"
-    return {key for key, gradient in gradients.items() if not (zeros and _plain(gradient)) or bool(gradient.any())}
+    return frozenset(
+        key for key, gradient in gradients.items() if not (zeros and _plain(gradient)) or bool(gradient.any())
+    )
 
 
 class _FirstOutput:

@@ -131,7 +131,8 @@ def peak_bytes(call: Callable[[], Any], device: torch.device) -> int | None:
     with contextlib.suppress(AttributeError):  # the events as they came are no part of the profiler's public face
         changes = [event for event in raw.kineto_results.events() if event.name() == "[memory]"]
         changes.sort(key=lambda event: event.start_ns())
-        return max(itertools.accumulate((event.nbytes() for event in changes), initial=0))
+        levels = itertools.accumulate((event.nbytes() for event in changes), initial=0)
+        return int(max(levels))
     return None
 
 

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.profiler import profile, record_function, schedule
@@ -26,7 +26,6 @@ _FAST_COMPRESSION = 1
 _PHASES = frozenset(str(phase) for phase in Phase)
 # Copies between host and device: the device moves them beside its kernels, and computes nothing.
 _TRANSFERS = ("Memcpy HtoD", "Memcpy DtoH")
-_NO_KERNELS = ("Memcpy", "Memset")
 # CUDA's runtime and driver: cudaLaunchKernel, cudaMemcpyAsync, cuLaunchKernelEx.
 _LAUNCHES = "cu"
 # The profiler itself waits for the device at its end.
@@ -50,8 +49,6 @@ _FAMILIES = {
     **dict.fromkeys(("gru", "lstm", "rnn_relu", "rnn_tanh"), "recurrent"),
     "scaled_dot_product_attention": "attention",
 }
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +146,7 @@ def device_activity(events: Sequence[Any], steps: int) -> DeviceActivity:
     """The device's part of the recorded steps, per step. Ranges show up on the device too, and are left out."""
     on_device = [event for event in events if event.device_type == DeviceType.CUDA and not _is_range(event)]
     computing = [event for event in on_device if not event.name.startswith(_TRANSFERS)]
-    kernels = [event for event in computing if not event.name.startswith(_NO_KERNELS)]
+    kernels = [event for event in computing if not event.name.startswith(("Memcpy", "Memset"))]
     busy_us = union_length((event.time_range.start, event.time_range.end) for event in computing)
     return DeviceActivity(
         kernels=len(computing) / steps,
@@ -181,18 +178,9 @@ def tensor_core_share(kernels: Iterable[tuple[str, float]]) -> float | None:
 
 
 def uses_tensor_cores(kernel: str) -> bool:
-    """Whether a kernel's name says that it multiplies on tensor cores.
+    """Whether a kernel's name says that it multiplies on tensor cores: a library, an instruction or its shape.
 
-    These names say so:
-
-    - ``nvjet`` (cuBLASLt) and ``tensorop``;
-    - an instruction (``hmma``, ``imma``, ``wgmma``) or its shape (``s884``, ``s1688``, ``s16816``) in cuBLAS, cuDNN and
-      CUTLASS;
-    - an ``xmma`` kernel with ``tensor16x8x16`` or ``warpgroupsize``;
-    - the main kernels of FlashAttention, of cuDNN's attention, and of PyTorch's memory-efficient attention where the
-      architecture has cores for the type.
-
-    ``simt`` and ``ffma`` say the opposite. A kernel that Triton generated tells nothing by its name and counts as one
+    ``simt`` and ``ffma`` say the opposite. A kernel that Triton generated says nothing by its name and counts as one
     without.
     """
     return _TENSOR_CORES.search(kernel) is not None and _NO_TENSOR_CORES.search(kernel) is None
@@ -200,60 +188,47 @@ def uses_tensor_cores(kernel: str) -> bool:
 
 def shapes_text(shapes: Sequence[Any]) -> str:
     """The shapes of an operator's tensors as a person reads them: ``32x64, 64x64``; a list of tensors by its length."""
-    texts = [_shape_text(shape) for shape in shapes if isinstance(shape, list | tuple) and shape]
+    texts = [
+        f"{len(shape)} tensors" if isinstance(shape[0], list | tuple) else "x".join(map(str, shape))
+        for shape in shapes
+        if isinstance(shape, list | tuple) and shape
+    ]
     text = ", ".join(texts)
     return text if len(text) <= _SHAPES_WIDTH else f"{text[: _SHAPES_WIDTH - 1]}…"
 
 
-def _shape_text(shape: Sequence[Any]) -> str:
-    if isinstance(shape[0], list | tuple):
-        return f"{len(shape)} tensors"
-    return "x".join(str(size) for size in shape)
-
-
-def _annotated(phase: Phase, call: Callable[[], T]) -> T:
-    with record_function(str(phase)):
+def _annotated(phase: str, call: Callable[[], Any]) -> Any:
+    with record_function(phase):
         return call()
 
 
 def _device_phases(events: Sequence[Any], on_device: Sequence[Any], steps: int) -> dict[str, float]:
     """Milliseconds per step of device time, by the phase that launched it.
 
-    A kernel and the call that launched it share a correlation id. It belongs to the phase that the host was in at that
-    call, whichever thread made it: the backward pass has one of its own.
+    The profiler's own totals of a range miss the backward pass, which a thread of its own launches. A kernel and the
+    call that launched it share a correlation id; it belongs to the phase that the host was in at that call.
     """
-    spans = sorted(
-        (event.time_range.start, event.time_range.end, event.name)
-        for event in events
-        if event.device_type == DeviceType.CPU and event.name in _PHASES
-    )
-    launched_at = {
-        event.id: event.time_range.start
-        for event in events
-        if event.device_type == DeviceType.CPU and event.name.startswith(_LAUNCHES)
-    }
+    on_host = [event for event in events if event.device_type == DeviceType.CPU]
+    spans = sorted((event.time_range.start, event.time_range.end, event.name) for event in on_host if _is_phase(event))
+    launched_at = {event.id: event.time_range.start for event in on_host if event.name.startswith(_LAUNCHES)}
     ran: dict[str, list[tuple[float, float]]] = {name: [] for _, _, name in spans}
     for event in on_device:
-        phase = _span_at(spans, launched_at.get(event.id))
-        if phase is not None:
+        time_us = launched_at.get(event.id, float("-inf"))
+        _, end, phase = spans[bisect.bisect_right(spans, time_us, key=lambda span: span[0]) - 1]
+        if spans[0][0] <= time_us <= end:
             ran[phase].append((event.time_range.start, event.time_range.end))
     return {phase: _ms_per_step(union_length(intervals), steps) for phase, intervals in ran.items()}
 
 
-def _span_at(spans: Sequence[tuple[float, float, str]], time_us: float | None) -> str | None:
-    if time_us is None:
-        return None
-    index = bisect.bisect_right(spans, time_us, key=lambda span: span[0]) - 1
-    return spans[index][2] if index >= 0 and time_us <= spans[index][1] else None
+def _is_phase(event: Any) -> bool:
+    return event.name in _PHASES
 
 
 def _is_called_by_operator(event: Any) -> bool:
     parent = event.cpu_parent
-    while parent is not None:
-        if _is_operator(parent):
-            return True
+    while parent is not None and not _is_operator(parent):
         parent = parent.cpu_parent
-    return False
+    return parent is not None
 
 
 def _is_operator(event: Any) -> bool:
