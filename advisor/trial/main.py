@@ -64,7 +64,7 @@ from advisor.trial.measurement.clock import (
     measure,
     warm_up,
 )
-from advisor.trial.measurement.feed import Feed, form_notes
+from advisor.trial.measurement.feed import Feed
 from advisor.trial.measurement.guards import Guards
 from advisor.trial.measurement.probe import (
     Probe,
@@ -242,7 +242,6 @@ class Trial:
     def _inspect(self, parts: _Parts, batches: list[Any]) -> None:
         """Look at the first batches, and send all the facts of the workload."""
         draws.check_batches(batches, of_loader=parts.components.has_loader)
-        parts.loop.notes.extend(form_notes(batches))
         facts = inspect_loop(parts.loop, parts.device, batches, loss_form=parts.form)
         self.channel.send(Inspected(facts, versions(), imported_sources()))
 

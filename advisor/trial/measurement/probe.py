@@ -16,7 +16,6 @@ from advisor.step.batch import signature_of, tensors_of
 from advisor.step.step import TrainStep
 from advisor.trial.batch_form import place_of_loss
 from advisor.trial.measurement.draws import first_batches, seed_all
-from advisor.trial.measurement.feed import form_of, form_problem
 
 PROBE_STEPS = 5
 PROBE_LIMIT_S = 10.0
@@ -94,15 +93,9 @@ def probe_training(
     losses: list[float] = []
     norms = [squared_norm(model)] if model is not None else []
     with_gradient: list[frozenset[int]] = []
-    first = form_of(batches[0])
     with contextlib.closing(_FirstOutput(model, traced=_compiles_loss(step))) as output:
-        for turn, batch in enumerate(batches, 1):
-            try:
-                losses.append(counted.until_it_updates(batch))
-            except Exception as error:
-                if problem := form_problem(error, first, batch, turn):
-                    raise problem from error
-                raise
+        for batch in batches:
+            losses.append(counted.until_it_updates(batch))
             output.close()
             with_gradient.append(_with_gradient(step))
             if model is not None:
