@@ -272,10 +272,9 @@ class _FirstOutput:
             self._handle.remove()  # again after a forward pass that was undone, and the removal with it
 
     def _take(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        # A compiler of the user's own would trace what follows, and inside ``torch.func`` an output has no values.
-        if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+        if torch.compiler.is_compiling():  # a compiler of the user's own would trace what follows
             return
-        if not self.sample:
+        with contextlib.suppress(RuntimeError):  # inside ``torch.func`` an output has no values
             self.sample = sample_of(_without_caches(output))
             self.operations = operations_behind(output)
             self.loss_at = place_of_loss(output)

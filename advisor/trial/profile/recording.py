@@ -28,7 +28,6 @@ _PHASES = frozenset(str(phase) for phase in Phase)
 _TRANSFERS = ("Memcpy HtoD", "Memcpy DtoH")
 # CUDA's runtime and driver: cudaLaunchKernel, cudaMemcpyAsync, cuLaunchKernelEx.
 _LAUNCHES = "cu"
-# The profiler itself waits for the device at its end.
 _OWN_WAIT = "cudaDeviceSynchronize"
 
 _TENSOR_CORES = re.compile(
@@ -67,7 +66,7 @@ class DeviceActivity:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A few steps as the profiler saw them, per step. ``device`` is None on the CPU; no path when no trace was kept."""
+    """A few steps as the profiler saw them, per step. ``device`` is None on the CPU; no path without a trace."""
 
     operators: tuple[OperatorRow, ...]
     by_shape: tuple[OperatorRow, ...]
@@ -119,7 +118,10 @@ def operator_rows(averages: Iterable[Any], steps: int, *, on_device: bool) -> tu
             shapes=shapes_text(row.input_shapes or ()),
         )
         for row in averages
-        if row.device_type == DeviceType.CPU and not _is_range(row) and not _is_own_wait(row, steps)
+        if row.device_type == DeviceType.CPU
+        and not _is_range(row)
+        # The profiler and this module wait at the end: two calls. A step that waits has more.
+        and not (row.key == _OWN_WAIT and row.count <= max(2, steps - 1))
     ]
     rows.sort(key=lambda row: row.device_ms if on_device else row.host_ms, reverse=True)
     return tuple(rows[:ROWS])
@@ -127,7 +129,13 @@ def operator_rows(averages: Iterable[Any], steps: int, *, on_device: bool) -> tu
 
 def outermost_calls(events: Iterable[Any]) -> int:
     """Count the operators that no other operator called: nested calls cost less."""
-    return sum(_is_operator(event) and not _is_called_by_operator(event) for event in events)
+    count = 0
+    for event in filter(_is_operator, events):
+        parent = event.cpu_parent
+        while parent is not None and not _is_operator(parent):
+            parent = parent.cpu_parent
+        count += parent is None
+    return count
 
 
 def called_families(events: Iterable[Any]) -> tuple[str, ...]:
@@ -151,30 +159,27 @@ def device_activity(events: Sequence[Any], steps: int) -> DeviceActivity:
     return DeviceActivity(
         kernels=len(computing) / steps,
         busy_ms=_ms_per_step(busy_us, steps),
-        tensor_core_share=tensor_core_share((event.name, event.time_range.elapsed_us()) for event in kernels),
+        tensor_core_share=tensor_core_share([(event.name, event.time_range.elapsed_us()) for event in kernels]),
         phases=_device_phases(events, on_device, steps),
     )
 
 
 def union_length(intervals: Iterable[tuple[float, float]]) -> float:
     """The length that intervals ``(start, end)`` cover together, overlapping parts counted once."""
-    covered, reached = 0.0, float("-inf")
+    covered, latest = 0.0, float("-inf")
     for start, end in sorted(intervals):
-        covered += max(0.0, end - max(start, reached))
-        reached = max(reached, end)
+        covered += max(0.0, end - max(start, latest))
+        latest = max(latest, end)
     return covered
 
 
-def tensor_core_share(kernels: Iterable[tuple[str, float]]) -> float | None:
+def tensor_core_share(kernels: Sequence[tuple[str, float]]) -> float | None:
     """The share of kernel time, given as ``(name, duration)``, in kernels that use tensor cores; None without kernels.
 
     Only names are read (see :func:`uses_tensor_cores`), so third-party kernels with other names are missed.
     """
-    total = on_cores = 0.0
-    for name, duration in kernels:
-        total += duration
-        on_cores += duration if uses_tensor_cores(name) else 0.0
-    return on_cores / total if total else None
+    total = sum(duration for _, duration in kernels)
+    return sum(duration for name, duration in kernels if uses_tensor_cores(name)) / total if total else None
 
 
 def uses_tensor_cores(kernel: str) -> bool:
@@ -209,7 +214,8 @@ def _device_phases(events: Sequence[Any], on_device: Sequence[Any], steps: int) 
     call that launched it share a correlation id; it belongs to the phase that the host was in at that call.
     """
     on_host = [event for event in events if event.device_type == DeviceType.CPU]
-    spans = sorted((event.time_range.start, event.time_range.end, event.name) for event in on_host if _is_phase(event))
+    ranges = [event for event in on_host if event.name in _PHASES]
+    spans = sorted((event.time_range.start, event.time_range.end, event.name) for event in ranges)
     launched_at = {event.id: event.time_range.start for event in on_host if event.name.startswith(_LAUNCHES)}
     ran: dict[str, list[tuple[float, float]]] = {name: [] for _, _, name in spans}
     for event in on_device:
@@ -220,17 +226,6 @@ def _device_phases(events: Sequence[Any], on_device: Sequence[Any], steps: int) 
     return {phase: _ms_per_step(union_length(intervals), steps) for phase, intervals in ran.items()}
 
 
-def _is_phase(event: Any) -> bool:
-    return event.name in _PHASES
-
-
-def _is_called_by_operator(event: Any) -> bool:
-    parent = event.cpu_parent
-    while parent is not None and not _is_operator(parent):
-        parent = parent.cpu_parent
-    return parent is not None
-
-
 def _is_operator(event: Any) -> bool:
     return bool(event.name.startswith("aten::"))
 
@@ -239,11 +234,6 @@ def _is_range(event: Any) -> bool:
     """Whether an event or a row is a named range, ours or the user's, and not work."""
     name: str = event.key
     return bool(getattr(event, "is_user_annotation", False)) or name in _PHASES or name.startswith("ProfilerStep")
-
-
-def _is_own_wait(row: Any, steps: int) -> bool:
-    """Whether a row is the final wait of the profiler and of this module: two calls; a step that waits has more."""
-    return bool(row.key == _OWN_WAIT and row.count <= max(2, steps - 1))
 
 
 def _ms_per_step(duration_us: float, steps: int) -> float:
