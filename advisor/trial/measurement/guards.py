@@ -172,8 +172,23 @@ def summarised(readings: Sequence[GpuReading], ours: frozenset[int]) -> GpuReadi
 
 def disturbance_of_gpu(readings: Sequence[GpuReading], ours: frozenset[int], slowdown_c: int | None) -> str:
     """The disturbances in these readings: phrases joined by semicolons, or an empty string."""
-    others = _others(readings, ours) if ours else ""
-    phrases = (others, _slowed_down(readings), _clock_fell(readings), _near_slowdown(readings, slowdown_c))
+    phrases = [_others(readings, ours)] if ours else []
+    if reasons := [reason for reason in _throttle_reasons(readings) if reason in SLOWDOWNS]:
+        phrases.append(f"the GPU slowed itself down ({', '.join(reasons)})")
+    highest_mhz = max(_sm_clocks(readings), default=0)
+    fallen = [
+        after.sm_clock_mhz
+        for before, after in pairwise(readings)
+        if after.sm_clock_mhz is not None
+        and after.sm_clock_mhz < (1 - _SM_CLOCK_FALL) * highest_mhz
+        # A clock that is low for the trial's own power or pauses is not yet up in the next reading.
+        and not any(reading.idle or POWER_CAP in reading.throttle_reasons for reading in (before, after))
+    ]
+    if fallen:
+        phrases.append(f"the GPU's SM clock fell from {highest_mhz} to {min(fallen)} MHz without a power cap")
+    degrees = max((reading.temperature_c for reading in readings if reading.temperature_c is not None), default=0)
+    if slowdown_c is not None and degrees >= slowdown_c - _NEAR_SLOWDOWN_C:
+        phrases.append(f"the GPU was at {degrees} °C, and slows itself down at {slowdown_c} °C")
     return "; ".join(filter(None, phrases))
 
 
@@ -198,37 +213,12 @@ def _sm_percent_by_process(readings: Sequence[GpuReading]) -> dict[int, int]:
     return peaks
 
 
-def _slowed_down(readings: Sequence[GpuReading]) -> str:
-    reasons = [reason for reason in _throttle_reasons(readings) if reason in SLOWDOWNS]
-    return f"the GPU slowed itself down ({', '.join(reasons)})" if reasons else ""
-
-
 def _throttle_reasons(readings: Sequence[GpuReading]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(reason for reading in readings for reason in reading.throttle_reasons))
 
 
-def _clock_fell(readings: Sequence[GpuReading]) -> str:
-    """A clock that is low with a reason of the trial's own, its power or its pauses, is not yet up in the next one."""
-    clocks = _sm_clocks(readings)
-    fallen = [
-        after.sm_clock_mhz
-        for before, after in pairwise(readings)
-        if after.sm_clock_mhz is not None
-        and after.sm_clock_mhz < (1 - _SM_CLOCK_FALL) * max(clocks)
-        and not any(reading.idle or POWER_CAP in reading.throttle_reasons for reading in (before, after))
-    ]
-    return f"the GPU's SM clock fell from {max(clocks)} to {min(fallen)} MHz without a power cap" if fallen else ""
-
-
 def _sm_clocks(readings: Sequence[GpuReading]) -> list[int]:
     return [reading.sm_clock_mhz for reading in readings if reading.sm_clock_mhz is not None]
-
-
-def _near_slowdown(readings: Sequence[GpuReading], slowdown_c: int | None) -> str:
-    degrees = max((reading.temperature_c for reading in readings if reading.temperature_c is not None), default=None)
-    if slowdown_c is None or degrees is None or degrees < slowdown_c - _NEAR_SLOWDOWN_C:
-        return ""
-    return f"the GPU was at {degrees} °C, and slows itself down at {slowdown_c} °C"
 
 
 def cpu_mhz(root: Path = Path("/")) -> float | None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
+from torch.utils.hooks import RemovableHandle
 
 from advisor.recipe.plan import StepPlan
 from advisor.step.batch import signature_of, tensors_of
@@ -21,6 +22,7 @@ PROBE_STEPS = 5
 PROBE_LIMIT_S = 10.0
 _SAMPLED_OUTPUTS = 256
 _MOST_SKIPPED_STEPS = 24
+_CACHES = "transformers.cache_utils"
 # The norm is summed in float64, in pieces: a copy of a large parameter would show in the peak memory.
 _PIECE_ELEMENTS = 2**22
 
@@ -93,7 +95,7 @@ def probe_training(
     losses: list[float] = []
     norms = [squared_norm(model)] if model is not None else []
     with_gradient: list[frozenset[int]] = []
-    with contextlib.closing(_FirstOutput(model, traced=_compiles_loss(step))) as output:
+    with contextlib.closing(_FirstOutput(model, step)) as output:
         for batch in batches:
             losses.append(counted.until_it_updates(batch))
             output.close()
@@ -257,14 +259,16 @@ def _with_gradient(step: Any) -> frozenset[int]:
 class _FirstOutput:
     """The model's output in the first step, sampled as soon as it is there: a later step may overwrite it."""
 
-    def __init__(self, model: nn.Module | None, *, traced: bool) -> None:
+    def __init__(self, model: nn.Module | None, step: Any) -> None:
         self.sample: tuple[float, ...] = ()
         self.operations = 0
         self.loss_at = ""
+        self._handle: RemovableHandle | None = None
+        plan = getattr(step, "plan", None)
         # A model that is compiled in place, or in a larger whole, would trace the hook; TorchScript takes none.
-        compiled = traced or getattr(model, "_compiled_call_impl", None) or isinstance(model, torch.jit.ScriptModule)
-        hooked = model is not None and not compiled
-        self._handle = model.register_forward_hook(self._take) if model is not None and hooked else None
+        traced = (isinstance(plan, StepPlan) and plan.compiles_loss) or getattr(model, "_compiled_call_impl", None)
+        if model is not None and not traced and not isinstance(model, torch.jit.ScriptModule):
+            self._handle = model.register_forward_hook(self._take)
 
     def close(self) -> None:
         """Remove the hook: no later output is sampled."""
@@ -282,25 +286,16 @@ class _FirstOutput:
 
 
 def _without_caches(output: Any) -> Any:
-    """An output without what a Hugging Face decoder keeps to go on from, which a setting may have it not return."""
+    """An output without a Hugging Face decoder's cache, which a setting may have it not return."""
     if isinstance(output, Mapping):
-        return {name: part for name, part in output.items() if not _is_cache(part)}
-    return [part for part in output if not _is_cache(part)] if isinstance(output, list | tuple) else output
-
-
-def _is_cache(part: Any) -> bool:
-    return type(part).__module__ == "transformers.cache_utils"
+        return [part for part in output.values() if type(part).__module__ != _CACHES]
+    return [part for part in output if type(part).__module__ != _CACHES] if isinstance(output, list | tuple) else output
 
 
 def _model_of(step: Any) -> nn.Module | None:
     """The model of a step; a captured step holds the step that it captured."""
     model = getattr(getattr(step, "step", step), "model", None)
     return model if isinstance(model, nn.Module) else None
-
-
-def _compiles_loss(step: Any) -> bool:
-    plan = getattr(step, "plan", None)
-    return isinstance(plan, StepPlan) and plan.compiles_loss
 
 
 def _plain(tensor: torch.Tensor) -> bool:

@@ -141,20 +141,17 @@ def _unless_it_fails(measure: Callable[[], float | None]) -> float | None:
 def _product_rate(device: torch.device, name: str, room_bytes: int) -> float | None:
     """Floating-point operations per second of a large square matrix product of random numbers, the best of several."""
     dtype = torch.float32 if name == "tf32" else getattr(torch, name)
+    smallest = _SMALLEST_SIZE if dtype.itemsize >= torch.float32.itemsize else 0
     rates: list[float] = []
     with float32_products(tf32=name == "tf32"):
-        for size in _sizes(device, dtype.itemsize, room_bytes):
+        for size in _SIZES[backend_of(device).has_memory]:
+            if size < smallest or _TENSORS_OF_A_PRODUCT * size**2 * dtype.itemsize > room_bytes:
+                continue
             if rates and (1 + _FEWEST_REPEATS) * 2 * size**3 / rates[-1] > 2 * _LIMIT_S:
                 break
             left, right = (torch.rand(size, size, device=device, dtype=dtype) for _ in range(2))
             rates.append(2 * size**3 / _best_seconds(device, partial(torch.matmul, left, right)))
     return max(rates, default=None)
-
-
-def _sizes(device: torch.device, item_bytes: int, room_bytes: int) -> Iterator[int]:
-    smallest = _SMALLEST_SIZE if item_bytes >= torch.float32.itemsize else 0
-    sizes = (size for size in _SIZES[backend_of(device).has_memory] if size >= smallest)
-    return (size for size in sizes if _TENSORS_OF_A_PRODUCT * size**2 * item_bytes <= room_bytes)
 
 
 def _copy_rate(device: torch.device, room_bytes: int) -> float | None:

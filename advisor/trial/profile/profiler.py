@@ -11,7 +11,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from advisor.figures.formatting import format_bytes, format_ms, format_percent, format_rate
 from advisor.figures.roof import INPUT_BOUND_SHARE, overhead_share, step_copy_share, step_roof_share
 from advisor.machine.device import backend_of
-from advisor.recipe.plan import StepPlan
 from advisor.records import Bottleneck, Phase, Profile
 from advisor.step.batch import tensors_of
 from advisor.step.compile import is_compiled
@@ -126,7 +125,8 @@ def _phases(step: TrainStep | InferStep, feed: Feed, step_ms: float, limit_s: fl
 
 def _under_the_roof(measured: Profile, step: TrainStep | InferStep, deadline: float, *, convolving: bool) -> Profile:
     """The profile with the machine's ceilings, measured again when the step does better than a stored one."""
-    dtype = _compute_dtype(step)
+    own = next((p.dtype for p in step.model.parameters() if p.is_floating_point()), torch.float32)
+    dtype: torch.dtype = own if step.plan.autocast == "none" else getattr(torch, step.plan.autocast)
     # By default convolutions of float32 run in TF32, and matrix products do not.
     in_tf32 = convolutions_in_tf32() if convolving else products_in_tf32()
     tf32 = dtype is torch.float32 and in_tf32 and backend_of(step.device).float32_in_tf32()
@@ -153,13 +153,6 @@ def _host_to_device_bytes(step: TrainStep | InferStep, feed: Feed) -> int | None
     if feed.resident:
         return 0
     return sum(tensor.nbytes for tensor in tensors_of(feed.next()) if tensor.device.type == "cpu")
-
-
-def _compute_dtype(step: TrainStep | InferStep) -> torch.dtype:
-    plan: StepPlan = step.plan
-    if plan.autocast != "none":
-        return getattr(torch, plan.autocast)  # type: ignore[no-any-return]
-    return next((p.dtype for p in step.model.parameters() if p.is_floating_point()), torch.float32)
 
 
 _LAUNCH_BOUND_BUSY = 0.7
