@@ -433,17 +433,36 @@ def test_the_end_of_torchrun_is_read_from_its_errors(tmp_path):
     assert TorchrunReport.read(tmp_path / "nothing").codes == {}
 
 
-def test_an_error_in_a_call_that_waits_for_others_may_be_theirs():
-    def raised(call):
-        try:
-            call()
-        except Exception as error:
-            return error
+@pytest.fixture
+def alone():
+    """A process group of gloo's with this process in it."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
 
+
+def raised(call):
+    try:
+        call()
+    except Exception as error:
+        return error
+
+
+def fails_in_backward():
     values = torch.ones(3, requires_grad=True).exp()
     squares = (values * values).sum()
     with torch.no_grad():
         values.add_(1)
-    assert waited_for_others(raised(squares.backward))
+    squares.backward()
+
+
+@pytest.mark.usefixtures("alone")
+def test_an_error_in_a_call_that_waits_for_others_may_be_theirs():
+    assert waited_for_others(raised(fails_in_backward))
+    assert waited_for_others(torch.distributed.DistBackendError("NCCL communicator was aborted"))
     assert not waited_for_others(raised(lambda: torch.ones(2) @ torch.ones(3)))
     assert not waited_for_others(raised(lambda: int("x")))
+
+
+def test_an_error_of_the_backward_pass_is_its_own_where_collectives_have_errors_of_their_own():
+    assert not waited_for_others(raised(fails_in_backward))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from torch.distributed import DistNetworkError
+import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from advisor.process.stacks import innermost_calls
@@ -18,8 +18,8 @@ from advisor.target.entrypoint import one_line
 
 # Part of DistributedDataParallel's message; its error has no class of its own.
 _UNUSED = "Expected to have finished reduction in the prior iteration"
-# Calls in which a rank waits: exchanging gradients, a collective, its device.
-_WAITING_CALLS = ("_engine_run_backward", "in synchronize", "torch/distributed/", "torch/nn/parallel/")
+# Calls in which a rank waits: exchanging gradients, a collective, its device; our own read the loss there.
+_WAITING_CALLS = ("_engine_run_backward", "in synchronize", "torch/distributed/", "torch/nn/parallel/", "trial/ranks/")
 _INNERMOST = 2
 SEES_LOG = "The trial's log has the whole story."
 _REPORT = "torchrun.json"
@@ -43,7 +43,7 @@ class TorchrunReport:
             text = message["message"] if isinstance(message, dict) else message
             codes = {failure.pid: failure.exitcode for failure in error.failures.values()}
             return cls(codes, f"rank {rank}: {text.strip().splitlines()[-1]}")
-        if isinstance(error, DistNetworkError):
+        if isinstance(error, dist.DistNetworkError):
             hint = "Name a free port with --rdzv-endpoint HOST:PORT."
             return cls(reason=f"torchrun cannot use its endpoint: {one_line(error)}", hint=hint)
         return cls(reason=f"torchrun failed: {one_line(error)}")
@@ -64,12 +64,15 @@ class TorchrunReport:
 def waited_for_others(error: BaseException) -> bool:
     """Whether an error came out of a call that waits for other ranks: it may follow from the end of one, or its hang.
 
-    Gloo has no class for such errors. An error of this rank's own backward pass looks the same.
+    Gloo has no class for such errors: there it is any error of a collective, or of a backward pass, which calls them.
     """
-    frames = traceback.extract_tb(error.__traceback__)
-    if not isinstance(error, RuntimeError) or not frames:
+    if isinstance(error, dist.DistError):
+        return True
+    by_gloo = dist.is_initialized() and dist.get_backend() == "gloo"
+    if not (by_gloo and isinstance(error, RuntimeError)):
         return False
-    return waits_for_others(f'File "{frames[-1].filename}", line {frames[-1].lineno} in {frames[-1].name}')
+    innermost = traceback.extract_tb(error.__traceback__)[-1]
+    return waits_for_others(f'File "{innermost.filename}", line {innermost.lineno} in {innermost.name}')
 
 
 def waits_for_others(stack: str) -> bool:
