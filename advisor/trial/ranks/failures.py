@@ -3,7 +3,7 @@
 import signal
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,8 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from advisor.process.stacks import innermost_calls
 from advisor.records import Outcome, TrialResult
-from advisor.records.parallel import UNUSED_PARAMETERS
 from advisor.target.entrypoint import one_line
 
-# Part of DistributedDataParallel's message; its error has no class of its own.
-_UNUSED = "Expected to have finished reduction in the prior iteration"
 # Calls in which a rank waits: exchanging gradients, a collective, its device; our own read the loss there.
 _WAITING_CALLS = ("_engine_run_backward", "in synchronize", "torch/distributed/", "torch/nn/parallel/", "trial/ranks/")
 _INNERMOST = 2
@@ -79,15 +76,6 @@ def waits_for_others(stack: str) -> bool:
     """Whether the innermost calls of a rank are PyTorch's, waiting for a device or for other ranks."""
     calls = [line for line in stack.splitlines() if line.lstrip().startswith("File ")][:_INNERMOST]
     return any(name in call for call in calls for name in _WAITING_CALLS)
-
-
-def of_rank(rank: int, result: TrialResult) -> TrialResult:
-    """A rank's own error, which names it."""
-    reason, hint = result.reason, result.hint
-    if _UNUSED in f"{reason}{result.details}":
-        reason = UNUSED_PARAMETERS
-        hint = "Set `parallel.find_unused_parameters: true`, or leave these layers out of the model."
-    return replace(result, reason=f"rank {rank}: {reason}", hint=hint)
 
 
 def of_death(dead: Sequence[tuple[int, int]], codes: dict[int, int]) -> TrialResult:

@@ -83,6 +83,11 @@ class _Rank:
         """Whether it ended without a result."""
         return self.ended and self.result is None
 
+    def named_result(self) -> TrialResult:
+        """Its result, with a reason that names it."""
+        assert self.result is not None
+        return replace(self.result, reason=f"rank {self.number}: {self.result.reason}")
+
 
 class Launcher:
     """torchrun, the socket of its ranks, and their messages."""
@@ -176,17 +181,16 @@ class Launcher:
     def _failure(self) -> TrialResult:
         """The first error that a rank made itself; else the rank that died or hangs, or torchrun's own reason."""
         failed = [one for one in self._ranks if one.failed]
-        for one in failed:
-            if one.result is not None and one.doing != WAITING:
-                return failures.of_rank(one.number, one.result)
+        if own := next((one for one in failed if one.doing != WAITING), None):
+            return own.named_result()
         dead = [(one.number, one.pid) for one in self._ranks if one.died and one.number >= 0]
         if dead:
             self._await_torchrun(_SETTLING_S)
             return failures.of_death(dead, TorchrunReport.read(self._folder).codes)
         if hang := failures.of_hang(self._silent(), "the others waited until their time was over", self._spec.log_path):
             return hang
-        if failed and failed[0].result is not None:
-            return failures.of_rank(failed[0].number, failed[0].result)
+        if failed:
+            return failed[0].named_result()
         report = TorchrunReport.read(self._folder)
         return TrialResult(Outcome.FAILED, report.reason, report.hint)
 

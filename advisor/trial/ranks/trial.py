@@ -18,6 +18,7 @@ from advisor.process.channel import Channel
 from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
+from advisor.records.parallel import UNUSED_PARAMETERS
 from advisor.step.batch import map_tensors, tensors_of
 from advisor.step.graph import GraphedStep, captured, refuse_graph
 from advisor.step.spread import share_of_tensor, spread_loader, spread_model
@@ -78,7 +79,7 @@ class RankTrial:
         step = self._wrapped_step(components, loop)
         feed = Feed(resident_data(components), self.spec.seed)
         began = time.perf_counter()
-        losses = self._first_losses(step, feed, components.plan)
+        losses = self._first_losses(step, feed, components)
         clock = StepClock(device, stepper(step, feed, components.batch_size or 1))
         step_s, warm_steps = self._warm_up(step, clock)
         warmup_s = time.perf_counter() - began
@@ -166,14 +167,27 @@ class RankTrial:
             ) from problem
         return captured(make_step(components, loop.loss, form=form), refuse_graph)
 
-    def _first_losses(self, step: Any, feed: Feed, plan: StepPlan) -> list[float]:
-        """The losses of the first steps, averaged over the ranks: those of one GPU with the same global batch."""
+    def _first_losses(self, step: Any, feed: Feed, components: Components) -> list[float]:
+        """The losses of the first steps, averaged over the ranks: those of one GPU with the same global batch.
+
+        DistributedDataParallel refuses the step after one in which a parameter got no gradient.
+        """
+        plan = components.plan
         self._say(records.FIRST_STEPS if plan.compiles_with == "none" else records.COMPILING)
+        needs_all = plan.strategy == "ddp" and not plan.find_unused_parameters
+        unused = False
         seed_host(self.spec.stream_seed)
         losses: list[float] = []
         began = time.perf_counter()
         while len(losses) < PROBE_STEPS:
-            loss = step(feed.next())
+            try:
+                loss = step(feed.next())
+            except RuntimeError as error:
+                if not unused:
+                    raise
+                hint = "Set `parallel.find_unused_parameters: true`, or leave these layers out of the model."
+                raise TargetError(UNUSED_PARAMETERS, hint) from error
+            unused = needs_all and any(one.requires_grad and one.grad is None for one in components.model.parameters())
             everywhere = self.peers.gathered([float(loss), time.perf_counter() - began])
             losses.append(sum(values[0] for values in everywhere) / self.peers.size)
             if len(losses) > 1 and max(values[1] for values in everywhere) > PROBE_LIMIT_S:
