@@ -38,7 +38,7 @@ from advisor.records import (
 from advisor.records.parallel import UNUSED_PARAMETERS
 from advisor.report.document import Bullets, Table
 from advisor.report.several_gpus import row_words, several_gpus_section
-from advisor.step.spread import LikeLengths, ShareOfBatches, spread_loader
+from advisor.step.spread import ShareOfBatches, spread_loader
 from advisor.trial.ranks.communication import straggler_of
 from advisor.trial.ranks.failures import TorchrunReport, of_death, waited_for_others, waits_for_others
 
@@ -342,7 +342,7 @@ def test_ranks_draw_alike_in_each_epoch_and_one_rank_of_one_draws_the_same():
 def test_like_lengths_leave_no_rank_with_longer_samples():
     lengths = [1, 90, 2, 91, 3, 92, 4, 93]
     batches = [[0, 1, 2, 3], [4, 5, 6, 7]]
-    one, other = (list(LikeLengths(batches, rank, 2, lengths=lengths)) for rank in range(2))
+    one, other = (list(ShareOfBatches(batches, rank, 2, lengths=lengths)) for rank in range(2))
     assert sorted(itertools.chain(*one, *other)) == list(range(8))
     for mine, theirs in zip(one, other, strict=True):
         assert abs(sum(lengths[i] for i in mine) - sum(lengths[i] for i in theirs)) <= 2

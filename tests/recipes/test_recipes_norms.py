@@ -29,7 +29,8 @@ from torch import nn
 
 from advisor.records import Mode, Numerics
 from advisor.step.conv_bias import removable_biases
-from advisor.step.fold_norm import foldable_norms
+from advisor.step.fold_norm import is_foldable
+from advisor.step.pairs import layers_in_a_row
 
 
 def gradients(model, images):
@@ -100,7 +101,7 @@ def test_what_removes_biases_can_be_left_off_and_run_twice():
 def test_a_frozen_norm_keeps_the_bias_that_learns_before_it():
     model = UNet()
     model.up_norm.eval()
-    assert model.up not in [layer for layer, _ in removable_biases(model)]
+    assert model.up not in [layer for layer, _ in removable_biases(model, layers_in_a_row(model))]
 
 
 def test_norms_without_running_statistics_cancel_biases_always():
@@ -110,18 +111,19 @@ def test_norms_without_running_statistics_cancel_biases_always():
     images = torch.randn(2, 3, 5, 5)
     expected = model.eval()(images)
     torch.testing.assert_close(applied("conv_bias", False, model)(images), expected, rtol=1e-4, atol=1e-5)
-    assert foldable_norms(model) == []
+    assert not any(is_foldable(*pair) for pair in layers_in_a_row(model))
 
 
 @pytest.mark.parametrize("build", [Branch, SharedConv, SharedNorm, DataDependent])
 def test_layers_that_something_else_reads_stay(build):
-    assert removable_biases(build()) == []
-    assert foldable_norms(build().eval()) == []
+    model = build()
+    assert removable_biases(model, layers_in_a_row(model)) == []
+    assert not any(is_foldable(*pair) for pair in layers_in_a_row(model.eval()))
 
 
 def test_parts_are_followed_where_the_whole_model_cannot_be():
     model = nn.ModuleDict({"inner": nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)), "other": DataDependent()})
-    assert removable_biases(model) == [tuple(model["inner"])]
+    assert removable_biases(model, layers_in_a_row(model)) == [tuple(model["inner"])]
 
 
 # --- norms folded ---------------------------------------------------------------------------------------------
@@ -164,7 +166,7 @@ def test_layers_with_computed_weights_are_not_folded(wrap):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.conv = wrap(model.conv)
-    assert foldable_norms(model) == []
+    assert not any(is_foldable(*pair) for pair in layers_in_a_row(model))
 
 
 # --- what is proposed -----------------------------------------------------------------------------------------

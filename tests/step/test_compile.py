@@ -32,7 +32,7 @@ def test_a_model_of_generated_code_is_compiled():
 
 def test_of_models_in_a_container_each_is_compiled():
     models = nn.ModuleDict({"a": nn.Linear(2, 2), "rest": nn.ModuleList([nn.Linear(2, 2)])})
-    compile_in_place(models, backend="eager")
+    compile_model(models, StepPlan(mode="train", device="cpu", compile_mode="default"))
     assert models["a"]._compiled_call_impl is not None
     assert models["rest"][0]._compiled_call_impl is not None
 
@@ -45,7 +45,7 @@ def test_a_container_that_is_called_is_compiled_as_a_whole():
             return x
 
     chain = Chain([nn.Linear(2, 2)])
-    compile_in_place(chain, backend="eager")
+    compile_model(chain, StepPlan(mode="train", device="cpu", compile_mode="default"))
     assert chain._compiled_call_impl is not None
     assert chain[0]._compiled_call_impl is None
 

@@ -185,6 +185,15 @@ def test_a_fused_sgd_trains_parameters_that_join_late(options):
     torch.testing.assert_close(trained(fused=True), trained(fused=False))
 
 
+def test_a_fused_sgd_with_dampening_takes_the_first_gradient_whole():
+    expected, plain = made(torch.optim.SGD, momentum=0.9, dampening=0.5)
+    model, optimizer = made(torch.optim.SGD, momentum=0.9, dampening=0.5)
+    set_options(optimizer, fused=True, foreach=False)
+    train(expected, plain)
+    train(model, optimizer)
+    assert_same_weights(model, expected)
+
+
 def test_a_fused_sgd_whose_first_step_a_scaler_skips_goes_on():
     def trained(fused):
         parameter = nn.Parameter(torch.ones(64))
@@ -205,9 +214,8 @@ def test_a_fused_sgd_whose_first_step_a_scaler_skips_goes_on():
 @pytest.mark.parametrize(
     ("optimizer", "changes", "message"),
     [
-        (torch.optim.LBFGS, {"fused": True}, "LBFGS takes no option fused"),
-        (lambda p: torch.optim.SGD(p, momentum=0.9, dampening=0.1), {"fused": True}, "dampen the first gradient"),
-        (torch.optim.RMSprop, {"fused": True}, "RMSprop takes no option fused"),
+        (torch.optim.LBFGS, {"fused": True}, "LBFGS cannot be changed: .* 'fused'"),
+        (torch.optim.RMSprop, {"fused": True}, "RMSprop cannot be changed: .* 'fused'"),
         (lambda p: OwnStep(p, lr=0.1), {"foreach": True}, "OwnStep has a step of its own"),
         (lambda p: torch.optim.Adam(p, foreach=True), {"fused": True}, "cannot be `True` together"),
         (lambda p: torch.optim.Adam(p, differentiable=True), {"fused": True}, "does not support `differentiable`"),
@@ -456,10 +464,8 @@ def test_a_group_added_later_and_a_rate_that_is_a_tensor():
     optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))], "lr": 2.0})
     with rates.inside():
         assert [group["lr"].item() for group in optimizer.param_groups] == [pytest.approx(0.05), 0.75, 2.0]
-        optimizer.param_groups[1]["lr"].fill_(9.0)
-        assert rate.item() == 0.75
     assert optimizer.param_groups[1]["lr"] is rate
-    assert [group["lr"] for group in optimizer.param_groups] == [0.05, 9.0, 2.0]
+    assert [group["lr"] for group in optimizer.param_groups] == [0.05, 0.75, 2.0]
 
 
 def test_an_error_inside_leaves_the_numbers():
@@ -499,7 +505,6 @@ def test_only_steps_of_torch_are_compiled():
         (torch.optim.RMSprop, ("for-loop", "foreach")),
         (torch.optim.LBFGS, ("for-loop",)),
         (lambda p: OwnStep(p, lr=0.1), ("for-loop",)),
-        (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.1), ("for-loop", "foreach")),
     ],
 )
 def test_the_implementations_are_those_of_the_class(optimizer, expected):

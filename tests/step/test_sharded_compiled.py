@@ -10,7 +10,7 @@ from torch._dynamo.utils import counters
 
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.step.compile import compile_in_place, compile_model
+from advisor.step.compile import compile_model
 from advisor.step.spread import spread_model
 
 
@@ -52,6 +52,6 @@ def test_a_sharded_model_runs_compiled_code_without_a_break(scope, unit):
 @pytest.mark.usefixtures("one_rank")
 def test_of_distributed_data_parallel_the_model_inside_is_compiled():
     wrapped = nn.parallel.DistributedDataParallel(nn.Linear(2, 2))
-    compile_in_place(wrapped, backend="eager")
+    compile_model(wrapped, StepPlan(mode=Mode.TRAIN, device="cpu", compile_mode="default"))
     assert wrapped._compiled_call_impl is None
     assert wrapped.module._compiled_call_impl is not None

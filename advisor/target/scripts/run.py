@@ -15,6 +15,7 @@ from advisor.target.scripts.body import NoBodyError, training_loop
 from advisor.target.scripts.plain import workload_of
 from advisor.target.scripts.positions import Loop
 from advisor.target.scripts.seen import Seen
+from advisor.target.scripts.surroundings import terminal_as_input
 from advisor.target.scripts.watch import LoopSeen, Watch
 
 _MAIN = "__main__"
@@ -69,7 +70,7 @@ def watched(script: str, directory: str) -> Seen:
     sys.path.insert(0, str(path.parents[len(package)]))
     pid = os.getpid()
     watch = Watch(_loop_around)
-    with watch.watching() as seen:
+    with terminal_as_input(), watch.watching() as seen:
         try:
             if package:
                 module.__package__ = ".".join(package)

@@ -4,6 +4,7 @@ import builtins
 import contextlib
 import functools
 import io
+import itertools
 import multiprocessing.process
 import os
 import sys
@@ -57,6 +58,8 @@ _OF_GENERATION = {
 }
 # A script without an optimizer that predicts for so long does only that; a server's loop never ends. Seconds.
 _PREDICTS_S = 10.0
+# An optimizer that makes more rounds than this in one update is all of a training; a few of them show its closure.
+_MOST_ROUNDS, _ROUNDS_SEEN = 1000, 2
 # A process that is killed ends within this. Seconds.
 _GRACE_S = 5.0
 
@@ -262,12 +265,12 @@ class Watch:
 
     # --- updates --------------------------------------------------------------------------------------------------
 
-    def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         if os.getpid() != self._pid:
             os._exit(TRAINED)  # a process that the script forked has reached a loop: that is not the one to measure
         has_closure = len(args) > 1 or kwargs.get("closure") is not None
         if not self._is_ours() or not (has_closure or _has_gradients(optimizer)):
-            return
+            return None
         if optimizer in self.seen.updates and self._round is None:
             self._end_step()
         if not self.seen.frames:
@@ -278,6 +281,23 @@ class Watch:
             if self.seen.fitted is not None:
                 self._end_step()
             self._run_round()
+            if has_closure and self._before_loop and _goes_on(optimizer):
+                return self._with_few_rounds(optimizer, *args[1:], **kwargs)
+        return None
+
+    def _with_few_rounds(
+        self, optimizer: Optimizer, closure: Callable[[], Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of an update that is all of a training, with a closure that ends the script soon."""
+        rounds = itertools.count()
+
+        def once_more() -> Any:
+            if next(rounds) == _ROUNDS_SEEN:
+                self.seen.updates, self.seen.endless, self._over = [optimizer], closure, True
+                raise LoopSeen
+            return closure()
+
+        return (optimizer, once_more), {}
 
     def _run_round(self) -> None:
         """Have the round of the first update run to its end; an update outside of a loop is looked past, once."""
@@ -455,6 +475,11 @@ def _has_trained(process: multiprocessing.process.BaseProcess) -> bool:
 
 def _has_gradients(optimizer: Optimizer) -> bool:
     return any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
+
+
+def _goes_on(optimizer: Optimizer) -> bool:
+    """Whether one update of an optimizer may go on for thousands of rounds, as of LBFGS."""
+    return any(group.get("max_iter", 0) > _MOST_ROUNDS for group in optimizer.param_groups)
 
 
 def _norm(tensor: torch.Tensor) -> float:
