@@ -100,12 +100,13 @@ def no_batch() -> TargetError:
 def loader_failure(error: BaseException, turn: int) -> TargetError:
     """Return the error for a loader that raised: it names the batch, and shows the lines of the user's code."""
     frames = traceback.extract_tb(error.__traceback__)
-    # An error that a worker raised carries the worker's traceback in its text.
-    in_worker = all(is_library(frame.filename) for frame in frames)
+    lines = str(error).strip().splitlines()
+    # An error that a worker raised has no frame of the user's here: it carries the worker's traceback in its text.
+    in_worker = len(lines) > 1 and all(is_library(frame.filename) for frame in frames)
     return TargetError(
         f"the DataLoader failed at batch {turn}: {one_line(error)}",
         "Check the dataset, the sampler and the collate function at the lines shown.",
-        "\n".join(str(error).strip().splitlines()[-_SHOWN_LINES:]) if in_worker else user_frames(error),
+        "\n".join(lines[-_SHOWN_LINES:]) if in_worker else user_frames(error),
     )
 
 
