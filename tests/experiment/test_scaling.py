@@ -8,6 +8,7 @@ import torch
 from facts import gpu_facts, h200, loader_facts
 from proposals import CATALOG, proposed, reason
 from sample_session import sample_request, several_gpus_history
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.errors import UsageError
@@ -39,7 +40,7 @@ from advisor.report.document import Bullets, Table
 from advisor.report.several_gpus import row_words, several_gpus_section
 from advisor.step.spread import ShareOfBatches, spread_loader
 from advisor.trial.ranks.communication import straggler_of
-from advisor.trial.ranks.failures import of_death, waits_for_others
+from advisor.trial.ranks.failures import TorchrunReport, of_death, waited_for_others, waits_for_others
 
 GPUS = 2
 DDP = Settings({"parallel.strategy": "ddp"})
@@ -411,10 +412,57 @@ def test_the_rank_that_hangs_is_the_one_that_waits_for_nobody():
     assert not waits_for_others(stack.format("mymodel.py", "read_forever"))
 
 
-def test_the_rank_that_died_is_the_one_that_torchrun_did_not_end(tmp_path):
-    log = tmp_path / "log"
-    told = "[{}]:\n  rank      : {} (local_rank: {})\n  exitcode  : {} (pid: {})\n"
-    log.write_text(told.format(0, 0, 0, -15, 41) + told.format(1, 1, 1, -9, 42), encoding="utf-8")
-    assert "rank 1: its process was ended by SIGKILL" in of_death([(0, 41), (1, 42)], str(log)).reason
-    assert "rank 0: its process was ended by SIGTERM" in of_death([(0, 41), (2, 43)], str(log)).reason
-    assert "rank 2: its process ended without a word" in of_death([(2, 43)], str(log)).reason
+def test_the_rank_that_died_is_the_one_that_torchrun_did_not_end():
+    codes = {41: -15, 42: -9, 44: -6}
+    assert "rank 1: its process was ended by SIGKILL" in of_death([(0, 41), (1, 42)], codes).reason
+    assert "rank 0: its process was ended by SIGTERM" in of_death([(0, 41), (2, 43)], codes).reason
+    assert "rank 2: its process ended without a word" in of_death([(2, 43)], codes).reason
+    assert "waited for another too long" in of_death([(0, 41), (3, 44)], codes).reason
+
+
+def test_the_end_of_torchrun_is_read_from_its_errors(tmp_path):
+    failures = {1: ProcessFailure(1, 42, -9, "nothing"), 0: ProcessFailure(0, 41, 1, "nothing")}
+    failures[1].timestamp = 1
+    TorchrunReport.of(ChildFailedError("rank", failures)).write(tmp_path)
+    report = TorchrunReport.read(tmp_path)
+    assert report.codes == {41: 1, 42: -9}
+    assert report.reason.startswith("rank 1: Signal 9 (SIGKILL) received")
+    taken = TorchrunReport.of(torch.distributed.DistNetworkError("port: 29500, address already in use"))
+    assert "already in use" in taken.reason
+    assert "--rdzv-endpoint" in taken.hint
+    assert TorchrunReport.read(tmp_path / "nothing").codes == {}
+
+
+@pytest.fixture
+def alone():
+    """A process group of gloo's with this process in it."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def raised(call):
+    try:
+        call()
+    except Exception as error:
+        return error
+
+
+def fails_in_backward():
+    values = torch.ones(3, requires_grad=True).exp()
+    squares = (values * values).sum()
+    with torch.no_grad():
+        values.add_(1)
+    squares.backward()
+
+
+@pytest.mark.usefixtures("alone")
+def test_an_error_in_a_call_that_waits_for_others_may_be_theirs():
+    assert waited_for_others(raised(fails_in_backward))
+    assert waited_for_others(torch.distributed.DistBackendError("NCCL communicator was aborted"))
+    assert not waited_for_others(raised(lambda: torch.ones(2) @ torch.ones(3)))
+    assert not waited_for_others(raised(lambda: int("x")))
+
+
+def test_an_error_of_the_backward_pass_is_its_own_where_collectives_have_errors_of_their_own():
+    assert not waited_for_others(raised(fails_in_backward))

@@ -399,7 +399,7 @@ def test_nobody_looks_on_the_cpu():
 def test_times_of_one_line_add_up(seconds):
     recorder = SyncRecorder()
     for each in seconds:
-        recorder.note_call(sys._getframe(), each)
+        recorder.record(sys._getframe(), each)
     places = recorder.places(1)
     assert sum(place.calls_per_step for place in places) == len(seconds)
     assert sum(place.blocked_ms for place in places) == pytest.approx(1e3 * sum(seconds))

@@ -72,27 +72,27 @@ def test_what_finds_no_room_or_does_not_exist_is_left_out():
     assert "bool" not in ceilings.measure_ceilings(CPU, ["bool"], 2**24).matmul_flops_per_s
 
 
-def test_kept_ceilings_are_not_measured_again():
-    ceilings.keep_ceilings(here(), made_up())
+def test_stored_ceilings_are_not_measured_again():
+    ceilings.store_ceilings(here(), made_up())
     assert ceilings.machine_ceilings(CPU, torch.float32) == made_up()
 
 
 def test_nothing_is_measured_shortly_before_a_trial_is_given_up():
     kept = replace(made_up(), matmul_flops_per_s={"bfloat16": 2.0})
-    ceilings.keep_ceilings(here(), kept)
+    ceilings.store_ceilings(here(), kept)
     assert ceilings.machine_ceilings(CPU, torch.float32, left_s=0.5) == kept
     assert ceilings.machine_ceilings(CPU, torch.float32, left_s=60.0).matmul_flops_per_s["float32"] > 1e6
 
 
 def test_a_type_that_is_missing_is_measured_and_the_rest_is_kept():
-    ceilings.keep_ceilings(here(), made_up())
+    ceilings.store_ceilings(here(), made_up())
     measured = ceilings.machine_ceilings(CPU, torch.float64)
     assert measured.matmul_flops_per_s["float64"] > 1e6
     assert replace(measured, matmul_flops_per_s={"float32": 1.0, "bfloat16": 2.0}) == made_up()
 
 
 def test_ceilings_of_a_bad_moment_are_measured_anew():
-    ceilings.keep_ceilings(here(), made_up())
+    ceilings.store_ceilings(here(), made_up())
     measured = ceilings.machine_ceilings(CPU, torch.float32, anew=True)
     assert measured.matmul_flops_per_s["float32"] > 1e6
 
@@ -102,32 +102,32 @@ def test_a_broken_file_is_as_good_as_none(tmp_path, text):
     file = tmp_path / "state" / "ceilings.json"
     file.parent.mkdir()
     file.write_text(text)
-    assert ceilings.kept_ceilings("a") == Ceilings({})
-    ceilings.keep_ceilings("a", made_up())
-    assert ceilings.kept_ceilings("a") == made_up()
+    assert ceilings.stored_ceilings("a") == Ceilings({})
+    ceilings.store_ceilings("a", made_up())
+    assert ceilings.stored_ceilings("a") == made_up()
 
 
 def test_a_file_of_another_version_is_as_good_as_none(tmp_path):
-    ceilings.keep_ceilings("a", made_up())
+    ceilings.store_ceilings("a", made_up())
     file = tmp_path / "state" / "ceilings.json"
     file.write_text(file.read_text().replace('"schema":1', '"schema":2'))
-    assert ceilings.kept_ceilings("a") == Ceilings({})
+    assert ceilings.stored_ceilings("a") == Ceilings({})
 
 
 @pytest.mark.parametrize("days", [-2, 31, 400])
 def test_ceilings_of_another_month_are_as_good_as_none(days):
-    ceilings.keep_ceilings("a", made_up(measured_on=(date.today() - timedelta(days=days)).isoformat()))
-    assert ceilings.kept_ceilings("a") == Ceilings({})
-    ceilings.keep_ceilings("a", made_up(measured_on="yesterday"))
-    assert ceilings.kept_ceilings("a") == Ceilings({})
+    ceilings.store_ceilings("a", made_up(measured_on=(date.today() - timedelta(days=days)).isoformat()))
+    assert ceilings.stored_ceilings("a") == Ceilings({})
+    ceilings.store_ceilings("a", made_up(measured_on="yesterday"))
+    assert ceilings.stored_ceilings("a") == Ceilings({})
 
 
 def test_machines_are_kept_side_by_side():
-    ceilings.keep_ceilings("a", made_up())
-    ceilings.keep_ceilings("b", made_up(copy_bytes_per_s=5.0))
-    assert ceilings.kept_ceilings("a") == made_up()
-    assert ceilings.kept_ceilings("b").copy_bytes_per_s == 5.0
-    assert ceilings.kept_ceilings("c") == Ceilings({})
+    ceilings.store_ceilings("a", made_up())
+    ceilings.store_ceilings("b", made_up(copy_bytes_per_s=5.0))
+    assert ceilings.stored_ceilings("a") == made_up()
+    assert ceilings.stored_ceilings("b").copy_bytes_per_s == 5.0
+    assert ceilings.stored_ceilings("c") == Ceilings({})
 
 
 def test_threads_make_another_machine():
@@ -137,29 +137,29 @@ def test_threads_make_another_machine():
     assert "1 threads" in one
 
 
-def _keep_many(name):
+def _store_many(name):
     for number in range(50):
-        ceilings.keep_ceilings(f"{name}{number}", made_up())
+        ceilings.store_ceilings(f"{name}{number}", made_up())
 
 
 def test_sessions_that_write_at_once_leave_a_whole_file():
-    writers = [threading.Thread(target=_keep_many, args=(name,)) for name in "abc"]
+    writers = [threading.Thread(target=_store_many, args=(name,)) for name in "abc"]
     for writer in writers:
         writer.start()
     for writer in writers:
         writer.join()
-    assert any(ceilings.kept_ceilings(f"{name}49") == made_up() for name in "abc")
+    assert any(ceilings.stored_ceilings(f"{name}49") == made_up() for name in "abc")
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere")
 def test_a_folder_that_is_not_writable_is_no_error(tmp_path):
     (tmp_path / "state").mkdir(mode=0o500)
-    ceilings.keep_ceilings("a", made_up())
-    assert ceilings.kept_ceilings("a") == Ceilings({})
+    ceilings.store_ceilings("a", made_up())
+    assert ceilings.stored_ceilings("a") == Ceilings({})
 
 
 def test_a_state_folder_that_cannot_be_one_is_no_error(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path / "file"))
-    ceilings.keep_ceilings("a", made_up())
-    assert ceilings.kept_ceilings("a") == Ceilings({})
+    ceilings.store_ceilings("a", made_up())
+    assert ceilings.stored_ceilings("a") == Ceilings({})

@@ -1,6 +1,5 @@
 """What disturbs a measurement: real threads and processes; NVML is a small stand-in."""
 
-import math
 import os
 import subprocess
 import sys
@@ -18,16 +17,14 @@ from advisor.trial.measurement.guards import (
     GpuWatch,
     Guards,
     HostLoad,
-    Ourselves,
-    ThreadWaits,
-    others_on_gpu,
-    slowdown_of_gpu,
+    disturbance_of_gpu,
+    own_processes,
     summarised,
 )
 
 ME = os.getpid()
 STRANGER = 4_100_001  # numbers of a host, which are none in this namespace
-HERE, BEFORE = Ourselves(frozenset({ME}), frozenset()), frozenset({STRANGER})
+HERE, BEFORE = frozenset({ME}), frozenset({STRANGER})
 SOON_S = 30.0  # generous: the machine may be loaded
 
 
@@ -37,56 +34,44 @@ def reading(**changes):
     return replace(usual, **changes)
 
 
-def gpu_disturbance(readings, ourselves, slowdown_c):
-    return "; ".join(filter(None, (others_on_gpu(readings, ourselves), slowdown_of_gpu(readings, slowdown_c))))
-
-
-def of_watch(watch):
-    return "; ".join(filter(None, (watch.by_others(), watch.slowed())))
-
-
-def disturbance(*changes, ourselves=HERE, slowdown_c=90):
-    return gpu_disturbance([reading(), *(reading(**change) for change in changes)], ourselves, slowdown_c)
+def disturbance(*changes, slowdown_c=90):
+    return disturbance_of_gpu([reading(), *(reading(**change) for change in changes)], HERE, slowdown_c)
 
 
 # --- who is who -----------------------------------------------------------------------------------------------
 
 
+def of_us(*listings, before=frozenset(), own=frozenset({ME}), **changes):
+    readings = [reading(pids=frozenset(pids), sm_percent={}) for pids in listings]
+    return own_processes([*readings[:-1], replace(readings[-1], **changes)], before, own)
+
+
 def test_a_trial_knows_itself_and_its_children_by_number():
     own = frozenset({ME, 12, 13})
-    ourselves = Ourselves.among(frozenset({ME, 13, STRANGER}), BEFORE, own)
-    assert ourselves.listed
-    assert ourselves.others(frozenset({ME, 12, STRANGER})) == 1
+    assert of_us({ME, 13, STRANGER}, before=BEFORE, own=own) == own
 
 
 def test_a_trial_that_the_host_numbers_is_the_one_that_appeared():
-    ourselves = Ourselves.among(frozenset({STRANGER, STRANGER + 1}), BEFORE, frozenset({ME}))
-    assert ourselves.candidates == {STRANGER + 1}
-    assert ourselves.others(frozenset({STRANGER, STRANGER + 1})) == 1
-    assert ourselves.busy_others({STRANGER + 1: 99}) == {}
-    assert ourselves.busy_others({STRANGER + 1: 99, STRANGER: 50}) == {STRANGER: 50}
+    assert of_us({STRANGER}, {STRANGER, STRANGER + 1}, before=BEFORE) == {STRANGER + 1}
+    assert of_us({STRANGER + 1}, {STRANGER + 1, STRANGER + 2}) == {STRANGER + 1}
 
 
-def test_of_two_that_appeared_one_is_the_trial():
-    ourselves = Ourselves.among(frozenset({1, 2}), frozenset(), frozenset({ME}))
-    assert ourselves.others(frozenset({1, 2})) == 1
-    assert ourselves.busy_others({1: 99}) == {}
-    assert ourselves.busy_others({1: 99, 2: 40}) == {2: 40}
+def test_of_two_that_appeared_the_busiest_is_the_trial():
+    assert of_us({1, 2}, {1, 2}, sm_percent={1: 99, 2: 40}) == {1}
+    assert len(of_us({1, 2}, {1, 2})) == 1
 
 
 def test_a_number_listed_before_is_not_ours_even_if_it_is_the_same():
-    ourselves = Ourselves.among(frozenset({ME, STRANGER}), frozenset({ME}), frozenset({ME}))
-    assert ourselves.candidates == BEFORE
-    assert ourselves.others(frozenset({ME, STRANGER})) == 1
+    assert of_us({ME, STRANGER}, before=frozenset({ME})) == BEFORE
 
 
 @pytest.mark.parametrize("pids", [frozenset(), BEFORE])
 def test_a_trial_that_nvml_does_not_list_cannot_count_others(pids):
-    ourselves = Ourselves.among(pids, BEFORE, frozenset({ME}))
-    assert not ourselves.listed
+    ours = of_us(pids, before=BEFORE)
+    assert not ours
     unlisted = [reading(pids=pids, sm_percent=dict.fromkeys(pids, 99))] * 3
-    assert summarised(unlisted, ourselves).foreign_processes is None
-    assert gpu_disturbance(unlisted, ourselves, 90) == ""
+    assert summarised(unlisted, ours).foreign_processes is None
+    assert disturbance_of_gpu(unlisted, ours, 90) == ""
 
 
 # --- what counts as a disturbance -----------------------------------------------------------------------------
@@ -94,13 +79,13 @@ def test_a_trial_that_nvml_does_not_list_cannot_count_others(pids):
 
 def test_an_undisturbed_gpu():
     assert disturbance({}, {"sm_clock_mhz": 1800, "temperature_c": 87}) == ""
-    assert gpu_disturbance([], HERE, None) == ""
+    assert disturbance_of_gpu([], HERE, None) == ""
 
 
 def test_another_process_that_computes():
     beside = {"pids": frozenset({ME, STRANGER}), "sm_percent": {ME: 60, STRANGER: 38}}
     first = reading(pids=frozenset({ME, STRANGER}))
-    told = gpu_disturbance([first, reading(**beside), reading(**beside)], HERE, 90)
+    told = disturbance_of_gpu([first, reading(**beside), reading(**beside)], HERE, 90)
     assert told == (
         f"another process (pid {STRANGER}, a process outside this container) "
         "used up to 38 % of the GPU while it was measured"
@@ -110,13 +95,13 @@ def test_another_process_that_computes():
 def test_a_process_that_computed_before_the_blocks_counts_only_where_nothing_newer_is_known():
     both = frozenset({ME, STRANGER})
     first = reading(pids=both, sm_percent={STRANGER: 70})
-    assert gpu_disturbance([first, reading(pids=both)], HERE, 90) == ""
-    assert "70 %" in gpu_disturbance([first, reading(pids=both, sm_percent={})], HERE, 90)
+    assert disturbance_of_gpu([first, reading(pids=both)], HERE, 90) == ""
+    assert "70 %" in disturbance_of_gpu([first, reading(pids=both, sm_percent={})], HERE, 90)
 
 
 def test_a_process_that_only_holds_memory_is_counted_and_is_none():
     both = [reading(pids=frozenset({ME, STRANGER}), sm_percent={ME: 98, STRANGER: 2})] * 3
-    assert gpu_disturbance(both, HERE, 90) == ""
+    assert disturbance_of_gpu(both, HERE, 90) == ""
     assert summarised(both, HERE).foreign_processes == 1
 
 
@@ -128,27 +113,21 @@ def test_a_desktop_that_is_no_compute_process_is_none():
     ("pids", "words"),
     [
         ([{ME}, {ME, STRANGER}, {ME, STRANGER}], "another process came to the GPU"),
-        ([{ME, STRANGER}, {ME, STRANGER}, {ME}], "another process left the GPU"),
+        ([{ME, STRANGER}, {ME, STRANGER}, {ME}], ""),
         ([{ME, STRANGER}, None, {ME, STRANGER}], ""),
     ],
 )
-def test_a_process_that_comes_or_goes(pids, words):
+def test_a_process_that_comes_and_one_that_goes(pids, words):
     readings = [reading(pids=None if one is None else frozenset(one), sm_percent={}) for one in pids]
-    assert gpu_disturbance(readings, HERE, 90) == (f"{words} while it was measured" if words else "")
-
-
-def test_a_process_that_leaves_disturbs_nothing_where_the_driver_tells_who_computes():
-    """The last trial's process may be listed for a moment after its end."""
-    gone = [reading(pids=frozenset({ME, STRANGER}), sm_percent={ME: 98}), reading(pids=frozenset({ME}))]
-    assert gpu_disturbance(gone, HERE, 90) == ""
+    assert disturbance_of_gpu(readings, HERE, 90) == (f"{words} while it was measured" if words else "")
 
 
 def test_a_trial_that_nvml_lists_late_is_not_another_process():
-    ours = Ourselves.among(frozenset({STRANGER, 7}), frozenset({STRANGER}), frozenset({ME}))
     listings = [{STRANGER}, {STRANGER, 7}, {STRANGER, 7}]
-    assert gpu_disturbance([reading(pids=frozenset(one)) for one in listings], ours, 90) == ""
+    ours = of_us(*listings, before=BEFORE)
+    assert disturbance_of_gpu([reading(pids=frozenset(one)) for one in listings], ours, 90) == ""
     listings += [{STRANGER, 7, 8}]
-    assert "came" in gpu_disturbance([reading(pids=frozenset(one)) for one in listings], ours, 90)
+    assert "came" in disturbance_of_gpu([reading(pids=frozenset(one)) for one in listings], ours, 90)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +139,7 @@ def test_a_slowdown(reason):
 
 def test_a_power_cap_is_reported_and_is_none():
     capped = [reading(), reading(sm_clock_mhz=1200, throttle_reasons=(POWER_CAP,)), reading(sm_clock_mhz=1300)]
-    assert gpu_disturbance(capped, HERE, 90) == ""
+    assert disturbance_of_gpu(capped, HERE, 90) == ""
     assert summarised(capped, HERE).throttle_reasons == (POWER_CAP,)
 
 
@@ -179,7 +158,7 @@ def test_a_clock_that_falls_because_the_gpu_waits_is_none_until_it_is_up_again()
 
 
 def test_a_first_reading_with_a_low_clock_is_none():
-    assert gpu_disturbance([reading(sm_clock_mhz=345), reading(), reading()], HERE, 90) == ""
+    assert disturbance_of_gpu([reading(sm_clock_mhz=345), reading(), reading()], HERE, 90) == ""
 
 
 def test_a_gpu_about_to_slow_down():
@@ -207,7 +186,7 @@ def test_readings_in_short():
         throttle_reasons=(POWER_CAP,),
         foreign_processes=0,
     )
-    assert summarised([GpuReading()], Ourselves(frozenset(), frozenset())) == GpuReadings(1, foreign_processes=None)
+    assert summarised([GpuReading()], frozenset()) == GpuReadings(1, foreign_processes=None)
 
 
 # --- the watch ------------------------------------------------------------------------------------------------
@@ -250,7 +229,7 @@ def test_a_watch_reads_in_a_thread_that_ends_with_it(library):
     assert watch.summary == replace(
         GpuReadings(watch.summary.samples, 60, 1755, 1755, 76.5, (POWER_CAP,)), foreign_processes=0
     )
-    assert of_watch(watch) == ""
+    assert watch.disturbance() == ""
 
 
 def test_a_watch_ends_when_what_it_watches_fails(library):
@@ -266,7 +245,7 @@ def test_a_trial_that_is_not_listed_at_once_is_found_in_a_later_reading(library)
     with watch.reading(UUID):
         library.processes = everyone
         until(lambda: watch.summary.foreign_processes == 0)
-    assert of_watch(watch) == ""
+    assert watch.disturbance() == ""
 
 
 # NVML may number this process as the host does, which is not how this process numbers itself.
@@ -280,7 +259,7 @@ def test_a_process_that_appears_midway(library, number):
         library.processes = [*library.processes, process(STRANGER)]
         until(lambda: watch.summary.foreign_processes == 1)
         library.processes = library.processes[:-1]
-    assert of_watch(watch) == "another process came to the GPU while it was measured"
+    assert watch.disturbance() == "another process came to the GPU while it was measured"
     assert watch.summary.foreign_processes == 1
 
 
@@ -289,8 +268,8 @@ def test_a_process_that_computes_all_the_time(library, number):
     watch = started(library, STRANGER, number=number)
     with watch.reading(UUID):
         library.samples = [used_sm(number, 55, 5_000_000), used_sm(STRANGER, 44, 5_000_000)]
-    assert of_watch(watch).startswith(f"another process (pid {STRANGER}, ")
-    assert "44 % of the GPU" in of_watch(watch)
+    assert watch.disturbance().startswith(f"another process (pid {STRANGER}, ")
+    assert "44 % of the GPU" in watch.disturbance()
 
 
 @with_either_number
@@ -299,7 +278,7 @@ def test_a_trial_before_this_one_that_is_gone_by_now_is_none(library, number):
     library.processes = [process(number)]
     with watch.reading(UUID):
         pass
-    assert of_watch(watch) == ""
+    assert watch.disturbance() == ""
     assert watch.summary.foreign_processes == 0
 
 
@@ -310,7 +289,7 @@ def test_a_worker_of_ours_that_begins_to_compute_is_no_stranger(library):
             library.processes = [*library.processes, process(child.pid)]
             readings = watch.summary.samples
             until(lambda: watch.summary.samples > readings)
-        assert of_watch(watch) == ""
+        assert watch.disturbance() == ""
         assert watch.summary.foreign_processes == 0
         child.communicate(b"\n")
 
@@ -322,14 +301,14 @@ def test_a_slow_gpu_in_the_middle_is_seen(library):
         until(lambda: watch.summary.sm_clock_lowest_mhz == 900)
         library.bits = 64
         until(lambda: "hardware thermal slowdown" in watch.summary.throttle_reasons)
-    assert "slowed itself down (hardware thermal slowdown)" in of_watch(watch)
+    assert "slowed itself down (hardware thermal slowdown)" in watch.disturbance()
 
 
 def test_the_margin_to_the_slowdown_is_watched(library):
     watch = started(library)
     with watch.reading(UUID):
         library.celsius = 60 + library.margin_c - 1
-    assert of_watch(watch) == "the GPU was at 105 °C, and slows itself down at 106 °C"
+    assert watch.disturbance() == "the GPU was at 105 °C, and slows itself down at 106 °C"
 
 
 def test_a_driver_that_lists_no_processes_leaves_the_gauges(library):
@@ -337,7 +316,7 @@ def test_a_driver_that_lists_no_processes_leaves_the_gauges(library):
     watch = started(library)
     with watch.reading(UUID):
         library.samples = [used_sm(STRANGER, 90, 5_000_000)]
-    assert of_watch(watch) == ""
+    assert watch.disturbance() == ""
     assert (watch.summary.temperature_c, watch.summary.foreign_processes) == (60, None)
 
 
@@ -345,14 +324,14 @@ def test_a_machine_without_nvml_is_not_watched():
     watch = GpuWatch(nvml(refused={"nvmlInit": FakeNvml.NVML_ERROR_LIBRARY_NOT_FOUND}))
     with watch.reading(UUID):
         assert watch_threads() == []
-    assert (watch.summary, of_watch(watch), watch.energy_j) == (None, "", None)
+    assert (watch.summary, watch.disturbance(), watch.energy_j) == (None, "", None)
 
 
 def test_an_unknown_gpu_is_not_watched():
     watch = GpuWatch(nvml())
     with watch.reading("GPU-0"):
         assert watch_threads() == []
-    assert (watch.summary, of_watch(watch), watch.energy_j) == (None, "", None)
+    assert (watch.summary, watch.disturbance(), watch.energy_j) == (None, "", None)
 
 
 # --- energy ---------------------------------------------------------------------------------------------------
@@ -385,46 +364,10 @@ def guarded(library):
     return run
 
 
-@pytest.mark.parametrize(
-    ("clocks", "off_by"), [((1980, 1485), math.log(1980 / 1732.5)), ((1980, 1980), guards._LEAST_OFF_BY)]
-)
-def test_a_gpu_that_slows_itself_down_says_how_far_off_the_timings_may_be(
-    guarded, library, monkeypatch, clocks, off_by
-):
-    monkeypatch.setattr(guards, "_BETWEEN_READINGS_S", SOON_S)
-    monkeypatch.setattr(HostLoad, "disturbance", lambda load: "")
-    library.bits, library.clock_mhz = library.nvmlClocksThrottleReasonHwThermalSlowdown, iter(clocks).__next__
-    watched = guarded()
-    assert "slowed itself down" in watched.disturbed
-    assert watched.off_by == pytest.approx(off_by)
-
-
-def test_how_far_off_timings_are_beside_another_process_is_not_known(guarded, library, monkeypatch):
+def test_what_disturbed_the_host_and_the_gpu_is_said_of_the_trial(guarded, library, monkeypatch):
     monkeypatch.setattr(HostLoad, "disturbance", lambda load: "other processes used 1.9 of 2 cores")
-    monkeypatch.setattr(ThreadWaits, "share", lambda waits: 0.4)
     library.bits = library.nvmlClocksThrottleReasonHwThermalSlowdown
-    watched = guarded()
-    assert watched.disturbed.startswith("other processes used 1.9 of 2 cores; the GPU slowed itself down")
-    assert (watched.off_by, watched.waited) == (0.0, None)
-
-
-@pytest.mark.parametrize(
-    ("programs", "gpu_uuid", "waited"),
-    [
-        ("other processes used 1.9 of 2 cores", None, 0.4),
-        ("other processes used 1.9 of 2 cores", UUID, None),
-        ("", None, None),
-    ],
-)
-def test_the_waits_of_a_thread_are_told_where_other_programs_disturbed_it_on_the_cpu(
-    monkeypatch, programs, gpu_uuid, waited
-):
-    monkeypatch.setattr(HostLoad, "disturbance", lambda load: programs)
-    monkeypatch.setattr(ThreadWaits, "share", lambda waits: 0.4)
-    watching = Guards(watch_gpu=False)
-    with watching.watching(gpu_uuid):
-        pass
-    assert (watching.disturbed, watching.waited) == (programs, waited)
+    assert guarded().disturbed.startswith("other processes used 1.9 of 2 cores; the GPU slowed itself down")
 
 
 def test_energy_is_the_counters_difference_over_the_samples(guarded, monkeypatch):

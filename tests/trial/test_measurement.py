@@ -15,7 +15,6 @@ import advisor.trial.measurement.clock
 from advisor.records import Block
 from advisor.trial.measurement.clock import (
     FEWEST_BLOCKS,
-    BlockTeller,
     StepClock,
     batch_samples,
     block_steps,
@@ -74,24 +73,11 @@ def clock_of(monkeypatch):
 # --- the clock ------------------------------------------------------------------------------------------------
 
 
-def test_blocks_are_told_of_as_they_come_but_not_all_of_short_ones(monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr(advisor.trial.measurement.clock.time, "perf_counter", lambda: now[0])
-    told, blocks = [], []
-    teller = BlockTeller(told.append)
-    for place in range(40):
-        blocks.append(Block(1, 4, 0.01 * (place + 1)))
-        teller(blocks)
-        teller(blocks)
-        now[0] += 0.1
-    assert told == blocks[::3]
-
-
-def test_who_listens_is_given_the_blocks_between_two_of_them(clock_of):
-    seen = []
-    measure(clock_of(0.002)[0], 0.002, 0.05, tell=lambda blocks: seen.append(len(blocks)))
-    assert seen == list(range(len(seen)))
-    assert len(seen) > FEWEST_BLOCKS
+def test_blocks_are_reported_as_they_come_but_not_all_of_short_ones(clock_of):
+    reported = []
+    clock, _ = clock_of(0.1)
+    blocks = measure(clock, 0.1, 2.4, report=reported.append)
+    assert reported == blocks[::3]
 
 
 def test_a_block_times_its_steps():

@@ -24,7 +24,7 @@ from advisor.step.step import InferStep, TrainStep
 from advisor.trial.measurement.clock import StepClock
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.profile import ceilings
-from advisor.trial.profile.phases import CAPTURED, check_clocks, measure_parts, measure_phases
+from advisor.trial.profile.phases import CAPTURED, check_clocks, measure_phases
 from advisor.trial.profile.profiler import count_work, profile_step
 from advisor.trial.profile.recording import (
     ROWS,
@@ -114,10 +114,10 @@ def test_a_captured_step_has_no_parts_but_its_replay():
     for _ in range(6):
         graphed(feed.next())
     assert graphed.captured
-    parts = measure_parts(graphed, feed, limit_s=0.0)
+    parts = measure_phases(graphed, feed, limit_s=0.0)
     assert list(parts) == ["data wait", CAPTURED]
     assert parts[CAPTURED] > 0
-    assert list(measure_parts(train_step(), quick_feed(), limit_s=0.0)) == PHASES
+    assert list(measure_phases(train_step(), quick_feed(), limit_s=0.0)) == PHASES
 
 
 def test_what_the_loop_does_after_the_update_is_done_but_is_no_phase():
@@ -483,9 +483,9 @@ def test_the_profile_of_a_small_step(tmp_path):
     assert measured.evidence
 
 
-def test_a_step_that_beats_a_kept_ceiling_has_it_measured_again():
+def test_a_step_that_beats_a_stored_ceiling_has_it_measured_again():
     too_low = Ceilings({"float32": 1.0}, copy_bytes_per_s=3.0, measured_on=date.today().isoformat())
-    ceilings.keep_ceilings(ceilings.machine_name(CPU, inspect_hardware()), too_low)
+    ceilings.store_ceilings(ceilings.machine_name(CPU, inspect_hardware()), too_low)
     measured = profile_step(train_step(), quick_feed(), step_ms=20.0, limit_s=0.0)
     assert measured.ceiling_flops_per_s > 1e6
 
