@@ -327,15 +327,12 @@ def _what_exists(tree: Any, parts: Sequence[str]) -> str:
     for taken in range(len(parts) - 1, -1, -1):
         for path in resolved(tree, parts[:taken]):
             node = at(tree, path)
-            if isinstance(node, dict | list):
-                return _keys_of(node, ".".join(parts[:taken]) or "its top level")
+            where = ".".join(parts[:taken]) or "its top level"
+            if isinstance(node, list):
+                return f"{where} is a list of {len(node)}: give an index from 0 to {len(node) - 1}."
+            if isinstance(node, dict):
+                return f"{where} has: {', '.join(node)}." if node else f"{where} is empty."
     return "The config is empty."
-
-
-def _keys_of(node: dict[str, Any] | list[Any], where: str) -> str:
-    if isinstance(node, list):
-        return f"{where} is a list of {len(node)}: give an index from 0 to {len(node) - 1}."
-    return f"{where} has: {', '.join(node)}." if node else f"{where} is empty."
 
 
 def _refuse_clashes(places: Mapping[str, Path]) -> None:

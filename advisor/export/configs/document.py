@@ -24,7 +24,7 @@ class ObstacleError(Exception):
 class Document(ABC):
     """A config file's ``text``, and the ``tree`` that it holds: plain Python with words for keys.
 
-    What a tag marks is ``Opaque`` in the tree.
+    What a tag marks is an object there that means nothing to a patch.
     """
 
     tree: dict[str, Any]
@@ -49,7 +49,7 @@ class Document(ABC):
         """
         depth = 0
         node: Any = self.tree
-        while depth < len(path) and _holds(node, path[depth]):
+        while depth < len(path) and holds(node, path[depth]):
             node, depth = child(node, path[depth]), depth + 1
         kind = "mapping" if isinstance(node, dict) else "list" if isinstance(node, list) else "value"
         needed = "value" if depth == len(path) else "mapping"
@@ -88,13 +88,6 @@ def _canonical(tree: Any) -> str:
     return json.dumps(tree, sort_keys=True, default=repr)
 
 
-class Opaque:
-    """A value that stands for something else: a tag makes it, or it is no value of YAML's own kinds."""
-
-    def __repr__(self) -> str:
-        return "<tagged>"
-
-
 def is_interpolation(value: object) -> bool:
     """Whether a word is computed when the config is read, as ``${model.width}`` is."""
     return isinstance(value, str) and "${" in value
@@ -119,12 +112,13 @@ def at(tree: Any, path: Sequence[str]) -> Any:
 
 def child(node: Any, name: str) -> Any:
     """A mapping's value or a list's item by its name; None where there is none."""
-    if not _holds(node, name):
+    if not holds(node, name):
         return None
     return node[int(name)] if isinstance(node, list) else node[name]
 
 
-def _holds(node: Any, name: str) -> bool:
+def holds(node: Any, name: str) -> bool:
+    """Whether a mapping has a key, or a list an item of that place."""
     if isinstance(node, Mapping):
         return name in node
     return isinstance(node, list) and is_index(name) and int(name) < len(node)

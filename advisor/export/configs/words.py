@@ -161,7 +161,7 @@ def _hf_arguments(config: Config) -> Iterator[Phrase]:
     if config.mode is Mode.TRAIN and config.has("micro_batch_size") and not config.has(batch):
         batch = "micro_batch_size"
     yield from config.batch_per_gpu(batch)
-    yield from _loader(config, "dataloader_")
+    yield from loader_options(config, "dataloader_")
     yield from _hf_parallel(config)
     yield from _hf_habits(config)
 
@@ -228,7 +228,7 @@ def _hf_optimizer(config: Config) -> Iterator[Phrase]:
         yield Phrase(("optimizer.implementation",), (config.entry(name, word),))
 
 
-def _loader(config: Config, prefix: str, *inside: str) -> Iterator[Phrase]:
+def loader_options(config: Config, prefix: str, *inside: str) -> Iterator[Phrase]:
     """Options of a DataLoader under their own names, with something before each."""
     workers = config.settings.get(WORKERS, config.get(*inside, f"{prefix}num_workers"))
     for key in LOADER_KEYS:
@@ -424,7 +424,7 @@ def mmengine(config: Config) -> Iterator[Phrase]:
         yield Phrase(("backends.deterministic",), (config.entry("randomness", False, "deterministic"),))
     loader = "train_dataloader" if config.mode is Mode.TRAIN else "test_dataloader"
     if isinstance(config.get(loader), dict):
-        yield from _loader(config, "", loader)
+        yield from loader_options(config, "", loader)
         yield from config.batch_per_gpu(loader, "batch_size")
 
 

@@ -15,7 +15,7 @@ import yaml
 from yaml import MappingNode, Node, ScalarNode, SequenceNode
 
 from advisor.errors import UsageError
-from advisor.export.configs.document import Document, ObstacleError, Opaque, Path, Scalar, is_index
+from advisor.export.configs.document import Document, ObstacleError, Path, Scalar, holds
 from advisor.files.config_file import YAML_FAILURES, ConfigLoader, dumped, reason, without_comments
 
 _END_OF_DOCUMENT = re.compile(r"^\.\.\.(?=\s|\Z)", re.MULTILINE)
@@ -52,11 +52,9 @@ class YamlDocument(Document):
         """Texts with a value at a path: only reading them tells which of them say that and nothing else."""
         nodes = self._nodes(path)
         rest = path[len(nodes) - 1 :]
-        yield from (
-            self._with_entry(nodes, rest, value)
-            if rest
-            else self._replaced(nodes[-1][1], self._spelled(value, nodes[-1][1]))
-        )
+        if rest:
+            return self._with_entry(nodes, rest, value)
+        return self._replaced(nodes[-1][1], self._spelled(value, nodes[-1][1]))
 
     def _nodes(self, path: Path) -> _Nodes:
         """The nodes on a path, as far as there are any, from the root on; each with its key."""
@@ -141,9 +139,8 @@ class YamlDocument(Document):
 
     def _indent(self, mapping: MappingNode) -> str:
         """The blanks before a block mapping's keys; in a list's item, as many as bring the next one under the first."""
-        first = mapping.value[0][0]
-        before = self.text[_line_start(first) : first.start_mark.index]
-        return " " * (mapping if before.strip(" -") else first).start_mark.column
+        before = self.text[_line_start(mapping.value[0][0]) : mapping.value[0][0].start_mark.index]
+        return " " * (len(before) - len(before.lstrip(" -")))
 
     def _spelled(self, value: Scalar, like: Node | None = None) -> str:
         """A value in the style of the one that it replaces: its quotes, or its way to write booleans."""
@@ -162,14 +159,14 @@ class YamlDocument(Document):
 
 
 class _Words(ConfigLoader):
-    """Reads keys as words; what a tag marks, and what is no value of its type, is ``Opaque``."""
+    """Reads keys as words; what has a tag of its own, and what is no value of its type, stays a node."""
 
     def construct_object(self, node: Node, deep: bool = False) -> Any:
         """Make the value of a node."""
         try:
             return super().construct_object(node, deep)
         except YAML_FAILURES:
-            return Opaque()
+            return node
 
     def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Make a mapping of those entries whose keys are words."""
@@ -210,7 +207,7 @@ def _yaml(text: str) -> tuple[Node | None, Any]:
 def _below(node: Node | None, part: str) -> list[tuple[Node | None, Node]]:
     """The entries of a mapping under a key, more than one when the config repeats it; or a list's item."""
     if isinstance(node, SequenceNode):
-        return [(None, node.value[int(part)])] if is_index(part) and int(part) < len(node.value) else []
+        return [(None, node.value[int(part)])] if holds(node.value, part) else []
     entries = node.value if isinstance(node, MappingNode) else []
     return [(key, value) for key, value in entries if isinstance(key, ScalarNode) and key.value == part]
 
