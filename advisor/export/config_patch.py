@@ -28,7 +28,6 @@ from advisor.records import ConfigKind, Mode, Value, text_of
 
 # The comment by which Hydra is told where in its config a file stands.
 _IN_A_GROUP = re.compile(r"\A\s*# @package\b")
-_FREE_FORM = (ConfigKind.PLAIN,)
 # A word that no config holds, to try whether a path can hold a value.
 _PROBE = "a-value-of-perf-advisor"
 
@@ -99,18 +98,12 @@ def patched(text: str, wanted: Wanted, *, name: str = "config.yaml", kind: Confi
     _drop_options_of_workers(writer, wanted)
     rest = _rest(writer, wanted)
     takes_others = not names_classes(document.tree) and not refuses_new_names(document.tree)
-    in_section = (kind in _FREE_FORM and takes_others) or SECTION in document.tree
+    in_section = (kind is ConfigKind.PLAIN and takes_others) or SECTION in document.tree
     if in_section:
         writer.document = _with_section(writer.document, rest)
-    return Patch(
-        text=writer.document.text,
-        mapped=writer.mapped,
-        added=rest if in_section else {},
-        kind=kind,
-        rest={} if in_section else rest,
-        said=writer.said,
-        remarks=tuple(writer.remarks),
-    )
+    added, left = (rest, {}) if in_section else ({}, rest)
+    text, remarks = writer.document.text, tuple(writer.remarks)
+    return Patch(text, writer.mapped, added, kind, rest=left, said=writer.said, remarks=remarks)
 
 
 def _write_by_name(writer: _Writer, wanted: Wanted) -> None:
@@ -123,10 +116,9 @@ def _write_by_name(writer: _Writer, wanted: Wanted) -> None:
         of_one_process = key == "data.batch_size" and wanted.gpus > 1
         if of_one_process or not writer.is_open(key) or not _is_alone(key, wanted.settings):
             continue
-        if _goes_with_workers(writer, wanted, key):
-            entries = entries_for(key, value, writer.tree, wanted.current, wanted.mode)
-            if entries:
-                writer.say(Phrase((key,), entries))
+        entries = entries_for(key, value, writer.tree, wanted.current, wanted.mode)
+        if entries and _goes_with_workers(writer, wanted, key):
+            writer.say(Phrase((key,), entries))
 
 
 def open_document(text: str, name: str) -> Document:
@@ -188,7 +180,7 @@ class _Writer:
         self.taken.update(entry.path for entry in entries)
         for key in phrase.keys:
             self.mapped[key] = ", ".join(".".join(entry.path) for entry in entries)
-            self.said[key] = ", ".join(f"{'.'.join(entry.path)}: {_shown(entry.value)}" for entry in entries)
+            self.said[key] = ", ".join(map(str, entries))
 
     def _is_needed(self, entry: Entry) -> bool:
         present = at(self.tree, entry.path)
@@ -196,15 +188,9 @@ class _Writer:
 
 
 def _phrases(document: Document, wanted: Wanted, kind: ConfigKind) -> list[Phrase]:
-    config = Config(
-        {key: value for key, value in wanted.everything.items() if key not in wanted.key_map},
-        document.tree,
-        home_of(kind, document.tree),
-        wanted.mode,
-        wanted.on_cpu,
-        wanted.gpus,
-        wanted.machines,
-    )
+    settings = {key: value for key, value in wanted.everything.items() if key not in wanted.key_map}
+    loop = (wanted.mode, wanted.on_cpu, wanted.gpus, wanted.machines)
+    config = Config(settings, document.tree, home_of(kind, document.tree), *loop)
     phrases = [*words_of(kind)(config), *phrases_of_nodes(config)]
     follow = MAKE_A_TOTAL if divides_a_total(document.tree) else ()
     return [phrase for phrase in phrases if not set(phrase.keys) & set(follow)]
@@ -240,10 +226,6 @@ def _is_alone(key: str, settings: Mapping[str, Value]) -> bool:
     """Whether no other setting has the same last name, which a config's value of that name could mean."""
     own = key.rpartition(".")[2]
     return [other.rpartition(".")[2] for other in {*settings, key}].count(own) == 1
-
-
-def _shown(value: Scalar) -> str:
-    return "null" if value is None else text_of(value)
 
 
 # --- the section ------------------------------------------------------------------------------------------------
@@ -295,7 +277,7 @@ def _in_its_words(tree: Mapping[str, Any], key: str, value: Value, path: Path, k
         return found[0]
     try:
         return in_the_words_of(present, key, value)
-    except ValueError as error:
+    except TypeError as error:
         raise UsageError(
             f"{option}: the config's value is {error}, and cannot say {text_of(value)}.",
             "Name a key that takes words, or leave the option out.",

@@ -121,12 +121,7 @@ def holds(node: Any, name: str) -> bool:
     """Whether a mapping has a key, or a list an item of that place."""
     if isinstance(node, Mapping):
         return name in node
-    return isinstance(node, list) and is_index(name) and int(name) < len(node)
-
-
-def is_index(name: str) -> bool:
-    """Whether a part of a path is a place in a list."""
-    return name.isascii() and name.isdigit() and len(name) < 10
+    return isinstance(node, list) and name.isascii() and name.isdigit() and len(name) < 10 and int(name) < len(node)
 
 
 def walk(tree: Any) -> Iterator[tuple[Path, Any]]:
@@ -147,14 +142,9 @@ def resolved(tree: Any, parts: Sequence[str]) -> list[Path]:
     """The paths that dotted parts may mean: a key with dots in it takes several parts at once."""
     if not parts:
         return [()]
-    if isinstance(tree, list):
-        item = child(tree, parts[0])
-        return [(parts[0], *rest) for rest in resolved(item, parts[1:])] if item is not None else []
-    if not isinstance(tree, dict):
-        return []
     found: list[Path] = []
     for taken in range(1, len(parts) + 1):
         name = ".".join(parts[:taken])
-        if name in tree:
-            found += [(name, *rest) for rest in resolved(tree[name], parts[taken:])]
+        if holds(tree, name):
+            found += [(name, *rest) for rest in resolved(child(tree, name), parts[taken:])]
     return found

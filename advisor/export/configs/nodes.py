@@ -122,7 +122,7 @@ def _as_made(entry: Entry, made: _Made) -> Entry:
 
 def _of_accelerator(made: _Made) -> Iterator[Phrase]:
     yield from made.config.translated("precision.autocast", MIXED_PRECISION, "mixed_precision")
-    yield from made.config.renamed(step__accumulate="gradient_accumulation_steps")
+    yield from made.config.said("step.accumulate", "gradient_accumulation_steps")
 
 
 _PHRASES: tuple[tuple[Callable[[_Made], bool], Callable[[_Made], Iterator[Phrase]]], ...] = (

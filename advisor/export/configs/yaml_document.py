@@ -181,11 +181,11 @@ def _json(text: str) -> tuple[Node | None, Any] | None:
 
     YAML's parser takes JSON too, but for tabs and for odd characters in texts: blanks stand for them.
     """
-    for candidate in (text, without_comments(text)):
-        with contextlib.suppress(ValueError, RecursionError, yaml.YAMLError):
-            tree = json.loads(candidate)
-            readable = (one if one.isprintable() or one in "\r\n" else " " for one in candidate)
-            return yaml.compose("".join(readable), Loader=ConfigLoader), tree
+    bare = without_comments(text)
+    with contextlib.suppress(ValueError, RecursionError, yaml.YAMLError):
+        tree = json.loads(bare)
+        readable = "".join(one if one.isprintable() or one in "\r\n" else " " for one in bare)
+        return yaml.compose(readable, Loader=ConfigLoader), tree
     return None
 
 
