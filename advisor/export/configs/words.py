@@ -21,8 +21,7 @@ _CHECKPOINTING: Mapping[Value, Scalar] = {"none": False, "blocks": True}
 _CHANNELS_LAST: Mapping[Value, Scalar] = {"contiguous": False, "channels_last": True}
 MIXED_PRECISION: Mapping[Value, Scalar] = {"bfloat16": "bf16", "float16": "fp16", "none": "no"}
 # Arguments of the Trainer that Axolotl drops without a word, and the modes of compilation that it takes.
-_NOT_AXOLOTL = frozenset(["dataloader_persistent_workers", "ddp_static_graph"])
-_NOT_AXOLOTL |= {"use_cpu", "fsdp", "reshard_after_forward"}
+_NOT_AXOLOTL = {"dataloader_persistent_workers", "ddp_static_graph", "use_cpu", "fsdp", "reshard_after_forward"}
 _AXOLOTL_COMPILES = ("none", "default", "reduce-overhead", "max-autotune")
 _ADAMW = ("adamw_torch", "adamw_torch_fused", "adamw_hf", None)
 
@@ -51,8 +50,7 @@ class Phrase:
 class Config:
     """The input of a phrase: the wanted settings, the config's contents, and the path of the arguments in it.
 
-    ``on_cpu``: the loop was measured on a CPU. ``gpus`` is how many the settings are for, on
-    ``machines``.
+    ``on_cpu``: the loop was measured on a CPU. ``gpus`` is how many the settings are for, on ``machines``.
     """
 
     settings: Mapping[str, Value]
