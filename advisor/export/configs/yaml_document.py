@@ -1,8 +1,8 @@
 """A YAML or JSON config, touching only the characters of the values that change.
 
-The text is never dumped again: a change is spliced into it where the parsed nodes say, and kept only if the text then
-reads as the same config with that change. Comments, blank lines, quoting, indentation, line endings, anchors and
-document markers stay as they were, byte for byte.
+The text is never dumped again (ruamel.yaml's round trip writes half of public configs with other blanks and comments):
+a change is spliced into it where the parsed nodes say, and kept only if the text then reads as the same config with
+that change. Comments, blank lines, quoting, indentation, line endings, anchors and document markers stay as they were.
 """
 
 import contextlib
@@ -38,10 +38,8 @@ class YamlDocument(Document):
         root = self._root
         if root and not isinstance(root, MappingNode) and root.start_mark.index < root.end_mark.index:
             kind = "list" if isinstance(root, SequenceNode) else "single value"
-            raise UsageError(
-                f"the config holds a {kind} at its top level (line {root.start_mark.line + 1}), not a mapping.",
-                "Give a config of `key: value` lines.",
-            )
+            problem = f"the config holds a {kind} at its top level (line {root.start_mark.line + 1}), not a mapping."
+            raise UsageError(problem, "Give a config of `key: value` lines.")
 
     def place_of(self, path: Path) -> str:
         """A path in words, with its line."""
