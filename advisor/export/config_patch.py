@@ -102,8 +102,7 @@ def patched(text: str, wanted: Wanted, *, name: str = "config.yaml", kind: Confi
     if in_section:
         writer.document = _with_section(writer.document, rest)
     added, left = (rest, {}) if in_section else ({}, rest)
-    text, remarks = writer.document.text, tuple(writer.remarks)
-    return Patch(text, writer.mapped, added, kind, rest=left, said=writer.said, remarks=remarks)
+    return Patch(writer.document.text, writer.mapped, added, kind, left, writer.said, tuple(writer.remarks))
 
 
 def _write_by_name(writer: _Writer, wanted: Wanted) -> None:
