@@ -44,14 +44,13 @@ def host_info(root: Path = Path("/")) -> HostInfo:
 def usable_cores(root: Path = Path("/")) -> int:
     """The cores that this process may keep busy: its CPU affinity and its control group's quota, rounded up."""
     affinity = len(os.sched_getaffinity(0))
-    quotas = [quota for folder in _cgroup_folders("cpu", root) if (quota := _cpu_quota(folder)) is not None]
+    quotas = [quota for folder in _cgroup_folders(root) if (quota := _cpu_quota(folder)) is not None]
     return max(1, min([affinity, *map(math.ceil, quotas)]))
 
 
 def _cpu_name(cpuinfo: str) -> str:
-    for key in ("model name", "Model", "Hardware", "cpu model", "cpu"):
-        if match := re.search(rf"^{key}\s*:\s*(\S.*)$", cpuinfo, re.M):
-            return " ".join(match[1].split())
+    if match := re.search(r"^(?:model name|Model)\s*:\s*(\S.*)$", cpuinfo, re.M):
+        return " ".join(match[1].split())
     return platform.processor() or platform.machine() or "unknown CPU"
 
 
@@ -65,58 +64,32 @@ def _memory_limits(root: Path) -> tuple[int, int]:
     """Bytes of memory in all and available, as the machine and its control groups allow."""
     memory = psutil.virtual_memory()
     total, available = memory.total, memory.available
-    for folder in _cgroup_folders("memory", root):
-        limit = _number(folder / "memory.max", folder / "memory.limit_in_bytes")
-        if limit is None or limit >= memory.total:
-            continue
-        used = _number(folder / "memory.current", folder / "memory.usage_in_bytes") or 0
-        total = min(total, limit)
-        available = min(available, max(0, limit - used + _reclaimable(folder)))
+    for folder in _cgroup_folders(root):
+        limit = text_of_file(folder / "memory.max").strip()
+        if limit.isdigit():
+            cache = re.search(r"^inactive_file (\d+)$", text_of_file(folder / "memory.stat"), re.M)
+            # The kernel gives file cache back before the control group runs out.
+            used = int(text_of_file(folder / "memory.current") or 0) - (int(cache[1]) if cache else 0)
+            total, available = min(total, int(limit)), min(available, max(0, int(limit) - used))
     return total, available
 
 
-def _reclaimable(folder: Path) -> int:
-    """Bytes of file cache that the kernel gives back before the control group runs out."""
-    match = re.search(r"^(?:total_)?inactive_file (\d+)$", text_of_file(folder / "memory.stat"), re.M)
-    return int(match[1]) if match else 0
-
-
 def _cpu_quota(folder: Path) -> float | None:
-    """Cores that a control group may use, or None when it has no limit: cpu.max in version 2, cfs_quota in 1."""
+    """Cores that a control group may use, or None when it has no limit."""
     quota, _, period = text_of_file(folder / "cpu.max").strip().partition(" ")
-    if not quota:
-        quota, period = (text_of_file(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period"))
-    if not quota.isdigit() or not period.isdigit() or int(period) == 0:
-        return None
-    return int(quota) / int(period)
+    return int(quota) / int(period) if quota.isdigit() else None
 
 
-def _cgroup_folders(controller: str, root: Path) -> Iterator[Path]:
-    """The folders of this process's control group and of those above it, for versions 2 and 1.
+def _cgroup_folders(root: Path) -> Iterator[Path]:
+    """The folders of this process's control group (version 2) and of those above it.
 
     Inside a container the path that the kernel names is often not visible; the mount's root is then the group's own.
     """
-    mounts = root / "sys/fs/cgroup"
+    mount = root / "sys/fs/cgroup"
     for line in text_of_file(root / "proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and controller not in controllers.split(","):
-            continue
-        for mount in (mounts / controller, mounts / controllers) if controllers else (mounts, mounts / "unified"):
-            group = mount / path.strip("/")
+        if line.startswith("0::"):
+            group = mount / line.removeprefix("0::").strip("/")
             yield from (folder for folder in (group, *group.parents) if folder.is_relative_to(mount))
-
-
-def _number(*paths: Path) -> int | None:
-    words = (text_of_file(path).strip() for path in paths)
-    return next((int(word) for word in words if word.isdigit()), None)
-
-
-def link_of(path: Path) -> str:
-    """The target of a link; empty for one that is gone by now. Raises OSError for one that may not be read."""
-    try:
-        return str(path.readlink())
-    except FileNotFoundError:
-        return ""
 
 
 def text_of_file(path: Path) -> str:

@@ -12,21 +12,8 @@ from typing import Any
 from advisor.records import GpuLink
 
 _ON_THE_CPU = "so the session runs on the CPU."
-# Errors of NVML where this GPU, this driver or this user gets no answer. The last two come
-# from the binding: success with an empty list, and a list that grew between the asking for its size and for itself.
-_UNANSWERED = (
-    "NVML_ERROR_NOT_SUPPORTED",
-    "NVML_ERROR_FUNCTION_NOT_FOUND",
-    "NVML_ERROR_ARGUMENT_VERSION_MISMATCH",
-    "NVML_ERROR_DEPRECATED",
-    "NVML_ERROR_INVALID_ARGUMENT",
-    "NVML_ERROR_NO_DATA",
-    "NVML_ERROR_NO_PERMISSION",
-    "NVML_ERROR_NOT_FOUND",
-    "NVML_ERROR_NOT_READY",
-    "NVML_SUCCESS",
-    "NVML_ERROR_INSUFFICIENT_SIZE",
-)
+# Errors after which a GPU answers nothing. With any other, this driver or this user gets no answer to this one call.
+_BROKEN = ("NVML_ERROR_GPU_IS_LOST", "NVML_ERROR_RESET_REQUIRED", "NVML_ERROR_DRIVER_NOT_LOADED", "NVML_ERROR_UNKNOWN")
 _OPENING_FAILED = {
     "NVML_ERROR_LIBRARY_NOT_FOUND": "There is no NVIDIA driver on this machine (libnvidia-ml.so was not found)",
     "NVML_ERROR_DRIVER_NOT_LOADED": "The NVIDIA driver is installed but its kernel module is not loaded",
@@ -60,7 +47,7 @@ class Nvml:
         self._pid: int | None = None
         self._library: Any = None
         self._devices: tuple[Device, ...] = ()
-        self._unanswered: frozenset[int] = frozenset()
+        self._broken: frozenset[int] = frozenset()
         self._failure: str | None = None
 
     @property
@@ -88,9 +75,9 @@ class Nvml:
         try:
             return call(*arguments)
         except self._library.NVMLError as error:
-            if error.value in self._unanswered:
-                return None
-            raise
+            if error.value in self._broken:
+                raise
+            return None
 
     def constant(self, name: str) -> int:
         """One of NVML's constants; 0 when this version of its binding lacks it."""
@@ -102,7 +89,7 @@ class Nvml:
         except ImportError:
             self._failure = f"The package nvidia-ml-py is not installed, {_ON_THE_CPU}"
             return
-        self._unanswered = frozenset(getattr(library, name) for name in _UNANSWERED if hasattr(library, name))
+        self._broken = frozenset(map(self.constant, _BROKEN)) - {0}
         try:
             library.nvmlInit()
             self._devices = tuple(self._found())
@@ -117,7 +104,7 @@ class Nvml:
             handle = self.ask("nvmlDeviceGetHandleByIndex", index)
             uuid = None if handle is None else self.ask("nvmlDeviceGetUUID", handle)
             if uuid is not None:
-                yield Device(index, text_of_answer(uuid), handle)
+                yield Device(index, uuid, handle)
 
 
 NVML = Nvml()
@@ -128,25 +115,19 @@ def _why_closed(library: Any, error: Any) -> str:
     return known.get(error.value, f"NVML cannot be used ({error})")
 
 
-def text_of_answer(answer: str | bytes) -> str:
-    """A text of NVML's, which older bindings give as bytes."""
-    return answer.decode(errors="replace") if isinstance(answer, bytes) else answer
-
-
-# The nearest common ancestor of two GPUs on PCIe, nearest first.
+# The nearest common ancestor of two GPUs on PCIe, nearest first. nvml.h, "nvmlGpuTopologyLevel_t".
 _PATHS = {
-    "NVML_TOPOLOGY_INTERNAL": "the same board",
-    "NVML_TOPOLOGY_SINGLE": "one PCIe switch",
-    "NVML_TOPOLOGY_MULTIPLE": "several PCIe switches",
-    "NVML_TOPOLOGY_HOSTBRIDGE": "a PCIe host bridge",
-    "NVML_TOPOLOGY_NODE": "PCIe within a NUMA node",
-    "NVML_TOPOLOGY_SYSTEM": "PCIe across NUMA nodes",
+    0: "the same board",
+    10: "one PCIe switch",
+    20: "several PCIe switches",
+    30: "a PCIe host bridge",
+    40: "PCIe within a NUMA node",
+    50: "PCIe across NUMA nodes",
 }
-_NVLINK_VERSIONS = ("1_0", "2_0", "2_2", "3_0", "3_1", "4_0", "5_0", "6_0")
+# nvml.h, "nvmlNvLinkVersion".
+_NVLINK_VERSIONS = {1: "1.0", 2: "2.0", 3: "2.2", 4: "3.0", 5: "3.1", 6: "4.0", 7: "5.0", 8: "6.0"}
 # Links of a GPU that are asked for at most where the binding does not say; Blackwell has 18. A count.
 _MOST_LINKS = 18
-# NUMA nodes that are told apart at most. A count.
-_MOST_NODES = 64
 
 
 def gpu_links(nvml: Nvml, indexes: Collection[int]) -> tuple[GpuLink, ...]:
@@ -162,22 +143,17 @@ def numa_node(nvml: Nvml, handle: Any) -> int | None:
     """The NUMA node whose memory is nearest to a GPU; None where the driver does not say."""
     words = nvml.ask("nvmlDeviceGetMemoryAffinity", handle, 1, nvml.constant("NVML_AFFINITY_SCOPE_NODE"))
     nodes = int(words[0]) if words else 0
-    return next((node for node in range(_MOST_NODES) if nodes >> node & 1), None)
+    return (nodes & -nodes).bit_length() - 1 if nodes else None  # the lowest bit that is set
 
 
 def _link(nvml: Nvml, first: Device, second: Device) -> GpuLink:
-    path = _path(nvml, first, second)
+    path = _PATHS.get(nvml.ask("nvmlDeviceGetTopologyCommonAncestor", first.handle, second.handle), "")
     active = _nvlinks_between(nvml, first, second)
     if not active:
         return GpuLink(first.index, second.index, path=path)
-    version = _version(nvml, nvml.ask("nvmlDeviceGetNvLinkVersion", first.handle, active[0]))
+    version = _NVLINK_VERSIONS.get(nvml.ask("nvmlDeviceGetNvLinkVersion", first.handle, active[0]))
     speed = _bytes_per_s(nvml, first.handle, active[0])
     return GpuLink(first.index, second.index, len(active), version, speed, path)
-
-
-def _path(nvml: Nvml, first: Device, second: Device) -> str:
-    ancestor = nvml.ask("nvmlDeviceGetTopologyCommonAncestor", first.handle, second.handle)
-    return next((words for name, words in _PATHS.items() if ancestor == nvml.constant(name)), "")
 
 
 def _nvlinks_between(nvml: Nvml, first: Device, second: Device) -> list[int]:
@@ -198,11 +174,6 @@ def _active(nvml: Nvml, handle: Any) -> list[int]:
 
 def _bus_id(pci: Any) -> Any:
     return getattr(pci, "busId", None)
-
-
-def _version(nvml: Nvml, code: int | None) -> str | None:
-    names = (name for name in _NVLINK_VERSIONS if code and code == nvml.constant(f"NVML_NVLINK_VERSION_{name}"))
-    return next((name.replace("_", ".") for name in names), None)
 
 
 def _bytes_per_s(nvml: Nvml, handle: Any, link: int) -> int | None:
