@@ -59,15 +59,17 @@ def sweep_points(
     if own := baseline.result.batch_size:
         points[own] = SweepPoint(
             own,
-            baseline.step_ms,
-            baseline.samples_per_s,
+            _positive(baseline.step_ms),
+            _positive(baseline.samples_per_s),
             baseline.result.peak_reserved_bytes,
             own=True,
             latency=baseline.result.latency,
         )
     for record in records:
-        if record.candidate.recipe == RECIPE and record.alone and record.result.outcome is not Outcome.SKIPPED:
-            points[int(record.candidate.value)] = _point(record, memory_bytes)
+        size, outcome = record.candidate.value, record.result.outcome
+        tried = record.candidate.recipe == RECIPE and record.alone and outcome is not Outcome.SKIPPED
+        if tried and size and isinstance(size, int):  # what a damaged journal may hold otherwise
+            points[size] = _point(record, memory_bytes)
     return tuple(_within(points[size], latency_limit_ms) for size in sorted(points))
 
 
@@ -190,7 +192,7 @@ def sweep_chart(points: Sequence[SweepPoint]) -> str:
         return ""
     best, width, recommended = max(rates.values()), max(len(f"{size:,}") for size in rates), knee_of(points)
     return "\n".join(
-        f"{size:>{width},}  {'█' * max(1, round(_BAR * rate / best)):<{_BAR}}  {format_rate(rate)}"
+        f"{size:>{width},}  {'█' * max(1, round(_BAR * (rate / best))):<{_BAR}}  {format_rate(rate)}"
         f"{'  knee' if size == recommended else ''}"
         for size, rate in rates.items()
     )
@@ -199,12 +201,18 @@ def sweep_chart(points: Sequence[SweepPoint]) -> str:
 def _point(record: TrialRecord, memory_bytes: int | None) -> SweepPoint:
     size, result = int(record.candidate.value), record.result
     peak = result.peak_reserved_bytes
+    samples_per_s, step_ms = _positive(record.samples_per_s), _positive(record.step_ms)
     if record.samples_per_s is None:
         problem = "out of memory" if result.outcome is Outcome.OUT_OF_MEMORY else result.reason or result.outcome.value
+    elif samples_per_s is None or step_ms is None:
+        problem = "its recorded time is damaged"
     else:
         full = memory_bytes is not None and peak is not None and peak > USABLE_MEMORY * memory_bytes
         problem = "leaves too little memory free" if full else ""
     undecided = record.verdict is Verdict.NO_DIFFERENCE
-    return SweepPoint(
-        size, record.step_ms, record.samples_per_s, peak, problem, undecided=undecided, latency=result.latency
-    )
+    return SweepPoint(size, step_ms, samples_per_s, peak, problem, undecided=undecided, latency=result.latency)
+
+
+def _positive(value: float | None) -> float | None:
+    """A time or a rate; None for an invalid one, which a damaged journal may hold."""
+    return value if value is not None and 0 < value < math.inf else None

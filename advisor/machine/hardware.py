@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 import psutil
@@ -36,28 +37,20 @@ _RECENT_US = 2_000_000
 
 def inspect_hardware(nvml: Nvml = NVML) -> Hardware:
     """The host and its GPUs. Never raises: without GPUs ``gpu_note`` says why there are none."""
-    gpus: list[GpuInfo] = []
-    notes: list[str] = []
+    host = host_info()
     try:
-        for device in nvml.devices:
-            try:
-                gpus.append(_gpu(nvml, device))
-            except nvml.error as error:
-                notes.append(f"GPU {device.index} does not answer its driver ({error}), so it is left out.")
+        gpus = tuple(_gpu(nvml, device) for device in nvml.devices)
     except NvmlUnavailableError as error:
-        notes.append(str(error))
-    links = gpu_links(nvml, {gpu.index for gpu in gpus}) if len(gpus) > 1 else ()
-    return Hardware(host_info(), tuple(gpus), " ".join(notes) or None, links)
+        return Hardware(host, gpu_note=str(error))
+    silent = [f"GPU {number} does not answer its driver, so it is left out." for number in nvml.silent]
+    return Hardware(host, gpus, " ".join(silent) or None, gpu_links(nvml))
 
 
 def sample_gpus(nvml: Nvml = NVML) -> tuple[GpuSample, ...]:
-    """One reading of every GPU's gauges; empty where NVML cannot be used. A GPU that does not answer is left out."""
-    samples = []
+    """One reading of every GPU's gauges; empty where NVML cannot be used."""
     with suppress(NvmlUnavailableError):
-        for device in nvml.devices:
-            with suppress(nvml.error):
-                samples.append(_sample(nvml, device))
-    return tuple(samples)
+        return tuple(_sample(nvml, device) for device in nvml.devices)
+    return ()
 
 
 def device_used_bytes(uuid: str, nvml: Nvml = NVML) -> int | None:
@@ -66,9 +59,7 @@ def device_used_bytes(uuid: str, nvml: Nvml = NVML) -> int | None:
     The prefix ``GPU-`` or ``MIG-``, which CUDA leaves out, may be missing. None when NVML does not know it.
     """
     with suppress(NvmlUnavailableError):
-        _, handle = _find(nvml, uuid)
-        with suppress(nvml.error):
-            return _memory(nvml, handle)[0]
+        return _memory(nvml, _find(nvml, uuid)[1])[0]
     return None
 
 
@@ -82,13 +73,10 @@ def counts_energy(uuid: str) -> bool:
 
 def compute_pids(nvml: Nvml = NVML) -> frozenset[int]:
     """The processes that compute on any GPU or MIG instance, as NVML numbers them; empty where it cannot be used."""
-    pids: set[int] = set()
     with suppress(NvmlUnavailableError):
-        for device in nvml.devices:
-            with suppress(nvml.error):
-                for _, handle in _handles(nvml, device):
-                    pids |= _pids(nvml, handle) or frozenset()
-    return frozenset(pids)
+        handles = [handle for device in nvml.devices for _, handle in _handles(nvml, device)]
+        return frozenset().union(*(_pids(nvml, handle) or () for handle in handles))
+    return frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,22 +109,19 @@ class GpuGauges:
         self._seen_us = 0
         self.slowdown_c = self._slowdown_c()
 
-    def read(self) -> GpuReading | None:
-        """A reading; None when the GPU does not answer. One thread at a time."""
+    def read(self) -> GpuReading:
+        """A reading. One thread at a time."""
         nvml, gpu = self._nvml, self._gpu
-        try:
-            bits = _throttle_bits(nvml, gpu)
-            return GpuReading(
-                sm_clock_mhz=nvml.ask("nvmlDeviceGetClockInfo", gpu, nvml.constant("NVML_CLOCK_SM")),
-                temperature_c=_temperature(nvml, gpu),
-                power_w=_watts(nvml.ask("nvmlDeviceGetPowerUsage", gpu)),
-                throttle_reasons=_throttle_words(bits),
-                idle=bool(bits & _IDLE),
-                pids=_pids(nvml, self._instance),
-                sm_percent=self._sm_percent(),
-            )
-        except nvml.error:
-            return None
+        bits = _throttle_bits(nvml, gpu)
+        return GpuReading(
+            sm_clock_mhz=nvml.ask("nvmlDeviceGetClockInfo", gpu, nvml.constant("NVML_CLOCK_SM")),
+            temperature_c=_temperature(nvml, gpu),
+            power_w=_watts(nvml.ask("nvmlDeviceGetPowerUsage", gpu)),
+            throttle_reasons=_throttle_words(bits),
+            idle=bool(bits & _IDLE),
+            pids=_pids(nvml, self._instance),
+            sm_percent=self._sm_percent(),
+        )
 
     def energy_j(self) -> float | None:
         """Joules since the driver was loaded; updated about every 100 ms. None where there is no such counter.
@@ -145,10 +130,8 @@ class GpuGauges:
         """
         if self._instance is not self._gpu:
             return None
-        with suppress(self._nvml.error):
-            millijoules = self._nvml.ask("nvmlDeviceGetTotalEnergyConsumption", self._gpu)
-            return None if millijoules is None else millijoules / 1000
-        return None
+        millijoules = self._nvml.ask("nvmlDeviceGetTotalEnergyConsumption", self._gpu)
+        return None if millijoules is None else millijoules / 1000
 
     def _sm_percent(self) -> dict[int, int]:
         """The highest utilisation in the driver's samples since the last call, by process."""
@@ -167,14 +150,12 @@ class GpuGauges:
     def _slowdown_c(self) -> int | None:
         """The temperature at which the GPU slows itself down: from its margin (Ada and later) or its threshold."""
         nvml, gpu = self._nvml, self._gpu
-        with suppress(nvml.error):
-            margin, now = nvml.ask("nvmlDeviceGetMarginTemperature", gpu), _temperature(nvml, gpu)
-            if margin is not None and now is not None:
-                return int(now + margin)
-            limit = nvml.constant("NVML_TEMPERATURE_THRESHOLD_SLOWDOWN")
-            threshold = nvml.ask("nvmlDeviceGetTemperatureThreshold", gpu, limit)
-            return None if threshold is None else int(threshold)
-        return None
+        margin, now = nvml.ask("nvmlDeviceGetMarginTemperature", gpu), _temperature(nvml, gpu)
+        if margin is not None and now is not None:
+            return int(now + margin)
+        limit = nvml.constant("NVML_TEMPERATURE_THRESHOLD_SLOWDOWN")
+        threshold: int | None = nvml.ask("nvmlDeviceGetTemperatureThreshold", gpu, limit)
+        return threshold
 
 
 def _gpu(nvml: Nvml, device: Device) -> GpuInfo:
@@ -246,10 +227,9 @@ def _handles(nvml: Nvml, device: Device) -> Iterator[tuple[str, Any]]:
 def _find(nvml: Nvml, uuid: str) -> tuple[Any, Any]:
     """The handle of the GPU, and that of the MIG instance on it if the UUID is an instance's, else the GPU's again."""
     for device in nvml.devices:
-        with suppress(nvml.error):
-            for known, handle in _handles(nvml, device):
-                if _bare(known) == _bare(uuid):
-                    return device.handle, handle
+        for known, handle in _handles(nvml, device):
+            if _bare(known) == _bare(uuid):
+                return device.handle, handle
     raise NvmlUnavailableError(f"NVML knows no GPU {uuid}.")
 
 
@@ -325,13 +305,8 @@ def visible_gpus(hardware: Hardware, environment: Mapping[str, str] = os.environ
     chosen = environment.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return hardware.gpus
-    found: list[GpuInfo] = []
-    for name in chosen.split(","):
-        gpu = _named(name.strip(), hardware.gpus)
-        if gpu is None:
-            break  # CUDA reads no further than the names that it knows
-        found.append(gpu)
-    return tuple(found) if len({gpu.uuid for gpu in found}) == len(found) else ()
+    named = [_named(name.strip(), hardware.gpus) for name in chosen.split(",")]
+    return tuple(gpu for gpu in takewhile(bool, named) if gpu)  # CUDA reads no further than the names that it knows
 
 
 def _named(name: str, gpus: Sequence[GpuInfo]) -> GpuInfo | None:

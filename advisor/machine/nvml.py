@@ -3,8 +3,7 @@
 import importlib
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -12,8 +11,6 @@ from typing import Any
 from advisor.records import GpuLink
 
 _ON_THE_CPU = "so the session runs on the CPU."
-# Errors after which a GPU answers nothing. With any other, this driver or this user gets no answer to this one call.
-_BROKEN = ("NVML_ERROR_GPU_IS_LOST", "NVML_ERROR_RESET_REQUIRED", "NVML_ERROR_DRIVER_NOT_LOADED", "NVML_ERROR_UNKNOWN")
 _OPENING_FAILED = {
     "NVML_ERROR_LIBRARY_NOT_FOUND": "There is no NVIDIA driver on this machine (libnvidia-ml.so was not found)",
     "NVML_ERROR_DRIVER_NOT_LOADED": "The NVIDIA driver is installed but its kernel module is not loaded",
@@ -38,7 +35,8 @@ class Device:
 class Nvml:
     """NVML, opened on first use and kept open; each process opens its own. May be used from any thread.
 
-    ``load`` returns the module ``pynvml`` or one of its shape.
+    ``load`` returns the module ``pynvml`` or one of its shape. ``silent`` numbers the GPUs that do not answer, as one
+    that fell off its bus.
     """
 
     def __init__(self, load: Callable[[], Any] = lambda: importlib.import_module("pynvml")) -> None:
@@ -47,8 +45,8 @@ class Nvml:
         self._pid: int | None = None
         self._library: Any = None
         self._devices: tuple[Device, ...] = ()
-        self._broken: frozenset[int] = frozenset()
         self._failure: str | None = None
+        self.silent: tuple[int, ...] = ()
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -61,22 +59,12 @@ class Nvml:
             raise NvmlUnavailableError(self._failure)
         return self._devices
 
-    @property
-    def error(self) -> type[Exception]:
-        """The exception that NVML's calls raise."""
-        error: type[Exception] = self._library.NVMLError
-        return error
-
     def ask(self, name: str, *arguments: Any) -> Any:
-        """The answer to one NVML call, by name; None when it cannot be had here. Raises ``error`` for a broken GPU."""
+        """The answer to one NVML call, by name; None when this GPU, driver, binding or user gets none."""
         call = getattr(self._library, name, None)
-        if call is None:
-            return None
         try:
-            return call(*arguments)
-        except self._library.NVMLError as error:
-            if error.value in self._broken:
-                raise
+            return call(*arguments) if call else None
+        except self._library.NVMLError:
             return None
 
     def constant(self, name: str) -> int:
@@ -89,22 +77,22 @@ class Nvml:
         except ImportError:
             self._failure = f"The package nvidia-ml-py is not installed, {_ON_THE_CPU}"
             return
-        self._broken = frozenset(map(self.constant, _BROKEN)) - {0}
         try:
             library.nvmlInit()
-            self._devices = tuple(self._found())
+            self._find()
         except library.NVMLError as error:
             self._failure = f"{_why_closed(library, error)}, {_ON_THE_CPU}"
         else:
             if not self._devices:
-                self._failure = f"The NVIDIA driver sees no GPU, {_ON_THE_CPU}"
+                self._failure = f"The NVIDIA driver sees no GPU{' that answers' if self.silent else ''}, {_ON_THE_CPU}"
 
-    def _found(self) -> Iterator[Device]:
-        for index in range(self._library.nvmlDeviceGetCount()):
-            handle = self.ask("nvmlDeviceGetHandleByIndex", index)
-            uuid = None if handle is None else self.ask("nvmlDeviceGetUUID", handle)
-            if uuid is not None:
-                yield Device(index, uuid, handle)
+    def _find(self) -> None:
+        numbers = range(self._library.nvmlDeviceGetCount())
+        handles = [self.ask("nvmlDeviceGetHandleByIndex", number) for number in numbers]
+        uuids = [None if handle is None else self.ask("nvmlDeviceGetUUID", handle) for handle in handles]
+        found = zip(numbers, uuids, handles, strict=True)
+        self._devices = tuple(Device(number, uuid, handle) for number, uuid, handle in found if uuid is not None)
+        self.silent = tuple(number for number in numbers if uuids[number] is None)
 
 
 NVML = Nvml()
@@ -130,13 +118,9 @@ _NVLINK_VERSIONS = {1: "1.0", 2: "2.0", 3: "2.2", 4: "3.0", 5: "3.1", 6: "4.0", 
 _MOST_LINKS = 18
 
 
-def gpu_links(nvml: Nvml, indexes: Collection[int]) -> tuple[GpuLink, ...]:
-    """The link between each pair of these GPUs; pairs with a GPU that does not answer are left out."""
-    found = []
-    for first, second in combinations([device for device in nvml.devices if device.index in indexes], 2):
-        with suppress(nvml.error):
-            found.append(_link(nvml, first, second))
-    return tuple(found)
+def gpu_links(nvml: Nvml) -> tuple[GpuLink, ...]:
+    """The link between each pair of GPUs."""
+    return tuple(_link(nvml, first, second) for first, second in combinations(nvml.devices, 2))
 
 
 def numa_node(nvml: Nvml, handle: Any) -> int | None:

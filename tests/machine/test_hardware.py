@@ -103,11 +103,24 @@ def test_a_missing_binding_and_an_empty_machine_have_notes_too():
 
 
 def test_a_lost_gpu_is_left_out_and_named():
-    context = nvml(refused={"nvmlDeviceGetPowerUsage": FakeNvml.NVML_ERROR_GPU_IS_LOST})
-    found = inspect_hardware(context)
-    assert found.gpus == ()
-    assert found.gpu_note.startswith("GPU 0 does not answer")
-    assert sample_gpus(context) == ()
+    library = FakeNvml(count=2)
+    answer = library.answers["nvmlDeviceGetHandleByIndex"]
+
+    def handle(index):
+        if index == 0:
+            raise library.NVMLError(FakeNvml.NVML_ERROR_GPU_IS_LOST)
+        return answer(index)
+
+    library.answers["nvmlDeviceGetHandleByIndex"] = handle
+    found = inspect_hardware(nvml_of(library))
+    assert [gpu.index for gpu in found.gpus] == [1]
+    assert found.gpu_note == "GPU 0 does not answer its driver, so it is left out."
+    assert len(sample_gpus(nvml_of(library))) == 1
+
+
+def test_a_machine_whose_only_gpu_is_lost_says_so():
+    context = nvml(refused={"nvmlDeviceGetHandleByIndex": FakeNvml.NVML_ERROR_GPU_IS_LOST})
+    assert inspect_hardware(context).gpu_note.startswith("The NVIDIA driver sees no GPU that answers")
 
 
 ABSENT = next(pid for pid in range(2**22 - 1, 0, -1) if not psutil.pid_exists(pid))
@@ -179,11 +192,11 @@ def test_what_a_driver_does_not_tell_a_trial_is_none_or_empty():
     assert gauges.energy_j() is None
 
 
-def test_a_lost_gpu_gives_no_reading_and_no_energy():
+def test_a_gpu_that_is_lost_meanwhile_gives_no_figures():
     library = FakeNvml()
     gauges = GpuGauges(UUID, nvml_of(library))
     library.refused = dict.fromkeys(WATCHED, FakeNvml.NVML_ERROR_GPU_IS_LOST)
-    assert gauges.read() is None
+    assert gauges.read() == GpuReading()
     assert gauges.energy_j() is None
 
 

@@ -1,5 +1,6 @@
 """Recipes of the batch and of the optimizer that goes with it."""
 
+import math
 from dataclasses import replace
 from importlib.util import find_spec
 
@@ -212,8 +213,28 @@ def test_the_chart_of_training_has_a_bar_for_each_size():
     assert [line.endswith("knee") for line in lines] == [False, False, True, False]
 
 
+def test_times_of_any_size_are_drawn():
+    tiny, huge = replace(SWEEP[0], step_ms=5e-324, samples_per_s=1e308), replace(SWEEP[1], step_ms=1e308)
+    assert sweep_chart(sweep_points(baseline(), [tiny, huge, *SWEEP[2:]]))
+
+
 def test_one_point_is_no_chart():
     assert sweep_chart(sweep_points(baseline(), [])) == ""
+
+
+def test_a_damaged_size_is_left_out_of_the_sweep():
+    bad = replace(SWEEP[0], candidate=replace(SWEEP[0].candidate, value="[red]"))
+    assert sweep_points(baseline(), [bad, *SWEEP[1:]]) == sweep_points(baseline(), SWEEP[1:])
+
+
+@pytest.mark.parametrize("damaged", [math.inf, math.nan, -1.0])
+def test_a_damaged_time_is_no_point_of_the_sweep(damaged):
+    bad = replace(SWEEP[0], step_ms=damaged, samples_per_s=damaged)
+    points = sweep_points(baseline(), [bad, *SWEEP[1:]])
+    (point,) = [point for point in points if point.size == bad.candidate.value]
+    assert (point.step_ms, point.samples_per_s, point.usable) == (None, None, False)
+    assert knee_of(points) == knee_of([other for other in points if other is not point])
+    assert sweep_chart(points) == sweep_chart([other for other in points if other is not point])
 
 
 # --- gradient accumulation ------------------------------------------------------------------------------------
