@@ -22,20 +22,16 @@ _CALLS = ("call p50", "call p95", "call p99")
 
 @dataclass(frozen=True, slots=True)
 class SweepPoint:
-    """One batch size: what a step took, samples per second and peak reserved memory; None where it did not run.
-
-    ``problem`` says why it did not, or why it should not be used; empty for a size that is fit to use. ``own`` marks
-    the baseline's size, ``undecided`` one whose rate cannot be told from the baseline's. ``latency``: of single calls.
-    """
+    """One batch size: what a step took, samples per second and peak reserved memory; None where it did not run."""
 
     size: int
     step_ms: float | None = None
     samples_per_s: float | None = None
     peak_reserved_bytes: int | None = None
-    problem: str = ""
-    own: bool = False
-    undecided: bool = False
-    latency: Latency | None = None
+    problem: str = ""  # why it did not run, or should not be used; empty for a size that is fit to use
+    own: bool = False  # the baseline's size
+    undecided: bool = False  # its rate cannot be told from the baseline's
+    latency: Latency | None = None  # of single calls
 
     @property
     def usable(self) -> bool:

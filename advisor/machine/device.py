@@ -30,18 +30,14 @@ class Mark(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The identity of a device: its name, the UUID by which NVML knows it, its compute capability, its memory.
-
-    ``parts`` tells a part of a device from the whole, which has the same name. ``matrix_types`` are the number types of
-    its matrix units. The capability is NVIDIA's: ROCm counts its GPUs in the same place and means something else.
-    """
+    """The identity of a device."""
 
     name: str
-    uuid: str | None = None
-    capability: tuple[int, int] | None = None
+    uuid: str | None = None  # by which NVML knows it
+    capability: tuple[int, int] | None = None  # NVIDIA's; None under ROCm, which counts otherwise
     memory_bytes: int = 0
-    parts: str = ""
-    matrix_types: tuple[str, ...] = ()
+    parts: str = ""  # tells a part of a device from the whole, which has the same name
+    matrix_types: tuple[str, ...] = ()  # the number types of its matrix units
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,19 +81,15 @@ def compute_pids(nvml: Nvml = NVML) -> frozenset[int]:
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """One look at a GPU while something is timed on it; a field that the driver does not tell is None or empty.
-
-    ``pids`` are the compute processes as NVML numbers them. ``sm_percent`` is how busy each of the processes that did
-    anything since the reading before kept the SMs. ``idle`` says that nothing ran, which lets the clocks fall.
-    """
+    """One look at a GPU while something is timed on it; a field that the driver does not tell is None or empty."""
 
     sm_clock_mhz: int | None = None
     temperature_c: int | None = None
     power_w: float | None = None
     throttle_reasons: tuple[str, ...] = ()
-    idle: bool = False
-    pids: frozenset[int] | None = None
-    sm_percent: dict[int, int] = field(default_factory=dict)
+    idle: bool = False  # nothing ran, which lets the clocks fall
+    pids: frozenset[int] | None = None  # the compute processes as NVML numbers them
+    sm_percent: dict[int, int] = field(default_factory=dict)  # of each process that ran since the reading before
 
 
 class GpuGauges:
