@@ -4,9 +4,9 @@ import math
 import os
 import platform
 import re
-import resource
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -137,21 +137,17 @@ class CoresInUse:
 
     def _read(self) -> CpuReading:
         times = psutil.cpu_times()
-        idle_s = times.idle + getattr(times, "iowait", 0.0)
         # Guest time is part of user time already.
-        guests_s = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
-        return CpuReading(time.perf_counter(), sum(times) - idle_s - guests_s, self._own_s())
+        busy_s = sum(times) - times.idle - times.iowait - times.guest - times.guest_nice
+        return CpuReading(time.perf_counter(), busy_s, self._own_s())
 
     def _own_s(self) -> float:
         """Processor seconds of this process and its children: finished ones, and live ones with theirs.
 
         Live ones are a DataLoader's workers, or the fork server, whose children are the trials.
         """
-        usages = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
-        total = sum(usage.ru_utime + usage.ru_stime for usage in usages)
-        for child in self._process.children(recursive=True):
-            try:
-                total += sum(child.cpu_times()[:4])  # the last two are those of its own finished children
-            except psutil.NoSuchProcess:
-                continue
+        total = 0.0
+        for process in (self._process, *self._process.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):
+                total += sum(process.cpu_times()[:4])  # the last two are those of its own finished children
         return total
