@@ -9,7 +9,6 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import yaml
 
 from advisor.errors import UsageError
@@ -152,15 +151,16 @@ def read_config(path: str) -> dict[str, Any]:
             f"{path} has the key {other!r} ({type(other).__name__}), and build(config) takes names only.",
             "Put quotes around it, or rename it (YAML reads yes, no, on and off as booleans).",
         )
+    why = ""
     try:
-        pieces = enumerate(json.JSONEncoder(default=str, skipkeys=True).iterencode(data))
-        if any(count > _MOST_VALUES for count, _ in pieces):
-            raise OverflowError(f"it has more than {_MOST_VALUES:,} values, through its anchors")
-        msgspec.json.encode(data, enc_hook=str)  # as the session records it
-    except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
-        raise UsageError(
-            f"{path} cannot be recorded: {reason(error)}", "Write what the aliases stand for, and names for keys."
-        ) from error
+        for count, _ in enumerate(json.JSONEncoder(default=str, skipkeys=True).iterencode(data)):
+            if count > _MOST_VALUES:
+                why = f"it has more than {_MOST_VALUES:,} values, through its anchors"
+                break
+    except (ValueError, RecursionError) as error:  # it contains itself
+        why = reason(error)
+    if why:
+        raise UsageError(f"{path} cannot be recorded: {why}", "Write what the aliases stand for, and try again.")
     return data
 
 
