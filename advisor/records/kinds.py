@@ -106,17 +106,7 @@ class Bottleneck(StrEnum):
     @property
     def kind_of_step(self) -> str:
         """The name of such a step: ``compute-heavy``."""
-        return _KINDS_OF_STEPS[self]
-
-
-_KINDS_OF_STEPS = {
-    Bottleneck.INPUT: "input-bound",
-    Bottleneck.LAUNCH: "launch-bound",
-    Bottleneck.MEMORY: "memory-bound",
-    Bottleneck.COMPUTE: "compute-heavy",
-    Bottleneck.COPY: "copy-bound",
-    Bottleneck.COMMUNICATION: "communication-bound",
-}
+        return "compute-heavy" if self is Bottleneck.COMPUTE else f"{self.name.lower()}-bound"
 
 
 class Phase(StrEnum):
