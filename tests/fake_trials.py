@@ -37,19 +37,6 @@ TRIAL_S = 1.5
 CANCELLED = TrialResult(Outcome.CANCELLED, "cancelled")
 
 
-class NoInterpreters:
-    """No trial here needs an interpreter of its own."""
-
-    def has(self, environment):
-        return False
-
-    def close(self):
-        pass
-
-    def __bool__(self):
-        return False
-
-
 class FakeTrials:
     """The runner, which is the clock of its sessions too: only trials take time.
 
@@ -61,7 +48,6 @@ class FakeTrials:
         self.speed, self.facts, self.trial_s, self.build_s = speed, facts or cpu_facts(), trial_s, build_s
         self.now_s = 0.0
         self.cancelled = self._skipped = False
-        self.interpreters = NoInterpreters()
         self.devices: list[str] = []
         self.disturbance: dict[str, float] = {}
 
@@ -73,6 +59,9 @@ class FakeTrials:
         return ""
 
     def forget_build(self):
+        pass
+
+    def end_beside(self):
         pass
 
     def cancel(self):

@@ -25,14 +25,14 @@ from advisor.process.streams import flush_streams, redirect_output
 from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
 from advisor.records import (
-    APPLYING,
     COMPILING,
     FIRST_STEPS,
+    PLAIN_LOOP,
+    WARMING_UP,
     Activity,
     BatchForm,
     Block,
     BlockDone,
-    Compiled,
     Finished,
     Inspected,
     Latency,
@@ -182,11 +182,8 @@ class Trial:
             return self._of_another_loop(loop, device)
         parts = self._prepare(loop, device)
         first = self._first_steps(parts)
-        if self.spec.kind is TrialKind.AHEAD:
+        if self.spec.kind is TrialKind.COMPILE:
             return TrialResult(Outcome.MEASURED, warmup_s=first.probe.seconds)
-        if self.spec.kind is TrialKind.PAUSING:
-            self.channel.send(Compiled())
-            self.channel.next_command()
         return replace(self._measured(parts, first), build_s=build_s)
 
     def _load(self) -> tuple[Loop, torch.device]:
@@ -209,11 +206,11 @@ class Trial:
         if self.spec.kind is TrialKind.PACKAGE:
             self._say("compiling the model to a file")
             return packaged_result(loop, device, self.catalog, self.spec)
-        self._say("timing a plain loop")
+        self._say(PLAIN_LOOP)
         return verified_result(loop, device, self.catalog, self.spec)
 
     def _prepare(self, loop: Loop, device: torch.device) -> _Parts:
-        self._say(APPLYING)
+        self._say("applying the settings")
         started = time.perf_counter()
         components = components_of(loop, device, self.catalog, self.spec.settings)
         gc.unfreeze()  # in the user's program the collector also looks at what is imported and built
@@ -230,7 +227,7 @@ class Trial:
             return _FirstSteps(Probe(0.0, 0), time.perf_counter() - began)
         if self.spec.kind.inspects:
             self._inspect(parts, batches)
-        if self.spec.kind is TrialKind.AHEAD:
+        if self.spec.kind is TrialKind.COMPILE:
             keep_no_kernel_timings()
         probe = self._probe(parts, batches)
         return _FirstSteps(probe, time.perf_counter() - began - probe.seconds, batches[0])
@@ -342,7 +339,7 @@ class Trial:
         )
 
     def _warm_up(self, clock: StepClock, feed: Feed, probe: Probe) -> WarmUp:
-        self._say("warming up")
+        self._say(WARMING_UP)
         queued = feed.queued_batches
         return warm_up(
             clock,
