@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from advisor.records.kinds import Mode, Numerics, Outcome, TrialKind, Value, Verdict, text_of
+from advisor.records.kinds import Cause, Mode, Numerics, Outcome, TrialKind, Value, Verdict, text_of
 from advisor.records.parallel import RanksFound, World
 from advisor.records.secrets import arguments_without_secrets
 
@@ -215,12 +215,14 @@ class TrialResult:
     ``device``: the GPU that the trial ran on, where that is not the session's own. ``ranks``: the findings of a trial
     over several ranks, whose blocks hold the samples of all, and whose peaks are the largest of any rank.
     ``loss_form``: the form of the loss, a value of ``LossForm``; empty where it is not known, and ``batch_form`` None.
+    ``causes`` say what a failed trial failed in; none where that is not known.
     """
 
     outcome: Outcome
     reason: str = ""
     hint: str = ""
     details: str = ""
+    causes: tuple[Cause, ...] = ()
     batch_size: int | None = None
     blocks: tuple[Block, ...] = ()
     event_step_ms: tuple[float, float, float] | None = None

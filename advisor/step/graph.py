@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.nn.modules import transformer
 
-from advisor.errors import RefusedError, UsageError
+from advisor.errors import CaptureError, UsageError
 from advisor.recipe.plan import AROUND_LOSS
 from advisor.step.batch import copy_into, copy_of_batch, map_tensors, signature_of, tensors_of
 from advisor.step.loss import LossCall
@@ -424,10 +424,10 @@ def _warn(reason: str, _: Exception | None) -> None:
 
 
 def refuse_graph(reason: str, error: Exception | None) -> None:
-    """Raise RefusedError for a step that cannot be captured; where memory ran out, that error."""
+    """Raise CaptureError for a step that cannot be captured; where memory ran out, that error."""
     if isinstance(error, torch.OutOfMemoryError):
         raise error
-    raise RefusedError(f"the step cannot be captured in a CUDA graph: {reason}.") from error
+    raise CaptureError(f"the step cannot be captured in a CUDA graph: {reason}.") from error
 
 
 def captured(step: Step, refuse: Callable[[str, Exception | None], None] | None = None) -> Any:
@@ -444,7 +444,7 @@ def captured(step: Step, refuse: Callable[[str, Exception | None], None] | None 
 
 
 def refuse_if_never_captured(step: Any) -> None:
-    """Raise RefusedError, with what was in the way, for a step that should have been captured by now."""
+    """Raise CaptureError, with what was in the way, for a step that should have been captured by now."""
     if isinstance(step, GraphedStep) and not step.captured:
         refuse_graph(step.refusal or step.reason or "the shapes of its batches differ from step to step", None)
 
