@@ -4,6 +4,7 @@ import contextlib
 import re
 import sys
 import traceback
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -70,8 +71,10 @@ def causes_of(error: BaseException) -> tuple[Cause, ...]:
 
 def fitting_hint(model: nn.Module, batch: Any, error: BaseException) -> str:
     """A hint for a first step that fails on a batch of the user's: the inputs that it lacks, or its shapes."""
-    if missing := _missing_inputs(model, error):
-        keys = ", ".join(f'"{name}": ...' for name in _needed_inputs(model))
+    required = required_keywords(model)
+    needed = [parameter.name for parameter in inputs_of(model) or () if parameter.name in required]
+    if missing := _missing_inputs(model, needed, error):
+        keys = ", ".join(f'"{name}": ...' for name in needed)
         lacks = " and ".join(missing)
         return f"A batch is {describe(batch)}, and the model needs {lacks} too: let each batch be a dict, {{{keys}}}."
     return (
@@ -80,20 +83,14 @@ def fitting_hint(model: nn.Module, batch: Any, error: BaseException) -> str:
     )
 
 
-def _missing_inputs(model: nn.Module, error: BaseException) -> list[str]:
+def _missing_inputs(model: nn.Module, needed: Sequence[str], error: BaseException) -> list[str]:
     """The inputs that a call of ours lacked, by Python's complaint; none where the user's code called the model."""
     called = getattr(unwrapped(model).forward, "__qualname__", "")
     ours = isinstance(error, TypeError) and message_of(error).startswith(f"{called}() missing")
     frames = traceback.extract_tb(error.__traceback__)
     if not ours or not all(is_library(frame.filename) for frame in frames):
         return []
-    return [name for name in _needed_inputs(model) if f"'{name}'" in message_of(error)]
-
-
-def _needed_inputs(model: nn.Module) -> list[str]:
-    """The names without which the model cannot be called, in its own order."""
-    needed = required_keywords(model)
-    return [parameter.name for parameter in inputs_of(model) or () if parameter.name in needed]
+    return [name for name in needed if f"'{name}'" in message_of(error)]
 
 
 def _ran_out_of_memory(error: BaseException) -> bool:
