@@ -13,9 +13,9 @@ class Started:
     startup_s: float
 
 
-# Activities that others know by name: in the first two a trial compiles; from one of the others on it is timed.
+# Activities that others know by name: in the first two a trial compiles, in the others it is timed.
 FIRST_STEPS, COMPILING = "first steps", "compiling"
-WARMING_UP, PLAIN_LOOP = "warming up", "timing a plain loop"
+MEASURING, PLAIN_LOOP = "measuring", "timing a plain loop"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
 
-from advisor.records import PLAIN_LOOP, WARMING_UP, Activity, TargetSpec, TrialMessage, TrialResult, TrialSpec
+from advisor.records import MEASURING, PLAIN_LOOP, Activity, Ready, TargetSpec, TrialMessage, TrialResult, TrialSpec
 from advisor.runner import fork_server, log_files
 from advisor.runner.builder import Builder
 from advisor.runner.trial_process import GRACE_S, Listener, Trial, wait_for_any
@@ -94,7 +94,7 @@ class Runner:
     def compile_beside(self, spec: TrialSpec) -> None:
         """Start a trial that only compiles, which leaves its code in the compiler's cache; others run meanwhile.
 
-        There is one at a time. It stands still while another trial warms up and is timed. :meth:`compiled_beside` tells
+        There is one at a time. It stands still while another trial is timed. :meth:`compiled_beside` tells
         its end; :meth:`end_beside` and :meth:`cancel` end it before.
         """
         self.end_beside()
@@ -105,14 +105,15 @@ class Runner:
     def compiled_beside(self, within_s: float = 0.0) -> TrialResult | None:
         """The result of what compiles beside the trials; None where it has none within so long, or nothing compiles.
 
-        The time for which it stood still is no part of its warm-up.
+        The time for which it stood still is no part of its seconds.
         """
         beside = self._beside
         result = beside.result_by(time.monotonic() + within_s) if beside is not None else None
         if beside is None or result is None:
             return None
         self.end_beside()
-        return replace(result, warmup_s=result.warmup_s and max(0.0, result.warmup_s - beside.stopped_s))
+        warmup_s, wall_s = ((seconds or 0.0) - beside.stopped_s for seconds in (result.warmup_s, result.wall_s))
+        return replace(result, warmup_s=max(0.0, warmup_s), wall_s=max(0.0, wall_s))
 
     def end_beside(self) -> None:
         """End what compiles beside the trials, if anything does."""
@@ -148,7 +149,8 @@ class Runner:
         """A live trial, killed with its whole process group on leaving."""
 
         def heard(message: TrialMessage) -> None:
-            if isinstance(message, Activity) and message.text in (WARMING_UP, PLAIN_LOOP) and self._beside is not None:
+            timed = isinstance(message, Activity) and message.text in (MEASURING, PLAIN_LOOP)
+            if self._beside is not None and (timed or isinstance(message, Ready)):
                 self._beside.stand_still()
             listen(message)
 

@@ -14,11 +14,13 @@ from statistics import median
 from typing import Any
 
 import torch
+import torch._inductor.config
 
 from advisor.errors import AdvisorError, TargetError, TooSlowError
 from advisor.figures.formatting import format_ms, format_percent
 from advisor.figures.stats import two_modes
 from advisor.machine.device import backend_of, named
+from advisor.machine.host import usable_cores
 from advisor.process.channel import Channel
 from advisor.process.household import lead_own_group
 from advisor.process.streams import flush_streams, redirect_output
@@ -27,8 +29,8 @@ from advisor.recipe.catalog import load_catalog
 from advisor.records import (
     COMPILING,
     FIRST_STEPS,
+    MEASURING,
     PLAIN_LOOP,
-    WARMING_UP,
     Activity,
     BatchForm,
     Block,
@@ -228,6 +230,8 @@ class Trial:
             self._inspect(parts, batches)
         if self.spec.kind is TrialKind.COMPILE:
             keep_no_kernel_timings()
+            config = torch._inductor.config  # half of the cores are for the trials beside it
+            config.compile_threads = min(config.compile_threads or 1, max(1, usable_cores() // 2))
         probe = self._probe(parts, batches)
         return _FirstSteps(probe, time.perf_counter() - began - probe.seconds, batches[0])
 
@@ -268,7 +272,7 @@ class Trial:
         clock = StepClock(parts.device, stepper(step, feed, parts.components.batch_size or 1))
         if self.spec.kind.inspects and probe.steps:
             self._refuse_hopeless(parts.loop, probe.seconds, probe.usual_step_s)
-        self._say(WARMING_UP)
+        self._say("warming up")
         queued = feed.queued_batches
         warm = warm_up(
             clock,
@@ -348,7 +352,7 @@ class Trial:
     def _blocks(self, clock: StepClock, feed: Feed, warm: WarmUp) -> list[Block]:
         watching = self.guards.watching(clock.backend.identity().uuid)
         if self.spec.kind is not TrialKind.TURNS:
-            self._say("measuring")
+            self._say(MEASURING)
             return measure(
                 clock,
                 warm.step_s,

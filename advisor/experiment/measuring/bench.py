@@ -94,6 +94,7 @@ class Bench:
         self._links_known = False
         self.compiling: Settings | None = None
         self._compiled_beside: dict[Settings, float] = {}
+        self._failed_beside: dict[Settings, TrialResult] = {}
         self._stepping_since: dict[str, float] = {}
         self.inspected: Inspected | None = None
         self.profiled: Profiled | None = None
@@ -191,12 +192,25 @@ class Bench:
         self.runner.compile_beside(self.spec("compiling beside", settings, kind=TrialKind.COMPILE))
 
     def has_compiled_beside(self, within_s: float = 0.0) -> bool:
-        """Whether nothing compiles beside the trials any more; wait so long for its end."""
+        """Whether nothing compiles beside the trials any more; wait so long for its end.
+
+        A failure is the result of the later trial.
+        """
         if self.compiling is not None and (result := self.runner.compiled_beside(within_s)) is not None:
-            if result.warmup_s is not None:
-                self._compiled_beside[self.compiling] = result.warmup_s
-            self.compiling = None
+            settings, self.compiling = self.compiling, None
+            if result.outcome is Outcome.MEASURED:
+                self._compiled_beside[settings] = result.warmup_s or 0.0
+                code, cost = self.catalog.compiled_code(settings), self.catalog.cost(settings)
+                self.budget.learn(result.wall_s or 0.0, code, cost=cost)
+            elif result.outcome is Outcome.FAILED:
+                self._failed_beside[settings] = result
         return self.compiling is None
+
+    def compiles_beside(self, settings: Mapping[str, Value]) -> bool:
+        """Whether the code of these settings is being compiled beside the trials."""
+        if self.has_compiled_beside() or self.compiling is None:
+            return False
+        return self.catalog.compiled_code(self.compiling) == self.catalog.compiled_code(settings)
 
     def end_compiling_beside(self) -> None:
         """End what compiles beside the trials, as where it takes memory that a trial lacks."""
@@ -235,21 +249,19 @@ class Bench:
         if spec.world is not None and spec.world.ranks > 1 and not self._links_known:
             spec = replace(spec, world=replace(spec.world, times_all_reduce=True))
         started = self.budget.spent_s
-        if self.compiling is not None and self._shares_code(self.compiling, spec.settings):
+        if self.compiles_beside(spec.settings):
             self.has_compiled_beside(spec.timeout_s)
             waited_s = self.budget.spent_s - started
             self.warming_up_s += waited_s
             spec = replace(spec, timeout_s=max(1.0, spec.timeout_s - waited_s))
-        result = self.runner.run(spec, self.listener(spec))
+        failed = self._failed_beside.pop(Settings(spec.settings), None)
+        result = failed or self.runner.run(spec, self.listener(spec))
         if result.outcome is Outcome.OUT_OF_MEMORY and not self.has_compiled_beside():
             self.end_compiling_beside()
             self.warming_up_s += self.budget.spent_s - started
             started = self.budget.spent_s
             result = self.runner.run(spec, self.listener(spec))
         return self._ended(spec, result, started)
-
-    def _shares_code(self, one: Mapping[str, Value], other: Mapping[str, Value]) -> bool:
-        return self.catalog.compiled_code(one) == self.catalog.compiled_code(other)
 
     def _ended(self, spec: TrialSpec, result: TrialResult, started: float) -> TrialResult:
         """A trial's result, once the outside knows of it and the budget has learned from it."""
