@@ -159,6 +159,18 @@ def test_a_trial_that_had_too_little_memory_beside_it_is_run_without(bench, tmp_
     assert bench.compiling is None
 
 
+def test_what_failed_beside_the_trials_has_its_result(bench, tmp_path):
+    note = "open(os.path.join(os.path.dirname(__file__), 'builds'), 'a').write('built ')"
+    (tmp_path / "target.py").write_text(building(f"{note}; raise ValueError('not today')"), encoding="utf-8")
+    bench.compile_beside(LATER)
+    assert bench.compiles_beside(LATER)
+    result = bench.run(bench.spec("later", LATER))
+    assert result.outcome is Outcome.FAILED
+    assert "not today" in result.reason
+    assert (tmp_path / "builds").read_text() == "built "
+    assert not bench.compiles_beside(LATER)
+
+
 FILLS_A_CACHE = """
 import os, time
 
@@ -179,6 +191,7 @@ def test_what_was_compiled_beside_is_part_of_the_warm_up_that_is_told(bench, tmp
     spent_s = bench.warming_up_s
     result = bench.run(bench.spec("later", LATER))  # waits for it
     assert bench.has_compiled_beside()
+    assert bench.budget.has_compiled(bench.catalog.compiled_code(LATER))
     assert result.measured
     assert result.warmup_s > 1.4, "as long as it takes to compile"
     assert bench.warming_up_s - spent_s > 1.0, "as the session waited for it"

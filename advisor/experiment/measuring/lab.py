@@ -98,17 +98,6 @@ class Lab:
     def affords(self, move: Move, known: Known) -> bool:
         """Whether there is time for a move, and for the stack's turns behind it.
 
-        What compiles beside the trials is measured once that has ended, or nothing else is affordable.
-        """
-        if self.bench.compiles_beside(move.settings):
-            others = (other for other in moves(known) if not self.bench.compiles_beside(other.settings))
-            if any(self._has_time(other, known) for other in others):
-                return False
-        return self._has_time(move, known)
-
-    def _has_time(self, move: Move, known: Known) -> bool:
-        """Whether there is time for a move, and for the stack's turns behind it.
-
         Time that is reserved for the turns has to remain, even if the move takes as long as the longest of the latest
         trials.
         """
@@ -174,8 +163,6 @@ class Lab:
     def measure(self, move: Move, known: Known) -> Evidence:
         """Measure a move. Raises SessionCancelledError when the person ends the session meanwhile."""
         self.enter(_STAGES.get(move.kind, "search"))
-        if self.bench.has_compiled_beside() and (settings := self._compiled_next(move, known)) is not None:
-            self.bench.compile_beside(settings)
         instruments = {
             Kind.CONTROL: self._control,
             Kind.PROFILE: self._profile,
@@ -193,16 +180,17 @@ class Lab:
 
     def _trial(self, move: Move, known: Known) -> TrialResult:
         spec = self._spec(move, known)
+        if self.bench.has_compiled_beside() and (settings := self._compiled_next(move, known)) is not None:
+            self.bench.compile_beside(settings)
         # A person waits for what a leap shows; where it was disturbed, the search itself asks for another run.
         return self.bench.run(spec, may_repeat=move.kind is not Kind.LEAP)
 
     def _compiled_next(self, move: Move, known: Known) -> Settings | None:
         """The settings most likely compiled next, to be compiled beside this move; None where that may disturb."""
-        code = self.bench.catalog.compiled_code
-        if move.kind is Kind.LEAP:  # what it shows decides on the next
+        if move.kind is Kind.LEAP or not may_compile_beside(self.bench, known, move.settings):
             return None
         for other in rank(moves(known), known, self):
-            new = compiles_anew(self.bench, other.settings) and code(other.settings) != code(move.settings)
+            new = other.settings not in (move.settings, known.stack) and compiles_anew(self.bench, other.settings)
             if new and may_compile_beside(self.bench, known, other.settings):
                 return other.settings
         return None
