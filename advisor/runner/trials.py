@@ -112,8 +112,9 @@ class Runner:
         if beside is None or result is None:
             return None
         self.end_beside()
-        warmup_s, wall_s = ((seconds or 0.0) - beside.stopped_s for seconds in (result.warmup_s, result.wall_s))
-        return replace(result, warmup_s=max(0.0, warmup_s), wall_s=max(0.0, wall_s))
+        seconds = (result.warmup_s, result.wall_s)
+        warmup_s, wall_s = (each and max(0.0, each - beside.stopped_s) for each in seconds)
+        return replace(result, warmup_s=warmup_s, wall_s=wall_s)
 
     def end_beside(self) -> None:
         """End what compiles beside the trials, if anything does."""

@@ -4,7 +4,6 @@ import contextlib
 import re
 import sys
 import traceback
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,8 +15,8 @@ from advisor.errors import AdvisorError, CaptureError, TargetError, TooSlowError
 from advisor.files.paths import is_library
 from advisor.process.channel import Channel
 from advisor.records import Cause, Outcome, TargetFailure, TrialResult
-from advisor.step.batch import inputs_of, required_keywords
-from advisor.step.graph import LOSS
+from advisor.step.batch import ForwardInputs
+from advisor.step.loss import LossCall
 from advisor.step.wrappers import unwrapped
 from advisor.target.entrypoint import message_of, one_line, user_frames
 from advisor.target.loop import describe
@@ -58,7 +57,7 @@ def causes_of(error: BaseException) -> tuple[Cause, ...]:
     causes = [cause for cause, text in _TEXTS.items() if text in message_of(error)]
     if isinstance(error, CaptureError):
         called = {frame.name for frame in traceback.extract_tb((error.__cause__ or error).__traceback__)}
-        places = {LOSS: Cause.CAPTURE_OF_LOSS, _BACKWARD: Cause.CAPTURE_OF_BACKWARD}
+        places = {LossCall.of_output.__name__: Cause.CAPTURE_OF_LOSS, _BACKWARD: Cause.CAPTURE_OF_BACKWARD}
         causes += [Cause.CAPTURE, *(cause for name, cause in places.items() if name in called)]
     elif isinstance(error, TorchDynamoException):
         causes.append(Cause.COMPILER)
@@ -71,10 +70,8 @@ def causes_of(error: BaseException) -> tuple[Cause, ...]:
 
 def fitting_hint(model: nn.Module, batch: Any, error: BaseException) -> str:
     """A hint for a first step that fails on a batch of the user's: the inputs that it lacks, or its shapes."""
-    required = required_keywords(model)
-    needed = [parameter.name for parameter in inputs_of(model) or () if parameter.name in required]
-    if missing := _missing_inputs(model, needed, error):
-        keys = ", ".join(f'"{name}": ...' for name in needed)
+    if missing := _missing_inputs(model, error):
+        keys = ", ".join(f'"{name}": ...' for name in ForwardInputs(model).required)
         lacks = " and ".join(missing)
         return f"A batch is {describe(batch)}, and the model needs {lacks} too: let each batch be a dict, {{{keys}}}."
     return (
@@ -83,14 +80,14 @@ def fitting_hint(model: nn.Module, batch: Any, error: BaseException) -> str:
     )
 
 
-def _missing_inputs(model: nn.Module, needed: Sequence[str], error: BaseException) -> list[str]:
+def _missing_inputs(model: nn.Module, error: BaseException) -> list[str]:
     """The inputs that a call of ours lacked, by Python's complaint; none where the user's code called the model."""
     called = getattr(unwrapped(model).forward, "__qualname__", "")
     ours = isinstance(error, TypeError) and message_of(error).startswith(f"{called}() missing")
     frames = traceback.extract_tb(error.__traceback__)
     if not ours or not all(is_library(frame.filename) for frame in frames):
         return []
-    return [name for name in needed if f"'{name}'" in message_of(error)]
+    return [name for name in ForwardInputs(model).required if f"'{name}'" in message_of(error)]
 
 
 def _ran_out_of_memory(error: BaseException) -> bool:

@@ -6,14 +6,16 @@ import itertools
 import os
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 from advisor.errors import TargetError
 from advisor.files.paths import is_file
-from advisor.target.scripts.body import NoBodyError, loops_around
+from advisor.target.scripts.body import NoBodyError, training_loop
 from advisor.target.scripts.plain import workload_of
-from advisor.target.scripts.seen import Seen, Where
+from advisor.target.scripts.positions import Loop
+from advisor.target.scripts.seen import Seen
+from advisor.target.scripts.surroundings import terminal_as_input
 from advisor.target.scripts.watch import LoopSeen, Watch
 
 _MAIN = "__main__"
@@ -67,8 +69,8 @@ def watched(script: str, directory: str) -> Seen:
     package = package_of(path, ast.parse(source))
     sys.path.insert(0, str(path.parents[len(package)]))
     pid = os.getpid()
-    watch = Watch(_in_loop)
-    with watch.watching() as seen:
+    watch = Watch(_loop_around)
+    with terminal_as_input(), watch.watching() as seen:
         try:
             if package:
                 module.__package__ = ".".join(package)
@@ -98,9 +100,13 @@ def package_of(path: Path, tree: ast.Module) -> tuple[str, ...]:
     return tuple(reversed(list(filter(None, names))))
 
 
-def _in_loop(frames: list[Where]) -> bool:
-    """Whether a stack stands in a loop of the script's own code."""
-    return any(loops_around(where) for where in frames if where.is_users)
+def _loop_around(seen: Seen) -> tuple[FrameType, Loop] | None:
+    """The loop of the script's own code that its updates are made in, and its frame; None outside of any loop."""
+    try:
+        loop = training_loop(seen)
+    except NoBodyError:
+        return None
+    return next((where.frame, loop.statement) for where in seen.frames if where.frame.f_code is loop.code)
 
 
 def _no_loop(script: str, seen: Seen, problem: str) -> TargetError:
