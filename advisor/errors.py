@@ -52,10 +52,6 @@ class RefusedError(AdvisorError, ValueError):
         super().__init__(reason, "Leave the setting out for this object, or change what is named.")
 
 
-class CaptureError(RefusedError):
-    """A step that cannot be recorded in a CUDA graph; what PyTorch raised is its ``__cause__``."""
-
-
 # Errors of the system by errno, each with what to do.
 _REFUSED = {
     errno.EMFILE: "Allow the process more open files: `ulimit -n 4096`.",

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from advisor.errors import CaptureError, UsageError
+from advisor.errors import RefusedError, UsageError
 from advisor.recipe.plan import AROUND_LOSS
 from advisor.step.batch import copy_into, copy_of_batch, map_tensors, signature_of, tensors_of
 from advisor.step.cuda_graph import CudaGraph, as_if_captured, reason_of
@@ -54,6 +54,10 @@ class Recorded:
     backward: Any = None
     outputs: list[torch.Tensor] = field(default_factory=list)
     seeds: list[torch.Tensor] = field(default_factory=list)
+
+
+class CaptureError(RefusedError):
+    """A step that cannot be recorded in a CUDA graph; what PyTorch raised is its ``__cause__``."""
 
 
 class GraphedStep:

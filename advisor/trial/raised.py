@@ -11,11 +11,12 @@ import torch
 from torch import nn
 from torch._dynamo.exc import TorchDynamoException
 
-from advisor.errors import AdvisorError, CaptureError, TargetError, TooSlowError, refusal_of
+from advisor.errors import AdvisorError, TargetError, TooSlowError, refusal_of
 from advisor.files.paths import is_library
 from advisor.process.channel import Channel
 from advisor.records import Cause, Outcome, TargetFailure, TrialResult
 from advisor.step.batch import ForwardInputs
+from advisor.step.graph import CaptureError
 from advisor.step.loss import LossCall
 from advisor.step.wrappers import unwrapped
 from advisor.target.entrypoint import message_of, one_line, user_frames

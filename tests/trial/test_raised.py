@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import nn, randn
 
-from advisor.errors import CaptureError
 from advisor.records import Cause, Outcome
 from advisor.step.batch import splitter
-from advisor.step.graph import refuse_graph
+from advisor.step.graph import CaptureError, refuse_graph
 from advisor.trial.raised import causes_of, fitting_hint, result_of
 
 
