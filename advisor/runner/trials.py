@@ -116,6 +116,18 @@ class Runner:
         warmup_s, wall_s = (each and max(0.0, each - beside.stopped_s) for each in seconds)
         return replace(result, warmup_s=warmup_s, wall_s=wall_s)
 
+    @contextlib.contextmanager
+    def nothing_beside(self) -> Iterator[None]:
+        """Have what compiles beside the trials stand still in this context."""
+        beside = self._beside
+        if beside is not None:
+            beside.stand_still()
+        try:
+            yield
+        finally:
+            if beside is not None:
+                beside.go_on()
+
     def end_beside(self) -> None:
         """End what compiles beside the trials, if anything does."""
         self._beside = None

@@ -354,7 +354,7 @@ class Bench:
     def wait_while_paused(self) -> None:
         """Wait while the person has paused the session; that time does not count."""
         if self.steering.paused:
-            with self.budget.standing_still():
+            with self.budget.standing_still(), self.runner.nothing_beside():
                 self.steering.wait_while_paused(lambda waiting: self._emit(events.Held(waiting)))
 
     def checked(self, result: TrialResult) -> TrialResult:

@@ -87,6 +87,16 @@ def test_it_runs_while_a_trial_is_built_and_stands_still_while_that_is_timed(run
     assert runner.compiled_beside() is None
 
 
+def test_it_stands_still_while_a_session_is_paused(runner, specs, tmp_path):
+    runner.compile_beside(specs("beside", building(SLEEPS), kind=TrialKind.COMPILE))
+    process = psutil.Process(pid_in(tmp_path))
+    with runner.nothing_beside():
+        time.sleep(0.5)  # for a signal to arrive
+        assert process.status() == psutil.STATUS_STOPPED
+    time.sleep(0.5)
+    assert process.status() != psutil.STATUS_STOPPED
+
+
 def test_its_end_is_told_once(runner, specs):
     runner.compile_beside(specs("beside", TINY_TARGET, kind=TrialKind.COMPILE))
     until = time.monotonic() + SOON_S
