@@ -47,7 +47,7 @@ theirs.close()
 told = Inbox(ours)
 assert not told.next(60).problem
 for number in range(4):
-    assert (folder / "imported").exists() == (number >= 2)
+    assert (folder / "imported").exists() == (number >= 3)
     mine, trials = fork.Pipe()
     spec = TrialSpec("t", target, {}, 0.1, 0.2, 60.0, str(folder / "trial.log"))
     ours.send((spec, time.monotonic(), 0))
