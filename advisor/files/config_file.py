@@ -197,7 +197,7 @@ def read_config(path: str) -> dict[str, Any]:
             f"{path} has the key {other!r} ({type(other).__name__}), and build(config) takes names only.",
             "Put quotes around it, or rename it (YAML reads yes, no, on and off as booleans).",
         )
-    _check_recordable(data, path)
+    check_recordable(data, path)
     return data
 
 
@@ -254,7 +254,7 @@ def _values_in(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list | tuple) else ()
 
 
-def _check_recordable(data: Any, path: str) -> None:
+def check_recordable(data: Any, path: str) -> None:
     """Raise UsageError for a config that the session cannot record: one that contains itself, or has odd keys."""
     stack: list[tuple[Any, frozenset[int]]] = [(data, frozenset())]
     count = 0

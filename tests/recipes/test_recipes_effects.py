@@ -125,7 +125,7 @@ def test_the_optimizers_state_goes_along(effect, monkeypatch):
 def test_an_implementation_that_the_class_lacks_is_refused():
     workload = components()
     workload.optimizer = torch.optim.RMSprop(workload.model.parameters())
-    with pytest.raises(ValueError, match="RMSprop takes no option fused"):
+    with pytest.raises(ValueError, match="fused"):
         CATALOG["fused_optimizer"].apply(workload, "fused")
 
 

@@ -230,6 +230,7 @@ class TestBadInput:
         [
             ("import sys\nsys.exit(3)\n", "sys.exit(3)", "ended before its loop"),
             ("input('go on? ')\n", "EOF when reading a line", "Nobody can answer input()"),
+            ("import urllib.request\nurllib.request.urlopen('http://nobody.invalid')\n", "URLError", "the network"),
         ],
     )
     def test_a_script_that_ends_itself_or_asks_is_told_what_to_do(self, text, said, hint, tmp_path, monkeypatch):
