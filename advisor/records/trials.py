@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from advisor.records.kinds import Mode, Numerics, Outcome, TrialKind, Value, Verdict, text_of
+from advisor.records.kinds import Cause, Mode, Numerics, Outcome, TrialKind, Value, Verdict, text_of
 from advisor.records.parallel import RanksFound, World
 from advisor.records.secrets import arguments_without_secrets
 
@@ -171,6 +171,7 @@ class TrialResult:
     reason: str = ""
     hint: str = ""
     details: str = ""
+    causes: tuple[Cause, ...] = ()  # what a failed trial failed in; none where that is not known
     batch_size: int | None = None
     blocks: tuple[Block, ...] = ()
     event_step_ms: tuple[float, float, float] | None = None  # 5th, 50th and 95th percentile, by events
