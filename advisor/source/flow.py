@@ -8,7 +8,7 @@ import ast
 from collections.abc import Iterable
 from enum import Enum, auto
 
-from advisor.source.program import Function, Program, is_backward
+from advisor.source.program import Program, is_backward
 
 
 def words(text: str) -> frozenset[str]:
@@ -39,30 +39,22 @@ _DTYPES = words("dtype float bfloat half double long int uint short bool")
 
 
 class Flow(Program):
-    """A program whose values are located: ``kinds`` has each expression's, following the statements in their order.
-
-    ``losses`` has the names that each scope runs a backward pass of, and ``made`` the statement that made a fresh value
-    for each name that holds it.
-    """
+    """A program whose values are located; ``losses`` has the names that each scope runs a backward pass of."""
 
     def __init__(self, tree: ast.Module) -> None:
         super().__init__(tree)
-        self.kinds: dict[ast.AST, Kind] = {}
-        self.made: dict[ast.AST, ast.AST] = {}
+        self._kinds: dict[ast.AST, Kind] = {}
         self.losses: dict[ast.AST, set[str]] = {}
         for call in filter(is_backward, self.calls):
             self.losses.setdefault(self.scope(call), set()).update({self.name(_loss(call))} - {""})
-        of_module = self._follow(tree, {})
-        for function in self.functions:
-            # A module's inputs lie where the module does; of other parameters nothing is known.
-            inputs = function.name == "forward" and self.parents[function] in self.modules
-            arguments = [one.arg for one in ast.walk(function.args) if isinstance(one, ast.arg)]
-            given = {name: Kind.MAYBE if inputs and name != "self" else Kind.UNKNOWN for name in arguments}
-            self._follow(function, {**of_module, **given})
+        for _, value in sorted((each for found in self._assigned.values() for each in found), key=lambda each: each[0]):
+            self.kind(value)  # from above, so that no chain of assignments is followed at once
 
     def kind(self, node: ast.AST) -> Kind:
-        """The location of an expression's value."""
-        return self.kinds.get(node, Kind.UNKNOWN)
+        """The location of an expression's value; of a statement's, that of what it assigns."""
+        if node not in self._kinds:
+            self._kinds[node] = self._kind_of(node)
+        return self._kinds[node]
 
     def losses_at(self, node: ast.AST) -> set[str]:
         """The names of the losses in a node's scope."""
@@ -76,73 +68,45 @@ class Flow(Program):
         is_dtype = bool(named) and self.name(named[0]).rpartition(".")[2].rstrip("0123456789") in _DTYPES
         return call.func.attr == "cuda" or (bool(named) and not is_dtype and not names_cpu(named[0]))
 
-    def _follow(self, scope: ast.Module | Function, env: dict[str, Kind]) -> dict[str, Kind]:
-        self._losses = self.losses.get(scope, set())
-        self._env = env | {name: Kind.DEVICE for name in self._losses if env.get(name) is not Kind.HOST}
-        self._made_at: dict[str, ast.AST] = {}
-        for statement in scope.body:
-            self._visit(statement)
-        return self._env
-
-    def _visit(self, node: ast.AST) -> Kind:
-        self.kinds[node] = kind = self._kind_of(node)
+    def _named(self, node: ast.Name | ast.Attribute) -> Kind:
+        """The location of a name's value: that of the last one assigned above. A loss is on the device unless read."""
+        name, latest = self.name(node), self.latest(node)
+        kind = self.kind(latest) if latest is not None and name not in self.models else Kind.UNKNOWN
+        if name in self.losses_at(node) and kind in (Kind.UNKNOWN, Kind.MAYBE):
+            return Kind.DEVICE
+        if latest is None and isinstance(node, ast.Attribute):
+            return Kind.HOST if node.attr in _HOST_ATTRIBUTES else _kept(self.kind(node.value))
         return kind
 
-    def _bind(self, target: ast.AST, kind: Kind, where: ast.AST) -> None:
-        if isinstance(target, ast.Tuple | ast.List):
-            for element in target.elts:
-                self._bind(element, Kind.UNKNOWN if kind is Kind.FRESH else kind, where)
-        elif name := self.name(target.value if isinstance(target, ast.Starred) else target):
-            is_loss = name in self._losses and kind in (Kind.UNKNOWN, Kind.MAYBE)
-            self._env[name] = Kind.DEVICE if is_loss else Kind.UNKNOWN if name in self.models else kind
-            self._made_at[name] = where
-
     def _kind_of(self, node: ast.AST) -> Kind:
-        match node:
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Lambda():
-                return Kind.HOST  # functions are followed by themselves
-            case ast.Assign() | ast.AnnAssign() | ast.AugAssign() | ast.NamedExpr() if node.value is not None:
-                kind = self._visit(node.value)
-                if isinstance(node, ast.AugAssign):
-                    kind = _joined([kind, self._visit(node.target)])
-                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                    self._bind(target, kind, node)
-                return kind
-            case ast.For() | ast.AsyncFor():
-                self._bind(node.target, Kind.MAYBE if self._visit(node.iter) in ON_DEVICE else Kind.UNKNOWN, node)
-                for statement in (*node.body, *node.orelse):
-                    self._visit(statement)
-                return Kind.UNKNOWN
-            case ast.Name() | ast.Attribute() if self.name(node) in self._env:
-                name = self.name(node)
-                self.made[node] = self._made_at.get(name, node)
-                return self._env[name]
-            case ast.Call():
-                return self._call(node)
-        return self._composed(node)
-
-    def _composed(self, node: ast.AST) -> Kind:
-        """The location of an expression by those of its parts; statements have none."""
-        parts = {part: self._visit(part) for part in ast.iter_child_nodes(node)}
-        joined = _joined(kind for part, kind in parts.items() if isinstance(part, ast.expr))
         kind = Kind.UNKNOWN
         match node:
+            case ast.Name() | ast.Attribute():
+                return self._named(node)
+            case ast.Call():
+                return self._call(node)
             case ast.BinOp() | ast.UnaryOp() | ast.BoolOp() | ast.IfExp():
-                return joined
+                return _joined(self.kind(part) for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr))
+            case ast.AugAssign(target=target, value=value):
+                kind = _joined([self._named(target), self.kind(value)]) if isinstance(target, ast.Name) else kind
             case ast.Compare(ops=ops) if any(isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn) for op in ops):
                 kind = Kind.HOST
-            case ast.Compare() | ast.Tuple() | ast.List() | ast.Starred():
-                kind = joined
-            case ast.Attribute(value=value, attr=attribute):
-                kind = Kind.HOST if attribute in _HOST_ATTRIBUTES else parts[value]
-            case ast.Subscript(value=value):
-                kind = parts[value]
-            case ast.Constant() | ast.JoinedStr() | ast.FormattedValue():
+            case ast.Compare() | ast.Tuple() | ast.List():
+                kind = _joined(self.kind(part) for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr))
+            case ast.Assign(value=value) | ast.Subscript(value=value) | ast.Starred(value=value):
+                kind = self.kind(value)
+            case ast.NamedExpr(value=value):
+                kind = self.kind(value)
+            case ast.For(iter=iterated) | ast.AsyncFor(iter=iterated):
+                kind = Kind.MAYBE if self.kind(iterated) in ON_DEVICE else kind
+            case ast.arg() if node.arg != "self" and self.scope(node) in self.forwards:
+                kind = Kind.MAYBE  # a module's inputs lie where the module does
+            case ast.Constant() | ast.JoinedStr() | ast.FormattedValue() | ast.Lambda():
                 kind = Kind.HOST
-        return Kind.HOST if kind is Kind.FRESH else kind
+        return _kept(kind)
 
     def _call(self, node: ast.Call) -> Kind:
-        given = [self._visit(part) for part in (*node.args, *(keyword.value for keyword in node.keywords))]
+        given = [self.kind(part) for part in (*node.args, *(keyword.value for keyword in node.keywords))]
         name = self.called(node)
         if name in _HOST_BUILTINS:
             return Kind.HOST
@@ -152,7 +116,7 @@ class Flow(Program):
             return _joined([Kind.UNKNOWN, *given])
         result = Kind.UNKNOWN
         if isinstance(node.func, ast.Attribute):
-            receiver = self._visit(node.func.value)
+            receiver = self.kind(node.func.value)
             if self.moves_to_device(node):
                 result = Kind.DEVICE
             elif node.func.attr in _HOST_METHODS or (node.func.attr == "to" and any(map(names_cpu, node.args))):
@@ -172,6 +136,11 @@ def names_cpu(node: ast.AST) -> bool:
 def _joined(kinds: Iterable[Kind]) -> Kind:
     found = set(kinds)
     return next((k for k in (Kind.DEVICE, Kind.MAYBE, Kind.UNKNOWN, Kind.FRESH) if k in found), Kind.HOST)
+
+
+def _kept(kind: Kind) -> Kind:
+    """The location of a part of a value: what was made on the host is then not copied as it is."""
+    return Kind.HOST if kind is Kind.FRESH else kind
 
 
 def _loss(node: ast.expr) -> ast.expr:

@@ -419,7 +419,7 @@ def made_on_host(flow: Flow, call: ast.Call) -> Match:
     if not isinstance(call.func, ast.Attribute) or not flow.moves_to_device(call):
         return None
     value = call.func.value
-    made = flow.made.get(value, value)
+    made = flow.latest(value) or value
     if flow.kind(value) is not Kind.FRESH or flow.region(made) is not flow.region(call):
         return None
     names = [flow.called(part) for part in ast.walk(made) if isinstance(part, ast.Call)]

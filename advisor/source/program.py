@@ -7,6 +7,7 @@ from typing import Any
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Loop = ast.For | ast.AsyncFor | ast.While
+Place = tuple[int, int]  # line and column
 Scope = Function | ast.Lambda | ast.Module
 # Conditions by the node that decides: 1 for a branch, and for a block the number of statements that may skip its rest.
 Conditions = dict[tuple[ast.AST, str], int]
@@ -39,9 +40,11 @@ class Program:
         self._assigned = self._assignments()
         self.models = frozenset(self._asked_as_models())
         self.modules = self._module_classes()
+        self.forwards = frozenset(one for one in self.functions if one.name == "forward" and self.of_module(one))
         self.anchors = self._backward_passes()
         self._anchored: dict[ast.AST, list[Conditions]] = {}
-        self.regions = {*self.anchors, *self._step_methods()}
+        steps = (one for one in self.functions if one.name == "training_step" and self.of_module(one))  # Lightning's
+        self.regions = {*self.anchors, *self.forwards, *steps}
 
     # --- names -------------------------------------------------------------------------------------------------
 
@@ -66,21 +69,36 @@ class Program:
     def assigned(self, node: ast.AST) -> list[ast.AST]:
         """All that is assigned to a name: in its function, else in the module; for a dotted name in the whole file.
 
-        A parameter, a loop's variable and a part of an unpacked value count as assigned, by the node that does it.
+        A parameter, a loop's variable, and a part of an unpacked or an added value: the node that assigns it.
         """
         name = self.name(node)
-        return self._assigned.get((self.scope(node), name)) or self._assigned.get((self.tree, name), [])
+        found = self._assigned[None if "." in name else self.scope(node), name]
+        return [value for _, value in found or self._assigned[self.tree, name]]
 
-    def _assignments(self) -> dict[tuple[ast.AST, str], list[ast.AST]]:
-        found: dict[tuple[ast.AST, str], list[ast.AST]] = defaultdict(list)
+    def latest(self, node: ast.expr) -> ast.AST | None:
+        """What was assigned last to a name, above it in its function or anywhere in the module; None for nothing."""
+        name, place = self.name(node), (node.lineno, node.col_offset)
+        found = [one for one in self._assigned[self.scope(node), name] if one[0] <= place]
+        if not found and self.scope(node) is not self.tree:
+            found = self._assigned[self.tree, name]
+        return max(found, key=lambda one: one[0])[1] if found else None
+
+    def _assignments(self) -> dict[tuple[ast.AST | None, str], list[tuple[Place, ast.AST]]]:
+        """What is assigned to each name of a scope, and where that ends; for dotted names also without the scope."""
+        found: dict[tuple[ast.AST | None, str], list[tuple[Place, ast.AST]]] = defaultdict(list)
         for node in self.nodes:
             if isinstance(node, ast.arg):
-                found[self.scope(node), node.arg].append(node)
+                found[self.scope(node), node.arg].append(((node.lineno, node.col_offset), node))
             elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
                 parent = self.parents[node]
-                plain = isinstance(parent, ast.Assign | ast.AnnAssign) and parent.value is not None
-                scope = self.scope(node) if isinstance(node, ast.Name) else self.tree
-                found[scope, self.name(node)].append(parent.value if plain else parent)  # type: ignore[attr-defined]
+                whole = isinstance(parent, ast.Assign | ast.AnnAssign | ast.NamedExpr)
+                while isinstance(parent, ast.Tuple | ast.List | ast.Starred):
+                    parent = self.parents[parent]
+                value = getattr(parent, "value", None) or node
+                assigned = (value.end_lineno or 0, value.end_col_offset or 0), value if whole else parent
+                found[self.scope(node), self.name(node)].append(assigned)
+                if isinstance(node, ast.Attribute):
+                    found[None, self.name(node)].append(assigned)
         return found
 
     def appended(self, node: ast.AST) -> list[ast.expr]:
@@ -165,11 +183,9 @@ class Program:
                     found[node.name] = node
         return frozenset(found.values())
 
-    def _step_methods(self) -> Iterator[Function]:
-        """Methods that run once a step: ``forward`` of a module, and Lightning's ``training_step``."""
-        for function in self.functions:
-            if function.name in ("forward", "training_step") and self.parents[function] in self.modules:
-                yield function
+    def of_module(self, function: Function) -> bool:
+        """Whether a function is a method of a module's class."""
+        return self.parents[function] in self.modules
 
     def _backward_passes(self) -> dict[ast.AST, list[ast.Call]]:
         """Backward passes by the loop or function that runs once for each: those in it, and calls of its like.
