@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from advisor.records import Finding
 from advisor.source.flow import FACTORIES, Flow, Kind, names_cpu, words
 from advisor.source.program import Function, Loop, is_backward
 
@@ -35,17 +36,6 @@ class Rule:
     in_training: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Habit:
-    """A habit at a node: its rule's recipe and value, what the line does, and what to write instead."""
-
-    node: ast.expr | ast.stmt
-    recipe: str
-    what: str
-    advice: str
-    value: str
-
-
 RULES: list[Rule] = []
 
 
@@ -59,8 +49,8 @@ def rule(recipe: str, nodes: Any, **options: Any) -> Callable[[Pattern], Pattern
     return add
 
 
-def habits_of(tree: ast.Module) -> Iterator[Habit]:
-    """Every habit in a module's tree. Raises RecursionError for a tree that is nested too deeply."""
+def habits_of(tree: ast.Module) -> Iterator[tuple[ast.expr | ast.stmt, Finding]]:
+    """Every habit in a module's tree, with its node; the finding has no place yet. Raises RecursionError."""
     flow = Flow(tree)
     rules = {kind: [each for each in RULES if issubclass(kind, each.nodes)] for kind in set(map(type, flow.nodes))}
     for node in flow.nodes:
@@ -71,7 +61,7 @@ def habits_of(tree: ast.Module) -> Iterator[Habit]:
                 assert isinstance(place, ast.expr | ast.stmt)
                 parts = " ".join((each.pattern.__doc__ or "").split()).removesuffix(".").partition(": ")
                 what, _, advice = (part.replace("{}", text) for part in parts)
-                yield Habit(place, each.recipe, what, advice, each.value.replace("{}", text))
+                yield place, Finding(each.recipe, "", 0, "", what, advice, each.value.replace("{}", text))
 
 
 # --- what makes the host wait ---------------------------------------------------------------------------------
@@ -258,7 +248,7 @@ def validation_recorded(flow: Flow, statement: ast.Expr | ast.Assign) -> Match:
             model = flow.name(target)
         case _:
             return None
-    if not model or _gradients_off(flow, model) or _without_grad(flow, statement):
+    if not model or _gradients_off(flow) or _without_grad(flow, statement):
         return None
     found: ast.Call | None = None
     for later in flow.after(statement):
@@ -272,15 +262,12 @@ def validation_recorded(flow: Flow, statement: ast.Expr | ast.Assign) -> Match:
     return (found, model) if found else None
 
 
-def _gradients_off(flow: Flow, model: str) -> bool:
-    """Whether the file switches gradients off for all that follows, or those of a model's parameters."""
-    for node in flow.nodes:
-        match node:
-            case ast.Expr(value=ast.Call() as call) if flow.called(call).endswith("set_grad_enabled"):
-                return True
-            case ast.Assign(targets=[ast.Attribute(attr="requires_grad")], value=ast.Constant(value=False)):
-                return True
-    return any(flow.called(call) == f"{model}.requires_grad_" for call in flow.calls)
+def _gradients_off(flow: Flow) -> bool:
+    """Whether the file switches gradients off for all that follows, or for parameters."""
+    attributes = [node for node in flow.nodes if isinstance(node, ast.Attribute)]
+    frozen = {node.attr for node in attributes if isinstance(node.ctx, ast.Store) or node.attr == "requires_grad_"}
+    alone = [_last(flow, node.value) for node in flow.nodes if isinstance(node, ast.Expr)]
+    return not frozen.isdisjoint({"requires_grad", "requires_grad_"}) or "set_grad_enabled" in alone
 
 
 def _without_grad(flow: Flow, node: ast.AST) -> bool:

@@ -70,11 +70,10 @@ def read_text(text: str, shown: str) -> Reading:
         return Reading(shown, problem=f"{shown} cannot be parsed: {tree}")
     lines, found = text.splitlines(), dict[tuple[int, str], Finding]()
     try:
-        for habit in habits_of(tree):
-            number = _line_of(habit.node)
+        for node, finding in habits_of(tree):
+            number = _line_of(node)
             line = lines[number - 1].strip()[:_LONGEST_LINE] if number <= len(lines) else ""
-            finding = Finding(habit.recipe, shown, number, line, habit.what, habit.advice, habit.value)
-            found.setdefault((number, habit.recipe), finding)
+            found.setdefault((number, finding.recipe), replace(finding, file=shown, line=number, text=line))
     except RecursionError:
         return Reading(shown, problem=f"{shown} is nested too deeply to be read for habits")
     except Exception as error:  # our own bug: a session is worth having without the findings of one file
