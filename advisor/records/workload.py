@@ -321,9 +321,9 @@ class Profile:
 class Finding:
     """A habit that reading the user's source found.
 
-    ``recipe`` is the id of the recipe that prices it, ``text`` the line as it stands in the file, ``what`` says what it
-    does, and ``advice`` what to write instead. ``value`` is the one of the recipe's values, as text, that does what the
-    line does; empty where the line lacks what a value would bring.
+    ``recipe`` is the id of the recipe that prices it, or the habit's own name where no trial does. ``text`` is the line
+    as it stands in the file, ``what`` says what it does, and ``advice`` what to write instead. ``value`` is the one of
+    the recipe's values, as text, that does what the line does; empty where the line lacks what a value would bring.
     """
 
     recipe: str

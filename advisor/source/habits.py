@@ -159,7 +159,7 @@ def graphs_kept(flow: Flow, node: ast.AST) -> Match:
     # What is used for a loss, or begun anew in the step, does not grow; nor does what holds losses without a graph.
     for other in ast.walk(region):
         changed = flow.names_in(*_targets(other)) if isinstance(other, ast.Assign) and other is not node else set()
-        if name in changed or (changed & losses and _words(other) & {name.rpartition(".")[2], "detach"}):
+        if name in changed or (changed & losses and _words(other) & {name.rpartition(".")[2], "detach", "data"}):
             return None
         match other:
             case ast.Delete() | ast.Call(func=ast.Attribute(attr="clear" | "pop" | "popleft" | "detach_")):
@@ -444,6 +444,7 @@ _CELLS = {f"torch.nn.{name}Cell": name for name in ("LSTM", "GRU", "RNN")}
 @rule("cell_loop", ast.Assign)
 def cell_in_loop(flow: Flow, node: ast.Assign) -> Match:
     """a loop in Python calls a cell for each time step: nn.{} runs the whole sequence in one call."""
+    # The same only where the inputs go with the loop, and none comes from an output before.
     match node:
         case ast.Assign(targets=[target], value=ast.Call(func=cell, args=[inputs, state])):
             made = {flow.called(one) if isinstance(one, ast.Call) else "" for one in flow.assigned(cell)}
@@ -458,7 +459,9 @@ def cell_in_loop(flow: Flow, node: ast.Assign) -> Match:
     elsewhere = [one for other in ast.walk(loop) if other is not node for one in _targets(other)]
     if not flow.names_in(state) <= outputs or flow.names_in(*elsewhere) & outputs:
         return None
-    return None if flow.names_in(inputs) & _reached(flow, loop, outputs) else _CELLS[made.pop()]
+    own, of_time = _reached(flow, loop, outputs), _reached(flow, loop, flow.names_in(loop.target))
+    given = flow.names_in(inputs)
+    return _CELLS[made.pop()] if given & of_time and not given & own else None
 
 
 def _reached(flow: Flow, loop: ast.For, names: set[str]) -> set[str]:
