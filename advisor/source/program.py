@@ -1,8 +1,10 @@
 """A program as its text tells it: names, functions, loops that train, and what runs at every step. Nothing is run."""
 
 import ast
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 from typing import Any
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -33,6 +35,8 @@ class Program:
             inside = node if isinstance(node, Scope) else self._scopes[node]
             for child in ast.iter_child_nodes(node):
                 self.parents[child], self._scopes[child] = node, inside
+        bodies = (body for node in self.nodes if isinstance(body := getattr(node, "body", None), list))
+        self._in_bodies = {statement for body in bodies for statement in body}
         self._skips: dict[ast.AST, int] = dict(_skips_before(self.nodes))
         self._aliases = dict(_imported(self.nodes))
         self.calls = [node for node in self.nodes if isinstance(node, ast.Call)]
@@ -78,10 +82,11 @@ class Program:
     def latest(self, node: ast.expr) -> ast.AST | None:
         """What was assigned last to a name, above it in its function or anywhere in the module; None for nothing."""
         name, place = self.name(node), (node.lineno, node.col_offset)
-        found = [one for one in self._assigned[self.scope(node), name] if one[0] <= place]
-        if not found and self.scope(node) is not self.tree:
-            found = self._assigned[self.tree, name]
-        return max(found, key=lambda one: one[0])[1] if found else None
+        own, outer = self._assigned[self.scope(node), name], self._assigned[self.tree, name]
+        above = bisect_right(own, place, key=itemgetter(0))
+        if above:
+            return own[above - 1][1]
+        return outer[-1][1] if outer and outer is not own else None
 
     def _assignments(self) -> dict[tuple[ast.AST | None, str], list[tuple[Place, ast.AST]]]:
         """What is assigned to each name of a scope, and where that ends; for dotted names also without the scope."""
@@ -99,6 +104,8 @@ class Program:
                 found[self.scope(node), self.name(node)].append(assigned)
                 if isinstance(node, ast.Attribute):
                     found[None, self.name(node)].append(assigned)
+        for each in found.values():
+            each.sort(key=itemgetter(0))
         return found
 
     def appended(self, node: ast.AST) -> list[ast.expr]:
@@ -130,7 +137,7 @@ class Program:
     def nearest(self, node: ast.AST, is_wanted: Callable[[Any], bool]) -> Any:
         """The innermost wanted block around a node, of which it is in the body, up to its function; None without."""
         for parent, child in self.above(node):
-            if is_wanted(parent) and child in getattr(parent, "body", []):
+            if is_wanted(parent) and child in self._in_bodies:
                 return parent
             if isinstance(parent, Function | ast.Lambda | ast.ClassDef):
                 return None
@@ -160,7 +167,9 @@ class Program:
             return False
         if region not in self._anchored:
             found = [self.conditions(anchor, region) for anchor in self.anchors.get(region, ())]
-            self._anchored[region] = list({frozenset(each.items()): each for each in found}.values()) or [{}]
+            different = {frozenset(each.items()): each for each in found}.values()
+            # The one under most conditions first: most nodes need no other.
+            self._anchored[region] = sorted(different, key=lambda each: -sum(each.values())) or [{}]
         own = self.conditions(node, region).items()
         return any(all(anchor.get(key, 0) >= count for key, count in own) for anchor in self._anchored[region])
 
@@ -240,9 +249,8 @@ def _branch(parent: ast.AST, child: ast.AST) -> str:
         case ast.If(test=ast.Compare(left=ast.Name(id="__name__"))):
             return ""
         case ast.If() | ast.IfExp() if child is not parent.test:
-            return (
-                "then" if child is parent.body or (isinstance(parent.body, list) and child in parent.body) else "else"
-            )
+            orelse = parent.orelse if isinstance(parent.orelse, list) else [parent.orelse]
+            return "else" if child in orelse else "then"
         case ast.BoolOp(values=[_, *rest]) if child in rest:
             return "and"
         case ast.ExceptHandler() | ast.match_case():
