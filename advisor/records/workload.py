@@ -256,7 +256,7 @@ class Profile:
 class Finding:
     """A habit that reading the user's source found."""
 
-    recipe: str  # the id of the one that prices it
+    recipe: str  # the id of the one that prices it, or the name of a habit that none does
     file: str
     line: int
     text: str  # the line as it stands in the file
