@@ -1,6 +1,7 @@
 """Made-up inputs: by ``--input``, a model's example input or its first layers; and images with labels."""
 
 import inspect
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -60,10 +61,7 @@ def typed(tensor: torch.Tensor, model: nn.Module) -> torch.Tensor:
 
 
 _COUNTED = 2
-# Sizes that are tried where a layer leaves them open, usual ones first.
-_SIDES = (224, 32, 28, 64, 128, 256, 512)
 _LENGTHS = (64, 16)
-_SOUND = (16000, 1024, 128)
 _LAYERS_TRIED = 3
 
 
@@ -130,38 +128,39 @@ def _random(model: nn.Module, shape: tuple[int, ...]) -> torch.Tensor:
 
 def _layers(model: nn.Module) -> Iterator[nn.Module]:
     """The layers that tell of the inputs that they take; one with a parameter of the user's own does not."""
-    return (module for module in model.modules() if next(_shapes_for(module), None) is not None)
+    return (module for module in model.modules() if _shapes_for(module))
 
 
 def _shapes(model: nn.Module) -> Iterator[tuple[int, ...]]:
-    for layer, _ in zip(_layers(model), range(_LAYERS_TRIED), strict=False):
+    for layer in itertools.islice(_layers(model), _LAYERS_TRIED):
         yield from _shapes_for(layer)
 
 
-def _shapes_for(layer: nn.Module) -> Iterator[tuple[int, ...]]:
-    if isinstance(layer, nn.Embedding):
-        yield from ((length,) for length in _LENGTHS)
-        yield ()
-    elif isinstance(layer, nn.Linear):
-        yield (layer.in_features,)
-        yield from ((length, layer.in_features) for length in _LENGTHS)
-    elif isinstance(layer, nn.Conv1d):
-        yield from ((layer.in_channels, length) for length in _SOUND)
-    elif isinstance(layer, nn.Conv2d):
-        yield from ((layer.in_channels, side, side) for side in _SIDES)
-    elif isinstance(layer, nn.Conv3d):
-        yield from ((layer.in_channels, 16, side, side) for side in (112, 64, 32))
-    elif isinstance(layer, nn.RNNBase):
-        yield from ((length, layer.input_size) for length in _LENGTHS)
-    elif isinstance(layer, nn.MultiheadAttention):
-        yield from ((length, layer.embed_dim) for length in _LENGTHS)
-    elif isinstance(layer, nn.LayerNorm):
-        yield tuple(layer.normalized_shape)
-        yield from ((length, *layer.normalized_shape) for length in _LENGTHS)
-    elif isinstance(layer, nn.BatchNorm1d):
-        yield (layer.num_features,)
-    elif isinstance(layer, nn.BatchNorm2d):
-        yield from ((layer.num_features, side, side) for side in _SIDES)
+def _shapes_for(layer: Any) -> list[tuple[int, ...]]:
+    """Shapes of a sample that a layer may take, usual ones first; none for a layer that tells of none."""
+    sides = (224, 32, 28, 64, 128, 256, 512)
+    match layer:
+        case nn.Embedding():
+            return [*((length,) for length in _LENGTHS), ()]
+        case nn.Linear():
+            return [(layer.in_features,), *((length, layer.in_features) for length in _LENGTHS)]
+        case nn.Conv1d():
+            return [(layer.in_channels, length) for length in (16000, 1024, 128)]
+        case nn.Conv2d():
+            return [(layer.in_channels, side, side) for side in sides]
+        case nn.Conv3d():
+            return [(layer.in_channels, 16, side, side) for side in (112, 64, 32)]
+        case nn.RNNBase():
+            return [(length, layer.input_size) for length in _LENGTHS]
+        case nn.MultiheadAttention():
+            return [(length, layer.embed_dim) for length in _LENGTHS]
+        case nn.LayerNorm():
+            return [tuple(layer.normalized_shape), *((length, *layer.normalized_shape) for length in _LENGTHS)]
+        case nn.BatchNorm1d():
+            return [(layer.num_features,)]
+        case nn.BatchNorm2d():
+            return [(layer.num_features, side, side) for side in sides]
+    return []
 
 
 def image_samples(model: nn.Module, shape: tuple[int, ...], *, train: bool) -> Samples:

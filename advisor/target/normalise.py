@@ -31,7 +31,6 @@ from advisor.target.parts import (
     in_order,
     loader_to_train_with,
     optimizers_among,
-    parts_within,
     why_not_used,
 )
 from advisor.target.resizing import batch_size_of, resize_batch
@@ -52,10 +51,8 @@ def normalise(value: Any, spec: TargetSpec) -> Loop:
     workload = _with_batches(_with_loss_of_batch(workload, notes), spec, notes)
     data, make_batch = _data(workload, spec)
     mode = _mode(workload, data, spec)
-    if mode is Mode.TRAIN and workload.step is None:
-        workload = _with_parts_within(workload, notes)
-        if workload.loss is None and not isinstance(workload, Adapted):
-            notes.append("no loss was given: it is the model's own if its output has one, else chosen by the targets")
+    if mode is Mode.TRAIN and workload.step is None and workload.loss is None and not isinstance(workload, Adapted):
+        notes.append("no loss was given: it is the model's own if its output has one, else chosen by the targets")
     loop = Loop(
         model=workload.model,
         data=data,
@@ -161,15 +158,6 @@ def _with_loss_of_batch(workload: Workload, notes: list[str]) -> Workload:
 
 def _as_returned(output: Any) -> Any:
     return output
-
-
-def _with_parts_within(workload: Workload, notes: list[str]) -> Workload:
-    """The workload with the optimizer, and the loss, that its model was given by a ``compile`` of its own."""
-    held = parts_within(workload.model) if workload.optimizer is None else {}
-    held = {name: part for name, part in held.items() if getattr(workload, name) is None}
-    if held:
-        notes.append(f"taken from the {type(workload.model).__name__}: {', '.join(held)}")
-    return replace(workload, **held)
 
 
 def _as_written(workload: Workload, notes: list[str]) -> Workload:

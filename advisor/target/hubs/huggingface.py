@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -21,8 +20,9 @@ from torch import nn
 from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
 from advisor.target.hubs.contract import Adapted, Adapter, Samples, nearest, options_of
-from advisor.target.hubs.hf_batches import INPUTS, hf_samples, longest_text, prompts
+from advisor.target.hubs.hf_batches import hf_samples, longest_text, prompts
 from advisor.target.hubs.hf_classes import class_for, has_forward, parts_of, text_of, value_in
+from advisor.target.hubs.hf_inputs import INPUTS
 from advisor.target.hubs.hf_names import architecture_of
 from advisor.target.sizing import runs_on_gpu
 
@@ -96,7 +96,8 @@ def _whole_or_part(model: Any, notes: list[str]) -> Adapted:
     """A model; of one that has no forward pass of its own, since it only generates, its largest part that has one."""
     if has_forward(type(model)):
         return Adapted(model=model, notes=notes)
-    parts = [part for part in model.modules() if hasattr(part, "main_input_name") and _can_be_called(part)]
+    parts = [part for part in model.modules() if getattr(part, "main_input_name", "") in INPUTS]
+    parts = [part for part in parts if has_forward(type(part))]
     told = f"{type(model).__name__} has no forward pass of its own"
     if not parts:
         raise TargetError(
@@ -104,13 +105,6 @@ def _whole_or_part(model: Any, notes: list[str]) -> Adapted:
         )
     part = max(parts, key=lambda part: sum(p.numel() for p in part.parameters()))
     return Adapted(model=part, notes=[*notes, f"{told}: its largest part, {type(part).__name__}, is measured"])
-
-
-def _can_be_called(model: Any) -> bool:
-    """Whether all inputs that a model's forward pass requires can be made."""
-    named = inspect.signature(model.forward).parameters
-    required = {name for name, p in named.items() if p.default is p.empty and p.kind is not p.VAR_KEYWORD}
-    return has_forward(type(model)) and required <= INPUTS and not INPUTS.isdisjoint(named)
 
 
 def _of_class(kind: Any) -> Adapted | None:
@@ -121,8 +115,8 @@ def _of_class(kind: Any) -> Adapted | None:
 
 def _config(transformers: Any, name: str, spec: TargetSpec) -> tuple[Any, list[str]]:
     """The configuration of a name, and where it comes from."""
-    path = _path_of(name, spec)
-    if path is not None:
+    path = Path(spec.directory, name).expanduser()
+    if _is_of_a_model(path) or (path.is_dir() and name.startswith(_PATHS)):
         return _read_config(transformers, path, name), []
     if name.startswith(_PATHS):
         raise TargetError(f"there is no folder {name}.", "Give a folder that holds a config.json, or a model's name.")
@@ -130,27 +124,24 @@ def _config(transformers: Any, name: str, spec: TargetSpec) -> tuple[Any, list[s
         return transformers.AutoConfig.from_pretrained(name, local_files_only=True), []
     kind = architecture_of(name, transformers)
     if kind is None:
-        if (folder := Path(spec.directory, name)).is_dir():
-            return _read_config(transformers, folder, name), []  # which says what the folder lacks
+        if path.is_dir():
+            return _read_config(transformers, path, name), []  # which says what the folder lacks
         near = nearest(name.rpartition("/")[2].lower(), transformers.CONFIG_MAPPING)
         raise TargetError(
             f"{name} is not on this machine, and no architecture that transformers knows is in its name.",
-            f"Type `hf download {name}` first (a gated model needs `hf auth login`), or name an architecture"
-            f"{f', such as hf:{near[0]}' if near else ', such as hf:bert'}.",
+            f"Type `hf download {name}` first (a gated model needs `hf auth login`), or name an architecture, such as "
+            f"hf:{near[0] if near else 'bert'}.",
         )
-    config = _completed(_default(transformers, kind))
     note = (
         f"{name} is not on this machine: the default configuration of {kind} stands in for it "
         f"(`hf download {name}` fetches it)"
     )
-    return config, [note] if name != kind else []
+    return _completed(_default(transformers, kind)), [note] if name != kind else []
 
 
-def _path_of(name: str, spec: TargetSpec) -> Path | None:
-    """The folder or file that a name means; None where there is none, or only a folder of a model's name."""
-    path = Path(spec.directory, name).expanduser()
-    means_one = path.is_file() or (path / "config.json").is_file() or (path.is_dir() and name.startswith(_PATHS))
-    return path if means_one else None
+def _is_of_a_model(path: Path) -> bool:
+    """Whether a path is a configuration, or the folder of one."""
+    return path.is_file() or (path / "config.json").is_file()
 
 
 def _default(transformers: Any, kind: str) -> Any:
@@ -231,9 +222,9 @@ def _completed(config: Any) -> Any:
 def _model(transformers: Any, config: Any, name: str, spec: TargetSpec) -> tuple[nn.Module, str]:
     """The model with its own weights where they are on disk, else with random ones; and a note that says which."""
     kind = class_for(transformers, config)
-    path = _path_of(name, spec)
+    path = Path(spec.directory, name).expanduser()
     with contextlib.suppress(OSError):
-        weights = name if path is None else str(path)
+        weights = str(path) if _is_of_a_model(path) else name
         try:
             model: nn.Module = kind.from_pretrained(weights, config=config, local_files_only=True)
         except RuntimeError as error:
@@ -257,16 +248,11 @@ def _lacking(told: str, config: Any) -> str:
     """Part of a hint: the missing option that the error names, or else the options that have no value."""
     import transformers
 
-    usual = transformers.PretrainedConfig()
-    left = [
-        name
-        for name, value in vars(text_of(config)).items()
-        if value is None and not hasattr(usual, name) and not name.endswith("_token_id")
-    ]
+    usual = vars(transformers.PretrainedConfig())
+    left = [name for name, value in vars(text_of(config)).items() if value is None and name not in usual]
     named = next((name for name in left if name in told), "")
-    if named or not left:
-        return f"what it lacks behind --, as in `-- {named or 'num_hidden_layers'}=2`"
-    return f"what it lacks behind -- ({', '.join(left[:6])})"
+    shown = f", as in `-- {named}=2`" if named else f" ({', '.join(left[:6])})" if left else ""
+    return f"what it lacks behind --{shown}"
 
 
 def _of_config(kind: Any, config: Any) -> nn.Module:
