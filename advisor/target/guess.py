@@ -136,31 +136,24 @@ def _shapes(model: nn.Module) -> Iterator[tuple[int, ...]]:
         yield from _shapes_for(layer)
 
 
-def _shapes_for(layer: Any) -> list[tuple[int, ...]]:
+def _shapes_for(layer: nn.Module) -> list[tuple[int, ...]]:
     """Shapes of a sample that a layer may take, usual ones first; none for a layer that tells of none."""
-    sides = (224, 32, 28, 64, 128, 256, 512)
-    match layer:
-        case nn.Embedding():
-            return [*((length,) for length in _LENGTHS), ()]
-        case nn.Linear():
-            return [(layer.in_features,), *((length, layer.in_features) for length in _LENGTHS)]
-        case nn.Conv1d():
-            return [(layer.in_channels, length) for length in (16000, 1024, 128)]
-        case nn.Conv2d():
-            return [(layer.in_channels, side, side) for side in sides]
-        case nn.Conv3d():
-            return [(layer.in_channels, 16, side, side) for side in (112, 64, 32)]
-        case nn.RNNBase():
-            return [(length, layer.input_size) for length in _LENGTHS]
-        case nn.MultiheadAttention():
-            return [(length, layer.embed_dim) for length in _LENGTHS]
-        case nn.LayerNorm():
-            return [tuple(layer.normalized_shape), *((length, *layer.normalized_shape) for length in _LENGTHS)]
-        case nn.BatchNorm1d():
-            return [(layer.num_features,)]
-        case nn.BatchNorm2d():
-            return [(layer.num_features, side, side) for side in sides]
-    return []
+    return next((shapes(layer) for kind, shapes in _BY_LAYER.items() if isinstance(layer, kind)), [])
+
+
+_SIDES = (224, 32, 28, 64, 128, 256, 512)
+_BY_LAYER: dict[type[nn.Module], Callable[[Any], list[tuple[int, ...]]]] = {
+    nn.Embedding: lambda layer: [*((length,) for length in _LENGTHS), ()],
+    nn.Linear: lambda layer: [(layer.in_features,), *((length, layer.in_features) for length in _LENGTHS)],
+    nn.Conv1d: lambda layer: [(layer.in_channels, length) for length in (16000, 1024, 128)],
+    nn.Conv2d: lambda layer: [(layer.in_channels, side, side) for side in _SIDES],
+    nn.Conv3d: lambda layer: [(layer.in_channels, 16, side, side) for side in (112, 64, 32)],
+    nn.RNNBase: lambda layer: [(length, layer.input_size) for length in _LENGTHS],
+    nn.MultiheadAttention: lambda layer: [(length, layer.embed_dim) for length in _LENGTHS],
+    nn.LayerNorm: lambda layer: [(*length, *layer.normalized_shape) for length in ((), *((n,) for n in _LENGTHS))],
+    nn.BatchNorm1d: lambda layer: [(layer.num_features,)],
+    nn.BatchNorm2d: lambda layer: [(layer.num_features, side, side) for side in _SIDES],
+}
 
 
 def image_samples(model: nn.Module, shape: tuple[int, ...], *, train: bool) -> Samples:

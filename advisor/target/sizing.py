@@ -41,8 +41,8 @@ _META = "meta"  # the device of tensors without contents, as PyTorch names it in
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
-# The outputs and operations of the latest model by the form of its batch: finding a batch asks several times.
-_RUNS: dict[nn.Module, dict[tuple[Any, ...], tuple[Any, int]]] = {}
+# What came of the latest model by the form of its batch: finding a batch asks several times.
+_RUNS: dict[nn.Module, dict[tuple[Any, ...], tuple[Any, int] | Exception]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,29 +139,26 @@ def _without_contents(model: nn.Module, batch: Any) -> tuple[Any, int] | Excepti
     bare = batch  # models look at the values of masks, which change next to nothing of the work
     if isinstance(batch, Mapping):
         bare = {name: value for name, value in batch.items() if not name.endswith("mask")}
-    try:
-        return _run_on_meta(model, bare)
-    except Exception as error:  # a model may look at its values, and whatever code it has runs here
-        if not isinstance(error, TypeError | AttributeError) or len(bare) == len(batch):
-            return error
-    try:
-        return _run_on_meta(model, batch)  # it looks at a mask that is None
-    except Exception as error:
-        return error
+    ran = _run_on_meta(model, bare)
+    looks_at_none = isinstance(ran, TypeError | AttributeError) and len(bare) < len(batch)
+    return _run_on_meta(model, batch) if looks_at_none else ran
 
 
-def _run_on_meta(model: nn.Module, batch: Any) -> tuple[Any, int]:
-    """The output and the operations of a forward pass on a batch without contents; each form of a batch runs once."""
+def _run_on_meta(model: nn.Module, batch: Any) -> tuple[Any, int] | Exception:
+    """The output and the operations of a forward pass on a batch without contents, or its error, once for each form."""
     split = splitter(model, with_target=False)(map_tensors(lambda tensor: tensor.to("meta"), batch))
+    form = signature_of((split.args, dict(split.kwargs), model.training, *model.parameters()))
     if model not in _RUNS:
         _RUNS.clear()
     runs = _RUNS.setdefault(model, {})
-    form = signature_of((split.args, dict(split.kwargs), model.training, *model.parameters()))
     if form not in runs:
-        twin = without_contents(model).requires_grad_(False)  # the counter follows gradients, even where there are none
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), FlopCounterMode(display=False) as counter:
-            output = twin(*split.args, **split.kwargs)
-        runs[form] = output, counter.get_total_flops()
+        try:
+            twin = without_contents(model).requires_grad_(False)  # the counter follows gradients, though none are made
+            with torch.no_grad(), torch.random.fork_rng(devices=[]), FlopCounterMode(display=False) as counter:
+                output = twin(*split.args, **split.kwargs)
+            runs[form] = output, counter.get_total_flops()
+        except Exception as error:  # a model may look at its values, and whatever code it has runs here
+            runs[form] = error.with_traceback(None)
     return runs[form]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -38,14 +38,6 @@ _ADAMW = partial(torch.optim.AdamW, lr=1e-5)
 MakeLabels = Callable[[int, Batch], Batch]
 
 
-@dataclass(frozen=True)
-class _Chosen:
-    """The way of making inputs that a model takes, by its number, and whether the labels of its head's kind fit it."""
-
-    way: int
-    labelled: bool
-
-
 def hf_samples(model: Any, spec: TargetSpec, *, train: bool) -> Samples:
     """Batches of keyword arguments for a ``PreTrainedModel``. Raises TargetError where its inputs are unknown."""
     _complete(model)
@@ -54,13 +46,13 @@ def hf_samples(model: Any, spec: TargetSpec, *, train: bool) -> Samples:
     of_a_length = spec.input_shape is None and not {"input_ids", "flattened_patches"}.isdisjoint(longest.accepted)
     shorter = [replace(longest, length=length) for length in _SHORTER if length < longest.length and of_a_length]
     shortest = shorter[-1] if shorter else longest
-    chosen = _chosen(shortest, train=train)
-    images = ways_to_make(shortest)[chosen.way](1).get("pixel_values")
+    way, labelled = _chosen(shortest, train=train)
+    images = ways_to_make(shortest)[way](1).get("pixel_values")
     if spec.input_shape is None and images is not None and images.dim() == 4 and images.shape[-1] > USUAL_SIDE:
         smaller = replace(shortest, side=USUAL_SIDE)
-        made = _batch(smaller, ways_to_make(smaller)[chosen.way], _TRIED, _labels(smaller, chosen, train=train))
+        made = _batch(smaller, ways_to_make(smaller)[way], _TRIED, _labels(smaller) if train and labelled else None)
         shorter += [smaller] if "pixel_values" in made and not refuses(model, made) else []
-    first, *others = (_samples(about, chosen, train=train) for about in (longest, *shorter))
+    first, *others = (_samples(about, way, labelled, train=train) for about in (longest, *shorter))
     return replace(first, shorter=tuple(others))
 
 
@@ -68,7 +60,7 @@ def prompts(model: Any, spec: TargetSpec, length: int) -> Make:
     """A function that makes a batch of a number of prompts, as ``generate`` takes them."""
     _complete(model)
     about = ModelInputs(model, spec, length)
-    return ways_to_make(about)[_chosen(about, train=False).way]
+    return ways_to_make(about)[_chosen(about, train=False)[0]]
 
 
 def longest_text(model: Any) -> int:
@@ -83,9 +75,10 @@ def _complete(model: Any) -> None:
     config, text = model.config, text_of(model.config)
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
         config.decoder_start_token_id = getattr(text, "pad_token_id", None) or 0
-    classes = labels_of(model) == "class"  # of a text they are read before its padding
-    if (config.is_encoder_decoder or classes) and getattr(text, "pad_token_id", None) is None:
-        text.pad_token_id = config.pad_token_id = 0
+    classes = labels_of(model) == "class" and model.main_input_name == "input_ids"  # they are read before the padding
+    for part in (text, config) if config.is_encoder_decoder or classes else ():
+        if getattr(part, "pad_token_id", None) is None:
+            part.pad_token_id = 0
 
 
 def _longest(model: Any) -> int:
@@ -113,19 +106,19 @@ def _check_text(about: ModelInputs) -> None:
         )
 
 
-def _chosen(about: ModelInputs, *, train: bool) -> _Chosen:
-    """The first way that the model takes, with its labels if it can be; the first of all where it takes none.
+def _chosen(about: ModelInputs, *, train: bool) -> tuple[int, bool]:
+    """The number of the first way that the model takes, and whether labels fit it; the first of all if it takes none.
 
     Labels are tried for inference too: they tell the inputs of a whole model from those of a part. Where ``--input``
     gives the shape, labels that do not fit are kept: the step says what is wrong.
     """
     ways = ways_to_make(about)
-    for labelled in (True, False):
+    known = _labels(about)
+    for labels in dict.fromkeys((known, None)):
         for number, way in enumerate(ways):
-            labels = _labels(about, _Chosen(number, labelled), train=True)
             if way(1) and takes(about.model, _batch(about, way, _TRIED, labels)):
-                return _Chosen(number, labelled or about.spec.input_shape is not None)
-    return _Chosen(next(number for number, way in enumerate(ways) if way(1)), labelled=train)
+                return number, labels is known or about.spec.input_shape is not None
+    return next(number for number, way in enumerate(ways) if way(1)), train
 
 
 def _batch(about: ModelInputs, way: Make, size: int, labels: MakeLabels | None) -> Batch:
@@ -136,11 +129,11 @@ def _batch(about: ModelInputs, way: Make, size: int, labels: MakeLabels | None) 
     return made
 
 
-def _samples(about: ModelInputs, chosen: _Chosen, *, train: bool) -> Samples:
-    labels = _labels(about, chosen, train=train)
-    make = partial(_batch, about, ways_to_make(about)[chosen.way], labels=labels)
+def _samples(about: ModelInputs, way: int, labelled: bool, *, train: bool) -> Samples:
+    labels = _labels(about) if train and labelled else None
+    make = partial(_batch, about, ways_to_make(about)[way], labels=labels)
     trains = labels is not None or (train and _has_a_loss(about.model, make))
-    return Samples(make, trains=trains, optimizer=_ADAMW, notes=_notes(about, make(1), chosen, train=train))
+    return Samples(make, trains=trains, optimizer=_ADAMW, notes=_notes(about, make(1), labelled, train=train))
 
 
 def _has_a_loss(model: Any, make: Make) -> bool:
@@ -150,15 +143,14 @@ def _has_a_loss(model: Any, make: Make) -> bool:
     return isinstance(loss, torch.Tensor) and loss.numel() == 1
 
 
-def _notes(about: ModelInputs, batch: Batch, chosen: _Chosen, *, train: bool) -> tuple[str, ...]:
+def _notes(about: ModelInputs, batch: Batch, labelled: bool, *, train: bool) -> tuple[str, ...]:
     """The assumptions made about the inputs, in sentences; and the reason where it cannot be trained."""
     shapes = {name: list(value.shape[1:]) for name, value in batch.items() if isinstance(value, torch.Tensor)}
     told = "random inputs: " + ", ".join(f"{name} {shape}" for name, shape in shapes.items() if "label" not in name)
+    name = type(about.model).__name__
     if train and labels_of(about.model) in _MATCHED and not has_scipy():
-        return told, f"to train {type(about.model).__name__} needs scipy, by which its loss matches objects"
-    if train and not chosen.labelled:
-        return told, f"labels that fit the loss of {type(about.model).__name__} are not known"
-    return (told,)
+        return told, f"to train {name} needs scipy, by which its loss matches objects"
+    return (told, f"labels that fit the loss of {name} are not known") if train and not labelled else (told,)
 
 
 def _decoder_inputs(about: ModelInputs, size: int, batch: Batch) -> Batch:
@@ -177,8 +169,8 @@ def _decoded(about: ModelInputs, batch: Batch) -> int:
     return int(min(length, about.get("max_target_positions", default=length)))
 
 
-def _labels(about: ModelInputs, chosen: _Chosen, *, train: bool) -> MakeLabels | None:
-    """Makes labels for the model's head; None where their form is not known, or not wanted."""
+def _labels(about: ModelInputs) -> MakeLabels | None:
+    """Makes labels for the model's head; None where their form is not known."""
     classes = partial(_classes, about.config)
     makers: dict[str, tuple[str, MakeLabels]] = {
         "tokens": ("labels", lambda size, batch: {"labels": _next_tokens(about, size, batch)}),
@@ -203,7 +195,7 @@ def _labels(about: ModelInputs, chosen: _Chosen, *, train: bool) -> MakeLabels |
     kind = "pairs" if about.compares else labels_of(about.model)
     if kind == "decoded tokens" and not about.config.is_encoder_decoder:
         kind = "tokens"
-    if not train or not chosen.labelled or kind not in makers or (kind in _MATCHED and not has_scipy()):
+    if kind not in makers or (kind in _MATCHED and not has_scipy()):
         return None
     named, make = makers[kind]
     return make if named in about.accepted else None

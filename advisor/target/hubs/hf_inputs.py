@@ -38,13 +38,6 @@ _REGIONS, _DETECTED, _BOX = 36, 2048, 4  # of an image, with the usual detector;
 _TOKENS = 1000  # that each vocabulary has
 # Inputs that say how many patches each image has: in time, in a column and in a row.
 _GRIDS = ("grid_thw", "image_grid_thw")
-# Inputs that are vectors, each with the configuration's names of their width.
-_VECTORS = {
-    "hidden_states": ("hidden_size", "d_model"),
-    "inputs_embeds": ("hidden_size", "d_model"),
-    "latents": ("hidden_size",),
-    "spectrogram": ("model_in_dim", "num_mel_bins"),
-}
 # Inputs that are read inside a text, each with the model's method that makes vectors of it, and its token's name.
 _READ_INSIDE = {
     "pixel_values": ("get_image_features", "image_token"),
@@ -53,6 +46,8 @@ _READ_INSIDE = {
 }
 # Inputs that say of each token whether it is one of the text.
 _KINDS = ("token_type_ids", "mm_token_type_ids")
+
+_ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 Batch = dict[str, Any]
 Make = Callable[[int], Batch]
@@ -102,16 +97,12 @@ class ModelInputs:
 
     def requires(self, name: str) -> bool:
         """Whether the forward pass has a parameter of this name without a default."""
-        return name in self.accepted and self.accepted[name].default is inspect.Parameter.empty
+        parameter = self.accepted.get(name)
+        return parameter is not None and parameter.default is parameter.empty and parameter.kind not in _ANY_NUMBER
 
     def get(self, *names: str, default: Any = None) -> Any:
         """The first of these attributes in the configuration, or in its parts; else ``default``."""
         return next((value for name in names if (value := said_by(self.config, name)) is not None), default)
-
-    def count(self, name: str) -> int:
-        """A number in the configuration; 0 where it says none."""
-        value = getattr(self.config, name, None)
-        return value if isinstance(value, int) else 0
 
     def tokens(self, *shape: int, below: int | None = None) -> torch.Tensor:
         """Token ids without special ones, such as padding or the place of an image, to which models react."""
@@ -226,28 +217,30 @@ def spectrograms(about: ModelInputs, size: int) -> Batch:
     return {"input_features": noise(size, *(about.shape or shape)), **longer}
 
 
-def vectors(name: str, about: ModelInputs, size: int) -> Batch:
+def vectors(about: ModelInputs, size: int) -> Batch:
     """A vector for each position, or the patches of a grid."""
     if grid := _grid_of(about):
-        return _patches_of_a_grid(about, size, name, grid)
-    return {name: noise(size, *(about.shape or (_POSITIONS, about.get(*_VECTORS[name], default=_BINS))))}
+        return _patches_of_a_grid(about, size, "hidden_states", grid)
+    return {
+        "hidden_states": noise(size, *(about.shape or (_POSITIONS, about.get("hidden_size", "d_model", default=_BINS))))
+    }
 
 
 def past(about: ModelInputs, size: int) -> Batch:
     """The past of series, as long as the context and the longest lag before it, and what the model requires of it."""
-    several = about.count("num_input_channels") or (many if (many := about.count("input_size")) > 1 else 0)
+    several = about.get("num_input_channels", "input_size", default=1)
     lags: list[int] = getattr(about.config, "lags_sequence", None) or [0]
-    steps = min(about.count("context_length") or _USUAL_STEPS, _USUAL_STEPS) + max(lags)
-    shape = about.shape or (steps, *((several,) if several else ()))
+    steps = min(about.get("context_length", default=_USUAL_STEPS), _USUAL_STEPS) + max(lags)
+    shape = about.shape or ((steps, several) if several > 1 or about.get("num_input_channels") else (steps,))
     kinds = max(1, min(getattr(about.config, "cardinality", None) or [1]))
     made = {
         "past_values": noise(size, *shape),
         "past_observed_mask": torch.ones(size, *shape),
         "past_values_padding": torch.zeros(size, shape[0], dtype=torch.long),
-        "past_time_features": noise(size, shape[0], about.count("num_time_features")),
-        "static_real_features": noise(size, about.count("num_static_real_features")),
+        "past_time_features": noise(size, shape[0], about.get("num_time_features", default=0)),
+        "static_real_features": noise(size, about.get("num_static_real_features", default=0)),
         "static_categorical_features": whole_numbers(
-            max(1, kinds), size, about.count("num_static_categorical_features")
+            kinds, size, about.get("num_static_categorical_features", default=0)
         ),
         "freq": torch.zeros(size, 1, dtype=torch.long),
     }
@@ -257,11 +250,11 @@ def past(about: ModelInputs, size: int) -> Batch:
 def future(about: ModelInputs, batch: Batch) -> Batch:
     """The values that a model is trained to forecast, in as many channels as it forecasts."""
     size, channels = batch["past_values"].shape[0], batch["past_values"].shape[2:]
-    horizon = about.count("prediction_length") or about.count("horizon_length") or _USUAL_HORIZON
+    horizon = about.get("prediction_length", "horizon_length") or _USUAL_HORIZON
     made = {
         "future_values": noise(size, horizon, *channels),
         "future_observed_mask": torch.ones(size, horizon, *channels),
-        "future_time_features": noise(size, horizon, about.count("num_time_features")),
+        "future_time_features": noise(size, horizon, about.get("num_time_features", default=0)),
     }
     return {name: values for name, values in made.items() if name in about.accepted}
 
@@ -274,7 +267,7 @@ _MAKERS: dict[str, Callable[[ModelInputs, int], Batch]] = {
     "input_features": spectrograms,
     "flattened_patches": flattened,
     "past_values": past,
-    **{name: partial(vectors, name) for name in _VECTORS},
+    "hidden_states": vectors,
 }
 #: Inputs that can be made for a model by its configuration.
 INPUTS = frozenset(_MAKERS)
@@ -328,9 +321,9 @@ _BESIDE: dict[str, Callable[[Batch], torch.Tensor | None]] = {
 
 def ways_to_make(about: ModelInputs) -> list[Make]:
     """Makers of a model's inputs, the likeliest first. Raises TargetError where it requires inputs of another kind."""
-    named = [name for name in _MAKERS if name in about.accepted and (name not in _VECTORS or about.requires(name))]
+    named = [name for name in _MAKERS if name in about.accepted and (name != "hidden_states" or about.requires(name))]
     main = about.model.main_input_name
-    main = main if main in named else next(filter(about.requires, named), "")
+    main = main if main in named else next(filter(about.requires, named), next(iter(named), ""))
     groups = [[main], named] if main and len(named) > 1 and not about.compares else [named]
     forms = [(name, change) for name in named for change in _FORMS.get(name, ())]
     beside = [name for name in _BESIDE if name in about.accepted]
@@ -341,12 +334,12 @@ def ways_to_make(about: ModelInputs) -> list[Make]:
         for group in groups
         if form is None or form[0] in group
     ]
-    ways = ways if main else [partial(_dummies, about)]
-    whole = [way for way in ways if not _missing(about, way)]
+    required = list(filter(about.requires, about.accepted))
+    whole = [way for way in ways if main and way(1).keys() >= set(required)]
     if not whole:
-        named = _missing(about, ways[-1]) or list(about.accepted)
+        called = ", ".join((required or list(about.accepted))[:6])
         raise TargetError(
-            f"the inputs of {type(about.model).__name__} are not known: it is called with {', '.join(named[:6])}.",
+            f"the inputs of {type(about.model).__name__} are not known: it is called with {called}.",
             "Return (model, batch) from a build() of your own, with a dict of these as the batch.",
         )
     return [*_inside_a_text(about), *whole]
@@ -361,20 +354,6 @@ def _made(about: ModelInputs, names: list[str], form: Any, beside: tuple[str, ..
         if name not in batch and (value := _BESIDE[name](batch)) is not None:
             batch[name] = value
     return batch
-
-
-def _dummies(about: ModelInputs, size: int) -> Batch:
-    """The library's own example, for inputs that have no maker."""
-    dummies = {name: value for name, value in (about.model.dummy_inputs or {}).items() if name in about.accepted}
-    return map_tensors(lambda value: value[:1].expand(size, *value.shape[1:]).clone(), dummies)  # type: ignore[no-any-return]
-
-
-def _missing(about: ModelInputs, way: Make) -> list[str]:
-    """The names of inputs that the model requires and that are not made; all where none is."""
-    made = way(1)
-    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    named = [name for name, parameter in about.accepted.items() if parameter.kind not in variable]
-    return [name for name in named if name not in made and (about.requires(name) or not made)]
 
 
 def _inside_a_text(about: ModelInputs) -> Iterator[Make]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Iterator
 from dataclasses import replace
@@ -86,22 +87,17 @@ def _name(spec: TargetSpec) -> str:
 
 def _shape(name: str, kind: str, spec: TargetSpec) -> tuple[int, ...]:
     """One sample's shape: from ``--input``, else from the preprocessing that comes with the weights."""
+    from torchvision import models
+
     if spec.input_shape is not None:
         return spec.input_shape[1:]
-    preprocessing = _preprocessing(name)
+    preprocessing: dict[str, Any] = {}
+    with contextlib.suppress(ValueError):
+        weights: Any = next(iter(models.get_model_weights(name)), None)
+        preprocessing = getattr(getattr(weights, "transforms", None), "keywords", {})
     crop = preprocessing.get("crop_size") or preprocessing.get("resize_size") or _USUAL_SIZE
     height, width = (crop[0], crop[-1]) if isinstance(crop, list | tuple) else (crop, crop)
     return (3, _CLIP_FRAMES, height, width) if kind == "video" else (3, height, width)
-
-
-def _preprocessing(name: str) -> dict[str, Any]:
-    from torchvision import models
-
-    try:
-        weights: Any = next(iter(models.get_model_weights(name)), None)
-    except ValueError:
-        return {}
-    return dict(getattr(getattr(weights, "transforms", None), "keywords", {}))
 
 
 def _detection_of_sizes(model: Any, spec: TargetSpec, *, train: bool) -> Iterator[Samples]:
