@@ -41,6 +41,12 @@ def test_text_is_trained_on_tokens_and_says_what_stands_in():
     assert one_step(inferred).logits.shape == (2, 8, 50)
 
 
+def test_a_text_may_end_in_one_of_several_tokens(transformers):
+    config = transformers.LlamaConfig(**SMALL_TEXT, num_key_value_heads=2, eos_token_id=[7, 48])
+    tokens = normalise(config, TargetSpec("hf:llama", "/", device="cpu", batch_size=2)).data["input_ids"]
+    assert not torch.isin(tokens, torch.tensor([7, 48])).any()
+
+
 @pytest.mark.parametrize(("side", "smaller"), [(384, (224,)), (224, ())])
 def test_images_are_smaller_for_a_small_machine_where_the_model_takes_them(transformers, side, smaller):
     config = transformers.ViTConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=side)

@@ -107,11 +107,12 @@ class ModelInputs:
     def tokens(self, *shape: int, below: int | None = None) -> torch.Tensor:
         """Token ids without special ones, such as padding or the place of an image, to which models react."""
         text = text_of(self.config)
-        special = {getattr(text, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
-        low = max((i for i in special if isinstance(i, int) and 0 <= i < 10), default=-1) + 1
+        named = [getattr(text, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")]
+        several = (ids if isinstance(ids, list | tuple) else [ids] for ids in (*named, special_ids(self.config)))
+        special = [i for ids in several for i in ids if isinstance(i, int)]  # a text may end in one of several
+        low = max((i for i in special if 0 <= i < 10), default=-1) + 1
         tokens = whole_numbers(below or self.vocabulary, *shape, at_least=low)
-        special |= set(special_ids(self.config))
-        tokens[torch.isin(tokens, torch.tensor([i for i in special if isinstance(i, int)], dtype=torch.long))] = low
+        tokens[torch.isin(tokens, torch.tensor(special, dtype=torch.long))] = low
         return tokens
 
 
