@@ -6,12 +6,11 @@ a real loop. The images are made once and kept in the temporary folder, where ev
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,15 +42,10 @@ def build() -> Workload:
 
 
 def image_folder() -> Path:
-    """The folder of images, with a folder for each class. It is made where it is missing or incomplete.
-
-    Processes that ask at the same time wait for the one that makes it, which renames it into place once it is complete.
-    """
+    """The folder of images, with a folder for each class. It is made where it is missing or incomplete."""
     folder = Path(tempfile.gettempdir()) / f"perf-advisor-demo-v{_VERSION}-{os.getuid()}"
-    if not _is_complete(folder):
-        with _locked(folder.with_name(f"{folder.name}.lock")):
-            if not _is_complete(folder):
-                _make(folder)
+    if not all(path.is_file() for path in _files(folder)):
+        _make(folder)
     return folder
 
 
@@ -92,31 +86,15 @@ def _files(folder: Path) -> Iterator[Path]:
             yield folder / f"class_{label}" / f"{number:03}.jpg"
 
 
-def _is_complete(folder: Path) -> bool:
-    return all(path.is_file() for path in _files(folder))
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock that the system releases when the process ends, however it ends."""
-    descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
 def _make(folder: Path) -> None:
-    for left_over in folder.parent.glob(f"{folder.name}-*"):
-        shutil.rmtree(left_over, ignore_errors=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
-    try:
+    """Write the images elsewhere and rename their folder: of processes that start together, the first one's stays."""
+    with tempfile.TemporaryDirectory(prefix=f"{folder.name}-", dir=folder.parent) as temporary:
+        fresh = Path(temporary, "images")
         _write_images(fresh)
-        shutil.rmtree(folder, ignore_errors=True)
-        fresh.rename(folder)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+        if folder.exists() and not all(path.is_file() for path in _files(folder)):
+            shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            fresh.rename(folder)
 
 
 def _write_images(folder: Path) -> None:
@@ -124,7 +102,7 @@ def _write_images(folder: Path) -> None:
 
     generator = torch.Generator().manual_seed(_SEED)
     for path in _files(folder):
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         label = int(path.parent.name.removeprefix("class_"))
         _image(label, generator).save(path, quality=90)
 

@@ -8,14 +8,12 @@ import difflib
 import importlib
 import importlib.util
 import inspect
-import os
 import pickle
 import re
 import socket
 import sys
-import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -26,7 +24,7 @@ from torch.optim import optimizer as hooks
 
 from advisor.errors import TargetError
 from advisor.files.paths import DEMO, check_target, is_file, is_library
-from advisor.process.streams import Printed, flush_streams
+from advisor.process.streams import Printed
 from advisor.records import TargetSpec
 from advisor.records.trials import WORKLOAD_SUFFIX
 from advisor.target.adapters import example_of, likely_target, named
@@ -120,17 +118,11 @@ _HINTS = (
 )
 # Updates of weights while a module is imported that count as training. A count; fitting something small takes fewer.
 MOST_UPDATES = 100
-_CLOCKS = (time.perf_counter, time.monotonic)
 
 
 def load_target(spec: TargetSpec) -> Loop:
     """Import the target, call it, and normalise what it returns. Raises TargetError, whose hint says what to do."""
     value = _value(spec)
-    if (time.perf_counter, time.monotonic) != _CLOCKS:
-        raise TargetError(
-            "the target replaces time.perf_counter or time.monotonic, by which its steps are timed.",
-            "Leave both as they are while it is measured.",
-        )
     return in_user_code("normalising the workload", lambda: normalise(value, spec))
 
 
@@ -144,7 +136,9 @@ def _value(spec: TargetSpec) -> Any:
     if spec.target.endswith(WORKLOAD_SUFFIX):
         return in_user_code("reading the workload", lambda: _handed_over(spec))
     module_name, attribute = parse_target(spec.target)
-    sys.argv = [_script(module_name, spec.directory), *spec.arguments]
+    file = Path(spec.directory, *module_name.split(".")).with_suffix(".py")  # known before the import
+    names_module = not _is_file(module_name) and is_file(file)
+    sys.argv = [str(file) if names_module else module_name, *spec.arguments]
     if is_script(spec.target, spec.directory, DEFAULT_ATTRIBUTE):
         return in_user_code(f"running {spec.target}", lambda: script_workload(spec.target, spec.directory))
     module = _import(module_name, spec.directory, spec.target)
@@ -158,14 +152,6 @@ def _handed_over(spec: TargetSpec) -> Any:
     sys.path.insert(0, spec.directory)
     found = pickle.loads(Path(spec.target).read_bytes())  # noqa: S301 - of the same user and session
     return _build(found, spec, getattr(found, "__name__", "the workload"))
-
-
-def _script(module: str, directory: str) -> str:
-    """Return ``sys.argv[0]`` of the target: the path of its file, where that is known before the import."""
-    if _is_file(module):
-        return module
-    file = Path(directory, *module.split(".")).with_suffix(".py")
-    return str(file) if is_file(file) else module
 
 
 def _is_file(module: str) -> bool:
@@ -189,7 +175,7 @@ def parse_target(target: str) -> tuple[str, str]:
 
 def in_user_code(what: str, call: Callable[[], T]) -> T:
     """``call()``, with whatever it raises turned into a TargetError that shows where in the user's code it was."""
-    printed, process = Printed(), os.getpid()
+    printed = Printed()
     try:
         return call()
     except (TargetError, KeyboardInterrupt):
@@ -202,12 +188,6 @@ def in_user_code(what: str, call: Callable[[], T]) -> T:
             hint_for(error, "Fix the lines below, then run again."),
             user_frames(error),
         ) from error
-    finally:
-        if os.getpid() != process:  # a child that the target forked, and that came out of its code
-            if sys.exception():
-                traceback.print_exc()
-            flush_streams()
-            os._exit(1)
 
 
 def _exited(what: str, error: SystemExit, printed: str) -> TargetError:
@@ -269,15 +249,11 @@ def one_line(error: BaseException) -> str:
     if any(line.startswith(_TRACEBACKS) for line in lines):
         text = next((line for line in reversed(lines) if _EXCEPTION.match(line)), lines[-1])
         if any(line.startswith(_TRACEBACKS[0]) for line in lines) or text.startswith(f"{name}:"):
-            return _shortened(text)
-    return f"{name}: {_shortened(text)}" if text else name
-
-
-def _shortened(text: str) -> str:
-    if len(text) <= _LONGEST_SAID:
-        return text
-    cut = text[:_LONGEST_SAID]
-    return f"{cut.rpartition(' ')[0] or cut} …"
+            name = ""
+    if len(text) > _LONGEST_SAID:
+        cut = text[:_LONGEST_SAID]
+        text = f"{cut.rpartition(' ')[0] or cut} …"
+    return ": ".join(filter(None, (name, text)))
 
 
 def user_frames(error: BaseException) -> str:
@@ -318,7 +294,10 @@ def _import_file(path: Path, shown: str) -> ModuleType:
     path = path.resolve()
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
-    _check_hides_nothing(path)
+    imported = sys.modules.get(path.stem)
+    is_library_of_torch = path.stem in (*sys.stdlib_module_names, "torch", "torchvision", "numpy")
+    if imported and is_library_of_torch and Path(getattr(imported, "__file__", None) or "").resolve() != path:
+        raise TargetError(f"{path} hides the library {path.stem!r}, which PyTorch imports.", "Rename the file.")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise TargetError(f"{shown} is not a Python file.", "Give a file whose name ends in .py.")
@@ -328,15 +307,6 @@ def _import_file(path: Path, shown: str) -> ModuleType:
     sys.modules[path.stem] = module
     in_user_code(f"importing {shown}", lambda: loader.exec_module(module))
     return module
-
-
-def _check_hides_nothing(path: Path) -> None:
-    """Raise TargetError for a file in whose place PyTorch has imported a library of the same name."""
-    imported = sys.modules.get(path.stem)
-    if imported is None or path.stem not in (*sys.stdlib_module_names, "torch", "torchvision", "numpy"):
-        return
-    if Path(getattr(imported, "__file__", None) or "").resolve() != path:
-        raise TargetError(f"{path} hides the library {path.stem!r}, which PyTorch imports.", "Rename the file.")
 
 
 def _attribute(module: ModuleType, module_name: str, attribute: str) -> Any:
@@ -372,14 +342,11 @@ def _defined_in(module: ModuleType, wanted: str) -> str:
         if not name.startswith("_") and not isinstance(value, ModuleType)
     }
     # A package may define nothing itself and offer what its modules define.
-    names = sorted([name for name, value in public.items() if _is_from(value, module)] or public)
+    own = [name for name, value in public.items() if isinstance(value, nn.Module) or not callable(value)]
+    own += [name for name, value in public.items() if getattr(value, "__module__", "") == module.__name__]
+    names = sorted({*own} or public)
     ordered = dict.fromkeys([*difflib.get_close_matches(wanted, names), *names])
     return ", ".join(list(ordered)[:_NAMES_SHOWN]) or "nothing public"
-
-
-def _is_from(value: Any, module: ModuleType) -> bool:
-    made_there = isinstance(value, nn.Module) or not callable(value)
-    return made_there or getattr(value, "__module__", module.__name__) == module.__name__
 
 
 def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
@@ -403,7 +370,14 @@ def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
     if len(required) == 1 and not takes_config and spec.config is not None:
         return found(spec.config)  # under another name, such as cfg or args
     if unknown := [name for name in required if name != "config"]:
-        raise _needs_arguments(found, spec, attribute, unknown)
+        needs = f"{attribute} needs the arguments {', '.join(unknown)}"
+        if isinstance(found, type) and issubclass(found, nn.Module):
+            raise TargetError(f"{needs}: it is a class.", _advice_on_class(found, spec.target.rpartition(":")[0]))
+        raise TargetError(
+            f"{needs}.",
+            "Give the target no required arguments, or one: config (the parsed --config FILE), batch_size "
+            "(--batch-size N), or device.",
+        )
     if takes_config and spec.config is not None:
         return found(config=spec.config)
     if "config" in required:
@@ -419,18 +393,6 @@ def _advice_on_class(kind: type, module: str) -> str:
     example = example_of(module)
     by_name = f"Name one of its models, as in `perf-advisor {example}`; or write" if example else "Write"
     return f"{by_name} `from {module} import {kind.__name__}` and `{line}` in a file, and name that: mymodel.py:model."
-
-
-def _needs_arguments(found: Any, spec: TargetSpec, attribute: str, unknown: Sequence[str]) -> TargetError:
-    """The error for a target with required arguments that nothing gives."""
-    needs = f"{attribute} needs the arguments {', '.join(unknown)}"
-    if isinstance(found, type) and issubclass(found, nn.Module):
-        return TargetError(f"{needs}: it is a class.", _advice_on_class(found, spec.target.rpartition(":")[0]))
-    return TargetError(
-        f"{needs}.",
-        "Give the target no required arguments, or one: config (the parsed --config FILE), batch_size "
-        "(--batch-size N), or device.",
-    )
 
 
 @contextlib.contextmanager

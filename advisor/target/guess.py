@@ -1,5 +1,6 @@
 """Made-up inputs: by ``--input``, a model's example input or its first layers; and images with labels."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -59,10 +60,7 @@ def typed(tensor: torch.Tensor, model: nn.Module) -> torch.Tensor:
 
 
 _COUNTED = 2
-# Sizes that are tried where a layer leaves them open, usual ones first.
-_SIDES = (224, 32, 28, 64, 128, 256, 512)
 _LENGTHS = (64, 16)
-_SOUND = (16000, 1024, 128)
 _LAYERS_TRIED = 3
 
 
@@ -125,38 +123,32 @@ def _random(model: nn.Module, shape: tuple[int, ...]) -> torch.Tensor:
 
 def _layers(model: nn.Module) -> Iterator[nn.Module]:
     """The layers that tell of the inputs that they take; one with a parameter of the user's own does not."""
-    return (module for module in model.modules() if next(_shapes_for(module), None) is not None)
+    return (module for module in model.modules() if _shapes_for(module))
 
 
 def _shapes(model: nn.Module) -> Iterator[tuple[int, ...]]:
-    for layer, _ in zip(_layers(model), range(_LAYERS_TRIED), strict=False):
+    for layer in itertools.islice(_layers(model), _LAYERS_TRIED):
         yield from _shapes_for(layer)
 
 
-def _shapes_for(layer: nn.Module) -> Iterator[tuple[int, ...]]:
-    if isinstance(layer, nn.Embedding):
-        yield from ((length,) for length in _LENGTHS)
-        yield ()
-    elif isinstance(layer, nn.Linear):
-        yield (layer.in_features,)
-        yield from ((length, layer.in_features) for length in _LENGTHS)
-    elif isinstance(layer, nn.Conv1d):
-        yield from ((layer.in_channels, length) for length in _SOUND)
-    elif isinstance(layer, nn.Conv2d):
-        yield from ((layer.in_channels, side, side) for side in _SIDES)
-    elif isinstance(layer, nn.Conv3d):
-        yield from ((layer.in_channels, 16, side, side) for side in (112, 64, 32))
-    elif isinstance(layer, nn.RNNBase):
-        yield from ((length, layer.input_size) for length in _LENGTHS)
-    elif isinstance(layer, nn.MultiheadAttention):
-        yield from ((length, layer.embed_dim) for length in _LENGTHS)
-    elif isinstance(layer, nn.LayerNorm):
-        yield tuple(layer.normalized_shape)
-        yield from ((length, *layer.normalized_shape) for length in _LENGTHS)
-    elif isinstance(layer, nn.BatchNorm1d):
-        yield (layer.num_features,)
-    elif isinstance(layer, nn.BatchNorm2d):
-        yield from ((layer.num_features, side, side) for side in _SIDES)
+def _shapes_for(layer: nn.Module) -> list[tuple[int, ...]]:
+    """Shapes of a sample that a layer may take, usual ones first; none for a layer that tells of none."""
+    return next((shapes(layer) for kind, shapes in _BY_LAYER.items() if isinstance(layer, kind)), [])
+
+
+_SIDES = (224, 32, 28, 64, 128, 256, 512)
+_BY_LAYER: dict[type[nn.Module], Callable[[Any], list[tuple[int, ...]]]] = {
+    nn.Embedding: lambda layer: [*((length,) for length in _LENGTHS), ()],
+    nn.Linear: lambda layer: [(layer.in_features,), *((length, layer.in_features) for length in _LENGTHS)],
+    nn.Conv1d: lambda layer: [(layer.in_channels, length) for length in (16000, 1024, 128)],
+    nn.Conv2d: lambda layer: [(layer.in_channels, side, side) for side in _SIDES],
+    nn.Conv3d: lambda layer: [(layer.in_channels, 16, side, side) for side in (112, 64, 32)],
+    nn.RNNBase: lambda layer: [(length, layer.input_size) for length in _LENGTHS],
+    nn.MultiheadAttention: lambda layer: [(length, layer.embed_dim) for length in _LENGTHS],
+    nn.LayerNorm: lambda layer: [(*length, *layer.normalized_shape) for length in ((), *((n,) for n in _LENGTHS))],
+    nn.BatchNorm1d: lambda layer: [(layer.num_features,)],
+    nn.BatchNorm2d: lambda layer: [(layer.num_features, side, side) for side in _SIDES],
+}
 
 
 def image_samples(model: nn.Module, shape: tuple[int, ...], *, train: bool) -> Samples:

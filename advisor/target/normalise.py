@@ -31,7 +31,6 @@ from advisor.target.parts import (
     in_order,
     loader_to_train_with,
     optimizers_among,
-    parts_within,
     why_not_used,
 )
 from advisor.target.resizing import batch_size_of, resize_batch
@@ -52,24 +51,23 @@ def normalise(value: Any, spec: TargetSpec) -> Loop:
     workload = _with_batches(_with_loss_of_batch(workload, notes), spec, notes)
     data, make_batch = _data(workload, spec)
     mode = _mode(workload, data, spec)
-    if mode is Mode.TRAIN and workload.step is None:
-        workload = _with_parts_within(workload, notes)
-        if workload.loss is None and not isinstance(workload, Adapted):
-            notes.append("no loss was given: it is the model's own if its output has one, else chosen by the targets")
+    if mode is Mode.TRAIN and workload.step is None and workload.loss is None and not isinstance(workload, Adapted):
+        notes.append("no loss was given: it is the model's own if its output has one, else chosen by the targets")
     loop = Loop(
         model=workload.model,
         data=data,
         loss=workload.loss,
         optimizer=None,
         mode=mode,
-        batch_size=(data.batch_size if isinstance(data, DataLoader) else batch_size_of(data)) or _samples(workload),
+        batch_size=(data.batch_size if isinstance(data, DataLoader) else batch_size_of(data))
+        or getattr(workload, "samples", None),
         make_batch=make_batch,
         current=dict(workload.current),
         notes=notes,
         clip_norm=None if workload.clip_grad is None else float(workload.clip_grad),
         hint=_hint(workload),
         step=workload.step,
-        trainer=workload.trainer if isinstance(workload, Adapted) else "",
+        trainer=getattr(workload, "trainer", ""),
     )
     if loop.step is not None:
         loop.optimizer = optimizers_of(workload)
@@ -78,10 +76,6 @@ def normalise(value: Any, spec: TargetSpec) -> Loop:
         loop.optimizer = _optimizer(workload, notes)
     loop.loss_text = _loss_text(loop)
     return loop
-
-
-def _samples(workload: Workload) -> int | None:
-    return workload.samples if isinstance(workload, Adapted) else None
 
 
 def _with_batches(workload: Workload, spec: TargetSpec, notes: list[str]) -> Workload:
@@ -100,12 +94,11 @@ def _with_batches(workload: Workload, spec: TargetSpec, notes: list[str]) -> Wor
 
 def _hint(workload: Workload) -> str:
     """The hint for a first step that fails, from the kind of workload; empty for an ordinary one."""
-    if workload.step is not None:
-        count = len(workload.data) if isinstance(workload.data, list | tuple) else 0
-        return HINT + f" The {count} parts of its data are one batch: give iter(data) if they are several." * bool(
-            count
-        )
-    return workload.hint if isinstance(workload, Adapted) else ""
+    if workload.step is None:
+        return getattr(workload, "hint", "")
+    if not isinstance(workload.data, list | tuple) or not workload.data:
+        return HINT
+    return f"{HINT} The {len(workload.data)} parts of its data are one batch: give iter(data) if they are several."
 
 
 def _as_workload(value: Any, notes: list[str]) -> Workload:
@@ -161,15 +154,6 @@ def _with_loss_of_batch(workload: Workload, notes: list[str]) -> Workload:
 
 def _as_returned(output: Any) -> Any:
     return output
-
-
-def _with_parts_within(workload: Workload, notes: list[str]) -> Workload:
-    """The workload with the optimizer, and the loss, that its model was given by a ``compile`` of its own."""
-    held = parts_within(workload.model) if workload.optimizer is None else {}
-    held = {name: part for name, part in held.items() if getattr(workload, name) is None}
-    if held:
-        notes.append(f"taken from the {type(workload.model).__name__}: {', '.join(held)}")
-    return replace(workload, **held)
 
 
 def _as_written(workload: Workload, notes: list[str]) -> Workload:
@@ -284,7 +268,7 @@ def _data(workload: Workload, spec: TargetSpec) -> tuple[DataLoader[Any] | Any, 
     if isinstance(data, DataLoader):
         return _sized_loader(data, spec), None
     if callable(data) and not _is_batch(data):
-        usual = (workload.usual_size if isinstance(workload, Adapted) else None) or LARGEST_BATCH
+        usual = getattr(workload, "usual_size", None) or LARGEST_BATCH
         size = spec.batch_size or (spec.input_shape[0] if spec.input_shape else usual)
         made = data(size)
         if isinstance(made, DataLoader):
@@ -368,37 +352,33 @@ def _optimizer(workload: Workload, notes: list[str]) -> Any:
             f"{type(workload.model).__name__} has no parameter that requires a gradient, so it cannot be trained.",
             "Give --mode infer, or set requires_grad on the parameters to train.",
         )
-    of_loss = _of_loss_only(workload)
-    given = workload.optimizer
-    if len(several := optimizers_among(given)) == 1:
-        [given] = several
+    of_model = set(map(id, workload.model.parameters()))
+    of_loss = _trainable(workload.loss) if isinstance(workload.loss, nn.Module) else []  # such as centres of classes
+    of_loss = [parameter for parameter in of_loss if id(parameter) not in of_model]
+    several = optimizers_among(workload.optimizer)
+    given = several[0] if len(several) == 1 else workload.optimizer
     if given is None:
         notes.append(f"SGD with momentum as the optimizer, learning rate {_DEFAULT_LEARNING_RATE:g}")
         return torch.optim.SGD(parameters + of_loss, lr=_DEFAULT_LEARNING_RATE, momentum=0.9)
-    if isinstance(given, torch.optim.Optimizer):
-        _check_steps_alone(given)
-        updated = {id(parameter) for group in given.param_groups for parameter in group["params"]}
-        if updated.isdisjoint(map(id, parameters)):
-            notes.append("the optimizer holds no parameter of the model: its steps do not train this model")
-        if of_loss and updated.isdisjoint(map(id, of_loss)):
-            notes.append("the optimizer holds no parameter of the loss: its steps do not train the loss")
-        return given
-    made = _made_by(given, parameters + of_loss, workload.model) if callable(given) else given
+    made: Any = given
+    if callable(given) and not isinstance(given, torch.optim.Optimizer):
+        made = _made_by(given, parameters + of_loss, workload.model)
     if not isinstance(made, torch.optim.Optimizer):
         raise TargetError(
             f"the target's optimizer is {_kind(made)}.",
             "Give a torch.optim.Optimizer, or a function that makes one from the parameters.",
         )
-    _check_steps_alone(made)
+    if needs_closure(made):
+        raise TargetError(
+            f"{type(made).__name__} calls the loss itself, several times a step (a closure).",
+            f"Write the step, with optimizer.step(closure) in it, as a function of a batch: return {EXAMPLE}.",
+        )
+    updated = {id(parameter) for group in made.param_groups for parameter in group["params"]}
+    if updated.isdisjoint(map(id, parameters)):
+        notes.append("the optimizer holds no parameter of the model: its steps do not train this model")
+    if of_loss and updated.isdisjoint(map(id, of_loss)):
+        notes.append("the optimizer holds no parameter of the loss: its steps do not train the loss")
     return made
-
-
-def _of_loss_only(workload: Workload) -> list[nn.Parameter]:
-    """The trainable parameters of a loss that is a module, such as the centres of classes; those of the model aside."""
-    if not isinstance(workload.loss, nn.Module):
-        return []
-    of_model = set(map(id, workload.model.parameters()))
-    return [parameter for parameter in _trainable(workload.loss) if id(parameter) not in of_model]
 
 
 def _made_by(make: Callable[..., Any], parameters: list[nn.Parameter], model: nn.Module) -> Any:
@@ -410,15 +390,6 @@ def _made_by(make: Callable[..., Any], parameters: list[nn.Parameter], model: nn
     if not losses.is_callable_with(signature, 1):
         return make()
     return make(model if next(iter(signature.parameters)) in losses.MODEL_NAMES else parameters)
-
-
-def _check_steps_alone(optimizer: torch.optim.Optimizer) -> None:
-    """Raise TargetError for an optimizer whose step has to be given a function that computes the loss."""
-    if needs_closure(optimizer):
-        raise TargetError(
-            f"{type(optimizer).__name__} calls the loss itself, several times a step (a closure).",
-            f"Write the step, with optimizer.step(closure) in it, as a function of a batch: return {EXAMPLE}.",
-        )
 
 
 def _loss_text(loop: Loop) -> str:

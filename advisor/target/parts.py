@@ -1,6 +1,5 @@
 """The parts of a workload as people return them: told apart by their kinds, in any order and under the usual names."""
 
-import functools
 import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -114,38 +113,15 @@ def optimizers_among(value: Any) -> list[torch.optim.Optimizer]:
 def attributes_of(value: Any) -> dict[str, Any]:
     """The parts that an object holds under the usual names, such as a dataclass or a trainer; empty without a model.
 
-    Its loss may be a method.
+    A method ``compute_loss`` comes before a loss that the object holds, which it calls.
     """
-    held = getattr(value, "__dict__", {})
-    methods = {name: getattr(value, name) for name in _LOSS_NAMES if name not in held and _is_method(value, name)}
-    found = {ALIASES.get(name, name): part for name, part in held.items() if part is not None}
-    if methods and ("loss" not in found or "compute_loss" in methods):  # that calls what else is there
-        found["loss"] = next(iter(methods.values()))
-    parts = {name: found[name] for name in (*ORDER, "clip_grad", "step") if name in found}
+    held = {ALIASES.get(name, name): part for name, part in getattr(value, "__dict__", {}).items() if part is not None}
+    if inspect.isroutine(getattr(type(value), "compute_loss", None)):
+        held["loss"] = value.compute_loss
+    parts = {name: held[name] for name in (*ORDER, "clip_grad", "step") if name in held}
     if not parts.get("clip_grad", True):  # 0, by which trainers say that they do not clip
         del parts["clip_grad"]
-    if is_optimizer_class(parts.get("optimizer")) and isinstance(rate := held.get("lr"), float):
-        parts["optimizer"] = functools.partial(parts["optimizer"], lr=rate)
     return parts if isinstance(parts.get("model"), nn.Module) else {}
-
-
-_LOSS_NAMES = ("compute_loss", "loss", *(name for name, part in ALIASES.items() if part == "loss"))
-
-
-def _is_method(value: Any, name: str) -> bool:
-    return inspect.isroutine(getattr(type(value), name, None))
-
-
-def parts_within(model: nn.Module) -> dict[str, Any]:
-    """The optimizer and the loss that a model was given, as ``compile(optimizer, loss)`` does; empty without the first.
-
-    Without an optimizer of its own a model trains by somebody else's rules, whatever its attributes are called.
-    """
-    held = {**vars(model), **dict(model.named_children())}
-    named = {ALIASES.get(name, name): part for name, part in held.items() if part is not None}
-    if not isinstance(named.get("optimizer"), torch.optim.Optimizer):
-        return {}
-    return {name: named[name] for name in ("optimizer", "loss") if callable(named.get(name)) or name == "optimizer"}
 
 
 def loader_to_train_with(data: Any, notes: list[str]) -> Any:

@@ -1,16 +1,12 @@
 """A batch with another number of samples."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
 from advisor.step.batch import map_tensors, tensors_of
-
-# Names of parts of a batch that say where samples begin in another part.
-_NAMES_OF_PLACES = ("offset", "cu_seq", "cumulative", "row_splits", "edge_index")
 
 
 def batch_size_of(batch: Any) -> int | None:
@@ -51,23 +47,8 @@ def resizing_problem(batch: Any) -> str:
         return f"the batch cannot be resized: the first dimensions of its tensors differ ({several})"
     if len(plain) < len(tensors) or isinstance(batch, PackedSequence):
         return "the batch cannot be resized: its samples are packed, sparse or nested"
-    for name, part in _named_parts(batch):
-        if any(word in name.lower() for word in _NAMES_OF_PLACES) or name.lower().endswith("ptr"):
-            return f"the batch cannot be resized: {name!r} says where in another tensor samples begin"
+    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, tuple | list) else ()
+    for part in parts:
         if isinstance(part, list | tuple) and len(part) == sizes[0] and not isinstance(part[0], torch.Tensor):
             return f"the batch cannot be resized: it holds a list of {sizes[0]} values that are no tensors"
     return ""
-
-
-def _named_parts(batch: Any) -> Iterator[tuple[str, Any]]:
-    """The names and values of all parts of a nested batch; a part of a list has no name."""
-    named: Any = ()
-    if isinstance(batch, Mapping):
-        named = batch.items()
-    elif isinstance(batch, tuple | list):
-        named = zip(getattr(batch, "_fields", [""] * len(batch)), batch, strict=True)
-    elif is_dataclass(batch) and not isinstance(batch, type):
-        named = [(field.name, getattr(batch, field.name)) for field in fields(batch)]
-    for name, part in named:
-        yield str(name), part
-        yield from _named_parts(part)

@@ -6,7 +6,7 @@ every trial of a session comes to the same batch.
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -41,15 +41,8 @@ _META = "meta"  # the device of tensors without contents, as PyTorch names it in
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
-@dataclass
-class _Ran:
-    """The latest model, and its outputs and operations by the form of the batch: finding a batch asks several times."""
-
-    model: nn.Module | None = None
-    found: dict[tuple[Any, ...], tuple[Any, int]] = field(default_factory=dict)
-
-
-_RAN = _Ran()
+# What came of the latest model by the form of its batch: finding a batch asks several times.
+_RUNS: dict[nn.Module, dict[tuple[Any, ...], tuple[Any, int] | Exception]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,33 +104,28 @@ def step_flops(model: nn.Module, samples: Samples, mode: Mode) -> float:
 
 def counted_run(model: nn.Module, batch: Any) -> tuple[Any, int] | None:
     """The output of a forward pass on tensors without contents, and its FLOPs; None where the model cannot run so."""
-    try:
-        return _run_without_contents(model, batch)
-    except Exception:  # a model may look at its values, and whatever code it has runs here
-        return None
+    ran = _without_contents(model, batch)
+    return None if isinstance(ran, Exception) else ran
 
 
 def refuses(model: nn.Module, batch: Any) -> bool:
     """Whether a model cannot take a batch, as far as its shapes show; not where it only lacks the contents."""
-    return _told_by_shapes(model, batch) is False
+    ran = _without_contents(model, batch)
+    return isinstance(ran, Exception) and _META not in str(ran).lower()
 
 
 def takes(model: nn.Module, batch: Any) -> bool:
     """Whether a model can take a batch: by its shapes, or by a forward pass where the model looks at the contents."""
-    by_shapes = _told_by_shapes(model, batch)
-    if by_shapes is not None or _by_parameters(model, batch) > _MOST_TRIED:
-        return by_shapes is not False
-    return _run_with_contents(model, batch) is not None
+    too_long = _by_parameters(model, batch) > _MOST_TRIED
+    return not refuses(model, batch) and (too_long or output_of(model, batch) is not None)
 
 
 def output_of(model: nn.Module, batch: Any) -> Any:
     """The output of a forward pass, without contents where the model can run so; None where it cannot or for long."""
     if counted := counted_run(model, batch):
         return counted[0]
-    return None if _by_parameters(model, batch) > _MOST_TRIED else _run_with_contents(model, batch)
-
-
-def _run_with_contents(model: nn.Module, batch: Any) -> Any:
+    if _by_parameters(model, batch) > _MOST_TRIED:
+        return None
     split = splitter(model, with_target=False)(batch)
     try:
         with evaluating(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -146,38 +134,32 @@ def _run_with_contents(model: nn.Module, batch: Any) -> Any:
         return None
 
 
-def _told_by_shapes(model: nn.Module, batch: Any) -> bool | None:
-    """Whether a model can take a batch, by its shapes; None where it looks at contents, which are not there."""
-    try:
-        _run_without_contents(model, batch)
-    except Exception as error:  # as above
-        return None if _META in str(error).lower() else False
-    return True
+def _without_contents(model: nn.Module, batch: Any) -> tuple[Any, int] | Exception:
+    """The output and the operations of a forward pass, or its error; without masks where the model needs none."""
+    bare = batch  # models look at the values of masks, which change next to nothing of the work
+    if isinstance(batch, Mapping):
+        bare = {name: value for name, value in batch.items() if not name.endswith("mask")}
+    ran = _run_on_meta(model, bare)
+    looks_at_none = isinstance(ran, TypeError | AttributeError) and len(bare) < len(batch)
+    return _run_on_meta(model, batch) if looks_at_none else ran
 
 
-def _run_without_contents(model: nn.Module, batch: Any) -> tuple[Any, int]:
-    """The output and the operations of a forward pass, without masks where the model can do without them."""
-    bare = _without_masks(batch)
-    try:
-        return _run_on_meta(model, bare)
-    except (TypeError, AttributeError):  # as of a model that looks at a mask that is None
-        if bare is batch or len(bare) == len(batch):
-            raise
-        return _run_on_meta(model, batch)
-
-
-def _run_on_meta(model: nn.Module, batch: Any) -> tuple[Any, int]:
-    """The output and the operations of a forward pass on a batch without contents; each form of a batch runs once."""
+def _run_on_meta(model: nn.Module, batch: Any) -> tuple[Any, int] | Exception:
+    """The output and the operations of a forward pass on a batch without contents, or its error, once for each form."""
     split = splitter(model, with_target=False)(map_tensors(lambda tensor: tensor.to("meta"), batch))
-    if _RAN.model is not model:
-        _RAN.model, _RAN.found = model, {}
     form = signature_of((split.args, dict(split.kwargs), model.training, *model.parameters()))
-    if form not in _RAN.found:
-        twin = without_contents(model).requires_grad_(False)  # the counter follows gradients, even where there are none
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), FlopCounterMode(display=False) as counter:
-            output = twin(*split.args, **split.kwargs)
-        _RAN.found[form] = output, counter.get_total_flops()
-    return _RAN.found[form]
+    if model not in _RUNS:
+        _RUNS.clear()
+    runs = _RUNS.setdefault(model, {})
+    if form not in runs:
+        try:
+            twin = without_contents(model).requires_grad_(False)  # the counter follows gradients, though none are made
+            with torch.no_grad(), torch.random.fork_rng(devices=[]), FlopCounterMode(display=False) as counter:
+                output = twin(*split.args, **split.kwargs)
+            runs[form] = output, counter.get_total_flops()
+        except Exception as error:  # a model may look at its values, and whatever code it has runs here
+            runs[form] = error.with_traceback(None)
+    return runs[form]
 
 
 def without_contents(model: nn.Module) -> nn.Module:
@@ -188,13 +170,6 @@ def without_contents(model: nn.Module) -> nn.Module:
         memo[id(parameter)] = nn.Parameter(empty, requires_grad=parameter.requires_grad)
     memo.update((id(buffer), torch.empty_like(buffer, device="meta")) for buffer in model.buffers())
     return copy.deepcopy(model, memo)
-
-
-def _without_masks(batch: Any) -> Any:
-    """A batch without masks, whose values models look at; they change next to nothing of the work."""
-    if not isinstance(batch, Mapping):
-        return batch
-    return {name: value for name, value in batch.items() if not name.endswith("mask")}
 
 
 def _by_parameters(model: nn.Module, batch: Any) -> float:

@@ -21,12 +21,6 @@ class Record:
     extra: int = field(default=1, init=False)
 
 
-@dataclass
-class SimpleRagged:
-    nodes: torch.Tensor
-    edge_index: torch.Tensor
-
-
 def test_a_batch_is_repeated_and_cut_along_its_samples():
     images, labels = torch.arange(6.0).reshape(3, 2), torch.arange(3)
     more = resize_batch((images, labels), 7)
@@ -82,11 +76,6 @@ def ragged(**parts):
     [
         ((torch.arange(12), torch.tensor([0, 4, 8]), torch.zeros(3)), "first dimensions of its tensors differ .12, 3."),
         (ragged(cu_seqlens=torch.tensor([0, 5, 12]), labels=torch.arange(12)), "differ"),
-        (
-            {"values": torch.zeros(4), "offsets": torch.arange(4)},
-            "'offsets' says where in another tensor samples begin",
-        ),
-        (SimpleRagged(torch.zeros(2, 3), edge_index=torch.zeros(2, 3)), "'edge_index' says"),
         ([torch.zeros(3, 8, 8), torch.zeros(3, 9, 8), {"boxes": torch.zeros(5, 4)}], "differ .3, 5."),
         (torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]), "no tensor with samples"),
         ((torch.zeros(4, 2), torch.eye(4).to_sparse_csr()), "packed, sparse or nested"),

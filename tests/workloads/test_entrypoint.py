@@ -1,7 +1,5 @@
-import os
 import sys
 import textwrap
-import time
 
 import numpy
 import pytest
@@ -479,21 +477,3 @@ def test_an_error_whose_message_cannot_be_shown_is_its_name():
             raise ValueError
 
     assert one_line(Odd()) == "Odd"
-
-
-# --- what it does to its process ------------------------------------------------------------------------------
-
-
-def test_a_child_that_comes_out_of_the_targets_code_ends_there(load, capfd):
-    forks = GOOD.replace("return nn", "import os\n        if os.fork() == 0:\n            1 / 0\n        return nn")
-    assert load(forks).data.shape == (4, 3)
-    _, code = os.wait()
-    assert os.waitstatus_to_exitcode(code) == 1
-    assert "ZeroDivisionError" in capfd.readouterr().err
-
-
-def test_a_target_that_replaces_the_clock_is_refused(load, monkeypatch):
-    for name in ("perf_counter", "monotonic"):
-        monkeypatch.setattr(f"time.{name}", getattr(time, name))  # restored at the end
-    text = GOOD.replace("return nn", "import time\n        time.NAME = lambda: 0.0\n        return nn")
-    assert "by which its steps are timed" in failure(load, text.replace("NAME", "perf_counter")).message

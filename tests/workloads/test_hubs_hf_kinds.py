@@ -110,22 +110,6 @@ def test_a_sound_is_decoded_from_the_tokens_of_each_codebook(transformers):
     one_step(loop)
 
 
-def test_a_decoder_takes_the_tokens_of_each_codebook_in_a_row(transformers):
-    options = {**SMALL_TEXT, "num_codebooks": 3, "ffn_dim": 16}
-    config = transformers.CONFIG_MAPPING["musicgen_decoder"](**options)
-    loop = normalise(config, TargetSpec("hf:musicgen_decoder", "/", device="cpu", batch_size=2))
-    assert loop.data["input_ids"].shape == (2 * 3, 34)
-    one_step(loop)
-
-
-def test_the_vectors_of_a_sound_may_have_their_channels_first(transformers):
-    heads = {"head_dim": 8, "num_key_value_heads": 2}
-    config = transformers.CONFIG_MAPPING["mimi_decoder"](**SMALL, **heads, num_filters=2, upsample_groups=16)
-    loop = normalise(config, TargetSpec("hf:mimi_decoder", "/", device="cpu", batch_size=2))
-    assert loop.data["latents"].shape == (2, 16, 16)
-    one_step(loop)
-
-
 def test_a_class_that_is_in_no_table_of_transformers_is_found_beside_its_configuration():
     loop = load("hf:superpoint", batch_size=1, input_shape=(1, 3, 64, 64))
     assert type(loop.model).__name__ == "SuperPointForKeypointDetection"
@@ -164,23 +148,6 @@ def test_the_patches_of_a_grid_come_with_its_rows_and_columns(transformers):
     one_step(loop)
 
 
-@pytest.mark.parametrize(
-    ("part", "options", "name", "shape"),
-    [
-        ("granite_speech_encoder", {"input_dim": 24, "hidden_dim": 16, "num_layers": 1, "num_heads": 2, "dim_head": 8,
-                                    "context_size": 8, "output_dim": 8, "max_pos_emb": 16}, "hidden_states", (16, 24)),
-        ("speecht5_hifigan", {"upsample_initial_channel": 32}, "spectrogram", (16, 80)),
-        ("florence_vision", {"embed_dim": [8] * 4, "num_heads": [2] * 4, "num_groups": [2] * 4, "depths": [1] * 4},
-         "hidden_states", (3, 224, 224)),
-    ],
-)  # fmt: skip
-def test_a_part_takes_vectors_or_what_the_whole_takes(transformers, part, options, name, shape):
-    config = transformers.CONFIG_MAPPING[part](**options)
-    loop = normalise(config, TargetSpec(f"hf:{part}", "/", device="cpu", batch_size=2))
-    assert loop.data[name].shape == (2, *shape)
-    one_step(loop)
-
-
 def test_frames_are_images_of_their_own_where_a_part_takes_them_so(transformers):
     sizes = {**SMALL, "num_frames": 4, "image_size": 32, "mit_hidden_size": 16, "mit_intermediate_size": 16}
     loop = loop_of(transformers, "XCLIPVision", {**sizes, "mit_num_attention_heads": 2})
@@ -205,18 +172,6 @@ def test_a_model_whose_loss_takes_other_labels_infers_and_says_so(transformers):
     assert type(loop.model).__name__ == "PerceiverForMaskedLM"
     assert loop.mode is Mode.INFER
     assert any("labels that fit the loss of PerceiverForMaskedLM are not known" in note for note in loop.notes)
-    one_step(loop)
-
-
-def test_texts_of_an_encoder_with_fewer_tokens_than_its_decoder(transformers):
-    heads = {"num_key_value_heads": 2, "head_dim": 8}
-    cross = {"cross_head_dim": 8, "cross_hidden_size": 16, "cross_num_attention_heads": 2}
-    special = {"bos_token_id": 88, "eos_token_id": 87, "pad_token_id": 86}
-    decoder = {**SMALL_TEXT, **heads, **cross, "cross_num_key_value_heads": 2, "num_channels": 3, "vocab_size": 90}
-    parts = {"encoder_config": {**SMALL_TEXT, **heads}, "decoder_config": {**decoder, **special}}
-    loop = loop_of(transformers, "Dia", {**parts, "delay_pattern": [0, 1, 2]}, Mode.INFER)
-    assert loop.data["input_ids"].max() < 50
-    assert loop.data["decoder_input_ids"].shape == (2, 34, 3)
     one_step(loop)
 
 

@@ -11,7 +11,7 @@ from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
 from advisor.target.hubs import hf_batches
 from advisor.target.hubs.contract import options_of
-from advisor.target.hubs.hf_batches import ModelInputs, hf_samples
+from advisor.target.hubs.hf_batches import hf_samples
 from advisor.target.hubs.hf_classes import class_for
 from advisor.target.hubs.hf_names import architecture_in, architecture_of
 from advisor.target.hubs.huggingface import _config, _smaller, _with_options
@@ -39,6 +39,12 @@ def test_text_is_trained_on_tokens_and_says_what_stands_in():
     inferred = load("hf:bert", *TINY, mode=Mode.INFER, input_shape=(2, 8))
     assert shapes(inferred.data) == {"input_ids": (2, 8), "attention_mask": (2, 8)}
     assert one_step(inferred).logits.shape == (2, 8, 50)
+
+
+def test_a_text_may_end_in_one_of_several_tokens(transformers):
+    config = transformers.LlamaConfig(**SMALL_TEXT, num_key_value_heads=2, eos_token_id=[7, 48])
+    tokens = normalise(config, TargetSpec("hf:llama", "/", device="cpu", batch_size=2)).data["input_ids"]
+    assert not torch.isin(tokens, torch.tensor([7, 48])).any()
 
 
 @pytest.mark.parametrize(("side", "smaller"), [(384, (224,)), (224, ())])
@@ -149,8 +155,7 @@ def test_a_detector_is_trained_on_boxes(monkeypatch):
 
 
 def test_the_masks_of_segmented_objects():
-    model = SimpleNamespace(config=SimpleNamespace(num_labels=3))
-    made = ModelInputs(model, TargetSpec("t", "/"), 8)._masks(2, (16, 16))
+    made = hf_batches._masks(SimpleNamespace(num_labels=3), 2, (16, 16))
     assert [tuple(masks.shape) for masks in made["mask_labels"]] == 2 * [(4, 16, 16)]
     assert [tuple(classes.shape) for classes in made["class_labels"]] == 2 * [(4,)]
     assert all(int(classes.max()) < 3 for classes in made["class_labels"])

@@ -48,14 +48,6 @@ class Trainer:
         self.net, self.loader, self.loss_fn, self.opt, self.device = NET, LOADER, LOSS, SGD, "cpu"
 
 
-class Learner:
-    def __init__(self):
-        self.dls, self.model, self.opt, self.opt_func = SimpleNamespace(train=LOADER, valid=LOADER), NET, None, SGD
-
-    def loss_func(self, output, target):
-        return functional.cross_entropy(output, target, label_smoothing=0.1)
-
-
 class AcceleratedScheduler:
     """Named and used like one, and no class of PyTorch's."""
 
@@ -144,15 +136,6 @@ def test_a_disabled_scaler_is_left_out():
     assert "the GradScaler is left out: it is disabled" in loop.notes
 
 
-def test_a_loss_may_be_a_method_and_an_optimizer_is_made_with_the_rate_beside_it():
-    learner = Learner()
-    loop = normalise(learner, SPEC)
-    assert loop.data is LOADER
-    assert loop.loss == learner.loss_func
-    learner.opt_func, learner.lr = torch.optim.AdamW, 3e-2
-    assert normalise(learner, SPEC).optimizer.param_groups[0]["lr"] == 3e-2
-
-
 class OwnTrainer(Trainer):
     max_grad_norm = 0.0
 
@@ -195,24 +178,6 @@ def test_a_loss_of_the_batch_alone_knows_its_model():
 def test_a_loss_that_nobody_gave_is_told():
     assert any("no loss was given" in note for note in normalise((NET, LOADER, SGD), SPEC).notes)
     assert not any("no loss was given" in note for note in normalise((NET, LOADER, LOSS, SGD), SPEC).notes)
-
-
-class Compiled(nn.Linear):
-    """A model with the ``compile`` of Keras."""
-
-    def compile(self, optimizer, loss):
-        self.optimizer, self.loss = optimizer, loss
-
-
-@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(label_smoothing=0.1), LOSS], ids=["a module", "a function"])
-def test_a_model_trains_with_the_optimizer_and_the_loss_that_it_was_given(loss):
-    model = Compiled(8, 3)
-    model.compile(torch.optim.Adam(model.parameters()), loss)
-    loop = normalise((model, LOADER), SPEC)
-    assert (loop.optimizer, loop.loss) == (model.optimizer, loss)
-    assert "taken from the Compiled: optimizer, loss" in loop.notes
-    assert normalise((model, BATCH[0]), SPEC).mode is Mode.INFER
-    assert normalise((model, LOADER, LOSS, SGD), SPEC).optimizer is SGD
 
 
 class Similarity(nn.Module):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -164,15 +163,3 @@ def built(
         near = nearest(unknown, usual)
         hint = f"Did you mean {', '.join(near)}?" if near else f"Leave it out: {' '.join(str(error).split())}."
         raise TargetError(f"{name} takes no option {unknown!r}.", hint) from error
-
-
-def check_options(name: str, options: Mapping[str, Any], build: Callable[..., Any]) -> None:
-    """Raise TargetError for an option that a builder does not take."""
-    parameters = inspect.signature(build).parameters
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        return
-    for option in options:
-        if option not in parameters:
-            raise TargetError(
-                f"{name} takes no option {option!r}.", f"It takes: {', '.join(p for p in parameters if p != 'kwargs')}."
-            )

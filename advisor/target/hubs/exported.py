@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import zipfile
 from pathlib import Path
 from types import MethodType
@@ -43,7 +42,7 @@ def _program(path: Path, shown: str) -> Any:
     try:
         return torch.export.load(path)
     except Exception as error:  # whatever reading a damaged file raises
-        if _holds(path, "data/aotinductor/"):
+        if any("data/aotinductor/" in name for name in _names_in(path)):
             raise TargetError(
                 f"{shown} is a package that AOTInductor has compiled: no setting can change it.",
                 "Give the program that it was made from, as torch.export.save wrote it.",
@@ -55,7 +54,8 @@ def _script(path: Path, shown: str) -> Any:
     try:
         model = torch.jit.load(path, map_location="cpu")
     except Exception as error:
-        if _holds(path, "/data.pkl") and not _holds(path, "/constants.pkl"):
+        names = [name.rpartition("/")[2] for name in _names_in(path)]
+        if "data.pkl" in names and "constants.pkl" not in names:
             raise TargetError(
                 f"{shown} is a file of torch.save, such as a state dict, and no TorchScript.",
                 "Load it in a build() of your own that makes the model, and name that: mymodel:build.",
@@ -72,31 +72,17 @@ def _damaged(shown: str, writer: str, error: Exception) -> TargetError:
     )
 
 
-def _holds(path: Path, part: str) -> bool:
+def _names_in(path: Path) -> list[str]:
+    """The names in an archive; none where the file is no whole one."""
     try:
         with zipfile.ZipFile(path) as archive:
-            return any(part in name for name in archive.namelist())
+            return archive.namelist()
     except (OSError, zipfile.BadZipFile):
-        return False
-
-
-class _ByName(nn.Module):
-    """A program that takes inputs by position and others by keyword, called with all of them by their names."""
-
-    def __init__(self, program: nn.Module, positional: tuple[str, ...]) -> None:
-        super().__init__()
-        self.program = program
-        self._positional = positional
-        self.eval()
-
-    def forward(self, **inputs: Any) -> Any:
-        """Call the program."""
-        args = [inputs.pop(name) for name in self._positional]
-        return self.program(*args, **inputs)
+        return []
 
 
 def _of_program(program: torch.export.ExportedProgram, spec: TargetSpec) -> Any:
-    model: nn.Module = program.module()
+    model = program.module()
     # Its own train() and eval() refuse; the flag that they set changes nothing in a program.
     program_module: Any = model
     program_module.train, program_module.eval = MethodType(nn.Module.train, model), MethodType(nn.Module.eval, model)
@@ -105,14 +91,15 @@ def _of_program(program: torch.export.ExportedProgram, spec: TargetSpec) -> Any:
     if examples is None:
         return Adapted(model=model, mode=Mode.INFER.value)
     args, kwargs = examples
-    batch: Any = dict(kwargs) if kwargs and not args else args[0] if len(args) == 1 else tuple(args)
     if args and kwargs:
-        names = tuple(inspect.signature(model.forward).parameters)[: len(args)]
-        model, batch = _ByName(model, names), dict(zip(names, args, strict=True)) | kwargs
+        raise TargetError(
+            "the program takes inputs by position and by keyword, which no batch is.",
+            "Export it with all of them in one of these ways, or call it in a module of your own: mymodel:build.",
+        )
+    batch: Any = dict(kwargs) if kwargs else args[0] if len(args) == 1 else tuple(args)
     if next(tensors_of(batch), None) is None:
         return Adapted(model=model, mode=Mode.INFER.value)
-    named = ", a dict of their names: it takes some by position and some by keyword" if args and kwargs else ""
-    notes = [f"the program's own example inputs as its batch{named}"]
+    notes = ["the program's own example inputs as its batch"]
     if program.range_constraints and spec.batch_size:  # its batch may have any size
         batch = resize_batch(batch, spec.batch_size)
     elif spec.batch_size and spec.batch_size != batch_size_of(batch):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import nn
 
@@ -31,21 +28,17 @@ class Geometric(Adapter):
         if ForwardInputs(model).required != _GRAPH_INPUTS:
             return None
         features = spec.input_shape[-1] if spec.input_shape else _features(model)
+        nodes = spec.input_shape[0] if spec.input_shape else _NODES
 
         def graph(nodes: int) -> tuple[torch.Tensor, ...]:
             return noise(nodes, features), whole_numbers(nodes, 2, _EDGES_PER_NODE * nodes)
 
-        nodes = spec.input_shape[0] if spec.input_shape else _NODES
+        make = None
+        if train and model.training:  # a small graph tells the number of classes: layers look at the edges' values
+            with draws_kept(model), buffers_kept(model), torch.no_grad():
+                make = with_labels(graph, model(*graph(_FEW_NODES)), _FEW_NODES)
         note = f"a random graph of {features} features a node and {_EDGES_PER_NODE} edges a node"
-        make = _with_labels(model, graph) if train and model.training else None
         return Samples(make or graph, trains=make is not None, notes=(note,), counts="nodes", fixed_size=nodes)
-
-
-def _with_labels(model: nn.Module, graph: Callable[[int], Any]) -> Callable[[int], Any] | None:
-    """Graphs with a class for each node. The output is looked at on a small graph: layers look at the edges' values."""
-    with draws_kept(model), buffers_kept(model), torch.no_grad():
-        output = model(*graph(_FEW_NODES))
-    return with_labels(graph, output, _FEW_NODES)
 
 
 def _features(model: nn.Module) -> int:

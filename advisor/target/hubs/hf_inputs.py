@@ -1,88 +1,171 @@
-"""Made-up inputs for Hugging Face models: images, videos, vectors and series, whole or in patches; and those beside.
+"""Made-up inputs of Hugging Face models: a maker for each name that a forward pass may take, and ways to combine them.
 
-Beside others stand masks and boxes; some are put another way round, or read inside a text.
+Shapes come from the configuration. Where that leaves the form of an input open, such as a sound with or without a
+dimension for its channel, each form is a way of its own.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from functools import cache, partial
+from typing import Any
 
 import torch
 from torch import nn
 
+from advisor.errors import TargetError
+from advisor.records import TargetSpec
 from advisor.step.batch import map_tensors, tensors_of
 from advisor.target.guess import noise, typed, whole_numbers
+from advisor.target.hubs.hf_classes import labels_of, said_by, text_of
 from advisor.target.sizing import output_of
-
-if TYPE_CHECKING:
-    from advisor.target.hubs.hf_batches import ModelInputs
 
 USUAL_SIDE = 224
 _FRAMES_SEEN = 16  # of a video
 _USUAL_PATCH = 16
+_FRAMES_HEARD = 200  # of a spectrogram whose length is free
+_SOUND_LENGTH = 16000  # samples: one second at the usual rate
+_BINS = 80  # of a spectrogram, by the usual number; the other one follows
+_MORE_BINS = 128
+_USUAL_VOCABULARY = 128  # of a model that takes characters without a table of them
+_POSITIONS = 16  # vectors of one sample
+_USUAL_STEPS = 512  # of a model that takes a series of any length
+_USUAL_HORIZON = 24
+_REGIONS, _DETECTED, _BOX = 36, 2048, 4  # of an image, with the usual detector; numbers of a vector and of a box
+_TOKENS = 1000  # that each vocabulary has
 # Inputs that say how many patches each image has: in time, in a column and in a row.
 _GRIDS = ("grid_thw", "image_grid_thw")
+# Inputs that are read inside a text, each with the model's method that makes vectors of it, and its token's name.
+_READ_INSIDE = {
+    "pixel_values": ("get_image_features", "image_token"),
+    "input_features": ("get_audio_features", "audio_token"),
+    "input_values": ("get_audio_features", "audio_token"),
+}
+# Inputs that say of each token whether it is one of the text.
+_KINDS = ("token_type_ids", "mm_token_type_ids")
+
+_ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+Batch = dict[str, Any]
+Make = Callable[[int], Batch]
 
 
-def images(about: ModelInputs, size: int) -> dict[str, Any]:
+@dataclass(frozen=True)
+class ModelInputs:
+    """The facts by which a model's inputs are made.
+
+    ``length`` is that of a text: tokens; ``side`` that of images, unless their own: pixels.
+    """
+
+    model: Any
+    spec: TargetSpec
+    length: int
+    side: int | None = None
+
+    @property
+    def config(self) -> Any:
+        return self.model.config
+
+    @property
+    def accepted(self) -> Any:
+        """The parameters of the forward pass, by name."""
+        return inspect.signature(self.model.forward).parameters
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """One sample's shape as ``--input`` gives it."""
+        return self.spec.input_shape[1:] if self.spec.input_shape else None
+
+    @property
+    def compares(self) -> bool:
+        """Whether a model takes pairs of a text and an image or sound, which it tells from other pairs."""
+        return "return_loss" in self.accepted and "input_ids" in self.accepted
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of tokens that there are: as the configuration says, or as many as the model has vectors for."""
+        said = getattr(text_of(self.config), "vocab_size", None)
+        try:
+            table = self.model.get_input_embeddings()
+        except (NotImplementedError, AttributeError):  # as of an encoder that says of no table that it is its input's
+            table = next((module for module in self.model.modules() if isinstance(module, nn.Embedding)), None)
+        counts = (said, getattr(table, "num_embeddings", None))
+        return min((count for count in counts if isinstance(count, int)), default=_USUAL_VOCABULARY)
+
+    def requires(self, name: str) -> bool:
+        """Whether the forward pass has a parameter of this name without a default."""
+        parameter = self.accepted.get(name)
+        return parameter is not None and parameter.default is parameter.empty and parameter.kind not in _ANY_NUMBER
+
+    def get(self, *names: str, default: Any = None) -> Any:
+        """The first of these attributes in the configuration, or in its parts; else ``default``."""
+        return next((value for name in names if (value := said_by(self.config, name)) is not None), default)
+
+    def tokens(self, *shape: int, below: int | None = None) -> torch.Tensor:
+        """Token ids without special ones, such as padding or the place of an image, to which models react."""
+        text = text_of(self.config)
+        named = [getattr(text, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")]
+        several = (ids if isinstance(ids, list | tuple) else [ids] for ids in (*named, special_ids(self.config)))
+        special = [i for ids in several for i in ids if isinstance(i, int)]  # a text may end in one of several
+        low = max((i for i in special if 0 <= i < 10), default=-1) + 1
+        tokens = whole_numbers(below or self.vocabulary, *shape, at_least=low)
+        tokens[torch.isin(tokens, torch.tensor(special, dtype=torch.long))] = low
+        return tokens
+
+
+def special_ids(config: Any) -> list[int]:
+    """The ids of tokens that stand for something other than text, such as an image."""
+    named = vars(config).items()
+    return [i for name, i in named if name.endswith(("_token_id", "_token_index")) and isinstance(i, int)]
+
+
+# --- one input --------------------------------------------------------------------------------------------------------
+
+
+def texts(about: ModelInputs, size: int) -> Batch:
+    """Texts of random tokens; two of each for a model that chooses between them."""
+    shape = about.shape or (about.length,)
+    ids = about.tokens(size, *((2, shape[-1]) if labels_of(about.model) == "choice" else shape))
+    return {
+        "input_ids": ids,
+        **({"attention_mask": torch.ones_like(ids)} if "attention_mask" in about.accepted else {}),
+    }
+
+
+def images(about: ModelInputs, size: int) -> Batch:
     """Images of the configuration's size; in patches, or several as frames, where the model takes them so."""
-    if grid := grid_of(about):
-        return patches_of_a_grid(about, size, "pixel_values", grid)
+    if grid := _grid_of(about):
+        return _patches_of_a_grid(about, size, "pixel_values", grid)
     shape = about.shape if about.shape and len(about.shape) > 1 else None
     if shape is None:
         side = about.side or about.get("image_size", default=USUAL_SIDE)
-        whole = about.get("patch_size", default=1) * windows if (windows := about.get("num_windows")) else 1
         height, width = (side[0], side[-1]) if isinstance(side, list | tuple) else (side, side)
-        height, width = height // whole * whole, width // whole * whole  # windows have whole patches
-        shape = (about.get("num_channels", default=3), height, width)
+        if windows := about.get("num_windows"):  # of whole patches
+            whole = windows * about.get("patch_size", default=1)
+            height, width = height // whole * whole, width // whole * whole
         frames = about.get("num_frames")
-        shape = (frames, *shape) if frames else shape
-    if "spatial_shapes" in about.accepted:
-        return _patches(about, size, shape)
+        shape = (*((frames,) if frames else ()), about.get("num_channels", default=3), height, width)
+    if "spatial_shapes" in about.accepted:  # of images of any shape, cut into patches
+        side = about.get("patch_size", default=_USUAL_PATCH)
+        rows, columns = shape[-2] // side, shape[-1] // side
+        return {
+            "pixel_values": noise(size, rows * columns, shape[0] * side * side),
+            "pixel_attention_mask": torch.ones(size, rows * columns, dtype=torch.long),
+            "spatial_shapes": torch.tensor([[rows, columns]] * size),
+        }
     fits = {"interpolate_pos_encoding": True} if about.side and "interpolate_pos_encoding" in about.accepted else {}
     return {"pixel_values": noise(size, *shape), **fits}
 
 
-def grid_of(about: ModelInputs) -> str:
+def _grid_of(about: ModelInputs) -> str:
     """The name of the input that says how many patches each image has; empty where the model takes none."""
     return next((name for name in _GRIDS if name in about.accepted), "")
 
 
-def videos(about: ModelInputs, size: int) -> dict[str, Any]:
-    """Videos of as many frames as the configuration says."""
-    side = about.get("image_size", "crop_size", default=USUAL_SIDE)
-    frames = about.get("num_frames", "frames_per_clip", default=_FRAMES_SEEN)
-    shape = about.shape or (frames, about.get("num_channels", "in_chans", default=3), side, side)
-    return {"pixel_values_videos": noise(size, *shape)}
-
-
-def flattened(about: ModelInputs, size: int) -> dict[str, Any]:
-    """The patches of an image, each with its row and its column, which begin with one, in front."""
-    side, columns = about.get("patch_size", default=_USUAL_PATCH), max(1, math.isqrt(about.length))
-    values = about.get("patch_embed_hidden_size", default=about.get("num_channels", default=3) * side * side)
-    shape = about.shape or (about.length, values + 2)
-    patches = noise(size, *shape)
-    places = torch.arange(shape[0])
-    patches[..., 0], patches[..., 1] = places // columns + 1, places % columns + 1
-    return {"flattened_patches": patches}
-
-
-def _patches(about: ModelInputs, size: int, shape: tuple[int, ...]) -> dict[str, Any]:
-    """An image cut into patches, for a model that takes images of any shape so."""
-    side = about.get("patch_size", default=_USUAL_PATCH)
-    rows, columns = shape[-2] // side, shape[-1] // side
-    return {
-        "pixel_values": noise(size, rows * columns, shape[0] * side * side),
-        "pixel_attention_mask": torch.ones(size, rows * columns, dtype=torch.long),
-        "spatial_shapes": torch.tensor([[rows, columns]] * size),
-    }
-
-
-def patches_of_a_grid(about: ModelInputs, size: int, name: str, grid: str) -> dict[str, Any]:
+def _patches_of_a_grid(about: ModelInputs, size: int, name: str, grid: str) -> Batch:
     """The patches of all images in one row, and how many there are of each; several of them are merged later."""
     patch = about.get("patch_size", default=_USUAL_PATCH)
     merged = about.get("spatial_merge_size", "merge_size", default=1)
@@ -94,245 +177,220 @@ def patches_of_a_grid(about: ModelInputs, size: int, name: str, grid: str) -> di
     return {name: noise(size * rows * columns, values), grid: torch.tensor([[1, rows, columns]] * size), **sizes}
 
 
-def of_any_frames(batch: dict[str, Any]) -> dict[str, Any]:
-    """The frames of videos as images of their own."""
-    frames = batch["pixel_values"]
-    return {**batch, "pixel_values": frames.flatten(0, 1)} if frames.dim() == 5 else batch
+def videos(about: ModelInputs, size: int) -> Batch:
+    """Videos of as many frames as the configuration says."""
+    side = about.get("image_size", "crop_size", default=USUAL_SIDE)
+    frames = about.get("num_frames", "frames_per_clip", default=_FRAMES_SEEN)
+    shape = about.shape or (frames, about.get("num_channels", "in_chans", default=3), side, side)
+    return {"pixel_values_videos": noise(size, *shape)}
 
 
-def one_each(batch: dict[str, Any]) -> dict[str, Any]:
-    """Images in lists of one, for models that take several with each text."""
-    one = batch["pixel_values"]
-    return {**batch, "pixel_values": one[:, None]} if one.dim() == 4 else batch
+def flattened(about: ModelInputs, size: int) -> Batch:
+    """The patches of an image, each with its row and its column, which begin with one, in front."""
+    side, columns = about.get("patch_size", default=_USUAL_PATCH), max(1, math.isqrt(about.length))
+    values = about.get("patch_embed_hidden_size", default=about.get("num_channels", default=3) * side * side)
+    patches = noise(size, *(about.shape or (about.length, values + 2)))
+    places = torch.arange(patches.shape[1])
+    patches[..., 0], patches[..., 1] = places // columns + 1, places % columns + 1
+    return {"flattened_patches": patches}
 
 
-def in_pairs(batch: dict[str, Any]) -> dict[str, Any]:
-    """Images in pairs, each with another one, for models that compare two."""
-    one = batch["pixel_values"]
-    return {**batch, "pixel_values": torch.stack([one, one.flip(-1)], 1)} if one.dim() == 4 else batch
+def sound(about: ModelInputs, size: int) -> Batch:
+    """A second of sound, or a spectrogram under the same name."""
+    bins, longest, channels = about.get("num_mel_bins"), about.get("max_length"), about.get("audio_channels")
+    if bins and longest and not about.get("conv_dim"):
+        shape: tuple[int, ...] = (longest, bins)
+    else:
+        shape = (channels, _SOUND_LENGTH) if channels else (_SOUND_LENGTH,)
+    return {"input_values": noise(size, *(about.shape or shape))}
 
 
-_POSITIONS = 16  # vectors of one sample
-_USUAL_WIDTH = 80  # of a vector: the usual number of bins of a spectrogram
-SOUND_LENGTH = 16000  # samples: one second at the usual rate
-
-#: The names of such inputs, each with the configuration's names of its vectors' width.
-STATES = {
-    "hidden_states": ("hidden_size", "d_model"),
-    "inputs_embeds": ("hidden_size", "d_model"),
-    "latents": ("hidden_size",),
-    "spectrogram": ("model_in_dim", "num_mel_bins"),
-}
-_USUAL_STEPS = 512  # of a model that takes a series of any length
-_USUAL_HORIZON = 24
+def spectrograms(about: ModelInputs, size: int) -> Batch:
+    """Spectrograms of the length that the model takes, where its configuration says one."""
+    bins, positions = about.get("num_mel_bins"), about.get("max_source_positions")
+    free = about.get("feature_projection_input_dim", "input_feat_per_channel", "input_channels", "input_dim")
+    shape: tuple[int, ...] = (_FRAMES_HEARD, free or bins or _BINS)
+    if bins and (side := about.get("spec_size")):  # of the image that a spectrogram is folded into
+        shape = (4 if about.get("enable_fusion") else 1, side * side // bins, bins)
+    elif bins and positions and not free:
+        shape = (bins, 2 * positions)  # two convolutions, the second with a stride of two
+    longer = {"is_longer": torch.zeros(size, 1, dtype=torch.bool)} if "is_longer" in about.accepted else {}
+    return {"input_features": noise(size, *(about.shape or shape)), **longer}
 
 
-def states(name: str, about: ModelInputs, size: int) -> dict[str, Any]:
+def vectors(about: ModelInputs, size: int) -> Batch:
     """A vector for each position, or the patches of a grid."""
-    if grid := grid_of(about):
-        return patches_of_a_grid(about, size, name, grid)
-    return {name: noise(size, *(about.shape or (_POSITIONS, about.get(*STATES[name], default=_USUAL_WIDTH))))}
-
-
-def other_states(name: str, about: ModelInputs) -> Iterator[Callable[[int], dict[str, Any]]]:
-    """Makers of what a first part takes under the same name: vectors of another width, an image or a sound."""
-    width = about.get("input_dim", "in_channels", "num_channels", default=_USUAL_WIDTH)
-    own = about.get(*STATES[name], default=_USUAL_WIDTH)
-    for shape in ((_POSITIONS, width), (own, _POSITIONS), (3, USUAL_SIDE, USUAL_SIDE), (1, SOUND_LENGTH)):
-        yield partial(_of_shape, name, shape)
-
-
-def _of_shape(name: str, shape: tuple[int, ...], size: int) -> dict[str, Any]:
-    return {name: noise(size, *shape)}
-
-
-def past(config: Any, size: int, shape: tuple[int, ...] | None) -> dict[str, torch.Tensor]:
-    """All that a model may be given of the past. ``shape``: of one series, as ``--input`` gives it."""
-    own = shape or (_steps(config), *_channels(config))
+    if grid := _grid_of(about):
+        return _patches_of_a_grid(about, size, "hidden_states", grid)
     return {
-        "past_values": noise(size, *own),
-        "past_observed_mask": torch.ones(size, *own),
-        "past_values_padding": torch.zeros(size, own[0], dtype=torch.long),
-        "past_time_features": noise(size, own[0], _count(config, "num_time_features")),
-        "static_real_features": noise(size, _count(config, "num_static_real_features")),
-        "static_categorical_features": _categories(config, size),
+        "hidden_states": noise(size, *(about.shape or (_POSITIONS, about.get("hidden_size", "d_model", default=_BINS))))
+    }
+
+
+def past(about: ModelInputs, size: int) -> Batch:
+    """The past of series, as long as the context and the longest lag before it, and what the model requires of it."""
+    several = about.get("num_input_channels", "input_size", default=1)
+    lags: list[int] = getattr(about.config, "lags_sequence", None) or [0]
+    steps = min(about.get("context_length", default=_USUAL_STEPS), _USUAL_STEPS) + max(lags)
+    shape = about.shape or ((steps, several) if several > 1 or about.get("num_input_channels") else (steps,))
+    kinds = max(1, min(getattr(about.config, "cardinality", None) or [1]))
+    made = {
+        "past_values": noise(size, *shape),
+        "past_observed_mask": torch.ones(size, *shape),
+        "past_values_padding": torch.zeros(size, shape[0], dtype=torch.long),
+        "past_time_features": noise(size, shape[0], about.get("num_time_features", default=0)),
+        "static_real_features": noise(size, about.get("num_static_real_features", default=0)),
+        "static_categorical_features": whole_numbers(
+            kinds, size, about.get("num_static_categorical_features", default=0)
+        ),
         "freq": torch.zeros(size, 1, dtype=torch.long),
     }
+    return {name: values for name, values in made.items() if name == "past_values" or about.requires(name)}
 
 
-def future(config: Any, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def future(about: ModelInputs, batch: Batch) -> Batch:
     """The values that a model is trained to forecast, in as many channels as it forecasts."""
     size, channels = batch["past_values"].shape[0], batch["past_values"].shape[2:]
-    horizon = _count(config, "prediction_length") or _count(config, "horizon_length") or _USUAL_HORIZON
-    return {
+    horizon = about.get("prediction_length", "horizon_length") or _USUAL_HORIZON
+    made = {
         "future_values": noise(size, horizon, *channels),
         "future_observed_mask": torch.ones(size, horizon, *channels),
-        "future_time_features": noise(size, horizon, _count(config, "num_time_features")),
+        "future_time_features": noise(size, horizon, about.get("num_time_features", default=0)),
     }
+    return {name: values for name, values in made.items() if name in about.accepted}
 
 
-def _steps(config: Any) -> int:
-    """The steps of the past: the context, and before it the longest lag that the model looks back from its start."""
-    lags: list[int] = getattr(config, "lags_sequence", None) or [0]
-    return min(_count(config, "context_length") or _USUAL_STEPS, _USUAL_STEPS) + max(lags)
-
-
-def _channels(config: Any) -> tuple[int, ...]:
-    """The dimension of several series side by side; none for a model of a single one."""
-    if channels := _count(config, "num_input_channels"):
-        return (channels,)
-    several = _count(config, "input_size")
-    return (several,) if several > 1 else ()
-
-
-def _categories(config: Any, size: int) -> torch.Tensor:
-    kinds = getattr(config, "cardinality", None) or [1]
-    return whole_numbers(max(1, min(kinds)), size, _count(config, "num_static_categorical_features"))
-
-
-def _count(config: Any, name: str) -> int:
-    value = getattr(config, name, None)
-    return value if isinstance(value, int) else 0
-
-
-_BINS = 128  # of a spectrogram, where the usual 80 do not fit
-_TOKENS = 1000  # that each vocabulary has
-_REGIONS, _DETECTED, _BOX = 36, 2048, 4  # of an image, with the usual detector; numbers of a vector and of a box
-
-Make = Callable[[int], dict[str, Any]]
-#: Inputs that are read inside a text, each with the model's method that makes vectors of it, and its token's name.
-READ_INSIDE = {
-    "pixel_values": ("get_image_features", "image_token"),
-    "input_features": ("get_audio_features", "audio_token"),
-    "input_values": ("get_audio_features", "audio_token"),
+_MAKERS: dict[str, Callable[[ModelInputs, int], Batch]] = {
+    "input_ids": texts,
+    "pixel_values": images,
+    "pixel_values_videos": videos,
+    "input_values": sound,
+    "input_features": spectrograms,
+    "flattened_patches": flattened,
+    "past_values": past,
+    "hidden_states": vectors,
 }
-# Inputs that say of each token whether it is one of the text.
-_KINDS = ("token_type_ids", "mm_token_type_ids")
+#: Inputs that can be made for a model by its configuration.
+INPUTS = frozenset(_MAKERS)
+# Other forms of an input, which no configuration tells from the usual one.
+_FORMS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], ...]] = {
+    "input_values": (lambda sound: sound[:, None],),  # with a dimension for the only channel
+    "input_features": (lambda bins: bins.mT, lambda bins: noise(*bins.shape[:-1], _MORE_BINS)),
+    "pixel_values": (
+        lambda images: images[:, None],  # several with each text
+        lambda frames: frames.flatten(0, 1),
+        lambda images: torch.stack([images, images.flip(-1)], 1),  # pairs that are compared
+    ),
+}
 
 
-def together_of(makes: list[Make]) -> Make:
-    """The inputs of several makers in one batch."""
-    return lambda size: {name: value for make in makes for name, value in make(size).items()}
-
-
-def bins_first(make: Make) -> Make:
-    """Spectrograms with their bins before their frames, and the other way round."""
-    return lambda size: {n: value.mT if n == "input_features" else value for n, value in make(size).items()}
-
-
-def changed(make: Make, how: Callable[[dict[str, Any]], dict[str, Any]]) -> Make:
-    """Batches that are changed after they were made."""
-    return lambda size: how(make(size))
-
-
-def of_bins(batch: dict[str, Any]) -> dict[str, Any]:
-    """Spectrograms with the other usual number of bins, for a model whose configuration names none."""
-    size, frames = batch["input_features"].shape[:2]
-    return {**batch, "input_features": noise(size, frames, _BINS)}
-
-
-def in_rows(codebooks: int, batch: dict[str, Any]) -> dict[str, Any]:
-    """The tokens of each codebook of a sound in a row of their own."""
-    return {**batch, "input_ids": batch["input_ids"].repeat_interleave(codebooks, 0)}
-
-
-def _mask(name: str, batch: dict[str, Any]) -> dict[str, Any]:
-    """A mask that hides nothing: for each position of a text, sample of a sound, frame, or pixel."""
-    if name == "pixel_mask":
-        images = batch.get("pixel_values")
-        return {} if images is None else {name: torch.ones(len(images), *images.shape[-2:], dtype=torch.long)}
+def _mask(batch: Batch) -> torch.Tensor | None:
+    """A mask that hides nothing: for each position of a text, sample of a sound or frame of a spectrogram."""
     if (features := batch.get("input_features")) is not None:
-        length = max(features.shape[1:])  # a spectrogram has more frames than bins
-    else:
-        length = next((batch[n].shape[-1] for n in ("input_ids", "input_values") if n in batch), 0)
-    size = next(len(value) for value in batch.values() if isinstance(value, torch.Tensor))
-    return {name: torch.ones(size, length, dtype=torch.long)} if length else {}
+        return torch.ones(len(features), max(features.shape[1:]), dtype=torch.long)  # it has more frames than bins
+    values = next((batch[name] for name in ("input_ids", "input_values") if name in batch), None)
+    return None if values is None else torch.ones(len(values), values.shape[-1], dtype=torch.long)
 
 
-def _boxes_of_words(name: str, batch: dict[str, Any]) -> dict[str, Any]:
-    """The place of each word on a page: its left, upper, right and lower edge, as shares of the page."""
-    if "input_ids" not in batch:
-        return {}
-    return {name: torch.tensor([0.25, 0.25, 0.75, 0.5]).expand(*batch["input_ids"].shape, 4).clone()}
+def _of_a_text(make: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Batch], torch.Tensor | None]:
+    return lambda batch: make(batch["input_ids"]) if "input_ids" in batch else None
 
 
-def _mask_of_images(name: str, batch: dict[str, Any]) -> dict[str, Any]:
-    """A mask by which each token of a text sees all images beside it, of which there may be several."""
+def _of_images(batch: Batch) -> torch.Tensor | None:
     images = batch.get("pixel_values")
-    if images is None or images.dim() != 5 or "input_ids" not in batch:
-        return {}
-    return {name: torch.ones(*batch["input_ids"].shape, images.shape[1], dtype=torch.long)}
+    return None if images is None else torch.ones(len(images), *images.shape[-2:], dtype=torch.long)
 
 
-def _instructions(name: str, batch: dict[str, Any]) -> dict[str, Any]:
-    """The text again, in the tokens of another part, of which any has this many."""
-    return {name: batch["input_ids"].remainder(_TOKENS)} if "input_ids" in batch else {}
-
-
-def _languages(name: str, batch: dict[str, Any]) -> dict[str, Any]:
-    """The first language for each text."""
-    return {name: torch.zeros(len(batch["input_ids"]), dtype=torch.long)} if "input_ids" in batch else {}
-
-
-def _regions(name: str, batch: dict[str, Any]) -> dict[str, Any]:
-    """The regions that a detector found in an image: their vectors, or their boxes."""
-    width = _BOX if name == "visual_pos" else _DETECTED
-    return {name: noise(len(batch["input_ids"]), _REGIONS, width)} if "input_ids" in batch else {}
-
-
-# Inputs that come with others.
-BESIDE: dict[str, Callable[[str, dict[str, Any]], dict[str, Any]]] = {
+# Inputs that come with others; None where the others are not there.
+_BESIDE: dict[str, Callable[[Batch], torch.Tensor | None]] = {
     "attention_mask": _mask,
     "input_features_mask": _mask,
     "padding_mask": _mask,
-    "pixel_mask": _mask,
-    "bbox": _boxes_of_words,
-    "lang_ids": _languages,
-    "image_attention_mask": _mask_of_images,
-    "qformer_input_ids": _instructions,
-    "visual_feats": _regions,
-    "visual_pos": _regions,
+    "pixel_mask": _of_images,
+    # The place of each word on a page: its left, upper, right and lower edge, as shares of the page.
+    "bbox": _of_a_text(lambda ids: torch.tensor([0.25, 0.25, 0.75, 0.5]).expand(*ids.shape, 4).clone()),
+    "lang_ids": _of_a_text(lambda ids: torch.zeros(len(ids), dtype=torch.long)),
+    "image_attention_mask": _of_a_text(lambda ids: torch.ones(*ids.shape, 1, dtype=torch.long)),
+    "qformer_input_ids": _of_a_text(lambda ids: ids.remainder(_TOKENS)),  # the text in another part's tokens
+    "visual_feats": _of_a_text(lambda ids: noise(len(ids), _REGIONS, _DETECTED)),
+    "visual_pos": _of_a_text(lambda ids: noise(len(ids), _REGIONS, _BOX)),
 }
 
 
-def with_a_channel(make: Make) -> Make:
-    """The inputs; a sound among them gets a dimension for its only channel."""
-    return lambda size: {n: value[:, None] if n == "input_values" else value for n, value in make(size).items()}
+# --- all inputs of a batch --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Places:
-    """The places of one input in the texts of a model: ``token`` stands there."""
+def ways_to_make(about: ModelInputs) -> list[Make]:
+    """Makers of a model's inputs, the likeliest first. Raises TargetError where it requires inputs of another kind."""
+    named = [name for name in _MAKERS if name in about.accepted and (name != "hidden_states" or about.requires(name))]
+    main = about.model.main_input_name
+    main = main if main in named else next(filter(about.requires, named), next(iter(named), ""))
+    groups = [[main], named] if main and len(named) > 1 and not about.compares else [named]
+    forms = [(name, change) for name in named for change in _FORMS.get(name, ())]
+    beside = [name for name in _BESIDE if name in about.accepted]
+    ways = [
+        partial(_made, about, group, form, rest)
+        for rest in dict.fromkeys((tuple(filter(about.requires, beside)), tuple(beside)))
+        for form in (None, *forms)
+        for group in groups
+        if form is None or form[0] in group
+    ]
+    required = list(filter(about.requires, about.accepted))
+    whole = [way for way in ways if main and way(1).keys() >= set(required)]
+    if not whole:
+        called = ", ".join((required or list(about.accepted))[:6])
+        raise TargetError(
+            f"the inputs of {type(about.model).__name__} are not known: it is called with {called}.",
+            "Return (model, batch) from a build() of your own, with a dict of these as the batch.",
+        )
+    return [*_inside_a_text(about), *whole]
 
-    model: Any
-    about: ModelInputs
-    method: str
-    token: int
 
-    def filled(self, texts: Make, others: Make) -> Make | None:
-        """Texts that begin with the places of other inputs, and those inputs; None where their number is unknown."""
-        count = self._count(others(1))
-        if not count:
-            return None
+def _made(about: ModelInputs, names: list[str], form: Any, beside: tuple[str, ...], size: int) -> Batch:
+    """Several inputs in one batch, one of them in another form, with what comes beside them."""
+    batch = {name: value for made in names for name, value in _MAKERS[made](about, size).items()}
+    if form is not None:
+        batch[form[0]] = form[1](batch[form[0]])
+    for name in beside:
+        if name not in batch and (value := _BESIDE[name](batch)) is not None:
+            batch[name] = value
+    return batch
 
-        def make(size: int) -> dict[str, Any]:
-            batch = {**texts(size), **others(size)}
-            ids = torch.cat([torch.full((size, count), self.token), batch["input_ids"]], 1)
-            batch["input_ids"] = ids
-            if "attention_mask" in batch:
-                batch["attention_mask"] = torch.ones_like(ids)
-            return {**batch, **{name: (ids == self.token).long() for name in _KINDS if name in self.about.accepted}}
 
-        return make
+def _inside_a_text(about: ModelInputs) -> Iterator[Make]:
+    """Makers of texts with an image or a sound inside, for a model that reads such."""
+    for name, (method, token) in _READ_INSIDE.items():
+        key = next((key for key in (f"{token}_id", f"{token}_index") if hasattr(about.config, key)), "")
+        if key and hasattr(about.model, method) and {name, "input_ids"} <= about.accepted.keys():
+            if getattr(about.config, key) not in range(about.vocabulary):  # a default may be of another vocabulary
+                setattr(about.config, key, about.vocabulary - 1)
+            token_id = getattr(about.config, key)
+            for change in (None, *_FORMS[name]):
+                yield _with_places(about, name, change and (name, change), method, token_id)
 
-    def _count(self, inputs: dict[str, Any]) -> int:
-        """The number of vectors that the model makes of one sample of its other inputs; 0 where they do not fit it."""
-        if (grid := inputs.get(grid_of(self.about))) is not None:
-            merged: int = self.about.get("spatial_merge_size", "merge_size", default=1)
+
+def _with_places(about: ModelInputs, name: str, form: Any, method: str, token: int) -> Make:
+    """A maker of texts that begin with the places of another input, at which ``token`` stands; and of that input."""
+
+    @cache
+    def places() -> int:
+        """The number of vectors that the model makes of one sample; 0 where it does not take this form."""
+        inputs = _made(about, [name], form, (), 1)
+        if (grid := inputs.get(_grid_of(about))) is not None:
+            merged: int = about.get("spatial_merge_size", "merge_size", default=1)
             return int(grid[0].prod().item() // merged**2)
-        of_its_type = map_tensors(lambda tensor: typed(tensor, self.model), inputs)
-        vectors = output_of(_Features(self.model, self.method), of_its_type)
-        return sum(vector.numel() // vector.shape[-1] for vector in tensors_of(vectors))
+        made = output_of(_Features(about.model, method), map_tensors(partial(typed, model=about.model), inputs))
+        return sum(vector.numel() // vector.shape[-1] for vector in tensors_of(made))
+
+    def make(size: int) -> Batch:
+        if not places():
+            return {}
+        batch = _made(about, ["input_ids", name], form, (), size)
+        ids = torch.cat([torch.full((size, places()), token), batch["input_ids"]], 1)
+        batch |= {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        return {**batch, **{kind: (ids == token).long() for kind in _KINDS if kind in about.accepted}}
+
+    return make
 
 
 class _Features(nn.Module):
@@ -345,14 +403,3 @@ class _Features(nn.Module):
     def forward(self, **inputs: Any) -> Any:
         found = getattr(self.model, self.method)(**inputs)
         return getattr(found, "pooler_output", found)
-
-
-def places_of(model: Any, about: ModelInputs, name: str) -> Places | None:
-    """The places of an input in the texts of a model; None where it does not read it inside a text."""
-    method, named = READ_INSIDE[name]
-    key = next((key for key in (f"{named}_id", f"{named}_index") if hasattr(model.config, key)), "")
-    if not hasattr(model, method) or not key:
-        return None
-    if getattr(model.config, key) not in range(about.vocabulary):  # a default may be of another vocabulary, or None
-        setattr(model.config, key, about.vocabulary - 1)
-    return Places(model, about, method, getattr(model.config, key))

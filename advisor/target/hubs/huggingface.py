@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -21,8 +20,9 @@ from torch import nn
 from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
 from advisor.target.hubs.contract import Adapted, Adapter, Samples, nearest, options_of
-from advisor.target.hubs.hf_batches import INPUTS, hf_samples, longest_text, prompts
+from advisor.target.hubs.hf_batches import hf_samples, longest_text, prompts
 from advisor.target.hubs.hf_classes import class_for, has_forward, parts_of, text_of, value_in
+from advisor.target.hubs.hf_inputs import INPUTS
 from advisor.target.hubs.hf_names import architecture_of
 from advisor.target.sizing import runs_on_gpu
 
@@ -76,8 +76,9 @@ class HuggingFace(Adapter):
 
         if isinstance(value, transformers.PretrainedConfig):
             return _whole_or_part(_random_weights(transformers, value, spec), ["random weights"])
-        if isinstance(value, type) and issubclass(value, transformers.PreTrainedModel):
-            return _of_class(value)
+        kind: Any = value
+        if isinstance(value, type) and issubclass(value, transformers.PreTrainedModel) and kind.config_class:
+            return Adapted(model=kind(kind.config_class()), notes=["the default configuration, random weights"])
         if any(kind.__module__ == "transformers.trainer" for kind in type(value).__mro__):
             return of_trainer(value)
         return None
@@ -96,7 +97,8 @@ def _whole_or_part(model: Any, notes: list[str]) -> Adapted:
     """A model; of one that has no forward pass of its own, since it only generates, its largest part that has one."""
     if has_forward(type(model)):
         return Adapted(model=model, notes=notes)
-    parts = [part for part in model.modules() if hasattr(part, "main_input_name") and _can_be_called(part)]
+    parts = [part for part in model.modules() if getattr(part, "main_input_name", "") in INPUTS]
+    parts = [part for part in parts if has_forward(type(part))]
     told = f"{type(model).__name__} has no forward pass of its own"
     if not parts:
         raise TargetError(
@@ -106,23 +108,10 @@ def _whole_or_part(model: Any, notes: list[str]) -> Adapted:
     return Adapted(model=part, notes=[*notes, f"{told}: its largest part, {type(part).__name__}, is measured"])
 
 
-def _can_be_called(model: Any) -> bool:
-    """Whether all inputs that a model's forward pass requires can be made."""
-    named = inspect.signature(model.forward).parameters
-    required = {name for name, p in named.items() if p.default is p.empty and p.kind is not p.VAR_KEYWORD}
-    return has_forward(type(model)) and required <= INPUTS and not INPUTS.isdisjoint(named)
-
-
-def _of_class(kind: Any) -> Adapted | None:
-    if kind.config_class is None:
-        return None
-    return Adapted(model=kind(kind.config_class()), notes=["the default configuration, random weights"])
-
-
 def _config(transformers: Any, name: str, spec: TargetSpec) -> tuple[Any, list[str]]:
     """The configuration of a name, and where it comes from."""
-    path = _path_of(name, spec)
-    if path is not None:
+    path = Path(spec.directory, name).expanduser()
+    if _is_of_a_model(path) or (path.is_dir() and name.startswith(_PATHS)):
         return _read_config(transformers, path, name), []
     if name.startswith(_PATHS):
         raise TargetError(f"there is no folder {name}.", "Give a folder that holds a config.json, or a model's name.")
@@ -130,38 +119,31 @@ def _config(transformers: Any, name: str, spec: TargetSpec) -> tuple[Any, list[s
         return transformers.AutoConfig.from_pretrained(name, local_files_only=True), []
     kind = architecture_of(name, transformers)
     if kind is None:
-        if (folder := Path(spec.directory, name)).is_dir():
-            return _read_config(transformers, folder, name), []  # which says what the folder lacks
+        if path.is_dir():
+            return _read_config(transformers, path, name), []  # which says what the folder lacks
         near = nearest(name.rpartition("/")[2].lower(), transformers.CONFIG_MAPPING)
         raise TargetError(
             f"{name} is not on this machine, and no architecture that transformers knows is in its name.",
-            f"Type `hf download {name}` first (a gated model needs `hf auth login`), or name an architecture"
-            f"{f', such as hf:{near[0]}' if near else ', such as hf:bert'}.",
+            f"Type `hf download {name}` first (a gated model needs `hf auth login`), or name an architecture, such as "
+            f"hf:{near[0] if near else 'bert'}.",
         )
-    config = _completed(_default(transformers, kind))
     note = (
         f"{name} is not on this machine: the default configuration of {kind} stands in for it "
         f"(`hf download {name}` fetches it)"
     )
-    return config, [note] if name != kind else []
-
-
-def _path_of(name: str, spec: TargetSpec) -> Path | None:
-    """The folder or file that a name means; None where there is none, or only a folder of a model's name."""
-    path = Path(spec.directory, name).expanduser()
-    means_one = path.is_file() or (path / "config.json").is_file() or (path.is_dir() and name.startswith(_PATHS))
-    return path if means_one else None
-
-
-def _default(transformers: Any, kind: str) -> Any:
-    """The default configuration of an architecture. Raises TargetError for one that is made of others' only."""
     try:
-        return transformers.CONFIG_MAPPING[kind]()
+        config = transformers.CONFIG_MAPPING[kind]()
     except Exception as error:  # whatever a configuration checks
         raise TargetError(
             f"{kind} has no default configuration: {' '.join(str(error).split())[:160]}",
             "Give a folder with its config.json, as in hf:./FOLDER; `hf download NAME` fetches one.",
         ) from error
+    return _completed(config), [note] if name != kind else []
+
+
+def _is_of_a_model(path: Path) -> bool:
+    """Whether a path is a configuration, or the folder of one."""
+    return path.is_file() or (path / "config.json").is_file()
 
 
 def _read_config(transformers: Any, path: Path, shown: str) -> Any:
@@ -231,9 +213,9 @@ def _completed(config: Any) -> Any:
 def _model(transformers: Any, config: Any, name: str, spec: TargetSpec) -> tuple[nn.Module, str]:
     """The model with its own weights where they are on disk, else with random ones; and a note that says which."""
     kind = class_for(transformers, config)
-    path = _path_of(name, spec)
+    path = Path(spec.directory, name).expanduser()
     with contextlib.suppress(OSError):
-        weights = name if path is None else str(path)
+        weights = str(path) if _is_of_a_model(path) else name
         try:
             model: nn.Module = kind.from_pretrained(weights, config=config, local_files_only=True)
         except RuntimeError as error:
@@ -253,35 +235,26 @@ def _random_weights(transformers: Any, config: Any, spec: TargetSpec) -> nn.Modu
     return _of_config(kind, config)
 
 
-def _lacking(told: str, config: Any) -> str:
-    """Part of a hint: the missing option that the error names, or else the options that have no value."""
-    import transformers
-
-    usual = transformers.PretrainedConfig()
-    left = [
-        name
-        for name, value in vars(text_of(config)).items()
-        if value is None and not hasattr(usual, name) and not name.endswith("_token_id")
-    ]
-    named = next((name for name in left if name in told), "")
-    if named or not left:
-        return f"what it lacks behind --, as in `-- {named or 'num_hidden_layers'}=2`"
-    return f"what it lacks behind -- ({', '.join(left[:6])})"
-
-
 def _of_config(kind: Any, config: Any) -> nn.Module:
+    """A model of a configuration. Raises TargetError, which says what that lacks: a default one may lack something."""
     try:
         model: nn.Module = kind(config)
-    except _INCOMPLETE as error:  # a default configuration may lack what each checkpoint says
-        raise TargetError(
-            f"{kind.__name__} cannot be made of this configuration: {' '.join(str(error).split())[:160]}",
-            f"Give {_lacking(str(error), config)}, or a folder with a config.json.",
-        ) from error
     except ImportError as error:
         package = next(iter(re.findall(r"requires the ([\w-]+) library", str(error))), error.name)
         raise TargetError(
             f"{kind.__name__} needs the package {package}, which is not installed.",
             f"Type `pip install {package}`, then run again.",
+        ) from error
+    except _INCOMPLETE as error:
+        import transformers
+
+        usual = vars(transformers.PretrainedConfig())
+        left = [name for name, value in vars(text_of(config)).items() if value is None and name not in usual]
+        named = next((name for name in left if name in str(error)), "")
+        lacks = f", as in `-- {named}=2`" if named else f" ({', '.join(left[:6])})" if left else ""
+        raise TargetError(
+            f"{kind.__name__} cannot be made of this configuration: {' '.join(str(error).split())[:160]}",
+            f"Give what it lacks behind --{lacks}, or a folder with a config.json.",
         ) from error
     return model
 
@@ -348,10 +321,18 @@ def of_trainer(trainer: Any) -> Adapted:
     if trainer.train_dataset is None:
         raise TargetError("the Trainer has no train_dataset.", "Give it one: its training loop is measured.")
     arguments = trainer.args
-    with _as_it_is(trainer.accelerator):
+    # Accelerate does not wrap the loader: a plain one can be made again with other options.
+    trainer.accelerator.prepare = lambda *objects, **_: objects[0] if len(objects) == 1 else objects
+    try:
         loader = trainer.get_train_dataloader()
+    finally:
+        del trainer.accelerator.prepare
     if trainer.optimizer is None:
         trainer.create_optimizer()
+
+    def compute_loss(model: nn.Module, batch: Any) -> Any:
+        return trainer.compute_loss(model, dict(batch))
+
     precision = "bfloat16" if arguments.bf16 else "float16" if arguments.fp16 else None
     notes = ["the Trainer's model, loader, compute_loss and optimizer; its callbacks and schedule are left out"]
     if arguments.gradient_accumulation_steps > 1:
@@ -359,30 +340,13 @@ def of_trainer(trainer: Any) -> Adapted:
     return Adapted(
         model=trainer.model,
         data=loader,
-        loss=_trainers_loss(trainer),
+        loss=compute_loss,
         optimizer=trainer.optimizer,
         current={"precision.autocast": precision} if precision else {},
         clip_grad=arguments.max_grad_norm if (arguments.max_grad_norm or 0) > 0 else None,  # as the Trainer reads it
         notes=notes,
         trainer="transformers",
     )
-
-
-def _trainers_loss(trainer: Any) -> Any:
-    def compute_loss(model: nn.Module, batch: Any) -> Any:
-        return trainer.compute_loss(model, dict(batch))
-
-    return compute_loss
-
-
-@contextlib.contextmanager
-def _as_it_is(accelerator: Any) -> Iterator[None]:
-    """Keep Accelerate from wrapping a loader: a plain one can be made again with other options."""
-    accelerator.prepare = lambda *objects, **_: objects[0] if len(objects) == 1 else objects
-    try:
-        yield
-    finally:
-        del accelerator.prepare
 
 
 OPTION = "generate"

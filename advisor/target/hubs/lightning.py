@@ -102,35 +102,44 @@ def _workload(given: _Given, pytorch: Any, spec: TargetSpec) -> Any:
         parameter.requires_grad = learns
     trainer = _attached(given, pytorch)
     loader = _loader(given, pytorch)
+    if loader is None and (module.example_input_array is not None or spec.input_shape):
+        return module
     if loader is None:
-        return module if module.example_input_array is not None or spec.input_shape else _no_data(module)
-    batches = loader if isinstance(loader, DataLoader) else _read_together(loader)
+        raise TargetError(
+            f"{type(module).__name__} has no train_dataloader.",
+            "Return (module, datamodule) from a build(), or (module, loader, loss, optimizer); --input SHAPE measures "
+            "inference alone.",
+        )
+
+    def combined_loader() -> Iterator[Any]:
+        yield from (batch for batch, _, _ in iter(loader))  # with their indices
+
+    batches = loader if isinstance(loader, DataLoader) else combined_loader
     if spec.mode is Mode.INFER:
         return Adapted(model=module, data=batches, mode=Mode.INFER.value, notes=given.notes)
     trainer.fit_loop._data_source.instance = loader
     trainer.strategy.setup_optimizers(trainer)
-    training_step, optimizers = _training_step(module, data), _optimizers(module, trainer)
-    notes = [_told_of_step(module), *_told_of(given.trainer), *given.notes]
-    if not module.automatic_optimization:
-        step = _ByHand(module, training_step)
-        return Adapted(
-            data=batches,
-            step=step,
-            models=[module],
-            optimizers=optimizers,
-            mode=Mode.TRAIN.value,
-            notes=notes,
-            trainer=_TRAINER,
+    # Of a LightningOptimizer its own.
+    optimizers = [getattr(one, "optimizer", one) for one in trainer.strategy.optimizers]
+    if not any(one.param_groups for one in optimizers):  # a stand-in without parameters where there is none
+        raise TargetError(
+            f"{type(module).__name__}.configure_optimizers returns no optimizer.",
+            "Return one, or return (module, loader, loss, optimizer) from a build() of your own.",
         )
+    training_step = _training_step(module, data)
+    notes = [*_told_of(module, given.trainer), *given.notes]
+    common: dict[str, Any] = {"data": batches, "mode": Mode.TRAIN.value, "notes": notes, "trainer": _TRAINER}
+    if not module.automatic_optimization:
+        return Adapted(step=_ByHand(module, training_step), models=[module], optimizers=optimizers, **common)
+    autocast = _AUTOCAST.get(str(getattr(given.trainer, "precision", "")))
+    clip = getattr(given.trainer, "gradient_clip_val", None) if _clips_norm(given.trainer) else None
     return Adapted(
         model=module,
-        data=batches,
         loss=training_step,
         optimizer=optimizers[0],
-        mode=Mode.TRAIN.value,
-        **_of_trainer(given.trainer),
-        notes=notes,
-        trainer=_TRAINER,
+        clip_grad=clip or None,
+        current={"precision.autocast": autocast} if autocast else {},
+        **common,
     )
 
 
@@ -171,77 +180,37 @@ class _ByHand:
         return sum(self._losses) if self._losses else result
 
 
-def _told_of_step(module: Any) -> str:
-    """The note on the measured parts of the module, and the others."""
+def _told_of(module: Any, trainer: Any) -> list[str]:
+    """Notes on the measured parts of the module and its Trainer, and the others."""
     name = type(module).__name__
     if not module.automatic_optimization:
-        return f"{name}'s own training_step, which updates the weights of {name} itself; callbacks are left out"
-    left = [hook for hook in _AROUND_A_STEP if _defines(module, hook)]
-    left_out = f"; so are its {', '.join(left)}" if left else ""
-    return f"{name}'s own training_step and optimizer; callbacks and schedules are left out{left_out}"
-
-
-def _optimizers(module: Any, trainer: Any) -> list[torch.optim.Optimizer]:
-    """The optimizers that ``configure_optimizers`` returned. Raises TargetError for none."""
-    found = [getattr(one, "optimizer", one) for one in trainer.strategy.optimizers]  # of a LightningOptimizer its own
-    if not any(one.param_groups for one in found):  # a stand-in without parameters where there is none
-        raise TargetError(
-            f"{type(module).__name__}.configure_optimizers returns no optimizer.",
-            "Return one, or return (module, loader, loss, optimizer) from a build() of your own.",
-        )
-    return found
+        told = f"{name}'s own training_step, which updates the weights of {name} itself; callbacks are left out"
+    else:
+        left = ", ".join(hook for hook in _AROUND_A_STEP if _defines(module, hook))
+        left_out = f"; so are its {left}" if left else ""
+        told = f"{name}'s own training_step and optimizer; callbacks and schedules are left out{left_out}"
+    notes = [told]
+    if (steps := getattr(trainer, "accumulate_grad_batches", 1)) > 1:
+        notes.append(f"each step is one of the {steps} that the Trainer accumulates")
+    if getattr(trainer, "gradient_clip_val", None) and not _clips_norm(trainer):
+        notes.append("the Trainer clips gradients by value, which is left out")
+    return notes
 
 
 def _training_step(module: Any, data: Any) -> Any:
     """The loss of a batch: ``training_step`` after the DataModule's hooks of a batch, else the module's."""
-    owners = {hook: next((one for one in (data, module) if _has(one, hook)), None) for hook in _OF_A_BATCH}
-    of_data = {hook: getattr(data, hook) for hook, owner in owners.items() if owner is not None and owner is data}
-    hooks = [hook for hook, owner in owners.items() if owner is not None]
     takes_number = is_callable_with(inspect.signature(module.training_step), _PAIR)
 
     def training_step(model: Any, batch: Any) -> Any:
-        for hook in hooks:
-            batch = (of_data.get(hook) or getattr(model, hook))(batch, 0)
+        for hook in _OF_A_BATCH:
+            batch = getattr(data if _defines(data, hook) else model, hook)(batch, 0)
         return model.training_step(batch, 0) if takes_number else model.training_step(batch)
 
     return training_step
 
 
-def _has(owner: Any, hook: str) -> bool:
-    return hasattr(type(owner), hook) and _defines(owner, hook)
-
-
-def _of_trainer(trainer: Any) -> dict[str, Any]:
-    """The options of a workload that a Trainer sets: its precision, and the norm that it clips gradients to."""
-    if trainer is None:
-        return {}
-    clip = trainer.gradient_clip_val if _clips_norm(trainer) else None
-    autocast = _AUTOCAST.get(str(trainer.precision))
-    current = {"precision.autocast": autocast} if autocast else {}
-    return {"clip_grad": clip or None, "current": current}
-
-
-def _told_of(trainer: Any) -> list[str]:
-    """Notes on a Trainer's handling of gradients that is not measured."""
-    if trainer is None:
-        return []
-    steps = trainer.accumulate_grad_batches
-    notes = [f"each step is one of the {steps} that the Trainer accumulates"] if steps > 1 else []
-    if trainer.gradient_clip_val and not _clips_norm(trainer):
-        notes.append("the Trainer clips gradients by value, which is left out")
-    return notes
-
-
 def _clips_norm(trainer: Any) -> bool:
-    return str(trainer.gradient_clip_algorithm or "norm").rpartition(".")[2].lower() == "norm"
-
-
-def _no_data(module: Any) -> Any:
-    raise TargetError(
-        f"{type(module).__name__} has no train_dataloader.",
-        "Return (module, datamodule) from a build(), or (module, loader, loss, optimizer); --input SHAPE measures "
-        "inference alone.",
-    )
+    return str(getattr(trainer, "gradient_clip_algorithm", None) or "norm").rpartition(".")[2].lower() == "norm"
 
 
 def _loader(given: _Given, pytorch: Any) -> Any:
@@ -250,30 +219,23 @@ def _loader(given: _Given, pytorch: Any) -> Any:
     None where there is none of them.
     """
     module, data = given.module, given.data
-    if data is not None and not isinstance(data, pytorch.LightningDataModule):
-        return _as_one(data, "the loader", pytorch)
-    for owner in filter(lambda owner: owner is not None, (data, module)):
-        if not _defines(owner, "train_dataloader"):
-            continue
+    loader, named = data, "the loader"
+    if data is None or isinstance(data, pytorch.LightningDataModule):
+        owner = next((owner for owner in (data, module) if _defines(owner, "train_dataloader")), None)
+        if owner is None:
+            return None
         owner.prepare_data()
         owner.setup("fit")
-        loader = owner.train_dataloader()
+        loader, named = owner.train_dataloader(), f"{type(owner).__name__}.train_dataloader"
         if owner is data:
             module.setup("fit")
-        return _as_one(loader, f"{type(owner).__name__}.train_dataloader", pytorch)
-    return None
-
-
-def _as_one(loader: Any, owner: str, pytorch: Any) -> Any:
-    """A DataLoader, or several as Lightning reads them together."""
     if isinstance(loader, Mapping | list | tuple) and len(loader) == 1:
         loader = next(iter(loader.values() if isinstance(loader, Mapping) else loader))
-    combined = pytorch.utilities.CombinedLoader
     if _are_loaders(loader):
-        return combined(loader, "max_size_cycle")
-    if not isinstance(loader, DataLoader | combined):
+        return pytorch.utilities.CombinedLoader(loader, "max_size_cycle")  # as Lightning reads them
+    if not isinstance(loader, DataLoader | pytorch.utilities.CombinedLoader):
         raise TargetError(
-            f"{owner} returns {type(loader).__name__}, not a DataLoader.",
+            f"{named} returns {type(loader).__name__}, not a DataLoader.",
             "Return (module, loader, loss, optimizer) from a build(), with one DataLoader.",
         )
     return loader
@@ -285,17 +247,7 @@ def _are_loaders(value: Any) -> bool:
     return len(parts) > 0 and all(isinstance(part, DataLoader) for part in parts)
 
 
-def _read_together(combined: Any) -> Callable[[], Iterator[Any]]:
-    """A function that yields the batches of Lightning's CombinedLoader, without their indices."""
-
-    def combined_loader() -> Iterator[Any]:
-        for batch, _, _ in iter(combined):
-            yield batch
-
-    return combined_loader
-
-
 def _defines(owner: Any, method: str) -> bool:
     """Whether a class overrides a method of Lightning's."""
-    defined = next(kind for kind in type(owner).__mro__ if method in vars(kind))
-    return not defined.__module__.startswith(("lightning.", "pytorch_lightning."))
+    defined = next((kind for kind in type(owner).__mro__ if method in vars(kind)), None)
+    return defined is not None and not defined.__module__.startswith(("lightning.", "pytorch_lightning."))

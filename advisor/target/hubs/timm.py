@@ -58,18 +58,12 @@ class Timm(Adapter):
             return None
         check_input(spec, 4, "8x3x224x224")
         train = train and model.training
-        if spec.input_shape is not None:
-            return image_samples(model, spec.input_shape[1:], train=train)
-        shape = _shape_of(model, config or {})
-        return replace(image_samples(model, shape, train=train), shorter=_smaller(model, shape, train=train))
-
-
-def _smaller(model: nn.Module, shape: tuple[int, ...], *, train: bool) -> tuple[Samples, ...]:
-    """Images of the usual size for a machine on which the model's own take too long, where it takes such."""
-    usual = (shape[0], _USUAL_SIDE, _USUAL_SIDE)
-    if min(shape[1:]) <= _USUAL_SIDE or refuses(model, noise(_TRIED, *usual)):
-        return ()
-    return (image_samples(model, usual, train=train),)
+        shape = spec.input_shape[1:] if spec.input_shape is not None else _shape_of(model, config or {})
+        usual = (shape[0], _USUAL_SIDE, _USUAL_SIDE)  # for a machine on which the model's own images take too long
+        larger = spec.input_shape is None and min(shape[1:]) > _USUAL_SIDE
+        shapes = [shape, usual] if larger and not refuses(model, noise(_TRIED, *usual)) else [shape]
+        first, *others = (image_samples(model, one, train=train) for one in shapes)
+        return replace(first, shorter=tuple(others))
 
 
 def _shape_of(model: Any, config: Any) -> tuple[int, ...]:

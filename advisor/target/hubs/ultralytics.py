@@ -17,8 +17,7 @@ from advisor.records import Mode, TargetSpec
 from advisor.target.guess import noise, whole_numbers
 from advisor.target.hubs.contract import Adapted, Adapter, Samples, check_input, options_of, unknown_name
 
-_SIDE = 640
-_SHORTER_SIDES = (320, 160)
+_SIDES = (640, 320, 160)  # the usual one, and smaller ones for a machine on which it takes too long
 _BOXES = 4
 # Names with this word are models of another class than YOLO.
 _TRANSFORMER = "rtdetr"
@@ -75,9 +74,8 @@ class Ultralytics(Adapter):
         train = train and spec.mode is not Mode.INFER and hasattr(network, "loss")
         if train:
             _give_gains(network)
-        if spec.input_shape:
-            return _samples(network, spec.input_shape[-2], spec.input_shape[-1], train=train)
-        first, *others = (_samples(network, side, side, train=train) for side in (_SIDE, *_SHORTER_SIDES))
+        sizes = [spec.input_shape[-2:]] if spec.input_shape else [(side, side) for side in _SIDES]
+        first, *others = (_samples(network, *size, train=train) for size in sizes)
         return replace(first, shorter=tuple(others))
 
 
@@ -93,28 +91,23 @@ def _give_gains(network: Any) -> None:
     from ultralytics.utils import DEFAULT_CFG
 
     own = getattr(network, "args", None)
-    known = vars(own) if isinstance(own, SimpleNamespace) else dict(own or {})
-    merged = get_cfg(DEFAULT_CFG)
-    for name, value in known.items():
-        setattr(merged, name, value)
-    network.args = merged
+    network.args = get_cfg(DEFAULT_CFG)
+    for name, value in (vars(own) if isinstance(own, SimpleNamespace) else dict(own or {})).items():
+        setattr(network.args, name, value)
     if not hasattr(network, "nc"):
         network.nc = _classes(network)
 
 
 def _samples(network: Any, height: int, width: int, *, train: bool) -> Samples:
     channels = int(getattr(network, "yaml", {}).get("channels", 3))
-
-    def images(size: int) -> torch.Tensor:
-        return noise(size, channels, height, width).sigmoid()
-
     note = f"random images of {height}x{width}"
+
+    def make(size: int) -> Any:
+        images = noise(size, channels, height, width).sigmoid()
+        return {"img": images, **_truth(network, size, height, width)} if train else images
+
     if not train:
-        return Samples(images, trains=False, notes=(note,))
-
-    def make(size: int) -> dict[str, Any]:
-        return {"img": images(size), **_truth(network, size, height, width)}
-
+        return Samples(make, trains=False, notes=(note,))
     return Samples(make, trains=True, loss=yolo_loss, optimizer=_SGD, notes=(f"{note}, the network's own loss",))
 
 
