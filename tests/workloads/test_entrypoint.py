@@ -23,9 +23,9 @@ GOOD = """
 @pytest.fixture(autouse=True)
 def _imports():
     """Leave the modules and the path as they were: the targets of different tests share names."""
-    path, modules, arguments = list(sys.path), set(sys.modules), sys.argv
+    path, modules, arguments, main = list(sys.path), set(sys.modules), sys.argv, sys.modules["__main__"]
     yield
-    sys.argv = arguments
+    sys.argv, sys.modules["__main__"] = arguments, main
     sys.path[:] = path
     for name in set(sys.modules) - modules:
         if name.partition(".")[0] in ("mine", "my", "helper", "broken"):
