@@ -1,6 +1,5 @@
 """What disturbs a measurement: real threads and processes; NVML is a small stand-in."""
 
-import math
 import os
 import subprocess
 import sys
@@ -19,7 +18,6 @@ from advisor.trial.measurement.guards import (
     Guards,
     HostLoad,
     Ourselves,
-    ThreadWaits,
     others_on_gpu,
     slowdown_of_gpu,
     summarised,
@@ -385,46 +383,11 @@ def guarded(library):
     return run
 
 
-@pytest.mark.parametrize(
-    ("clocks", "off_by"), [((1980, 1485), math.log(1980 / 1732.5)), ((1980, 1980), guards._LEAST_OFF_BY)]
-)
-def test_a_gpu_that_slows_itself_down_says_how_far_off_the_timings_may_be(
-    guarded, library, monkeypatch, clocks, off_by
-):
-    monkeypatch.setattr(guards, "_BETWEEN_READINGS_S", SOON_S)
-    monkeypatch.setattr(HostLoad, "disturbance", lambda load: "")
-    library.bits, library.clock_mhz = library.nvmlClocksThrottleReasonHwThermalSlowdown, iter(clocks).__next__
-    watched = guarded()
-    assert "slowed itself down" in watched.disturbed
-    assert watched.off_by == pytest.approx(off_by)
-
-
-def test_how_far_off_timings_are_beside_another_process_is_not_known(guarded, library, monkeypatch):
+def test_all_that_disturbed_a_trial_is_told(guarded, library, monkeypatch):
     monkeypatch.setattr(HostLoad, "disturbance", lambda load: "other processes used 1.9 of 2 cores")
-    monkeypatch.setattr(ThreadWaits, "share", lambda waits: 0.4)
     library.bits = library.nvmlClocksThrottleReasonHwThermalSlowdown
     watched = guarded()
     assert watched.disturbed.startswith("other processes used 1.9 of 2 cores; the GPU slowed itself down")
-    assert (watched.off_by, watched.waited) == (0.0, None)
-
-
-@pytest.mark.parametrize(
-    ("programs", "gpu_uuid", "waited"),
-    [
-        ("other processes used 1.9 of 2 cores", None, 0.4),
-        ("other processes used 1.9 of 2 cores", UUID, None),
-        ("", None, None),
-    ],
-)
-def test_the_waits_of_a_thread_are_told_where_other_programs_disturbed_it_on_the_cpu(
-    monkeypatch, programs, gpu_uuid, waited
-):
-    monkeypatch.setattr(HostLoad, "disturbance", lambda load: programs)
-    monkeypatch.setattr(ThreadWaits, "share", lambda waits: 0.4)
-    watching = Guards(watch_gpu=False)
-    with watching.watching(gpu_uuid):
-        pass
-    assert (watching.disturbed, watching.waited) == (programs, waited)
 
 
 def test_energy_is_the_counters_difference_over_the_samples(guarded, monkeypatch):

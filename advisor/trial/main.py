@@ -17,7 +17,7 @@ import torch
 
 from advisor.errors import AdvisorError, TargetError, TooSlowError
 from advisor.figures.formatting import format_ms, format_percent
-from advisor.figures.stats import two_modes
+from advisor.figures.samples import two_modes
 from advisor.machine.device import backend_of, named
 from advisor.process.channel import Channel
 from advisor.process.household import lead_own_group
@@ -321,8 +321,6 @@ class Trial:
             notes=notes,
             phases=phases,
             disturbed=self.guards.disturbed,
-            off_by=self.guards.off_by,
-            waited=self.guards.waited,
             energy_j_per_sample=self.guards.energy_j_per_sample(blocks),
             gpu=self.guards.gpu,
             loss_form=loss_form,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import dropwhile, pairwise
 from pathlib import Path
@@ -26,9 +25,6 @@ _MEANWHILE = "while it was measured"
 _FOREIGN_CORES = 0.25
 _SATURATED_SHARE = 0.85
 
-# A thread runs alone if all others take less than this share of its own processor time, the hypervisor included.
-_RUN_BESIDE = 0.05
-
 _CPU_CLOCK_FALL = 0.20
 _CORES_READ = 4
 
@@ -37,8 +33,6 @@ _BETWEEN_READINGS_S = 0.2
 _COMPUTING_PERCENT = 5
 _SM_CLOCK_FALL = 0.10
 _NEAR_SLOWDOWN_C = 2
-# What a slowdown may cost where the clock shows less: readings are few. Standard deviation of the logarithm of a time.
-_LEAST_OFF_BY = 0.03
 # Shortest time over which energy is read. Seconds; the counter is updated about every 100 ms.
 _SHORTEST_ENERGY_S = 1.0
 
@@ -49,14 +43,12 @@ class Guards:
     Made at the trial's start, before it touches CUDA; ``watching`` goes around what is timed. ``watch_gpu`` is False
     for a trial on the CPU, and for one that takes turns with another on the same GPU, whose process is no stranger.
     NVML is opened for it, once in a trial's process; that time is in the trial's wall seconds and in no other figure.
-    Then ``disturbed``, ``off_by`` and ``waited`` are what ``TrialResult`` has.
+    Then ``disturbed`` is what ``TrialResult`` has.
     """
 
     def __init__(self, *, watch_gpu: bool, nvml: Nvml = NVML) -> None:
         self._gpu = GpuWatch(nvml) if watch_gpu else None
         self.disturbed = ""
-        self.off_by = 0.0
-        self.waited: float | None = None
 
     @property
     def gpu(self) -> GpuReadings | None:
@@ -69,17 +61,12 @@ class Guards:
 
         Nothing is said of a block that raises.
         """
-        load, clock, waits = HostLoad(), CpuClock(), ThreadWaits()
+        load, clock = HostLoad(), CpuClock()
         with self._gpu.reading(gpu_uuid) if self._gpu and gpu_uuid else nullcontext():
             yield
         by_others = (load.disturbance(), self._gpu.by_others() if self._gpu else "")
         slowed = (clock.disturbance(), self._gpu.slowed() if self._gpu else "")
         self.disturbed = "; ".join(filter(None, (*by_others, *slowed)))
-        on_cpu = gpu_uuid is None  # a GPU may go on with its work while the thread waits
-        if on_cpu and self.disturbed and self.disturbed == by_others[0]:
-            self.waited = waits.share()
-        if any(slowed) and not any(by_others):
-            self.off_by = max(_LEAST_OFF_BY, clock.fell_by, self._gpu.fell_by if self._gpu else 0.0)
 
     def energy_j_per_sample(self, blocks: Sequence[Block]) -> float | None:
         """Energy of the whole GPU per sample timed, in joules.
@@ -192,12 +179,6 @@ class GpuWatch:
     def slowed(self) -> str:
         """The slowdowns of the GPU while it was read, in words; empty without any."""
         return slowdown_of_gpu(self._readings, self._gauges.slowdown_c if self._gauges else None)
-
-    @property
-    def fell_by(self) -> float:
-        """The logarithm of the highest clock that was read over the median one."""
-        clocks = _sm_clocks(self._readings)
-        return math.log(max(clocks) / median(clocks)) if clocks else 0.0
 
     def _ourselves(self) -> Ourselves:
         listings = [reading.pids for reading in self._readings if reading.pids is not None]
@@ -325,14 +306,12 @@ class CpuClock:
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
         self._start_mhz = self._read_mhz()
-        self.fell_by = 0.0  # the logarithm of the clock at the start over the one at the end, where that is large
 
     def disturbance(self) -> str:
         """The fall of the clock since the start, when it is large; else an empty string."""
         now_mhz = self._read_mhz()
         if self._start_mhz is None or now_mhz is None or now_mhz >= (1 - _CPU_CLOCK_FALL) * self._start_mhz:
             return ""
-        self.fell_by = math.log(self._start_mhz / now_mhz)
         return f"the processor's clock fell from {self._start_mhz:.0f} to {now_mhz:.0f} MHz {_MEANWHILE}"
 
     def _read_mhz(self) -> float | None:
@@ -351,45 +330,6 @@ def _cores_to_read() -> set[int]:
     """This thread's core, and others of those that this process may use, spread over all of them."""
     usable = sorted(os.sched_getaffinity(0))
     return {psutil.Process().cpu_num(), *usable[:: 1 + len(usable) // _CORES_READ]}
-
-
-class ThreadWaits:
-    """Watches from its creation on how long the threads of this process wait for a core, where Linux tells it."""
-
-    def __init__(self, tasks: Path = Path("/proc/self/task")) -> None:
-        self._tasks = tasks
-        self._began, self._start, self._stolen_s = time.perf_counter(), self._read(), _stolen_s()
-
-    def share(self) -> float | None:
-        """The share of the time since in which the only thread that ran waited for a core.
-
-        None where several threads or child processes ran, which wait for one another as well; where a hypervisor took
-        time, which the kernel counts as the thread's own; and where the kernel tells nothing.
-        """
-        nothing = (0.0, 0.0)
-        since = [
-            (ran_s - self._start.get(thread, nothing)[0], waited_s - self._start.get(thread, nothing)[1])
-            for thread, (ran_s, waited_s) in self._read().items()
-        ]
-        ran_s, waited_s = max(since, default=nothing)
-        others_s = sum(ran for ran, _ in since) - ran_s + _stolen_s() - self._stolen_s
-        if ran_s <= 0 or others_s > _RUN_BESIDE * ran_s or psutil.Process().children():
-            return None
-        return waited_s / max(time.perf_counter() - self._began, ran_s + waited_s)
-
-    def _read(self) -> dict[str, tuple[float, float]]:
-        """The seconds that each thread has run, and those in which it could have and waited for a core."""
-        read: dict[str, tuple[float, float]] = {}
-        for file in self._tasks.glob("*/schedstat"):
-            with suppress(OSError):  # a thread that has just ended
-                ran_ns, waited_ns, _ = map(int, file.read_text(encoding="ascii").split())
-                read[file.parent.name] = (ran_ns / 1e9, waited_ns / 1e9)
-        return read
-
-
-def _stolen_s() -> float:
-    """The processor seconds that a hypervisor gave to other machines, where the kernel tells them."""
-    return float(getattr(psutil.cpu_times(), "steal", 0.0))
 
 
 class HostLoad(CoresInUse):
