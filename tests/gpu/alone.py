@@ -6,7 +6,7 @@
 
 A session spends its budget on the best stack and may not reach what helps few; this tries all that applies here. The
 baseline runs between any two candidates: each is compared with its neighbours, so that drift falls on both, and how far
-one baseline is from the next is the noise floor. What ``--on`` sets is part of the baseline. On the CPU, ``--beside``
+the baselines lie apart widens its interval. What ``--on`` sets is part of the baseline. On the CPU, ``--beside``
 has each candidate and the baseline take turns block by block instead, for machines that drift from trial to trial.
 """
 

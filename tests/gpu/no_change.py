@@ -3,7 +3,7 @@
     python tests/gpu/no_change.py 25 mlp12 small_resnet18 recommender resnet50
 
 A recipe whose values all do nothing is loaded from a folder, as a third party's would be, and each of its values is one
-candidate: measured in a process of its own, judged against the noise floor, and confirmed when it is a close call.
+candidate: measured in a process of its own, judged by its interval of 99 %, and confirmed when it is a close call.
 """
 
 import json

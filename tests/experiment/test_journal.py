@@ -1,0 +1,425 @@
+import errno
+import json
+import math
+import os
+import random
+import resource
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+from sample_session import (
+    cancelled_history,
+    cpu_history,
+    failed_history,
+    sample_history,
+    sample_request,
+    several_gpus_history,
+)
+
+from advisor.errors import UsageError
+from advisor.experiment import events
+from advisor.experiment.past.journal import ABOUT_DAMAGE, Journal, list_sessions, open_session, sessions_folder
+from advisor.experiment.request import Request
+from advisor.experiment.state import SessionState
+from advisor.records import (
+    AllReduceSweep,
+    AllReduceTime,
+    Block,
+    Candidate,
+    Mode,
+    Objective,
+    Outcome,
+    ScalingRecord,
+    ScalingRow,
+    TargetSpec,
+    TrialRecord,
+    TrialResult,
+    Verification,
+)
+
+
+def runs_history():
+    """What a resumed session reads: a run, one that failed, blocks timed in turn, and an export that was verified."""
+    settings, blocks = {"precision.autocast": "bfloat16", "a.b": 1}, (Block(10, 80, 0.5), Block(10, 80, 0.25))
+    measured = TrialResult(Outcome.MEASURED, blocks=blocks, losses=(1.0, math.inf), weights=(2.0, 1.5))
+    return [
+        events.RunMeasured({}, measured),
+        events.RunMeasured(settings, TrialResult(Outcome.CRASHED, "it ended", details="signal 9")),
+        events.TurnsMeasured(settings, blocks, blocks[::-1], measured),
+        events.ExportVerified(Verification("tuned.yaml", 1.9, 26.3, 13.8, 1.97, 12.0)),
+        events.GpusChosen(2),
+        events.AllReduceMeasured(AllReduceSweep(2, "nccl", (AllReduceTime(1024, 2e-5),))),
+        events.ScalingMeasured(ScalingRecord(2, "cuda", "nccl", settings, rows=(ScalingRow("one GPU", {}, 1),))),
+    ]
+
+
+HISTORIES = {
+    "finished": sample_history,
+    "runs": runs_history,
+    "on the CPU": cpu_history,
+    "several GPUs": several_gpus_history,
+    "failed": failed_history,
+    "cancelled": cancelled_history,
+}
+UNRECORDED = (events.BlockTimed, events.Held, events.ProgressMade, events.TrialActivity)
+
+
+@pytest.fixture(autouse=True)
+def _state(tmp_path, monkeypatch):
+    monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path))
+
+
+def written(history=(), request=None):
+    journal = Journal.create(request or sample_request())
+    for event in history:
+        journal.record(event)
+    journal.close()
+    return journal
+
+
+# --- what is written can be read ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
+def test_a_session_is_read_as_it_was_written(history):
+    journal = written(history())
+    past = open_session()
+    assert past.session_id == journal.session_id
+    assert past.request == sample_request()
+    own = str(journal.path.with_suffix(""))
+    assert list(past.events) == [moved(event, own) for event in history() if not isinstance(event, UNRECORDED)]
+
+
+def test_a_session_of_version_0_1_is_read_without_its_noise_floor():
+    """Its intervals were of 95 %, and judged by a floor beside them; its runs say not how far off they may be."""
+    journal = written()
+
+    def as_before(data):
+        if isinstance(data, list):
+            return [as_before(one) for one in data]
+        if not isinstance(data, dict):
+            return data
+        data = {key: as_before(value) for key, value in data.items() if key not in ("half_width", "turns_of")}
+        if "ci_low" in data or "energy_floor" in data:
+            data["noise_floor"] = 0.006
+        return data | ({"off_by": 0.0, "waited": None} if "blocks" in data else {})
+
+    told = [event for event in [*sample_history(), *runs_history()] if not isinstance(event, UNRECORDED)]
+    lines = [{"event": type(e).__name__, "at": 1.0, "data": as_before(msgspec.to_builtins(e))} for e in told]
+    with journal.path.open("a", encoding="utf-8") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
+    past = open_session()
+    assert [type(event) for event in past.events] == [type(event) for event in told]
+    assert past.damaged == 0
+    before, now = SessionState.of(told), SessionState.of(past.events)
+    assert now.stack.comparison == before.stack.comparison
+    assert now.baseline.step_ms == before.baseline.step_ms
+
+
+def moved(event, folder):
+    """The event of a session whose files lie in this folder."""
+    text = json.dumps(msgspec.to_builtins(event)).replace("/tmp/sample", folder)
+    return msgspec.convert(json.loads(text), type(event))
+
+
+def test_every_kind_of_event_is_among_them():
+    kinds = {type(event) for history in HISTORIES.values() for event in history()}
+    assert kinds == set(events.KINDS.values())
+
+
+def test_every_option_of_a_request_survives():
+    target = TargetSpec("m:b", "/x", Mode.INFER, "cuda:1", 3, (4, 5), {"lr": 0.1, "layers": [1, {"a": None}]})
+    request = Request(
+        target,
+        budget_s=12.5,
+        objective=Objective.MEMORY,
+        keep_speed=0.75,
+        memory_limit_bytes=2**40,
+        only=("a",),
+        skip=("b",),
+        recipe_folders=("/r",),
+        key_map={"precision.autocast": "amp.dtype"},
+    )
+    written(request=request)
+    assert open_session().request == request
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_losses_that_are_not_finite_survive(loss):
+    result = TrialResult(Outcome.NON_FINITE, losses=(1.0, loss))
+    written([events.TrialMeasured(TrialRecord(Candidate("a", "b.c", True), {"b.c": True}, result))])
+    (event,) = open_session().events
+    assert event.record.result.losses[0] == 1.0
+    assert event.record.result.losses[1] == pytest.approx(loss, nan_ok=True)
+
+
+def test_the_types_of_settings_survive():
+    settings = {"a.a": True, "a.b": 1, "a.c": 1.0, "a.d": "1", "a.e": ""}
+    written([events.TrialMeasured(TrialRecord(Candidate("a", "a.a", True), settings, TrialResult(Outcome.SKIPPED)))])
+    (event,) = open_session().events
+    assert [(type(value), value) for value in event.record.settings.values()] == [
+        (type(value), value) for value in settings.values()
+    ]
+
+
+def test_text_of_any_kind_stays_on_its_line():
+    said = events.Said("one\ntwo\u2028three\x85four é 😀 \ud800")
+    written([said, events.StageStarted("done")])
+    assert list(open_session().events) == [said, events.StageStarted("done")]
+
+
+# --- on disk as it happens ------------------------------------------------------------------------------------
+
+
+def test_an_event_is_on_disk_before_the_journal_is_closed():
+    journal = Journal.create(sample_request())
+    journal.record(events.StageStarted("trials"))
+    assert list(open_session().events) == [events.StageStarted("trials")]
+    journal.close()
+
+
+def test_a_closed_journal_takes_nothing_more():
+    journal = written()
+    journal.record(events.StageStarted("late"))
+    assert open_session().events == ()
+
+
+@pytest.mark.parametrize("cut", [1, 10, 40])
+def test_a_last_line_that_was_cut_short_is_left_out(cut):
+    stages = [events.StageStarted(f"stage {number}") for number in range(3)]
+    journal = written(stages)
+    journal.path.write_bytes(journal.path.read_bytes()[:-cut])
+    assert list(open_session().events) == (stages if cut == 1 else stages[:2])
+
+
+@pytest.mark.parametrize("cut", [0, 1, 10, 40])
+def test_what_follows_a_cut_line_can_be_read(cut):
+    journal = written([events.StageStarted("one"), events.StageStarted("two")])
+    text = journal.path.read_bytes()
+    journal.path.write_bytes(text[: len(text) - cut])
+    again = Journal(journal.path, sample_request())
+    again.record(events.StageStarted("resumed"))
+    again.close()
+    stages = [event.stage for event in open_session().events]
+    assert stages == (["one", "two", "resumed"] if cut <= 1 else ["one", "resumed"])
+    assert open_session().damaged == (0 if cut <= 1 else 1)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"event": "FromTheFuture", "data": {}}',
+        b"",
+        b"\xff\xfe",
+        b'{"event": "StageStarted", "data": {"stage": "o\x00e"}}',
+        b"[" * 100_000,
+        b'{"event": ["StageStarted"], "data": {}}',
+        b'{"event": "StageStarted", "at": 1' + b"0" * 5000 + b', "data": {"stage": 7}}',
+    ],
+)
+def test_a_line_that_cannot_be_read_is_left_out_alone(line):
+    journal = written([events.StageStarted("one"), events.StageStarted("two")])
+    lines = journal.path.read_bytes().splitlines()
+    journal.path.write_bytes(b"\n".join([*lines[:2], line, *lines[2:], b""]))
+    past = open_session()
+    assert list(past.events) == [events.StageStarted("one"), events.StageStarted("two")]
+    assert past.damaged == 1
+
+
+def test_a_flipped_byte_loses_its_line_alone():
+    journal = written(sample_history())
+    whole, chance = journal.path.read_bytes(), random.Random(0)
+    count, header = len(open_session().events), whole.index(b"\n") + 1
+    for _ in range(60):
+        flipped = bytearray(whole)
+        flipped[chance.randrange(header, len(whole))] ^= 1 << chance.randrange(8)
+        journal.path.write_bytes(flipped)
+        past = open_session()
+        assert len(past.events) >= count - 2  # an end of line that is lost joins two
+        assert len(past.events) + past.damaged in (count - 1, count, count + 1)
+
+
+def test_a_journal_of_another_form_is_not_read():
+    journal = written()
+    journal.path.write_text(journal.path.read_text().replace('"schema":1', '"schema":2'))
+    with pytest.raises(UsageError, match="it has the form 2, and this version reads 1"):
+        open_session()
+
+
+HOLDS = """
+import sys
+from pathlib import Path
+from advisor.experiment.past.journal import Journal
+journal = Journal(Path(sys.argv[1]), None)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_one_process_writes_at_a_time():
+    path = written().path
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDS, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout.readline() == "held\n"
+    with pytest.raises(UsageError, match=f"is being written by another process, {holder.pid}"):
+        Journal(path, sample_request())
+    holder.kill()
+    holder.communicate()
+    Journal(path, sample_request()).close()
+
+
+def test_a_journal_that_has_no_room_to_begin_is_not_the_latest_session():
+    Journal.create(sample_request()).close()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(UsageError, match="File too large"):
+            Journal.create(sample_request())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert open_session().damaged == 0
+    assert len(list(sessions_folder().glob("*.jsonl"))) == 1
+
+
+def test_a_full_disk_ends_the_journal_and_is_told_once():
+    journal = Journal.create(sample_request())
+    journal._file.close()
+    journal._file = Path("/dev/full").open("a")  # noqa: SIM115 - the journal closes it
+    assert "No space" in journal.record(events.StageStarted("one"))
+    assert journal.record(events.StageStarted("two")) == ""
+    journal.close()
+
+
+def test_what_is_kept_is_the_users_own():
+    path = written().path
+    assert path.stat().st_mode & 0o077 == 0
+    assert path.parent.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "\n",
+        "null\n",
+        "[1]\n",
+        "{}\n",
+        "not json\n",
+        '{"schema": 1, "started": 1e300, "request": {"target": {"target": "a", "directory": "/"}}}\n',
+        '{"schema": 1, "started": "today", "request": {"target": {"target": "a", "directory": "/"}}}\n',
+        '{"schema": 1, "started": 1.0, "request": {"target": 3}}\n',
+        b"\xff\xfe",
+    ],
+)
+def test_journals_that_cannot_be_read(text):
+    readable = written([events.StageStarted("one")])
+    path = sessions_folder() / "20010101-000000.jsonl"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(UsageError, match="20010101-000000 cannot be read: the first line of its journal is damaged"):
+        open_session("2001")
+    assert [past.session_id for past in list_sessions()] == [readable.session_id]
+
+
+def test_a_journal_that_one_may_not_read_says_so(monkeypatch):
+    path = written([events.StageStarted("one")]).path
+
+    def refused(*_):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr("advisor.experiment.past.journal.content_of", refused)
+    with pytest.raises(UsageError, match=r"cannot be read: Permission denied\.$") as raised:
+        open_session()
+    assert raised.value.hint == "Use files and folders that you may read and enter."
+
+
+def test_lines_that_are_lost_are_a_warning_of_the_session():
+    path = written(sample_history()).path
+    assert open_session().told() == open_session().events
+    for lines in ("1 line", "2 lines"):
+        path.write_bytes(path.read_bytes() + b"x\n")
+        (told,) = [said.text for said in SessionState.of(open_session().told()).messages if said.about == ABOUT_DAMAGE]
+        assert told == f"{lines} of the journal of {path.stem} cannot be read; measurements may be missing"
+
+
+# --- finding sessions -----------------------------------------------------------------------------------------
+
+
+def named(*names):
+    for name in names:
+        written().path.rename(sessions_folder() / f"{name}.jsonl")
+
+
+def test_sessions_are_found_by_their_beginning():
+    named("20250101-120000", "20250102-120000", "20250102-120000-1", "20250103-090000")
+    assert open_session().session_id == "20250103-090000"
+    assert open_session("20250101").session_id == "20250101-120000"
+    assert open_session("20250102-120000").session_id == "20250102-120000"
+    assert open_session("20250102-120000-1").session_id == "20250102-120000-1"
+    with pytest.raises(UsageError, match="beginning of 2 sessions"):
+        open_session("20250102")
+    with pytest.raises(UsageError, match="no session '2024'"):
+        open_session("2024")
+
+
+def test_the_latest_session_comes_first():
+    named("20250101-120000", "20250103-090000")
+    assert [past.session_id for past in list_sessions()] == ["20250103-090000", "20250101-120000"]
+
+
+def test_the_latest_is_the_one_made_last_however_it_is_named():
+    """Eleven of one second have names that sort otherwise."""
+    made = [Journal.create(sample_request()).path for _ in range(11)]
+    folder = made[0].parent
+    names = ["20260102-030405", *(f"20260102-030405-{number}" for number in range(1, 11))]
+    renamed = [path.rename(folder / f"{name}.jsonl") for path, name in zip(made, names, strict=True)]
+    assert [past.path for past in list_sessions()] == renamed[::-1]
+    assert open_session().path == renamed[-1]
+
+
+def test_there_may_be_no_session():
+    assert list(list_sessions()) == []
+    with pytest.raises(UsageError, match="no session yet"):
+        open_session()
+
+
+def test_sessions_of_the_same_second_have_names_of_their_own():
+    assert len({written().session_id for _ in range(5)}) == 5
+
+
+def test_what_may_never_end_is_no_journal():
+    Journal.create(sample_request()).close()
+    os.mkfifo(sessions_folder() / "20300101-000000.jsonl")
+    (sessions_folder() / "20300101-000001.jsonl").symlink_to("/dev/zero")
+    large = sessions_folder() / "20300101-000002.jsonl"
+    with large.open("wb") as file:
+        file.truncate(2**34)
+    with pytest.raises(UsageError, match="cannot be read: it is larger than 256 MiB"):
+        open_session(large.stem)
+    assert len(list(list_sessions())) == 1
+
+
+def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path / "file"))
+    with pytest.raises(UsageError, match="cannot be written") as error:
+        Journal.create(sample_request())
+    assert "PERF_ADVISOR_STATE" in error.value.hint
+
+
+def test_logs_lie_beside_the_journal_under_safe_names():
+    journal = written()
+    log = journal.log_path("007-stack: a.b: 1/../x, " + "y" * 300)
+    assert log.startswith(str(journal.path.with_suffix("")) + "/007-stack__a.b__1_.._x")
+    assert len(log.rpartition("/")[2]) <= 104
+
+
+def test_the_journal_is_lines_of_json():
+    journal = written([replace(event) for event in sample_history()])
+    lines = [json.loads(line) for line in journal.path.read_text().splitlines()]
+    assert lines[0]["schema"] == 1
+    assert all(set(line) == {"event", "at", "data"} for line in lines[1:])

@@ -1,0 +1,470 @@
+import json
+import math
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from facts import cpu_facts, gpu_facts, loader_facts, profile_facts
+
+from advisor.experiment.judging.judge import Judge
+from advisor.experiment.judging.records import overhead_s, stack_record, steps_to_break_even, trial_record
+from advisor.experiment.judging.runs import AlternatedBlocks, RunsInTurn, speed
+from advisor.experiment.judging.spreads import prior_spread
+from advisor.experiment.objective import Goal
+from advisor.recipe.catalog import load_catalog
+from advisor.recipe.settings import Settings
+from advisor.records import Block, Candidate, Mode, Numerics, Objective, Outcome, TrialResult, Verdict
+
+CATALOG = load_catalog()
+CANDIDATE = Candidate("autocast", "precision.autocast", "bfloat16")
+BF16 = Settings(CANDIDATE.settings)
+FUSED = Candidate("fused_optimizer", "optimizer.implementation", "fused")
+
+
+def result(step_ms, *, samples=8, losses=(2.3, 2.2), seed=0, **changes):
+    draw = random.Random(seed)
+    seconds = [10 * step_ms / 1e3 * draw.uniform(0.995, 1.005) for _ in range(15)]
+    blocks = tuple(Block(10, 10 * samples, second) for second in seconds)
+    options = {"prepare_s": 0.0, "warmup_s": 0.0, "losses": losses, "batch_size": samples}
+    return TrialResult(Outcome.MEASURED, blocks=blocks, **{**options, **changes})
+
+
+@pytest.fixture
+def judge():
+    return Judge(CATALOG, Mode.TRAIN, result(10.0))
+
+
+def record(judge, tried, candidate=CANDIDATE):
+    """The record of a candidate after one run with this result."""
+    return trial_record(judge.with_run(candidate.settings, tried), candidate, candidate.settings)
+
+
+def verdict(judge, step_ms, **changes):
+    return record(judge, result(step_ms, seed=1, **changes)).verdict
+
+
+def beside(new_ms, old_ms, drift=(1.0,) * 8):
+    """Blocks in turn on a machine whose speed drifts by these factors."""
+    new = tuple(Block(10, 80, 0.01 * new_ms * factor) for factor in drift)
+    old = tuple(Block(10, 80, 0.01 * old_ms * factor) for factor in drift)
+    return AlternatedBlocks(new, old, result(new_ms))
+
+
+# --- verdicts -------------------------------------------------------------------------------------------------
+
+
+def test_verdicts(judge):
+    assert verdict(judge, 5.0) is Verdict.FASTER
+    assert verdict(judge, 20.0) is Verdict.SLOWER
+    assert verdict(judge, 10.02) is Verdict.UNCLEAR
+
+
+def test_a_speed_up_is_in_samples_not_steps(judge):
+    found = record(judge, result(15.0, samples=16))
+    assert found.comparison.speedup == pytest.approx(16 / 12, rel=0.01)
+    assert found.verdict is Verdict.FASTER
+    assert found.numerics.difference is None
+
+
+def test_the_same_is_said_once_many_runs_agree(judge):
+    for seed in range(3):
+        judge = judge.with_run({}, result(10.0, seed=seed)).with_run(BF16, result(10.02, seed=seed + 5))
+    assert judge.compare(BF16).verdict is Verdict.SAME
+
+
+def test_a_judge_is_a_value(judge):
+    turns = RunsInTurn((result(5.0),), (result(10.0),))
+    later = judge.with_run(BF16, result(5.0)).with_control(result(10.0, seed=2)).with_turns(BF16, turns)
+    assert not judge.runs
+    assert not judge.controls
+    assert not judge.has_tried(BF16)
+    assert later.has_tried(BF16)
+    assert later.took_turns(BF16)
+    forgotten = later.without_runs(BF16)
+    assert not forgotten.has_tried(BF16)
+    assert not forgotten.took_turns(BF16)
+    assert forgotten.controls == later.controls
+
+
+def test_a_noisy_control_makes_small_gains_unclear(judge):
+    quiet = judge.with_control(result(10.0, seed=2)).with_run({}, result(10.0, seed=3))
+    noisy = judge.with_control(result(11.0, seed=2)).with_run({}, result(9.2, seed=3))
+    assert verdict(quiet, 8.5) is Verdict.FASTER
+    assert noisy.spread_of({}).sigma > 5 * quiet.spread_of({}).sigma
+    assert verdict(noisy, 8.5) is Verdict.UNCLEAR
+    assert verdict(noisy, 4.0) is Verdict.FASTER
+
+
+def test_repeats_that_differ_widen_the_interval_and_join_the_baseline(judge):
+    repeated = judge.with_run({}, result(10.8, seed=3)).with_run({}, result(10.2, seed=4))
+    calm = judge.with_run({}, result(10.0, seed=3)).with_run({}, result(10.0, seed=4))
+    known = repeated.baseline_record()
+    assert known.half_width > 2 * calm.baseline_record().half_width
+    assert len(repeated.baseline_runs) == 3
+    assert known.step_ms == pytest.approx((10.8 * 10.2 * 10.0) ** (1 / 3), rel=0.01)
+    assert repeated.with_control(result(9.9, seed=5)).baseline_record().apart == pytest.approx(10.8 / 9.9 - 1, abs=0.01)
+
+
+@pytest.mark.parametrize("prior", [0.01, 0.025, 0.04, 0.05])
+@pytest.mark.parametrize("control_ms", [10.0 * 1.27, 10.0 / 1.27])
+def test_an_odd_control_neither_erases_a_doubled_speed_nor_makes_one(prior, control_ms):
+    """DenseNet-121: a control that was 27 % off made a stack of 2.39x (2.18-2.63) "too noisy to tell"."""
+    judge = Judge(CATALOG, Mode.TRAIN, result(10.0), prior=prior).with_control(result(control_ms, seed=2))
+    stack = judge.with_run(BF16, result(10.0 / 2.39, seed=3))
+    assert stack.compare(BF16).verdict is Verdict.FASTER
+    assert judge.with_run(BF16, result(10.0, seed=3)).compare(BF16).verdict is Verdict.UNCLEAR
+    for seed in (4, 5):  # the baseline is run again at once
+        stack = stack.with_run({}, result(10.0, seed=seed))
+    assert stack.compare(BF16).ci_low > 1.3
+    assert stack.compare(BF16).ci_low < 2.39 * 10.0 / 10.0 < stack.compare(BF16).ci_high
+
+
+def test_step_time_and_rate_of_two_runs_that_differ_belong_together(judge):
+    known = judge.with_run({}, result(90.0, seed=3)).baseline_record()
+    assert known.step_ms == pytest.approx(30.0, rel=0.01), "as the ratio to them has it"
+    assert known.samples_per_s == pytest.approx(8 * 1000 / known.step_ms, rel=0.01)
+
+
+def test_one_odd_repeat_moves_the_baseline_little_and_a_disturbed_one_not_at_all(judge):
+    for seed in (2, 3):
+        judge = judge.with_run({}, result(10.0, seed=seed))
+    odd = judge.with_run({}, result(80.0, seed=4))
+    assert odd.baseline_record().step_ms == pytest.approx(10.0, rel=0.08)
+    assert odd.apart == pytest.approx(7.0, rel=0.02)
+    told = judge.with_run({}, result(80.0, seed=4, disturbed="another process ran"))
+    assert told.spread_of({}) == judge.spread_of({})
+    assert told.baseline_record().step_ms == pytest.approx(10.0, rel=0.01)
+
+
+def test_runs_that_nothing_disturbed_count_alone(judge):
+    disturbed = judge.with_run(BF16, result(20.0, seed=1, disturbed="another process ran"))
+    slowed = disturbed.with_run(BF16, result(5.0))
+    assert slowed.compare(BF16).speedup == pytest.approx(2.0, rel=0.02)
+    assert slowed.speed(BF16)[0] == pytest.approx(5.0, rel=0.02)
+    assert (slowed.result(BF16).disturbed, disturbed.result(BF16).disturbed) == ("", "another process ran")
+
+
+def test_failed_controls_and_repeats_say_nothing(judge):
+    before = judge.baseline_record()
+    failed = judge.with_control(TrialResult(Outcome.CRASHED)).with_run({}, TrialResult(Outcome.TIMED_OUT))
+    assert failed.baseline_record() == before
+
+
+def test_repeats_of_other_settings_tell_of_the_noise_as_well(judge):
+    apart = judge.with_run(BF16, result(5.0, seed=1)).with_run(BF16, result(6.5, seed=2))
+    assert apart.spread_of({}).sigma > judge.spread_of({}).sigma
+    assert judge.with_run(BF16, result(5.0)).with_run({"a.b": 1}, result(6.5)).spread_of({}) == judge.spread_of({})
+
+
+@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.OUT_OF_MEMORY, Outcome.CRASHED, Outcome.TIMED_OUT])
+def test_what_was_not_measured_is_failed(judge, outcome):
+    failed = judge.with_run(BF16, TrialResult(outcome, "why"))
+    found = trial_record(failed, CANDIDATE, BF16)
+    assert (found.verdict, found.comparison, found.step_ms) == (Verdict.FAILED, None, None)
+    assert stack_record(failed, BF16, {}).comparison is None
+    assert failed.has_tried(BF16)
+    assert failed.measured_runs(BF16) == ()
+    assert failed.gain(BF16, {}).is_worse
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_losses_that_are_not_finite_fail_a_fast_candidate(judge, bad):
+    found = record(judge, result(1.0, losses=(2.3, bad)))
+    assert (found.result.outcome, found.verdict) == (Outcome.NON_FINITE, Verdict.FAILED)
+    assert found.result.reason == f"the loss became {bad} at step 2 of 2"
+    assert (found.numerics.measured, found.numerics.text) == (Numerics.CHANGED, found.result.reason)
+    assert found.numerics.worse_than_declared
+    stack = stack_record(judge.with_run(BF16, result(1.0, losses=(bad,))), BF16, {})
+    assert (stack.result.outcome, stack.numerics.measured) == (Outcome.NON_FINITE, Numerics.CHANGED)
+
+
+def test_a_baseline_that_diverges_fails_nobody_else():
+    judge = Judge(CATALOG, Mode.TRAIN, result(10.0, losses=(2.3, math.nan)))
+    assert verdict(judge, 5.0, losses=(2.3, math.nan)) is Verdict.FASTER
+    found = record(judge, result(5.0, losses=(2.3, 2.2)))
+    assert (found.numerics.measured, found.numerics.difference) == (Numerics.CLOSE, None)
+    assert not judge.with_control(result(10.0, losses=(2.3, math.nan), seed=3)).spread.random
+
+
+def test_a_scaler_that_skips_every_update_fails_its_candidate():
+    judge = Judge(CATALOG, Mode.TRAIN, result(10.0, weights=(4.0, 3.9, 3.8)))
+    found = record(judge, result(5.0, weights=(4.0, 4.0, 4.0), skipped_steps=26))
+    assert (found.result.outcome, found.verdict) == (Outcome.NON_FINITE, Verdict.FAILED)
+    assert "skipped every update" in found.numerics.text
+
+
+# --- numerics -------------------------------------------------------------------------------------------------
+
+
+def test_the_worst_class_that_is_declared_counts(judge):
+    assert judge.declared({}) is Numerics.EXACT
+    assert judge.declared({"step.zero_grad": "manual"}) is Numerics.EXACT
+    assert judge.declared({"step.zero_grad": "manual", **CANDIDATE.settings}) is Numerics.CLOSE
+
+
+def test_the_spread_of_the_control_excuses_what_is_within_it(judge):
+    judge = judge.with_control(result(10.0, losses=(2.3, 2.0), seed=4))
+    assert judge.spread.losses == pytest.approx(0.2 / 2.2)
+    found = record(judge, result(5.0, losses=(2.3, 2.05)))
+    assert found.numerics.measured is Numerics.CLOSE
+    assert found.numerics.as_baselines
+
+
+def test_the_spread_is_that_of_all_pairs_of_baseline_runs(judge):
+    judge = judge.with_control(result(10.0, losses=(2.3, 2.1), seed=4))
+    judge = judge.with_run({}, result(10.0, losses=(2.3, 2.4), seed=5))
+    assert judge.spread.losses == pytest.approx(0.3 / 2.4)
+
+
+def test_a_reference_tightens_what_counts_as_close(judge):
+    judge = judge.with_run(FUSED.settings, result(10.0, losses=(2.3, 2.2005)))
+    assert trial_record(judge, FUSED, FUSED.settings).numerics.measured is Numerics.CLOSE
+    precise = TrialResult(Outcome.MEASURED, losses=(2.3 + 1e-7, 2.2), batch_size=8, notes=("float64",))
+    judge = replace(judge, reference=precise)
+    found = trial_record(judge, FUSED, FUSED.settings)
+    assert found.numerics.measured is Numerics.CHANGED
+    assert found.numerics.baseline_from_reference == pytest.approx(1e-7 / 2.3, rel=0.01)
+    # What brings bfloat16 with it may round to that.
+    assert record(judge, result(10.0, losses=(2.3, 2.2005))).numerics.measured is Numerics.CLOSE
+
+
+def test_the_users_own_arithmetic_counts_for_every_candidate(judge):
+    precise = TrialResult(Outcome.MEASURED, losses=(2.3, 2.2), batch_size=8)
+    judge = replace(judge, reference=precise, own_rounding=2.0**-8)
+    assert record(judge, result(10.0, losses=(2.3, 2.25)), FUSED).numerics.measured is Numerics.CLOSE
+
+
+# --- starting -------------------------------------------------------------------------------------------------
+
+
+def test_a_slow_start_pays_back_after_some_steps(judge):
+    def steps_of(run, judge=judge):
+        return steps_to_break_even(judge.with_run(BF16, run), BF16, run)
+
+    slow_start = result(5.0, warmup_s=10.0, warmup_steps=0)
+    assert steps_of(slow_start) == pytest.approx(2000, rel=0.02)
+    assert steps_of(result(5.0)) == 0
+    assert steps_of(result(20.0)) is None
+    # A run that was disturbed says nothing of the steps that turns have shown to be faster.
+    in_turn = judge.with_turns(BF16, beside(5.0, 10.0))
+    assert steps_of(result(20.0, warmup_s=10.0, warmup_steps=0), in_turn) == pytest.approx(2000, rel=0.02)
+
+
+def test_the_steps_of_a_warm_up_are_no_overhead():
+    slow = result(10.0, prepare_s=1.0, warmup_s=3.0, warmup_steps=100)
+    assert overhead_s(slow, 10.0) == pytest.approx(3.0)
+    assert overhead_s(result(10.0, warmup_s=0.5, warmup_steps=100), 10.0) == 0
+    step_ms, rate = speed(slow)
+    assert step_ms == pytest.approx(10, rel=0.01)
+    assert rate == pytest.approx(800, rel=0.01)
+
+
+# --- in turn --------------------------------------------------------------------------------------------------
+
+
+def test_blocks_in_turn_confirm_a_stack_and_cancel_the_drift_that_both_meet(judge):
+    drift = [1 + 0.1 * index for index in range(10)]
+    judge = judge.with_run(BF16, result(5.2)).with_turns(BF16, beside(5.0, 10.0, drift))
+    stack = stack_record(judge, BF16, {"a.b": "why"})
+    assert stack.confirmed
+    assert stack.comparison.paired
+    assert stack.comparison.speedup == pytest.approx(2.0)
+    assert 1.9 < stack.comparison.ci_low < stack.comparison.ci_high < 2.1
+    assert stack.dropped == {"a.b": "why"}
+    assert stack.step_ms == pytest.approx(5 * 1.45, rel=0.001)
+    assert stack.baseline_step_ms == pytest.approx(10 * 1.45, rel=0.001)
+    assert stack.samples_per_s / stack.baseline_samples_per_s == pytest.approx(2.0)
+
+
+def test_the_times_beside_a_speed_up_agree_with_it_however_the_machine_drifts(judge):
+    """Medians of either side would be 5 and 40 ms beside 4x."""
+    new_ms, old_ms = (20.0, 5.0, 5.0, 5.0, 10.0), (40.0, 20.0, 15.0, 45.0, 45.0)
+    new = tuple(Block(10, 80, 0.01 * step_ms) for step_ms in new_ms)
+    old = tuple(Block(10, 80, 0.01 * step_ms) for step_ms in old_ms)
+    judge = judge.with_run(BF16, result(5.2)).with_turns(BF16, AlternatedBlocks(new, old, result(5.0)))
+    stack = stack_record(judge, BF16, {})
+    assert stack.comparison.speedup == pytest.approx(4.0)
+    assert (stack.step_ms, stack.baseline_step_ms) == pytest.approx((5.0, 20.0))
+    fused = FUSED.settings
+    runs = judge.with_run({}, result(40.0, seed=3)).with_run(fused, result(5.0)).with_run(fused, result(20.0, seed=3))
+    apart = stack_record(runs, fused, {})
+    assert apart.baseline_step_ms / apart.step_ms == pytest.approx(apart.comparison.speedup, rel=0.001)
+
+
+def test_two_processes_that_take_turns_may_differ_by_where_their_memory_lies(judge):
+    """The blocks agree to the last digit; another pair of processes would not."""
+    for ratio, told in ((1.0, Verdict.UNCLEAR), (1.03, Verdict.UNCLEAR), (1.1, Verdict.FASTER)):
+        tried = judge.with_run(BF16, result(10.0)).with_turns(BF16, beside(10.0 / ratio, 10.0))
+        assert tried.compare(BF16).verdict is told
+        # Processes that ran one after the other may differ by more: that says nothing of two side by side.
+        assert tried.with_control(result(14.0, seed=2)).compare(BF16).verdict is told
+
+
+@pytest.mark.parametrize(
+    ("crowded", "ratio", "confirmed"),
+    [(False, 1.0, True), (False, 1.12, True), (True, 1.0, False), (True, 1.12, False), (True, 1.3, True)],
+)
+def test_beside_other_programs_only_an_interval_above_1_1_is_confirmed(crowded, ratio, confirmed):
+    judge = Judge(CATALOG, Mode.TRAIN, result(10.0), crowded=crowded)
+    judge = judge.with_run(BF16, result(10.0)).with_turns(BF16, beside(10.0 / ratio, 10.0))
+    stack = stack_record(judge, BF16, {})
+    assert (stack.confirmed, stack.comparison.paired) == (confirmed, True)
+
+
+def test_a_baseline_that_was_always_disturbed_is_one_on_a_busy_machine():
+    company = {"disturbed": "another process used up to 40 % of the GPU"}
+    judge = Judge(CATALOG, Mode.TRAIN, result(10.0, **company))
+    assert judge.is_busy
+    assert judge.with_run({}, result(10.0, **company)).is_busy
+    assert not judge.with_run({}, result(10.0)).is_busy
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_machine_whose_runs_differ_by_a_fifth_still_tells_a_stack_of_1_8(seed):
+    """The demo on a busy machine of two cores: three runs of the baseline, then turns whose blocks scatter as well."""
+    draw = random.Random(seed)
+    first, second, third = (result(10.0 * math.exp(draw.gauss(0.0, 0.2)), seed=seed) for _ in range(3))
+    judge = Judge(CATALOG, Mode.TRAIN, first, prior=0.03).with_control(second).with_run({}, third)
+    drift = [math.exp(draw.gauss(0.0, 0.2)) for _ in range(8)]
+    in_turn = beside(10.0 / 1.8, 10.0, drift)
+    scattered = tuple(replace(block, seconds=block.seconds * math.exp(draw.gauss(0.0, 0.1))) for block in in_turn.new)
+    judge = judge.with_run(BF16, result(5.6)).with_turns(BF16, replace(in_turn, new=scattered))
+    assert stack_record(judge, BF16, {}).verdict is Verdict.FASTER
+
+
+def test_whole_runs_in_turn_confirm_by_those_that_chose_nothing(judge):
+    ran = judge.with_run(BF16, result(4.8, seed=1))
+    assert not stack_record(ran, BF16, {}).confirmed
+    new, old = [result(5.2, seed=2), result(5.1, seed=3)], [result(10.4, seed=12), result(10.2, seed=13)]
+    for one, other in zip(new, old, strict=True):
+        ran = ran.with_run(BF16, one).with_run({}, other).with_turns(BF16, RunsInTurn((one,), (other,)))
+    stack = stack_record(ran, BF16, {})
+    assert (stack.confirmed, stack.comparison.paired) == (True, True)
+    assert stack.comparison.speedup == pytest.approx(2.0, rel=0.01), "the run by which it was chosen was luckier"
+    assert stack.samples_per_s / stack.baseline_samples_per_s == pytest.approx(stack.comparison.speedup, rel=0.005)
+    assert stack.baseline_step_ms / stack.step_ms == pytest.approx(stack.comparison.speedup, rel=0.005)
+    assert stack.comparison.ci_low > 1.8
+    assert len(ran.in_turn[Settings(BF16)].new) == 2
+
+
+def test_what_was_chosen_has_an_interval_of_99_per_cent_and_what_took_turns_one_of_95(judge):
+    ran = judge.with_run(BF16, result(5.0, seed=1)).with_run({}, result(10.0, seed=2))
+    turns = RunsInTurn(ran.measured_runs(BF16), ran.baseline_runs)
+    chosen, measured = ran.compare(BF16), ran.with_turns(BF16, turns).compare(BF16)
+    widths = [math.log(comparison.ci_high / comparison.ci_low) for comparison in (chosen, measured)]
+    assert widths[0] / widths[1] == pytest.approx(4.032 / 2.571, rel=0.01)  # Student's t with five degrees of freedom
+
+
+def test_the_stack_has_the_phases_that_one_of_its_trials_timed(judge):
+    timed = replace(result(5.2, seed=2), phases={"data wait": 0.1, "captured step": 5.1})
+    ran = judge.with_run(BF16, result(5.0, seed=1))
+    assert stack_record(ran, BF16, {}).result.phases == {}
+    assert stack_record(ran.with_run(BF16, timed).with_run(BF16, result(5.1)), BF16, {}).result.phases == timed.phases
+    in_turn = replace(beside(5.0, 10.0), result=timed)
+    assert stack_record(ran.with_turns(BF16, in_turn), BF16, {}).result.phases == timed.phases
+
+
+def test_what_drifted_meanwhile_is_not_called_slower(judge):
+    """A machine that became a fifth slower makes every later trial look slow; the repeated baseline shows that."""
+    late = result(12.0, seed=1)
+    assert record(judge, late).verdict is Verdict.SLOWER
+    repeated = judge.with_control(result(10.1, seed=3)).with_run({}, result(12.1, seed=2))
+    assert record(repeated, late).verdict is Verdict.UNCLEAR
+
+
+# --- one combination against another --------------------------------------------------------------------------
+
+
+def test_a_contribution_is_the_ratio_of_the_two_combinations(judge):
+    whole = BF16.merged(FUSED.settings)
+    judge = judge.with_run(BF16, result(5.0, seed=1)).with_run(whole, result(4.0, seed=2))
+    found = trial_record(judge, FUSED, whole, BF16)
+    assert found.contribution.speedup == pytest.approx(1.25, rel=0.01)
+    assert found.comparison.speedup == pytest.approx(2.5, rel=0.01)
+    assert found.own_effect == found.contribution
+    assert found.verdict is Verdict.FASTER
+    assert trial_record(judge, FUSED, whole, {"a.b": 1}).contribution is None
+
+
+def test_what_adds_nothing_to_a_fast_combination_is_not_called_faster(judge):
+    whole = BF16.merged(FUSED.settings)
+    judge = judge.with_run(BF16, result(5.0, seed=1)).with_run(whole, result(4.99, seed=2))
+    assert trial_record(judge, FUSED, whole, BF16).verdict is Verdict.UNCLEAR
+
+
+def test_a_gain_is_that_of_one_combination_over_another(judge):
+    judge = judge.with_run(BF16, result(5.0, seed=1)).with_run({"a.b": 1}, result(8.0, seed=2))
+    gain = judge.gain(BF16, {"a.b": 1})
+    assert gain.ratio == pytest.approx(1.6, rel=0.01)
+    assert gain.is_better
+    assert judge.gain({"a.b": 1}, BF16).is_worse
+    assert judge.gain(BF16, {}).ratio == pytest.approx(2.0, rel=0.01)
+    assert judge.gain({"never.run": 1}, {}).is_worse
+
+
+def test_for_latency_a_larger_batch_is_no_gain():
+    """Twice the samples in 1.5 times the time: a better throughput, and a longer step."""
+    larger = {"data.batch_size": 16}
+    run = replace(result(15.0, samples=16), blocks=(Block(5, 80, 0.075),) * 15)
+    by_samples = Judge(CATALOG, Mode.TRAIN, result(10.0)).with_run(larger, run)
+    by_steps = replace(by_samples, goal=Goal(Objective.LATENCY))
+    assert by_samples.gain(larger, {}).is_better
+    assert by_steps.gain(larger, {}).is_worse
+    assert by_steps.gain(larger, {}).ratio == pytest.approx(10 / 15, rel=0.01)
+    assert by_steps.gain({}, larger).is_better
+
+
+def test_an_empty_stack_is_the_baseline_and_once_as_fast(judge):
+    judge = judge.with_run({}, result(14.0, seed=3))
+    stack = stack_record(judge, {}, {"a.b": "why"})
+    assert (stack.settings, stack.dropped) == ({}, {"a.b": "why"})
+    assert (stack.comparison.speedup, stack.comparison.ci_low, stack.comparison.ci_high) == (1.0, 1.0, 1.0)
+    assert stack.comparison.verdict is Verdict.SAME
+    assert stack.samples_per_s == stack.baseline_samples_per_s == judge.baseline_rate
+    assert stack.numerics.measured is Numerics.EXACT
+
+
+# --- noise between processes ----------------------------------------------------------------------------------
+
+
+def test_more_noise_is_expected_where_the_host_or_a_loader_sets_the_pace():
+    quiet = prior_spread(gpu_facts(profile=profile_facts(device_busy_share=0.95)))
+    by_host = prior_spread(gpu_facts(profile=profile_facts(device_busy_share=0.4)))
+    fed = prior_spread(gpu_facts(loader=loader_facts()))
+    assert quiet < by_host < fed
+    assert quiet < prior_spread(gpu_facts()) < by_host, "before the instrumented pass nobody knows"
+    assert prior_spread(cpu_facts()) > quiet
+    assert prior_spread(gpu_facts(profile=profile_facts(device_busy_share=0.7))) == quiet
+
+
+RECORDED = json.loads(Path(__file__).parents[1].joinpath("data", "identical_runs.json").read_text(encoding="utf-8"))
+
+
+def recorded_runs(workload, start):
+    """The runs of a workload in their order in time, from one of them on: as if the session had begun there."""
+    runs = [
+        TrialResult(Outcome.MEASURED, blocks=tuple(Block(*block) for block in blocks), batch_size=8)
+        for blocks in RECORDED[workload]
+    ]
+    return runs[start:] + runs[:start]
+
+
+def false_verdicts(runs):
+    """Candidates that change nothing, judged as a session does: baseline, control, trials with repeats among them."""
+    judge = Judge(CATALOG, Mode.TRAIN, runs[0]).with_control(runs[1])
+    tried = []
+    for number, run in enumerate(runs[2:]):
+        settings = {} if number in (3, 8) else {"made.up": number}
+        judge = judge.with_run(settings, run)
+        tried += [settings] if settings else []
+    verdicts = [judge.compare(settings).verdict for settings in tried]
+    return len(verdicts), sum(told.is_change for told in verdicts)
+
+
+def test_of_identical_programs_recorded_on_a_gpu_at_most_one_in_a_hundred_is_called_different():
+    """112 real runs of seven workloads on an H200, two of them bound by launches on a host with slow minutes."""
+    outcomes = [false_verdicts(recorded_runs(workload, start)) for workload in RECORDED for start in range(0, 16, 4)]
+    judged, wrong = (sum(column) for column in zip(*outcomes, strict=True))
+    assert judged >= 300
+    assert wrong <= judged / 100

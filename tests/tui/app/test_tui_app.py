@@ -1,0 +1,446 @@
+"""The app under Textual's pilot: views, decisions, exports, failures, quitting."""
+
+# ruff: noqa: RUF001 - the en dash of an interval
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import sample_session
+import tui_histories as histories
+from textual.binding import Binding
+from textual.command import CommandList, CommandPalette
+from textual.widget import Widget
+from textual.widgets import Input
+from textual.widgets._toast import Toast
+from tui_fakes import make_app
+from tui_keys import KEYS
+from tui_pilot import LARGE, SIZES, SMALL, driven, press, screen_text, settle, trial_cell, until
+
+from advisor.experiment import events
+from advisor.experiment.control import Decision
+from advisor.records import Outcome
+from advisor.tui.app import AdvisorApp
+from advisor.tui.result import AppResult
+from advisor.tui.screens import FailureScreen, HelpScreen
+from advisor.tui.toasts import MOST_TOASTS
+from advisor.tui.views import VIEWS, view_class
+from advisor.tui.widgets.fact_list import FactList
+from advisor.tui.widgets.key_footer import KeyFooter
+from advisor.tui.widgets.lists import ChoiceList, Palette
+from advisor.tui.widgets.log_tail import LogTail, read_tail
+from advisor.tui.widgets.status import StatusBar
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_every_view_is_a_number_key_away(size) -> None:
+    expected = {
+        "overview": ["NVIDIA H200", "ResNet", "2.35x (2.32–2.37)", "compute", "32.6 ms → 13.9 ms"],
+        "profile": ["backward", "19.2 ms", "58 %", "19.0 ms", "cudnn_convol", "host Σ"],
+        "trials": ["channels_last", "1.39x (1.38–1.40)", "same", "h shows", "✗"],
+        "advice": ["Channels-last memory format", "1.39x (1.38–1.40)", "Numerics", "in stack", "Why "],
+        "export": ["Settings YAML", "model.memory_format: channels_last", "tuned.yaml", "Save"],
+    }
+    assert set(expected) == {info.id for info in VIEWS}
+
+    async with driven(histories.whole(), size=size, toasts=False) as (pilot, app, _control):
+        for info in VIEWS:
+            await press(pilot, info.key)
+            assert app.view.id == info.id
+            shown = screen_text(app)
+            assert [text for text in expected[info.id] if text not in shown] == [], shown
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        [],
+        histories.start(),
+        histories.to_trials(),
+        histories.cpu_demo(),
+        [*histories.start(), events.SessionFailed("out of memory", "Try a smaller batch.", "", 3)],
+        sample_session.sample_history(),
+        sample_session.cpu_history(),
+        sample_session.cancelled_history(),
+    ],
+)
+async def test_every_view_draws_at_every_stage_and_size(history) -> None:
+    async with driven(history, hold=True) as (pilot, app, _control):
+        if isinstance(app.screen, FailureScreen):
+            await pilot.press("escape")
+        for size in SIZES:
+            await pilot.resize_terminal(*size)
+            for info in VIEWS:
+                await press(pilot, info.key)
+                assert app.view.id == info.id
+            assert app.size == size
+
+
+async def test_tabs_take_the_mouse_and_brackets_step() -> None:
+    async with driven(histories.whole()) as (pilot, app, _control):
+        place = screen_text(app).index("4 Advice")
+        await pilot.click("#nav", offset=(place, 0))
+        assert app.view.id == "advice"
+        await pilot.hover("#nav", offset=(place, 0))
+        assert "accept or reject" in app.base_screen.query_one("#nav").tooltip
+        await pilot.press("right_square_bracket")
+        assert app.view.id == "export"
+        await pilot.press("right_square_bracket")
+        assert app.view.id == "overview"
+        await pilot.press("left_square_bracket")
+        assert app.view.id == "export"
+
+
+async def test_accept_decides_and_reworks() -> None:
+    async with driven(histories.whole()) as (pilot, app, control):
+        control.rework_ends_with = [events.StackMeasured(histories.STACK), events.Said("the stack is measured again")]
+        await press(pilot, "4", "down", "down", "down", "a")
+        assert ("decide", "autocast", Decision.ACCEPTED) in control.calls
+        assert control.calls[-1] == ("rework",)
+        assert "✓ accepted" in screen_text(app)
+        assert app.context.state.messages[-1].text == "the stack is measured again"
+
+
+async def test_reject_and_undo() -> None:
+    async with driven(histories.whole()) as (pilot, _app, control):
+        await press(pilot, "4", "r")
+        assert control.decisions() == {"channels_last": Decision.REJECTED}
+        await press(pilot, "u")
+        assert control.decisions() == {}
+        assert control.calls.count(("rework",)) == 2
+
+
+async def test_a_decision_before_the_end_waits_for_the_session() -> None:
+    async with driven(histories.to_trials(), hold=True) as (pilot, _app, control):
+        await press(pilot, "4", "a")
+        assert ("decide", "channels_last", Decision.ACCEPTED) in control.calls
+        assert ("rework",) not in control.calls
+
+
+async def test_retry_from_the_advice_and_from_the_trials() -> None:
+    async with driven(histories.whole()) as (pilot, _app, control):
+        await press(pilot, "4", "t")
+        assert control.calls[-1] == ("retry", histories.LAST.candidate.name)
+        await press(pilot, "3", "home", "down", "down", "down", "down", "t")
+        assert control.calls[-1] == ("retry", histories.AUTOCAST.candidate.name)
+
+
+@pytest.mark.parametrize(("size", "most"), [(LARGE, MOST_TOASTS), ((40, 10), 1)])
+async def test_of_many_notices_at_once_the_newest_have_a_toast(size, most) -> None:
+    async with driven(histories.whole(), size=size) as (pilot, app, _control):
+        app.clear_notifications()  # the session's own may still be there
+        for number in range(2 * MOST_TOASTS):
+            app.notify(str(number))
+        await settle(pilot)
+        shown = [toast.render().plain for toast in app.screen.query(Toast)]
+        assert shown == [str(number) for number in range(2 * MOST_TOASTS - most, 2 * MOST_TOASTS)]
+
+
+async def test_consent_is_asked_for() -> None:
+    async with driven(histories.whole()) as (pilot, app, _control):
+        await press(pilot, "4", "down", "down")
+        assert "press a to allow it" in screen_text(app)
+
+
+async def test_rows_follow_the_running_trial() -> None:
+    async with driven(histories.to_trials(), hold=True) as (pilot, app, _control):
+        await pilot.press("3")
+        name = histories.BATCH.candidate.name
+        assert trial_cell(app, name) == "running: warming up"
+        app.post_event(events.TrialActivity(name, "measuring [/]"))
+        await settle(pilot)
+        assert trial_cell(app, name) == "running: measuring [/]"
+        app.post_event(events.TrialMeasured(histories.BATCH))
+        await settle(pilot)
+        assert trial_cell(app, name) == "1.16x (1.15–1.18)"
+
+
+async def test_the_cursor_stays_on_its_row_when_rows_are_added() -> None:
+    async with driven(histories.to_trials(), hold=True) as (pilot, app, _control):
+        await pilot.press("3", "home", "down", "down")
+        view = app.view
+        assert view.selected_key == histories.LAST.candidate.name
+        app.post_event(events.StackMeasured(histories.STACK))
+        await settle(pilot)
+        assert view.selected_key == histories.LAST.candidate.name
+
+
+async def test_the_log_is_plain_text_and_grows(tmp_path) -> None:
+    log = tmp_path / "trial.log"
+    log.write_text("\x1b[31mcompiling [red] [/]\x1b[0m\nstep 1\rstep 2\n")
+
+    history = [events.TrialStarted("baseline", str(log))]
+    async with driven(history, size=SMALL, hold=True) as (pilot, app, _control):
+        await press(pilot, "3", "l")
+        tail = app.query_one(LogTail)
+        assert list(tail.lines)[:2] == ["compiling [red] [/]", "step 2"]
+        log.write_text(log.read_text() + "done\n")
+        tail.poll()
+        assert "done" in list(tail.lines)
+        await press(pilot, "l")
+        assert not app.query_one("#log").display
+
+
+def test_the_tail_of_a_log_that_is_not_there() -> None:
+    assert read_tail("/nowhere/at/all.log") == "There is no log in /nowhere/at/all.log."
+    assert read_tail("") == "There is no log of its own."
+
+
+async def test_the_scatter_is_drawn_only_when_asked_for() -> None:
+    async with driven(histories.whole()) as (pilot, app, _control):
+        app.clear_notifications()
+        await press(pilot, "4", "p")
+        assert "─ front" in screen_text(app)
+        assert "stack: max-autotune" in screen_text(app)
+        assert "speed-up" in screen_text(app)
+        await press(pilot, "p")
+        assert "─ front" not in screen_text(app)
+
+
+async def test_a_failure_is_a_panel_and_an_exit_code() -> None:
+    async with driven(histories.failure()) as (pilot, app, _control):
+        assert isinstance(app.screen, FailureScreen)
+        shown = screen_text(app)
+        assert "mymodel has no 'build' [/]" in shown
+        assert "Write mymodel:make." in shown
+        assert "KeyError: '[red]'" in shown
+        await pilot.press("escape")
+        assert not isinstance(app.screen, FailureScreen)
+        assert "mymodel has no 'build' [/]" in screen_text(app)
+        await pilot.press("q")
+    assert app.return_code == 3
+    assert app.return_value == AppResult(
+        3,
+        (),
+        (
+            "perf-advisor: mymodel has no 'build' [/]",
+            "It defines: make, train. Write mymodel:make.",
+            "Traceback (most recent call last):\n  File \"mymodel.py\", line 3\nKeyError: '[red]'",
+        ),
+    )
+
+
+async def test_quit_from_the_failure_panel() -> None:
+    async with driven(histories.failure()) as (pilot, app, _control):
+        await press(pilot, "q")
+    assert app.return_code == 3
+
+
+async def test_an_exception_of_the_session_is_a_panel_too() -> None:
+    app, control = make_app(histories.to_trials())
+    control.error = RuntimeError("[bold] oops")
+    async with app.run_test(size=SMALL) as pilot:
+        await settle(pilot)
+        assert isinstance(app.screen, FailureScreen)
+        assert "RuntimeError: [bold] oops" in screen_text(app)
+        await pilot.press("q")
+    assert app.return_code == 1
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [["q", "q"], ["q", "y"], ["ctrl+q"], ["ctrl+c"], ["q", "ctrl+c"], ["O", "slash", "ctrl+c"], ["ctrl+p", "ctrl+q"]],
+)
+async def test_quitting_cancels_and_says_what_is_kept(keys) -> None:
+    async with driven(histories.to_trials(), hold=True) as (pilot, app, control):
+        await press(pilot, *keys)
+        assert ("cancel",) in control.calls
+    assert app.return_code == 130
+    assert app.return_value is not None
+    assert app.return_value.lines == (
+        "The baseline and 8 trials are kept in session 20261122-154141.",
+        "Open it again with: perf-advisor open 20261122-154141",
+        "Go on with: perf-advisor --resume 20261122-154141",
+    )
+
+
+async def test_quitting_after_the_end_is_success() -> None:
+    async with driven(histories.whole()) as (pilot, app, _control):
+        await pilot.press("q")
+    assert app.return_code == 0
+
+
+@pytest.mark.parametrize("nasty", ["[red]", "[/]", "[bold", "\\[x]", "[@click=app.quit]x[/]"])
+async def test_user_text_is_never_markup(nasty) -> None:
+    record = histories.failed("batch_size", "data.batch_size", nasty, Outcome.FAILED, f"{nasty} is wrong", hint=nasty)
+    ranked = histories.recommendations([histories.measured("autocast", "precision.autocast", nasty, 1.5, 5.0)])
+    history = [
+        *histories.whole()[:-1],
+        events.TrialMeasured(record),
+        events.TrialStarted(f"stack {nasty}", ""),
+        events.TrialActivity(f"stack {nasty}", nasty),
+        events.Ranked(ranked),
+        events.Said(f"a remark {nasty}", "warning"),
+        events.SessionFinished(False, 1.0),
+    ]
+
+    async with driven(history) as (pilot, app, _control):
+        for info in VIEWS:
+            await press(pilot, info.key)
+            app.clear_notifications()
+        await press(pilot, "1", "end")
+        assert f"a remark {nasty}" in screen_text(app)
+        await pilot.press("3", "end")
+        await press(pilot, "4")
+        assert f"precision.autocast: {nasty}" in screen_text(app)
+
+
+async def test_the_target_is_text_too() -> None:
+    app, control = make_app([], hold=True, target="[red]x[/]:build")
+    async with app.run_test(size=SMALL) as pilot:
+        await settle(pilot)
+        assert "[red]x[/]:build" in screen_text(app)
+        control.cancel()
+
+
+@pytest.mark.parametrize("history", [histories.whole, histories.to_trials, histories.start])
+async def test_help_lists_the_keys_that_do_something_now_and_no_others(history) -> None:
+    async with driven(history(), hold=history is not histories.whole) as (pilot, app, _control):
+        for view in VIEWS:
+            await press(pilot, view.key)
+            able = {active.binding.id for active in app.screen.active_bindings.values() if active.enabled}
+            footer = {key.id for key in app.screen.query_one(KeyFooter).keys} - {"app.help", "app.quit"}
+            await press(pilot, "question_mark")
+            assert isinstance(app.screen, HelpScreen)
+            text = "\n".join(facts.plain for facts in app.screen.query(FactList))
+            told = {key.id for key in KEYS if key.binding.tooltip in text}
+            assert told == {key.id for key in KEYS} & able
+            assert footer <= able
+            assert "95 % of those measured in turn" in text
+            await pilot.press("escape")
+            assert not isinstance(app.screen, HelpScreen)
+
+
+async def test_a_page_is_turned_only_in_a_list_that_is_laid_out() -> None:
+    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+        await press(pilot, "4")
+        choices = ChoiceList(*"abc")
+        app.screen.mount(choices)
+        choices.highlighted = 0
+        with pytest.raises(KeyError):
+            choices.action_page_down()  # where Textual allows this, ChoiceList need not turn pages itself
+        choices.action_turn("page_down")
+        await press(pilot, "pagedown")
+        assert app.view.query_one("#advice-list", ChoiceList).highlighted == 6
+        await press(pilot, "ctrl+p")
+        assert isinstance(app.screen, Palette)
+        await press(pilot, "pagedown", "pageup", "escape")
+        assert app.view.id == "advice"
+
+
+async def test_the_palette_depends_on_the_view() -> None:
+    async with driven(histories.whole()) as (pilot, app, control):
+        titles = [command.title for command in app.get_system_commands(app.screen)]
+        assert "Theme" in titles
+        assert not any(title.startswith("Accept") for title in titles)
+        await pilot.press("4")
+        commands = {command.title: command for command in app.get_system_commands(app.screen)}
+        assert {"Compare", "Open", "1 min more"} <= set(commands), "these are not about the selected recommendation"
+        await commands["Accept: Channels-last memory format"].callback()
+        await settle(pilot)
+        assert ("decide", "channels_last", Decision.ACCEPTED) in control.calls
+        await press(pilot, "ctrl+p")
+        assert "Export Settings YAML" in screen_text(app)
+
+
+@pytest.mark.parametrize(
+    ("typed", "view", "shown"),
+    [
+        ("trial autocast", "trials", "autocast=bfloat16"),
+        ("not tried", "trials", "was not tried"),
+        ("precision.autocast", "trials", "autocast=bfloat16"),
+        ("advice channels", "advice", "Channels-last memory format"),
+        ("python file", "export", "import torch"),
+    ],
+)
+async def test_the_palette_finds_trials_settings_recipes_and_files(typed, view, shown) -> None:
+    async with driven(histories.whole()) as (pilot, app, _control):
+        await choose_in_the_palette(pilot, app, typed)
+        assert app.view.id == view
+        strip = app.query_one("#selection" if view == "trials" else f"#{view}", Widget)
+        assert shown in (str(strip.content) if view == "trials" else screen_text(app))
+
+
+async def choose_in_the_palette(pilot, app, typed: str) -> None:
+    """Type into the palette as a person does, and take the best it finds."""
+    await press(pilot, "ctrl+p")
+    app.screen.query_one(Input).value = typed
+    found = app.screen.query_one(CommandList)
+    word = typed.split(maxsplit=1)[0]
+    await until(pilot, lambda: found.option_count and word in found.get_option_at_index(0).prompt.plain.lower())
+    await settle(pilot)
+    await press(pilot, "down", "enter") if found.highlighted is None else await pilot.press("enter")
+    if isinstance(app.screen, CommandPalette):  # the first Enter has taken the highlighted one over into the input
+        await press(pilot, "enter")
+
+
+async def test_the_palette_takes_names_and_reasons_literally() -> None:
+    nasty = "[red]x[/] [/nothing"
+    history = [
+        replace(event, skipped={nasty: f"because of {nasty}"}) if isinstance(event, events.TrialsPlanned) else event
+        for event in histories.whole()
+    ]
+
+    async with driven(history, toasts=False) as (pilot, app, _control):
+        await press(pilot, "ctrl+p")
+        app.screen.query_one(Input).value = "not tried red"
+        await until(pilot, lambda: f"Not tried: {nasty}" in screen_text(app))
+        assert f"because of {nasty}" in screen_text(app)
+
+
+async def test_the_palette_changes_the_theme_and_saves_a_picture(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "without-downloads"))
+    async with driven(histories.whole(), toasts=False) as (pilot, app, _control):
+        commands = {command.title: command for command in app.get_system_commands(app.screen)}
+        commands["Theme"].callback()
+        await settle(pilot)
+        app.screen.query_one(Input).value = "nord"
+        await until(pilot, lambda: app.screen.query_one(CommandList).option_count == 1)
+        await press(pilot, "enter", *(["enter"] if isinstance(app.screen, CommandPalette) else []))
+        assert app.theme == "nord"
+        commands["Screenshot"].callback()
+        await until(pilot, lambda: bool(list(tmp_path.glob("*.svg"))))
+        await until(pilot, lambda: "Saved screenshot to" in screen_text(app))
+
+
+async def test_the_status_bar_says_what_runs() -> None:
+    async with driven(histories.to_trials(), hold=True) as (_pilot, app, _control):
+        shown = str(app.query_one(StatusBar).content)
+        assert [text for text in ("batch_size=256", "warming up", "1:14 left") if text not in shown] == []
+
+
+def test_events_before_the_start_are_not_lost() -> None:
+    app, _ = make_app([])
+    for event in histories.start():
+        app.post_event(event)
+    app._take_events()
+    assert app.context.state.facts is not None
+
+
+def test_every_key_that_is_shown_has_an_id_a_label_and_a_tooltip() -> None:
+    declared = [binding for key in KEYS for binding in type_of(key.view).BINDINGS]
+    shown = [binding for binding in declared if isinstance(binding, Binding) and binding.show]
+    assert [binding for binding in shown if not (binding.id and binding.description and binding.tooltip)] == []
+    assert len(KEYS) > 40
+
+
+def type_of(view: str):
+    return view_class(view) if view else AdvisorApp
+
+
+def test_importing_the_app_loads_neither_torch_nor_plotext() -> None:
+    code = (
+        "import sys, advisor.tui.app\n"
+        "heavy = {'torch', 'plotext', 'textual_plotext', 'advisor.trial', 'advisor.step', 'advisor.runner.trials'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_no_module_of_the_app_is_long() -> None:
+    package = Path(sys.modules["advisor.tui.app"].__file__).parent
+    assert [path.name for path in package.rglob("*.py") if len(path.read_text().splitlines()) > 400] == []
