@@ -74,7 +74,7 @@ class FakeNvml:
             "nvmlDeviceGetFieldValues": lambda _, fields: [
                 SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=26_562)) for _ in fields
             ],
-            "nvmlDeviceGetName": lambda _: b"NVIDIA H200",
+            "nvmlDeviceGetName": lambda _: "NVIDIA H200",
             "nvmlDeviceGetMemoryInfo": self.memory,
             "nvmlSystemGetDriverVersion": lambda: "570.86.15",
             "nvmlSystemGetCudaDriverVersion_v2": lambda: 12080,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from heapq import heappop, heappush
 
@@ -37,19 +37,6 @@ TRIAL_S = 1.5
 CANCELLED = TrialResult(Outcome.CANCELLED, "cancelled")
 
 
-class NoInterpreters:
-    """No trial here needs an interpreter of its own."""
-
-    def has(self, environment):
-        return False
-
-    def close(self):
-        pass
-
-    def __bool__(self):
-        return False
-
-
 class FakeTrials:
     """The runner, which is the clock of its sessions too: only trials take time.
 
@@ -61,7 +48,6 @@ class FakeTrials:
         self.speed, self.facts, self.trial_s, self.build_s = speed, facts or cpu_facts(), trial_s, build_s
         self.now_s = 0.0
         self.cancelled = self._skipped = False
-        self.interpreters = NoInterpreters()
         self.devices: list[str] = []
         self.disturbance: dict[str, float] = {}
 
@@ -74,6 +60,12 @@ class FakeTrials:
 
     def forget_build(self):
         pass
+
+    def end_beside(self):
+        pass
+
+    def nothing_beside(self):
+        return nullcontext()
 
     def cancel(self):
         self.cancelled = True

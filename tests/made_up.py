@@ -18,7 +18,7 @@ from advisor.experiment.request import Request
 from advisor.experiment.search import search
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
-from advisor.records import Block, Candidate, Facts, Numerics, Outcome, TargetSpec, TrialResult
+from advisor.records import Block, Candidate, Cause, Facts, Numerics, Outcome, TargetSpec, TrialResult
 
 CATALOG = load_catalog()
 MIB = 2**20
@@ -53,9 +53,9 @@ def result_at(speedup: float, *, memory: float = 1.0, energy: float = 1.0, **cha
     return replace(result, **changes)
 
 
-def failed(reason: str, outcome: Outcome = Outcome.FAILED) -> TrialResult:
+def failed(reason: str, outcome: Outcome = Outcome.FAILED, *causes: Cause) -> TrialResult:
     """A result of a trial that failed."""
-    return TrialResult(outcome, reason)
+    return TrialResult(outcome, reason, causes=causes)
 
 
 def product(**factors: float) -> Speed:

@@ -251,6 +251,7 @@ class Session:
         self._bench.budget.extended_s += self._several_s
         facts, consent = known.plan.facts, self._consented(known.plan.consent)
         self._lab.enter(SEVERAL)
+        self._bench.end_compiling_beside()
         self._runner.forget_build()  # ranks build the model themselves: its memory is theirs
         lab = ScalingLab(self._bench, self._outbox.emit, Settings(known.stack), self._consented)
         compare = losses_compare(facts) and not known.judge.spread.random
@@ -452,7 +453,7 @@ class Session:
         if cancelled:
             self._outbox.exit_code = ExitCode.INTERRUPTED
         if finishes:
-            self._runner.interpreters.close()
+            self._bench.end_compiling_beside()
             budget = self._bench.budget
             self._outbox.emit(events.SessionFinished(cancelled, budget.spent_s, self._bench.time_spent()))
 

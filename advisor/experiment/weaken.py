@@ -6,7 +6,7 @@ from advisor.experiment.known import Known
 from advisor.experiment.plan import COMPILE_MODE, COMPILE_SCOPE
 from advisor.recipe.plan import AROUND_LOSS
 from advisor.recipe.settings import Settings
-from advisor.records import Outcome, TrialResult
+from advisor.records import Cause, Outcome, TrialResult
 
 GRAPH, AUTOCAST, WEIGHTS, MATMUL = (
     "step.cuda_graph",
@@ -17,19 +17,6 @@ GRAPH, AUTOCAST, WEIGHTS, MATMUL = (
 LAYOUT = "model.memory_format"
 ON_DEVICE = "step.create_on_device"
 _PRECISION = (AUTOCAST, WEIGHTS, MATMUL)
-_OF_CAPTURE = ("captur", "cuda graph", "cudagraph", "graph replay", "stream is capturing")
-# A step whose forward pass can be captured.
-_OF_THE_LOSS = "the loss cannot be captured"
-# A step that cannot be captured because it makes a tensor on the host and copies it to the GPU.
-_OF_HOST_COPIES = ("cannot copy between cpu and cuda tensors",)
-_OF_COMPILING = ("dynamo", "inductor", "triton", "compil", "fake tensor", "faketensor", "backend=")
-
-# A compiled step that was promised another layout than a kernel returns.
-_OF_PROMISED_LAYOUT = ("assert_size_stride", "expected size ")
-# Errors of views that channels_last breaks, and of two number types where an operation takes one.
-_OF_LAYOUT = ("view size is not compatible", "non-overlapping and dense", "input is not contiguous")
-_OF_TYPES = ("expected scalar type", "same dtype", "bfloat16", "c10::half", "(float) and", "dtype mismatch")
-_OF_SECOND_DERIVATIVES = ("double backward", "differentiated twice")
 
 Weakening = Callable[[Known, Settings], Iterator[Settings]]
 
@@ -66,27 +53,21 @@ def _order(known: Known, settings: Settings, result: TrialResult | None) -> tupl
     rest: tuple[Weakening, ...] = (_around_loss, _graph, _compiling, without_half, _others)
     if result is None:
         return rest
-    text = f"{result.reason} {result.details}".lower()
     if result.measured or result.outcome is Outcome.NON_FINITE:  # it ran, and changed too much or took too much memory
         fits = known.judge.goal.fits(result)
         return (without_half, _others, _graph, _compiling) if fits else (_graph, _compiling, _others, without_half)
+    compiled = known.plan.catalog.compiles(settings)
+    less_compiled: tuple[Weakening, ...] = (_compiling, _graph, _others, without_half)
     if result.outcome is Outcome.TIMED_OUT:
-        return (_compiling, _graph, _others, without_half)
-    return _by_message(text, rest, compiled=known.plan.catalog.compiles(settings))
-
-
-def _by_message(text: str, rest: tuple[Weakening, ...], *, compiled: bool) -> tuple[Weakening, ...]:
-    """The weakenings that fit the error's message. A compiler's names types and layouts of any kind."""
-    causes: tuple[tuple[tuple[str, ...], tuple[Weakening, ...]], ...] = (
-        (_OF_SECOND_DERIVATIVES, (_uncompiled, *rest)),
-        (_OF_HOST_COPIES, (_on_device, *rest)),
-        (_OF_CAPTURE, rest),
-        (_OF_PROMISED_LAYOUT if compiled else (), (_layout, _compiling, _graph, _others, without_half)),
-        (_OF_COMPILING if compiled else (), (_compiling, _graph, _others, without_half)),
-        (_OF_LAYOUT, (_layout, *rest)),
-        (_OF_TYPES, (without_half, *rest)),
-    )
-    return next((order for words, order in causes if any(word in text for word in words)), rest)
+        return less_compiled
+    orders: dict[Cause, tuple[Weakening, ...]] = {
+        Cause.DOUBLE_BACKWARD: (_uncompiled, *rest),
+        Cause.HOST_COPY: (_on_device, *rest),
+        Cause.COMPILER: less_compiled,
+        Cause.LAYOUT: (_layout, *(less_compiled if compiled else rest)),
+        Cause.OPERATION: rest if compiled else (without_half, *rest),
+    }
+    return next((order for cause, order in orders.items() if cause in result.causes), rest)
 
 
 def may_be_compiled_away(result: TrialResult | None) -> bool:
@@ -94,11 +75,7 @@ def may_be_compiled_away(result: TrialResult | None) -> bool:
 
     The compiler keeps constants on the GPU, and derives a backward pass of its own, which does not wait for the host.
     """
-    if result is None or result.measured:
-        return False
-    last_frame = result.details.rpartition('File "')[2]
-    in_backward = "run_backward" in last_frame and any(word in last_frame.lower() for word in _OF_CAPTURE)
-    return in_backward or any(word in result.reason.lower() for word in _OF_HOST_COPIES)
+    return result is not None and not {Cause.CAPTURE_OF_BACKWARD, Cause.HOST_COPY}.isdisjoint(result.causes)
 
 
 def _graph(known: Known, settings: Settings) -> Iterator[Settings]:
@@ -114,8 +91,8 @@ def _graph(known: Known, settings: Settings) -> Iterator[Settings]:
 def _around_loss(known: Known, settings: Settings) -> Iterator[Settings]:
     """The settings with the loss outside the CUDA graph, where only the loss could not be captured."""
     result = known.judge.result(settings)
-    failed = settings.get(GRAPH) is True and result is not None and _OF_THE_LOSS in result.reason
-    if failed and known.plan.allows(Settings({GRAPH: AROUND_LOSS})):
+    of_loss = result is not None and Cause.CAPTURE_OF_LOSS in result.causes
+    if settings.get(GRAPH) is True and of_loss and known.plan.allows(Settings({GRAPH: AROUND_LOSS})):
         yield compiled_without_loss(settings.with_value(GRAPH, AROUND_LOSS).without(ON_DEVICE))
 
 

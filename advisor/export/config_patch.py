@@ -15,21 +15,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from advisor.errors import UsageError
-from advisor.export.configs.document import Document, Path, Scalar, at, resolved
+from advisor.export.configs.document import Document, ObstacleError, Path, Scalar, at, resolved
 from advisor.export.configs.kinds import home_of, kind_of, names_classes, refuses_new_names
 from advisor.export.configs.names import MAKE_A_TOTAL, divides_a_total, entries_for, in_the_words_of, switched
 from advisor.export.configs.nodes import phrases as phrases_of_nodes
 from advisor.export.configs.toml_document import TomlDocument
 from advisor.export.configs.words import PERSISTENT, PREFETCH, WORKERS, Config, Entry, Phrase, words_of
-from advisor.export.configs.yaml_document import LINE, YamlDocument
-from advisor.export.configs.yaml_nodes import BREAKS
+from advisor.export.configs.yaml_document import YamlDocument
 from advisor.files.config_file import is_toml
 from advisor.recipe.settings import SECTION
 from advisor.records import ConfigKind, Mode, Value, text_of
 
 # The comment by which Hydra is told where in its config a file stands.
 _IN_A_GROUP = re.compile(r"\A\s*# @package\b")
-_FREE_FORM = (ConfigKind.PLAIN,)
+# A word that no config holds, to try whether a path can hold a value.
+_PROBE = "a-value-of-perf-advisor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +98,11 @@ def patched(text: str, wanted: Wanted, *, name: str = "config.yaml", kind: Confi
     _drop_options_of_workers(writer, wanted)
     rest = _rest(writer, wanted)
     takes_others = not names_classes(document.tree) and not refuses_new_names(document.tree)
-    in_section = (kind in _FREE_FORM and takes_others) or SECTION in document.tree
+    in_section = (kind is ConfigKind.PLAIN and takes_others) or SECTION in document.tree
     if in_section:
-        _write_section(document, rest)
-    return Patch(
-        text=document.text(),
-        mapped=writer.mapped,
-        added=rest if in_section else {},
-        kind=kind,
-        rest={} if in_section else rest,
-        said=writer.said,
-        remarks=tuple(writer.remarks),
-    )
+        writer.document = _with_section(writer.document, rest)
+    added, left = (rest, {}) if in_section else ({}, rest)
+    return Patch(writer.document.text, writer.mapped, added, kind, left, writer.said, tuple(writer.remarks))
 
 
 def _write_by_name(writer: _Writer, wanted: Wanted) -> None:
@@ -122,10 +115,9 @@ def _write_by_name(writer: _Writer, wanted: Wanted) -> None:
         of_one_process = key == "data.batch_size" and wanted.gpus > 1
         if of_one_process or not writer.is_open(key) or not _is_alone(key, wanted.settings):
             continue
-        if _goes_with_workers(writer, wanted, key):
-            entries = entries_for(key, value, writer.document.tree, wanted.current, wanted.mode)
-            if entries:
-                writer.say(Phrase((key,), entries))
+        entries = entries_for(key, value, writer.tree, wanted.current, wanted.mode)
+        if entries and _goes_with_workers(writer, wanted, key):
+            writer.say(Phrase((key,), entries))
 
 
 def open_document(text: str, name: str) -> Document:
@@ -141,12 +133,11 @@ def check_key_map(text: str, key_map: Mapping[str, str], name: str = "config.yam
 
 def diff(old: str, new: str, name: str) -> str:
     """The change as a unified diff; empty when there is none. Line endings are shown as plain newlines."""
-    lines = difflib.unified_diff(LINE.findall(old), LINE.findall(new), f"a/{name}", f"b/{name}")
+    lines = difflib.unified_diff(old.splitlines(keepends=True), new.splitlines(keepends=True), f"a/{name}", f"b/{name}")
     shown: list[str] = []
     for line in lines:
-        ends = line.endswith(tuple(BREAKS))
-        shown.append(line.rstrip(BREAKS))
-        if not ends:
+        shown += line.splitlines()
+        if shown[-1] == line:
             shown.append("\\ No newline at end of file")
     return "".join(f"{line}\n" for line in shown)
 
@@ -159,6 +150,7 @@ class _Writer:
 
     def __init__(self, document: Document) -> None:
         self.document = document
+        self.tree = document.tree  # what it held before all changes
         self.mapped: dict[str, str] = {}
         self.said: dict[str, str] = {}
         self.remarks: list[str] = []
@@ -167,39 +159,37 @@ class _Writer:
 
     def is_open(self, key: str) -> bool:
         """Whether a setting still looks for its place: one whose place cannot be changed does not."""
-        return key not in self.said and key not in self._blocked and not _in_section(self.document, key)
+        in_section = isinstance(section := self.tree.get(SECTION), dict) and key in section
+        return key not in self.said and key not in self._blocked and not in_section
 
     def say(self, phrase: Phrase) -> None:
         """Write a phrase's entries, or note the obstacle."""
         entries = [entry for entry in phrase.entries if self._is_needed(entry)]
-        if obstacle := next(filter(None, (self.document.obstacle(entry.path) for entry in entries)), ""):
-            self.remarks.append(f"{', '.join(phrase.keys)}: the config's {obstacle}")
+        changed = self.document
+        try:
+            for entry in entries:
+                changed = changed.changed(entry.path, entry.value)
+        except ObstacleError as error:
+            self.remarks.append(f"{', '.join(phrase.keys)}: the config's {error}")
             self._blocked.update(phrase.keys)
             return
         if any(entry.path in self.taken for entry in entries):
             return
-        for entry in entries:
-            self.document.replace_or_add(entry.path, entry.value)
-            self.taken.add(entry.path)
+        self.document = changed
+        self.taken.update(entry.path for entry in entries)
         for key in phrase.keys:
             self.mapped[key] = ", ".join(".".join(entry.path) for entry in entries)
-            self.said[key] = ", ".join(f"{'.'.join(entry.path)}: {_shown(entry.value)}" for entry in entries)
+            self.said[key] = ", ".join(map(str, entries))
 
     def _is_needed(self, entry: Entry) -> bool:
-        present = at(self.document.tree, entry.path)
+        present = at(self.tree, entry.path)
         return not entry.only_there or (bool(present) and present != entry.value)
 
 
 def _phrases(document: Document, wanted: Wanted, kind: ConfigKind) -> list[Phrase]:
-    config = Config(
-        {key: value for key, value in wanted.everything.items() if key not in wanted.key_map},
-        document.tree,
-        home_of(kind, document.tree),
-        wanted.mode,
-        wanted.on_cpu,
-        wanted.gpus,
-        wanted.machines,
-    )
+    settings = {key: value for key, value in wanted.everything.items() if key not in wanted.key_map}
+    loop = (wanted.mode, wanted.on_cpu, wanted.gpus, wanted.machines)
+    config = Config(settings, document.tree, home_of(kind, document.tree), *loop)
     phrases = [*words_of(kind)(config), *phrases_of_nodes(config)]
     follow = MAKE_A_TOTAL if divides_a_total(document.tree) else ()
     return [phrase for phrase in phrases if not set(phrase.keys) & set(follow)]
@@ -226,7 +216,7 @@ def _drop_options_of_workers(writer: _Writer, wanted: Wanted) -> None:
     written = [path for path in writer.taken if "num_workers" in path[-1]]
     for key, name, off in ((PREFETCH, "prefetch_factor", None), (PERSISTENT, "persistent_workers", False)):
         beside = [(*path[:-1], path[-1].replace("num_workers", name)) for path in written]
-        entries = tuple(Entry(path, off) for path in beside if at(writer.document.tree, path))
+        entries = tuple(Entry(path, off) for path in beside if at(writer.tree, path))
         if entries and writer.is_open(key):
             writer.say(Phrase((key,), entries))
 
@@ -237,32 +227,24 @@ def _is_alone(key: str, settings: Mapping[str, Value]) -> bool:
     return [other.rpartition(".")[2] for other in {*settings, key}].count(own) == 1
 
 
-def _shown(value: Scalar) -> str:
-    return "null" if value is None else text_of(value)
-
-
 # --- the section ------------------------------------------------------------------------------------------------
 
 
-def _in_section(document: Document, key: str) -> bool:
-    section = document.tree.get(SECTION)
-    return isinstance(section, dict) and key in section
-
-
-def _write_section(document: Document, settings: Mapping[str, Value]) -> None:
+def _with_section(document: Document, settings: Mapping[str, Value]) -> Document:
     if settings and not isinstance(document.tree.get(SECTION), dict | None):
         raise UsageError(
             f"the config's section {SECTION}: is not a mapping of settings.",
             "Remove the section, or write one `key: value` a line under it.",
         )
     for key, value in settings.items():
-        path = (SECTION, key)
-        if obstacle := document.obstacle(path):
+        try:
+            document = document.changed((SECTION, key), value)
+        except ObstacleError as error:
             raise UsageError(
-                f"the settings cannot go into the config's section {SECTION}: {obstacle}.",
+                f"the settings cannot go into the config's section {SECTION}: {error}.",
                 f"Write {SECTION}: as one `key: value` a line, or export without --config.",
-            )
-        document.replace_or_add(path, value)
+            ) from error
+    return document
 
 
 # --- what --map says --------------------------------------------------------------------------------------------
@@ -274,7 +256,7 @@ def _write_mapped(writer: _Writer, wanted: Wanted, kind: ConfigKind) -> None:
     }
     _refuse_clashes(places)
     for key, path in places.items():
-        value = _in_its_words(writer.document.tree, key, wanted.settings[key], path, kind)
+        value = _in_its_words(writer.tree, key, wanted.settings[key], path, kind)
         writer.say(Phrase((key,), (Entry(path, value),)))
 
 
@@ -294,7 +276,7 @@ def _in_its_words(tree: Mapping[str, Any], key: str, value: Value, path: Path, k
         return found[0]
     try:
         return in_the_words_of(present, key, value)
-    except ValueError as error:
+    except TypeError as error:
         raise UsageError(
             f"{option}: the config's value is {error}, and cannot say {text_of(value)}.",
             "Name a key that takes words, or leave the option out.",
@@ -312,9 +294,12 @@ def _by_path(document: Document, key: str, path: str) -> Path:
     if isinstance(node, dict | list):
         kind = "mapping" if isinstance(node, dict) else "list"
         raise UsageError(f"{option}: {path!r} is a {kind}, not a value.", _what_exists(document.tree, [*parts, ""]))
-    obstacle = "two places of the config have that path" if len(found) > 1 else document.obstacle(found[0])
-    if obstacle:
-        raise UsageError(f"{option}: {obstacle}.", "Give the path of a plain value, or leave the option out.")
+    if len(found) > 1:
+        raise UsageError(f"{option}: two places of the config have that path.", "Leave the option out.")
+    try:
+        document.changed(found[0], _PROBE)
+    except ObstacleError as error:
+        raise UsageError(f"{option}: {error}.", "Give the path of a plain value, or leave the option out.") from error
     return found[0]
 
 
@@ -323,15 +308,12 @@ def _what_exists(tree: Any, parts: Sequence[str]) -> str:
     for taken in range(len(parts) - 1, -1, -1):
         for path in resolved(tree, parts[:taken]):
             node = at(tree, path)
-            if isinstance(node, dict | list):
-                return _keys_of(node, ".".join(parts[:taken]) or "its top level")
+            where = ".".join(parts[:taken]) or "its top level"
+            if isinstance(node, list):
+                return f"{where} is a list of {len(node)}: give an index from 0 to {len(node) - 1}."
+            if isinstance(node, dict):
+                return f"{where} has: {', '.join(node)}." if node else f"{where} is empty."
     return "The config is empty."
-
-
-def _keys_of(node: dict[str, Any] | list[Any], where: str) -> str:
-    if isinstance(node, list):
-        return f"{where} is a list of {len(node)}: give an index from 0 to {len(node) - 1}."
-    return f"{where} has: {', '.join(node)}." if node else f"{where} is empty."
 
 
 def _refuse_clashes(places: Mapping[str, Path]) -> None:

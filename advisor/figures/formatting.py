@@ -34,24 +34,7 @@ CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud
 _WIDEST_SHOWN, _LARGEST_FACTOR, _SMALLEST_RATIO = 4, 10, 1e-9
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _COUNTS = ("", "k", "M", "G", "T", "P", "E")
-_OUTCOMES = {
-    Outcome.MEASURED: "measured",
-    Outcome.OUT_OF_MEMORY: "out of memory",
-    Outcome.FAILED: "failed",
-    Outcome.NON_FINITE: "loss not finite",
-    Outcome.CRASHED: "crashed",
-    Outcome.TIMED_OUT: "timed out",
-    Outcome.CANCELLED: "cancelled",
-    Outcome.SKIPPED: "skipped",
-}
-
-
-def unknown(value: float) -> bool:
-    """Whether this is no figure that can be shown: it is not finite, or no float can hold it."""
-    try:
-        return not math.isfinite(value)
-    except OverflowError:
-        return True
+_OUTCOMES = {outcome: outcome.value.replace("_", " ") for outcome in Outcome} | {Outcome.NON_FINITE: "loss not finite"}
 
 
 def printable(text: str) -> str:
@@ -126,7 +109,7 @@ def format_within(half_width: float | None) -> str:
 
 def format_percent(share: float | None, *, digits: int = 0) -> str:
     """A share of 0 to 1 in per cent: ``42 %``; what rounds to nothing but is not reads ``<1 %``."""
-    if share is None or unknown(share):
+    if share is None or not math.isfinite(share):
         return MISSING
     smallest = 10.0**-digits
     if 0 < 100 * share < smallest / 2:
@@ -136,7 +119,7 @@ def format_percent(share: float | None, *, digits: int = 0) -> str:
 
 def format_bytes(size_bytes: float | None) -> str:
     """A size in binary units, three significant digits: ``8.54 GiB``."""
-    if size_bytes is None or unknown(size_bytes):
+    if size_bytes is None or not math.isfinite(size_bytes):
         return MISSING
     value, unit = float(size_bytes), 0
     while abs(value) >= 1023.5 and unit < len(_SIZES) - 1:
@@ -144,16 +127,9 @@ def format_bytes(size_bytes: float | None) -> str:
     return f"{value:.0f} B" if unit == 0 else f"{_three_digits(value)} {_SIZES[unit]}"
 
 
-def format_bytes_change(new_bytes: int | None, old_bytes: int | None) -> str:
-    """The change of a size against the baseline's: ``-38 %``, ``+1.2 GiB`` when there was nothing, ``same``."""
-    if new_bytes and old_bytes == 0:
-        return f"+{format_bytes(new_bytes)}"
-    return "same" if new_bytes == old_bytes == 0 else format_change(new_bytes, old_bytes)
-
-
 def format_change(new: float | None, old: float | None) -> str:
     """The relative change of a figure: ``-48 %``, ``same`` below half a per cent, ``3.8x as much`` above a hundred."""
-    if new is None or not old or unknown(new) or unknown(old):
+    if new is None or not old or not math.isfinite(new) or not math.isfinite(old):
         return MISSING
     change = new / old - 1
     if change > 1.005:
@@ -163,21 +139,21 @@ def format_change(new: float | None, old: float | None) -> str:
 
 def format_times(factor: float | None) -> str:
     """The ratio of two figures, without an interval: ``59x``, ``1.3x``."""
-    if factor is None or unknown(factor):
+    if factor is None or not math.isfinite(factor):
         return MISSING
     return f"{factor:,.0f}x" if factor >= 9.95 else f"{factor:.1f}x"
 
 
 def format_energy(energy_j: float | None) -> str:
     """An amount of energy given in joules: ``84.3 mJ``, ``1.92 J``."""
-    if energy_j is None or unknown(energy_j):
+    if energy_j is None or not math.isfinite(energy_j):
         return MISSING
     return f"{_three_digits(energy_j * 1e3)} mJ" if abs(energy_j) < 0.995 else f"{_three_digits(energy_j)} J"
 
 
 def format_ms(duration_ms: float | None) -> str:
     """A short duration given in milliseconds: ``84.3 µs``, ``9.21 ms``, ``1.34 s``."""
-    if duration_ms is None or unknown(duration_ms):
+    if duration_ms is None or not math.isfinite(duration_ms):
         return MISSING
     if duration_ms == 0:
         return "0 ms"
@@ -190,7 +166,7 @@ def format_ms(duration_ms: float | None) -> str:
 
 def format_seconds(duration_s: float | None) -> str:
     """A duration given in seconds: ``0.41 s``, ``13.2 s``, ``2 min 05 s``, ``1 h 03 min``."""
-    if duration_s is None or unknown(duration_s):
+    if duration_s is None or not math.isfinite(duration_s):
         return MISSING
     if duration_s < 59.5:
         return f"{duration_s:.2f} s" if duration_s < 0.995 else f"{duration_s:.1f} s"
@@ -200,17 +176,9 @@ def format_seconds(duration_s: float | None) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def format_left(left_s: float | None) -> str:
-    """The time that is still needed, in whole seconds: ``about 40 s left``."""
-    if left_s is None or unknown(left_s):
-        return ""
-    whole = max(0, round(left_s))
-    return f"about {whole} s left" if whole < 60 else f"about {format_seconds(whole)} left"
-
-
 def format_count(count: float | None) -> str:
     """A count as text; from ten thousand on, in thousands, millions and so on: ``4,096``, ``25.6 M``."""
-    if count is None or unknown(count):
+    if count is None or not math.isfinite(count):
         return MISSING
     if abs(count) < 10_000:
         return f"{count:,.0f}" if float(count).is_integer() or abs(count) >= 100 else _three_digits(count)
@@ -227,7 +195,7 @@ def format_amount(amount: float, unit: str) -> str:
 
 def format_rate(per_s: float | None, unit: str = "samples") -> str:
     """A rate: ``2,431 samples/s``, ``412 TFLOP/s``."""
-    if per_s is None or unknown(per_s):
+    if per_s is None or not math.isfinite(per_s):
         return MISSING
     if unit in ("FLOP", "B", "J"):
         return f"{format_amount(per_s, unit)}/s"
@@ -337,11 +305,6 @@ _WAYS = {
 def format_way(row: HabitRow) -> str:
     """A way of a habit as a person reads it: ``eval() alone``."""
     return _WAYS.get((row.habit, row.way), row.way)
-
-
-def format_found(findings: int, files: int) -> str:
-    """``3 habits found in 2 files``."""
-    return f"{counted(findings, 'habit') if findings else 'no habit'} found in {counted(files, 'file')}"
 
 
 def format_setting(key: str, value: Value) -> str:

@@ -52,13 +52,11 @@ def choice_of(kind: type[_E]) -> Callable[[str], _E]:
     """A parser for the values of an enumeration, which raises UsageError for any other word."""
 
     def parse_choice(text: str) -> _E:
-        word = text.strip().lower()
-        for member in kind:
-            if member.value == word:
-                return member
-        raise UsageError(
-            f"{text!r} is not one of the choices.", f"Choose {alternatives([member.value for member in kind])}."
-        )
+        try:
+            return kind(text.strip().lower())
+        except ValueError:
+            hint = f"Choose {alternatives([member.value for member in kind])}."
+            raise UsageError(f"{text!r} is not one of the choices.", hint) from None
 
     return parse_choice
 

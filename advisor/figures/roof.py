@@ -37,13 +37,6 @@ def overhead_share(profile: Profile) -> float | None:
     return min(1.0, profile.calls_per_step * profile.call_overhead_s / (profile.step_ms / 1e3))
 
 
-def flops_per_sample(profile: Profile, batch_size: int | None) -> float | None:
-    """Floating-point operations for each sample, in a profiled step of ``batch_size`` samples."""
-    if not profile.flops_per_step or not batch_size:
-        return None
-    return profile.flops_per_step / batch_size
-
-
 def ceiling_of(profile: Profile, dtype: str | None) -> float | None:
     """The machine's matrix-product rate for a type (float32, tf32, bfloat16, float16), FLOP/s; None if not measured."""
     measured = profile.ceilings.matmul_flops_per_s.get(dtype or "") if profile.ceilings else None
@@ -58,8 +51,9 @@ def roof_share(profile: Profile, samples_per_s: float, batch_size: int | None, d
     ``batch_size`` is the profiled step's (not that of the throughput: a sample takes the same work in any batch), and
     ``dtype`` the type that the settings compute in, see :func:`dtype_under`. None where either is not known.
     """
-    work = flops_per_sample(profile, batch_size)
-    return _share(None if work is None else work * samples_per_s, ceiling_of(profile, dtype))
+    if not profile.flops_per_step or not batch_size:
+        return None
+    return _share(profile.flops_per_step / batch_size * samples_per_s, ceiling_of(profile, dtype))
 
 
 def dtype_under(profile: Profile, settings: Mapping[str, Value]) -> str | None:

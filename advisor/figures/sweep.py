@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from advisor.figures.formatting import format_bytes, format_ms, format_percent, format_rate
-from advisor.records import BaselineRecord, Facts, Latency, Mode, Outcome, TrialRecord, Verdict, WorkloadFacts
+from advisor.records import BaselineRecord, Facts, Latency, Outcome, TrialRecord, Verdict, WorkloadFacts
 
 RECIPE = "batch_size"
 # A size within this of the best rate is as good, and smaller in memory and latency.
@@ -14,8 +14,6 @@ KNEE_TOLERANCE = 0.03
 USABLE_MEMORY = 0.9
 BEYOND_LATENCY = "above the latency limit"
 _BAR = 24
-_CHART_WIDTH = 56
-_CHART_HEIGHT = 10
 
 _HEADINGS = ("batch", "step", "samples/s", "gain", "memory", "")
 # With the percentiles of single calls, in inference.
@@ -24,30 +22,21 @@ _CALLS = ("call p50", "call p95", "call p99")
 
 @dataclass(frozen=True, slots=True)
 class SweepPoint:
-    """One batch size: what a step took, samples per second and peak reserved memory; None where it did not run.
-
-    ``problem`` says why it did not, or why it should not be used; empty for a size that is fit to use. ``own`` marks
-    the baseline's size, ``undecided`` one whose rate cannot be told from the baseline's. ``latency``: of single calls.
-    """
+    """One batch size: what a step took, samples per second and peak reserved memory; None where it did not run."""
 
     size: int
     step_ms: float | None = None
     samples_per_s: float | None = None
     peak_reserved_bytes: int | None = None
-    problem: str = ""
-    own: bool = False
-    undecided: bool = False
-    latency: Latency | None = None
+    problem: str = ""  # why it did not run, or should not be used; empty for a size that is fit to use
+    own: bool = False  # the baseline's size
+    undecided: bool = False  # its rate cannot be told from the baseline's
+    latency: Latency | None = None  # of single calls
 
     @property
     def usable(self) -> bool:
         """Whether it was measured and nothing speaks against it."""
         return self.samples_per_s is not None and not self.problem
-
-    @property
-    def call_ms(self) -> float | None:
-        """The median of single calls; of back-to-back steps where those were not timed."""
-        return self.latency.p50_ms if self.latency else self.step_ms
 
 
 def sweep_points(
@@ -192,12 +181,17 @@ def sweep_rows(points: Sequence[SweepPoint]) -> list[tuple[str, ...]]:
     ]
 
 
-def sweep_chart(points: Sequence[SweepPoint], mode: Mode) -> str:
-    """The sweep as text: throughput by size in training, throughput over latency in inference; empty for no curve."""
-    measured = [point for point in points if point.samples_per_s and point.step_ms]
-    if len(measured) < 2:
+def sweep_chart(points: Sequence[SweepPoint]) -> str:
+    """The throughput of each size as a bar of text; empty for fewer than two."""
+    rates = {point.size: point.samples_per_s for point in points if point.samples_per_s}
+    if len(rates) < 2:
         return ""
-    return _bars(measured, knee_of(points)) if mode is Mode.TRAIN else _latency_chart(measured, knee_of(points))
+    best, width, recommended = max(rates.values()), max(len(f"{size:,}") for size in rates), knee_of(points)
+    return "\n".join(
+        f"{size:>{width},}  {'█' * max(1, round(_BAR * (rate / best))):<{_BAR}}  {format_rate(rate)}"
+        f"{'  knee' if size == recommended else ''}"
+        for size, rate in rates.items()
+    )
 
 
 def _point(record: TrialRecord, memory_bytes: int | None) -> SweepPoint:
@@ -218,44 +212,3 @@ def _point(record: TrialRecord, memory_bytes: int | None) -> SweepPoint:
 def _positive(value: float | None) -> float | None:
     """A time or a rate; None for an invalid one, which a damaged journal may hold."""
     return value if value is not None and 0 < value < math.inf else None
-
-
-def _bars(points: Sequence[SweepPoint], recommended: int | None) -> str:
-    best = max(point.samples_per_s or 0.0 for point in points)
-    width = max(len(f"{point.size:,}") for point in points)
-    lines = []
-    for point in points:
-        bar = "█" * max(1, round(_BAR * ((point.samples_per_s or 0.0) / best)))
-        mark = "  knee" if point.size == recommended else ""
-        lines.append(f"{point.size:>{width},}  {bar:<{_BAR}}  {format_rate(point.samples_per_s)}{mark}")
-    return "\n".join(lines)
-
-
-def _latency_chart(points: Sequence[SweepPoint], recommended: int | None) -> str:
-    """Throughput upwards from 0, latency to the right on a logarithmic axis; each point is labelled with its size."""
-    best = max(point.samples_per_s or 0.0 for point in points)
-    latencies = [point.call_ms or 0.0 for point in points]
-    grid = [[" "] * _CHART_WIDTH for _ in range(_CHART_HEIGHT)]
-    for point, latency_ms in zip(points, latencies, strict=True):
-        column = _column(latency_ms, min(latencies), max(latencies))
-        row = _CHART_HEIGHT - 1 - round((_CHART_HEIGHT - 1) * ((point.samples_per_s or 0.0) / best))
-        _write(grid[row], column, point.size, knee=point.size == recommended)
-    top = format_rate(best)
-    lines = [top, *(f"|{''.join(line).rstrip()}" for line in grid), "+" + "-" * _CHART_WIDTH]
-    low, high = format_ms(min(latencies)), format_ms(max(latencies))
-    return "\n".join([*lines, f" {low}{'latency'.center(_CHART_WIDTH - len(low) - len(high))}{high}"])
-
-
-def _column(latency_ms: float, low_ms: float, high_ms: float) -> int:
-    """The chart column of a latency between the lowest and the highest; the last columns are left for a label."""
-    low, high = math.log(low_ms), math.log(high_ms)
-    return round((math.log(latency_ms) - low) / (high - low) * (_CHART_WIDTH - 8)) if high > low else 0
-
-
-def _write(line: list[str], column: int, size: int, *, knee: bool) -> None:
-    """A point and its label on a line of the grid; a label never runs over a point that is there already."""
-    line[column] = "◆" if knee else "●"
-    for offset, letter in enumerate(f" {size}", start=column + 1):
-        if offset >= len(line) or line[offset] != " ":
-            return
-        line[offset] = letter

@@ -3,11 +3,9 @@
 YAML is read as frameworks read it: ``1e-3`` is a number, as in YAML 1.2, and not a word, as in YAML 1.1.
 """
 
-import contextlib
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +18,6 @@ from advisor.files.paths import content_of
 YAML_FAILURES = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError, RecursionError)
 # A config with more values than this, aliases written out, is no config. Count; the largest found in public is 20,000.
 _MOST_VALUES = 1_000_000
-# A YAML with more keys and values than this is not read on: PyYAML takes 40 us for each. Count.
-_MOST_NODES = 100_000
 _SHOWN = 40  # characters of a bad value in a message
 # What JSON files have besides JSON: a byte-order mark, comments, a comma behind the last entry; texts are kept.
 _JSON_COMMENT = re.compile(r'\A\ufeff|"(?:\\.|[^"\\])*"|//[^\r\n]*|/\*.*?\*/', re.DOTALL)
@@ -39,21 +35,8 @@ _PROGRAMS = {
 _EXPONENT = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d{1,3}")
 
 
-class _TooLong(yaml.YAMLError):
-    """A YAML text has more keys and values than any config."""
-
-
 class ConfigLoader(yaml.SafeLoader):
-    """PyYAML's safe loader, which also takes ``1e-3`` for a number, and gives up on a text longer than any config."""
-
-    _nodes = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Make a node of the next events. Raises _TooLong after too many of them."""
-        self._nodes += 1
-        if self._nodes > _MOST_NODES:
-            raise _TooLong(f"it has more than {_MOST_NODES:,} keys and values")
-        return super().compose_node(parent, index)
+    """PyYAML's safe loader, which also takes ``1e-3`` for a number, and names the line of a bad value."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         """Make the value of a node. Raises ConstructorError where a word is not of the type that its tag names."""
@@ -130,48 +113,21 @@ def parsed(text: str, source: str, loader: type[ConfigLoader] = ConfigLoader) ->
 
     ``loader`` says what becomes of YAML's tags. Raises UsageError when the text cannot be read.
     """
-    if is_toml(source):
-        return _toml(text, source)
+    suffix, hint = Path(source).suffix.lower(), "Fix the file and try again."
+    if program := _PROGRAMS.get(suffix):
+        hint = "Give a file of YAML, JSON or TOML; or leave out --config, and apply an exported tuned.yaml in code."
+        raise UsageError(f"{source} is {program}, which is not read as a config.", hint)
+    form = {".toml": "TOML", ".json": "JSON", ".jsonc": "JSON"}.get(suffix, "YAML")
     try:
-        if Path(source).suffix.lower() in (".json", ".jsonc"):
-            if (found := _json(text)) is not None:
-                return found
-            if blank_comments(text) != text:  # which YAML would take for words
-                raise ValueError
-        found = yaml.load(text, Loader=loader)  # noqa: S506 - a safe loader
+        if form == "TOML":
+            return tomllib.loads(text)
+        if form == "JSON":
+            return json.loads(without_comments(text))
+        return yaml.load(text, Loader=loader)  # noqa: S506 - a safe loader
     except YAML_FAILURES as error:
-        raise _unreadable(text, source, error) from error
-    if isinstance(found, str) and Path(source).suffix.lower() in _PROGRAMS:  # YAML takes many a program for a text
-        raise _no_data(source)
-    return found
-
-
-def _unreadable(text: str, source: str, error: BaseException) -> UsageError:
-    """The error for a text that is neither JSON nor YAML, in the words of the format that its name says."""
-    suffix = Path(source).suffix.lower()
-    if suffix in _PROGRAMS:
-        return _no_data(source)
-    if isinstance(error, _TooLong):
-        return UsageError(f"{source} is no config: {error}.", "Keep data in files that the config names.")
-    if suffix in (".json", ".jsonc"):
-        return UsageError(f"{source} is not valid JSON: {_problem_of_json(text)}", "Fix the file and try again.")
-    known = suffix in ("", ".yaml", ".yml")
-    hint = "Fix the file and try again." if known else "Give a file of YAML, JSON or TOML, with an ending that says so."
-    return UsageError(f"{source} is not valid YAML: {reason(error)}", hint)
-
-
-def _no_data(source: str) -> UsageError:
-    """The error for a file of a program's own kind."""
-    hint = "Give a file of YAML, JSON or TOML; or leave out --config, and apply an exported tuned.yaml in code."
-    return UsageError(f"{source} is {_PROGRAMS[Path(source).suffix.lower()]}, which is not read as a config.", hint)
-
-
-def _problem_of_json(text: str) -> str:
-    try:
-        json.loads(without_comments(text))
-    except (ValueError, RecursionError) as error:
-        return reason(error)
-    return "it holds numbers that cannot be read"
+        if form == "YAML" and suffix not in ("", ".yaml", ".yml"):
+            hint = "Give a file of YAML, JSON or TOML, with an ending that says so."
+        raise UsageError(f"{source} is not valid {form}: {reason(error)}", hint) from error
 
 
 def dumped(data: Any, **options: Any) -> str:
@@ -184,8 +140,6 @@ def read_config(path: str) -> dict[str, Any]:
     data = parsed(read_text(path), path, TagsAsWritten)
     if data is None:
         return {}
-    if not isinstance(data, dict) and Path(path).suffix.lower() in _PROGRAMS:
-        raise _no_data(path)
     if not isinstance(data, dict):
         raise UsageError(
             f"{path} holds a {type(data).__name__}, not a mapping of names to values.",
@@ -197,7 +151,7 @@ def read_config(path: str) -> dict[str, Any]:
             f"{path} has the key {other!r} ({type(other).__name__}), and build(config) takes names only.",
             "Put quotes around it, or rename it (YAML reads yes, no, on and off as booleans).",
         )
-    _check_recordable(data, path)
+    check_recordable(data, path)
     return data
 
 
@@ -219,14 +173,6 @@ def reason(error: BaseException) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
-def _json(text: str) -> Any:
-    """Parse a JSON text, with comments or without. Return None for any other; the caller then tries YAML."""
-    for candidate in (text, without_comments(text)):
-        with contextlib.suppress(ValueError, RecursionError):
-            return json.loads(candidate)
-    return None
-
-
 def without_comments(text: str) -> str:
     """A JSON text with blanks for its comments and for commas behind last entries: all else stays in its place."""
     return _LAST_COMMA.sub(_blank_unless_text, blank_comments(text))
@@ -241,34 +187,15 @@ def _blank_unless_text(match: re.Match[str]) -> str:
     return match[0] if match[0].startswith('"') else _NO_BREAK.sub(" ", match[0])
 
 
-def _toml(text: str, source: str) -> dict[str, Any]:
+def check_recordable(data: Any, path: str) -> None:
+    """Raise UsageError for a config that no session can record: one that contains itself, or is huge by its anchors."""
+    why = ""
     try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{source} is not valid TOML: {reason(error)}", "Fix the file and try again.") from error
-
-
-def _values_in(value: Any) -> Sequence[Any]:
-    if isinstance(value, Mapping):
-        return list(value.values())
-    return value if isinstance(value, list | tuple) else ()
-
-
-def _check_recordable(data: Any, path: str) -> None:
-    """Raise UsageError for a config that the session cannot record: one that contains itself, or has odd keys."""
-    stack: list[tuple[Any, frozenset[int]]] = [(data, frozenset())]
-    count = 0
-    while stack:
-        value, above = stack.pop()
-        count += 1
-        children = _values_in(value)
-        if id(value) in above or count > _MOST_VALUES:
-            raise UsageError(
-                f"{path} contains itself, or more than {_MOST_VALUES:,} values, through its anchors.",
-                "Write what the aliases stand for, and try again.",
-            )
-        odd = next((key for key in value if isinstance(key, tuple | bytes)), None) if isinstance(value, dict) else None
-        if odd is not None:
-            raise UsageError(f"{path} has the key {odd!r}, which is no name.", "Write a word or a number there.")
-        inside = above | {id(value)} if children else above
-        stack += [(child, inside) for child in children]
+        for count, _ in enumerate(json.JSONEncoder(default=str, skipkeys=True).iterencode(data)):
+            if count > _MOST_VALUES:
+                why = f"it has more than {_MOST_VALUES:,} values, through its anchors"
+                break
+    except (ValueError, RecursionError) as error:  # it contains itself
+        why = reason(error)
+    if why:
+        raise UsageError(f"{path} cannot be recorded: {why}", "Write what the aliases stand for, and try again.")

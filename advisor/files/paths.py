@@ -4,7 +4,6 @@ import functools
 import os
 import stat
 import sysconfig
-from collections.abc import Callable
 from pathlib import Path
 
 from advisor.errors import TargetError
@@ -33,19 +32,8 @@ _NO_TARGETS = (".yaml", ".yml", ".toml", ".json")
 EXPORTED = (".pt2", ".pt", ".pth", ".ts", ".torchscript", ".jit")
 
 
-def is_file(path: str | Path) -> bool:
-    """Whether there is such a file; False, too, for a name that no file can have."""
-    return _answers(Path(path).is_file)
-
-
-def is_folder(path: str | Path) -> bool:
-    """Whether there is such a folder; False, too, for a name that no folder can have."""
-    return _answers(Path(path).is_dir)
-
-
-def exists(path: str | Path) -> bool:
-    """Whether there is anything of that name."""
-    return _answers(Path(path).exists)
+# These answer False, too, for a name that no file can have. Path's own methods raise OSError for one that is too long.
+is_file, is_folder, exists = os.path.isfile, os.path.isdir, os.path.exists
 
 
 def content_of(path: str | Path, most_bytes: int = 16 * 2**20) -> bytes:
@@ -55,13 +43,6 @@ def content_of(path: str | Path, most_bytes: int = 16 * 2**20) -> bytes:
     if found.st_size > most_bytes:
         raise OSError(f"it is larger than {most_bytes / 2**20:.0f} MiB")
     return Path(path).read_bytes()
-
-
-def _answers(ask: Callable[[], bool]) -> bool:
-    try:
-        return ask()
-    except (OSError, ValueError):
-        return False
 
 
 def is_pythons_own(file: str) -> bool:

@@ -9,8 +9,8 @@ import fcntl
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from advisor.errors import UsageError
@@ -18,8 +18,6 @@ from advisor.errors import UsageError
 # What a socket's path may have, in bytes, less what multiprocessing names the socket: 104 on macOS, 108 on Linux.
 _LONGEST = 104 - len("/listener-12345678") - 1
 _LOCK = "lock"
-# A folder without a lock is only just being made, or was half removed long ago. Seconds.
-_NEVER_LOCKED_S = 3600.0
 
 
 class Scratch:
@@ -40,16 +38,10 @@ class Scratch:
         if self._path is None:
             _remove_abandoned()
             atexit.register(self.remove)
-        else:
-            os.close(self._lock)
         for place in _places():
-            try:
+            with suppress(OSError):
                 path = Path(tempfile.mkdtemp(prefix=_prefix(), dir=place))
-                lock = _locked(path, os.O_CREAT)
-            except OSError:
-                continue
-            if lock is not None:
-                self._path, self._lock = path, lock
+                self._lock, self._path = _locked(path, os.O_CREAT), path
                 return
         raise UsageError(
             f"there is no folder for temporary files: neither {_usual() or 'TMPDIR'} nor /tmp can be written.",
@@ -80,44 +72,29 @@ def _usual() -> str:
 
 def _places() -> Iterator[str]:
     """The folders for temporary files, the user's first, whose paths are short enough."""
-    for place in dict.fromkeys((_usual(), os.environ.get("XDG_RUNTIME_DIR", ""), "/tmp", "/var/tmp", "/dev/shm")):  # noqa: S108
+    for place in dict.fromkeys((_usual(), "/tmp", "/var/tmp")):  # noqa: S108
         if place and len(os.fsencode(place)) + len(f"/{_prefix()}12345678") <= _LONGEST:
             yield place
 
 
-def _locked(folder: Path, flags: int = 0) -> int | None:
-    """The folder's lock, held by this process; None where another one holds it. Raises OSError when there is none."""
+def _locked(folder: Path, flags: int = 0) -> int:
+    """The folder's lock, held by this process. Raises OSError when there is none, or when another one holds it."""
     lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(lock)
-        return None
+        raise
     return lock
 
 
 def _remove_abandoned() -> None:
     for place in _places():
-        try:
-            for entry in os.scandir(place):
-                if entry.name.startswith(_prefix()) and entry.is_dir(follow_symlinks=False) and _is_abandoned(entry):
-                    shutil.rmtree(entry.path, ignore_errors=True)
-        except OSError:
-            continue
-
-
-def _is_abandoned(entry: os.DirEntry[str]) -> bool:
-    found = entry.stat(follow_symlinks=False)
-    if found.st_uid != os.getuid():
-        return False
-    try:
-        lock = _locked(Path(entry.path))
-    except OSError:
-        return time.time() - found.st_mtime > _NEVER_LOCKED_S
-    if lock is None:
-        return False
-    os.close(lock)
-    return True
+        for folder in Path(place).glob(f"{_prefix()}*"):
+            with suppress(OSError):  # the process that made it lives
+                lock = _locked(folder)
+                shutil.rmtree(folder, ignore_errors=True)
+                os.close(lock)
 
 
 def replace_whole(path: Path, content: bytes, mode: int) -> None:

@@ -21,7 +21,7 @@ class _Versioned(Protocol):
         """The number of the form."""
 
 
-KeptT = TypeVar("KeptT", bound=_Versioned)
+RecordT = TypeVar("RecordT", bound=_Versioned)
 
 
 def state_folder() -> Path:
@@ -39,24 +39,24 @@ def make_private(folder: Path) -> None:
             path.chmod(0o700)
 
 
-def read_kept(name: str, empty: KeptT) -> KeptT:
+def read_record(name: str, empty: RecordT) -> RecordT:
     """A record of the state folder; ``empty`` where its file is missing, broken or of another form."""
     try:
-        kept = msgspec.json.decode(content_of(state_folder() / name), type=type(empty))
+        record = msgspec.json.decode(content_of(state_folder() / name), type=type(empty))
     except (OSError, ValueError):  # msgspec's errors are ValueErrors
         return empty
-    return kept if kept.schema == empty.schema else empty
+    return record if record.schema == empty.schema else empty
 
 
-def write_kept(name: str, kept: _Versioned) -> None:
-    """Keep a record in a file of the state folder, in place of an earlier one."""
-    replace_file(state_folder() / name, msgspec.json.encode(kept).decode())
+def write_record(name: str, record: _Versioned) -> None:
+    """Store a record in a file of the state folder, in place of an earlier one."""
+    replace_file(state_folder() / name, msgspec.json.encode(record).decode())
 
 
 def replace_file(path: Path, text: str) -> bool:
     """Write a file of ours in one piece; return whether it worked.
 
-    What is kept here can be made again, so a disk that is full or not writable is no error.
+    What is stored here can be made again, so a disk that is full or not writable is no error.
     """
     try:
         make_private(path.parent)

@@ -14,7 +14,6 @@ from advisor.figures.formatting import (
     format_bytes,
     format_count,
     format_interval,
-    format_left,
     format_ms,
     format_names,
     format_outcome,
@@ -91,7 +90,8 @@ class HeadlessReporter:
         finished = self.state.finished
         over = finished is not None and not finished.cancelled and self.state.failure is None
         self._share = 1.0 if over else max(self._share, min(self.state.progress, _ALMOST))
-        left = format_left(self.state.left_s).removeprefix("about ") if self.state.left_s else ""
+        left_s = round(self.state.left_s or 0)
+        left = f"{left_s} s left" if 0 < left_s < 60 else f"{format_seconds(left_s)} left" if left_s >= 60 else ""
         share = f"{100 * self._share:3.0f} %"
         self.say(f"[{share}, {left}] {line}" if left else f"[{share}] {line}")
 

@@ -1,7 +1,7 @@
 """The device that steps run on, as trials see it. The only place that knows what a backend calls things.
 
-``backend_of`` gives the backend of a ``torch.device``. A new one is a class here: what PyTorch's own module for the
-device (``torch.get_device_module``) offers is used as it is, and what it lacks is said by ``None`` or by ``False``.
+``backend_of`` gives the backend of a ``torch.device``. A new one is a class here that says what differs from the
+processor, where a call returns when its work is done; what a device lacks is said by ``None`` or by ``False``.
 """
 
 import resource
@@ -30,18 +30,14 @@ class Mark(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The identity of a device: its name, the UUID by which NVML knows it, its compute capability, its memory.
-
-    ``parts`` tells a part of a device from the whole, which has the same name. ``matrix_types`` are the number types of
-    its matrix units. The capability is NVIDIA's: ROCm counts its GPUs in the same place and means something else.
-    """
+    """The identity of a device."""
 
     name: str
-    uuid: str | None = None
-    capability: tuple[int, int] | None = None
+    uuid: str | None = None  # by which NVML knows it
+    capability: tuple[int, int] | None = None  # NVIDIA's; None under ROCm, which counts otherwise
     memory_bytes: int = 0
-    parts: str = ""
-    matrix_types: tuple[str, ...] = ()
+    parts: str = ""  # tells a part of a device from the whole, which has the same name
+    matrix_types: tuple[str, ...] = ()  # the number types of its matrix units
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +50,7 @@ class Memory:
 
 
 class Backend:
-    """A device: synchronise, marks, memory, identity, and its abilities.
+    """A device: synchronise, marks, memory, identity, and its abilities. These are the processor's.
 
     ``is_ahead``: calls return before the device has done its work, and marks tell when it got there.
     ``has_memory``: it has memory of its own, which batches are copied to.
@@ -87,7 +83,7 @@ class Backend:
 
     def identity(self) -> Identity:
         """Return the device's name, UUID and size."""
-        return Identity(str(self.device))
+        return Identity("CPU")
 
     def memory(self) -> Memory:
         """Return the peaks since the process started."""
@@ -113,13 +109,6 @@ class Backend:
     def warning_of_waits(self) -> AbstractContextManager[None]:
         """Return a context in which PyTorch warns of each line that waits. Only where ``warns_of_waits``."""
         raise NotImplementedError(f"nothing warns of waits for {self.device}")
-
-
-class Cpu(Backend):
-    """The processor: a call returns when its work is done."""
-
-    def identity(self) -> Identity:
-        return Identity("CPU")
 
 
 class Cuda(Backend):
@@ -202,36 +191,7 @@ class Cuda(Backend):
             torch.cuda.set_sync_debug_mode(before)
 
 
-class Mps(Backend):
-    """Apple's GPU, written from PyTorch's documentation of ``torch.mps``. Untested: nobody has run it yet."""
-
-    is_ahead = True
-    has_memory = True
-
-    @classmethod
-    def count(cls) -> int:
-        return int(torch.backends.mps.is_available())
-
-    def synchronize(self) -> None:
-        torch.mps.synchronize()
-
-    def mark(self) -> Mark:
-        mark = torch.mps.event.Event(enable_timing=True)
-        mark.record()
-        return mark
-
-    def identity(self) -> Identity:
-        """Return the name of the kind: Metal tells no UUID."""
-        return Identity("Apple GPU", memory_bytes=int(torch.mps.recommended_max_memory()))
-
-    def free_bytes(self) -> int | None:
-        return int(torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
-
-    def random_states(self) -> list[torch.Tensor]:
-        return [*super().random_states(), torch.mps.get_rng_state()]
-
-
-BACKENDS: dict[str, type[Backend]] = {"cpu": Cpu, "cuda": Cuda, "mps": Mps}
+BACKENDS: dict[str, type[Backend]] = {"cpu": Backend, "cuda": Cuda}
 
 
 def backend_of(device: torch.device) -> Backend:

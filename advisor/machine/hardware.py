@@ -8,61 +8,49 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from itertools import takewhile
 from typing import Any
 
 import psutil
 
-from advisor.machine.host import host_info, link_of
-from advisor.machine.nvml import NVML, Device, Nvml, NvmlUnavailableError, gpu_links, numa_node, text_of_answer
+from advisor.machine.host import host_info
+from advisor.machine.nvml import NVML, Device, Nvml, NvmlUnavailableError, gpu_links, numa_node
 from advisor.records import GpuInfo, GpuProcess, GpuSample, Hardware
 
-_OUTSIDE = "a process outside this container"
-# Idle clocks are not throttled, so NVML's "GPU idle" has no word here.
+# The reasons for a clock below its maximum, by NVML's bits. nvml.h, "nvmlClocksEventReasons".
+_IDLE = 0x1  # which is no throttling, so it has no words
 _THROTTLE_WORDS = {
-    "SwPowerCap": "power cap",
-    "HwSlowdown": "hardware slowdown",
-    "HwThermalSlowdown": "hardware thermal slowdown",
-    "HwPowerBrakeSlowdown": "hardware power brake",
-    "SwThermalSlowdown": "software thermal slowdown",
-    "SyncBoost": "sync boost",
-    "ApplicationsClocksSetting": "application clocks set",
-    "DisplayClockSetting": "display clocks set",
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "hardware power brake",
+    0x20: "software thermal slowdown",
+    0x10: "sync boost",
+    0x2: "application clocks set",
+    0x100: "display clocks set",
 }
-POWER_CAP = _THROTTLE_WORDS["SwPowerCap"]
+POWER_CAP = _THROTTLE_WORDS[0x4]
 # The reasons that no step earns by itself: heat, and power that the board is not given.
-SLOWDOWNS = frozenset(
-    _THROTTLE_WORDS[name] for name in ("HwSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown", "SwThermalSlowdown")
-)
+SLOWDOWNS = frozenset(_THROTTLE_WORDS[bit] for bit in (0x8, 0x20, 0x40, 0x80))
 _RECENT_US = 2_000_000
-# CUDA keeps this open in every process that computes; NVML does not.
-_CUDA_DEVICE_FILE = "/dev/nvidia-uvm"
 
 
-def inspect_hardware(nvml: Nvml = NVML, root: Path = Path("/")) -> Hardware:
+def inspect_hardware(nvml: Nvml = NVML) -> Hardware:
     """The host and its GPUs. Never raises: without GPUs ``gpu_note`` says why there are none."""
-    gpus: list[GpuInfo] = []
-    notes: list[str] = []
+    host = host_info()
     try:
-        for device in nvml.devices:
-            try:
-                gpus.append(_gpu(nvml, device, root))
-            except nvml.error as error:
-                notes.append(f"GPU {device.index} does not answer its driver ({error}), so it is left out.")
+        gpus = tuple(_gpu(nvml, device) for device in nvml.devices)
     except NvmlUnavailableError as error:
-        notes.append(str(error))
-    links = gpu_links(nvml, {gpu.index for gpu in gpus}) if len(gpus) > 1 else ()
-    return Hardware(host_info(root), tuple(gpus), " ".join(notes) or None, links)
+        return Hardware(host, gpu_note=str(error))
+    silent = [f"GPU {number} does not answer its driver, so it is left out." for number in nvml.silent]
+    return Hardware(host, gpus, " ".join(silent) or None, gpu_links(nvml))
 
 
 def sample_gpus(nvml: Nvml = NVML) -> tuple[GpuSample, ...]:
-    """One reading of every GPU's gauges; empty where NVML cannot be used. A GPU that does not answer is left out."""
-    samples = []
+    """One reading of every GPU's gauges; empty where NVML cannot be used."""
     with suppress(NvmlUnavailableError):
-        for device in nvml.devices:
-            with suppress(nvml.error):
-                samples.append(_sample(nvml, device))
-    return tuple(samples)
+        return tuple(_sample(nvml, device) for device in nvml.devices)
+    return ()
 
 
 def device_used_bytes(uuid: str, nvml: Nvml = NVML) -> int | None:
@@ -71,9 +59,7 @@ def device_used_bytes(uuid: str, nvml: Nvml = NVML) -> int | None:
     The prefix ``GPU-`` or ``MIG-``, which CUDA leaves out, may be missing. None when NVML does not know it.
     """
     with suppress(NvmlUnavailableError):
-        _, handle = _find(nvml, uuid)
-        with suppress(nvml.error):
-            return _memory(nvml, handle)[0]
+        return _memory(nvml, _find(nvml, uuid)[1])[0]
     return None
 
 
@@ -87,30 +73,23 @@ def counts_energy(uuid: str) -> bool:
 
 def compute_pids(nvml: Nvml = NVML) -> frozenset[int]:
     """The processes that compute on any GPU or MIG instance, as NVML numbers them; empty where it cannot be used."""
-    pids: set[int] = set()
     with suppress(NvmlUnavailableError):
-        for device in nvml.devices:
-            with suppress(nvml.error):
-                for _, handle in _handles(nvml, device):
-                    pids |= _pids(nvml, handle) or frozenset()
-    return frozenset(pids)
+        handles = [handle for device in nvml.devices for _, handle in _handles(nvml, device)]
+        return frozenset().union(*(_pids(nvml, handle) or () for handle in handles))
+    return frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """One look at a GPU while something is timed on it; a field that the driver does not tell is None or empty.
-
-    ``pids`` are the compute processes as NVML numbers them. ``sm_percent`` is how busy each of the processes that did
-    anything since the reading before kept the SMs. ``idle`` says that nothing ran, which lets the clocks fall.
-    """
+    """One look at a GPU while something is timed on it; a field that the driver does not tell is None or empty."""
 
     sm_clock_mhz: int | None = None
     temperature_c: int | None = None
     power_w: float | None = None
     throttle_reasons: tuple[str, ...] = ()
-    idle: bool = False
-    pids: frozenset[int] | None = None
-    sm_percent: dict[int, int] = field(default_factory=dict)
+    idle: bool = False  # nothing ran, which lets the clocks fall
+    pids: frozenset[int] | None = None  # the compute processes as NVML numbers them
+    sm_percent: dict[int, int] = field(default_factory=dict)  # of each process that ran since the reading before
 
 
 class GpuGauges:
@@ -126,22 +105,19 @@ class GpuGauges:
         self._seen_us = 0
         self.slowdown_c = self._slowdown_c()
 
-    def read(self) -> GpuReading | None:
-        """A reading; None when the GPU does not answer. One thread at a time."""
+    def read(self) -> GpuReading:
+        """A reading. One thread at a time."""
         nvml, gpu = self._nvml, self._gpu
-        try:
-            bits = _throttle_bits(nvml, gpu)
-            return GpuReading(
-                sm_clock_mhz=nvml.ask("nvmlDeviceGetClockInfo", gpu, nvml.constant("NVML_CLOCK_SM")),
-                temperature_c=_temperature(nvml, gpu),
-                power_w=_watts(nvml.ask("nvmlDeviceGetPowerUsage", gpu)),
-                throttle_reasons=_throttle_words(nvml, bits),
-                idle=bool(bits & _throttle_bit(nvml, "GpuIdle")),
-                pids=_pids(nvml, self._instance),
-                sm_percent=self._sm_percent(),
-            )
-        except nvml.error:
-            return None
+        bits = _throttle_bits(nvml, gpu)
+        return GpuReading(
+            sm_clock_mhz=nvml.ask("nvmlDeviceGetClockInfo", gpu, nvml.constant("NVML_CLOCK_SM")),
+            temperature_c=_temperature(nvml, gpu),
+            power_w=_watts(nvml.ask("nvmlDeviceGetPowerUsage", gpu)),
+            throttle_reasons=_throttle_words(bits),
+            idle=bool(bits & _IDLE),
+            pids=_pids(nvml, self._instance),
+            sm_percent=self._sm_percent(),
+        )
 
     def energy_j(self) -> float | None:
         """Joules since the driver was loaded; updated about every 100 ms. None where there is no such counter.
@@ -150,10 +126,8 @@ class GpuGauges:
         """
         if self._instance is not self._gpu:
             return None
-        with suppress(self._nvml.error):
-            millijoules = self._nvml.ask("nvmlDeviceGetTotalEnergyConsumption", self._gpu)
-            return None if millijoules is None else millijoules / 1000
-        return None
+        millijoules = self._nvml.ask("nvmlDeviceGetTotalEnergyConsumption", self._gpu)
+        return None if millijoules is None else millijoules / 1000
 
     def _sm_percent(self) -> dict[int, int]:
         """The highest utilisation in the driver's samples since the last call, by process."""
@@ -172,17 +146,15 @@ class GpuGauges:
     def _slowdown_c(self) -> int | None:
         """The temperature at which the GPU slows itself down: from its margin (Ada and later) or its threshold."""
         nvml, gpu = self._nvml, self._gpu
-        with suppress(nvml.error):
-            margin, now = nvml.ask("nvmlDeviceGetMarginTemperature", gpu), _temperature(nvml, gpu)
-            if margin is not None and now is not None:
-                return int(now + margin)
-            limit = nvml.constant("NVML_TEMPERATURE_THRESHOLD_SLOWDOWN")
-            threshold = nvml.ask("nvmlDeviceGetTemperatureThreshold", gpu, limit)
-            return None if threshold is None else int(threshold)
-        return None
+        margin, now = nvml.ask("nvmlDeviceGetMarginTemperature", gpu), _temperature(nvml, gpu)
+        if margin is not None and now is not None:
+            return int(now + margin)
+        limit = nvml.constant("NVML_TEMPERATURE_THRESHOLD_SLOWDOWN")
+        threshold: int | None = nvml.ask("nvmlDeviceGetTemperatureThreshold", gpu, limit)
+        return threshold
 
 
-def _gpu(nvml: Nvml, device: Device, root: Path) -> GpuInfo:
+def _gpu(nvml: Nvml, device: Device) -> GpuInfo:
     handle = device.handle
     used, total = _memory(nvml, handle)
     sm, memory = nvml.constant("NVML_CLOCK_SM"), nvml.constant("NVML_CLOCK_MEM")
@@ -190,10 +162,10 @@ def _gpu(nvml: Nvml, device: Device, root: Path) -> GpuInfo:
     return GpuInfo(
         index=device.index,
         uuid=device.uuid,
-        name=text_of_answer(nvml.ask("nvmlDeviceGetName", handle) or "unnamed GPU"),
+        name=nvml.ask("nvmlDeviceGetName", handle) or "unnamed GPU",
         memory_total_bytes=total,
         memory_used_bytes=used,
-        driver_version=text_of_answer(nvml.ask("nvmlSystemGetDriverVersion") or "unknown"),
+        driver_version=nvml.ask("nvmlSystemGetDriverVersion") or "unknown",
         cuda_driver_version=_cuda_version(nvml.ask("nvmlSystemGetCudaDriverVersion_v2")),
         compute_capability=None if capability is None else (int(capability[0]), int(capability[1])),
         sm_clock_mhz=nvml.ask("nvmlDeviceGetClockInfo", handle, sm),
@@ -209,8 +181,8 @@ def _gpu(nvml: Nvml, device: Device, root: Path) -> GpuInfo:
         pcie_width_max=nvml.ask("nvmlDeviceGetMaxPcieLinkWidth", handle),
         ecc_enabled=_enabled(nvml.ask("nvmlDeviceGetEccMode", handle)),
         mig_enabled=_enabled(nvml.ask("nvmlDeviceGetMigMode", handle)),
-        throttle_reasons=_throttle_words(nvml, _throttle_bits(nvml, handle)),
-        processes=_other_processes(nvml, handle, root),
+        throttle_reasons=_throttle_words(_throttle_bits(nvml, handle)),
+        processes=_other_processes(nvml, handle),
         numa_node=numa_node(nvml, handle),
     )
 
@@ -237,27 +209,22 @@ def _memory(nvml: Nvml, handle: Any) -> tuple[int, int]:
     return (0, 0) if info is None else (int(info.used), int(info.total))
 
 
-def _handle_of(nvml: Nvml, device: Device, uuid: str) -> Any:
-    """The handle of the device, or of its MIG instance, if it has this UUID."""
-    return next((handle for found, handle in _handles(nvml, device) if _bare(found) == _bare(uuid)), None)
-
-
 def _handles(nvml: Nvml, device: Device) -> Iterator[tuple[str, Any]]:
+    """The UUIDs and handles of a GPU and of its MIG instances."""
     yield device.uuid, device.handle
     if not _enabled(nvml.ask("nvmlDeviceGetMigMode", device.handle)):
         return
     for index in range(nvml.ask("nvmlDeviceGetMaxMigDeviceCount", device.handle) or 0):
         instance = nvml.ask("nvmlDeviceGetMigDeviceHandleByIndex", device.handle, index)
         if instance is not None:
-            yield text_of_answer(nvml.ask("nvmlDeviceGetUUID", instance) or ""), instance
+            yield nvml.ask("nvmlDeviceGetUUID", instance) or "", instance
 
 
 def _find(nvml: Nvml, uuid: str) -> tuple[Any, Any]:
     """The handle of the GPU, and that of the MIG instance on it if the UUID is an instance's, else the GPU's again."""
     for device in nvml.devices:
-        with suppress(nvml.error):
-            handle = _handle_of(nvml, device, uuid)
-            if handle is not None:
+        for known, handle in _handles(nvml, device):
+            if _bare(known) == _bare(uuid):
                 return device.handle, handle
     raise NvmlUnavailableError(f"NVML knows no GPU {uuid}.")
 
@@ -296,28 +263,17 @@ def _throttle_bits(nvml: Nvml, handle: Any) -> int:
     return bits or 0
 
 
-def _throttle_words(nvml: Nvml, bits: int) -> tuple[str, ...]:
-    return tuple(words for name, words in _THROTTLE_WORDS.items() if bits & _throttle_bit(nvml, name))
+def _throttle_words(bits: int) -> tuple[str, ...]:
+    return tuple(words for bit, words in _THROTTLE_WORDS.items() if bits & bit)
 
 
-def _throttle_bit(nvml: Nvml, name: str) -> int:
-    return nvml.constant(f"nvmlClocksEventReason{name}") or nvml.constant(f"nvmlClocksThrottleReason{name}")
-
-
-def _other_processes(nvml: Nvml, handle: Any, root: Path) -> tuple[GpuProcess, ...]:
-    """The compute processes on a GPU that are not this process or its descendants.
-
-    Inside a container most drivers number them as the host does. A number that is also that of a process in the
-    container, even of this one, names it only if it computes: its open files show it.
-    """
-    running = nvml.ask("nvmlDeviceGetComputeRunningProcesses", handle) or ()
-    if not running:
-        return ()
-    own = own_pids()
+def _other_processes(nvml: Nvml, handle: Any) -> tuple[GpuProcess, ...]:
+    """The compute processes on a GPU that are not this process or its descendants."""
+    running, own = nvml.ask("nvmlDeviceGetComputeRunningProcesses", handle) or (), own_pids()
     return tuple(
-        GpuProcess(process.pid, process_name(process.pid, root), process.usedGpuMemory)
+        GpuProcess(process.pid, process_name(process.pid), process.usedGpuMemory)
         for process in running
-        if process.pid not in own or _holds_no_cuda(process.pid, root)
+        if process.pid not in own
     )
 
 
@@ -327,23 +283,14 @@ def own_pids() -> set[int]:
     return {this.pid, *(child.pid for child in this.children(recursive=True))}
 
 
-def process_name(pid: int, root: Path = Path("/")) -> str:
+def process_name(pid: int) -> str:
     """The name of a compute process by the number that NVML gave, or a phrase where it cannot be known."""
     try:
-        name = psutil.Process(pid).name()
+        return psutil.Process(pid).name()
     except psutil.NoSuchProcess:
-        return _OUTSIDE
+        return "a process outside this container"
     except psutil.AccessDenied:
         return "a process of another user"
-    return _OUTSIDE if _holds_no_cuda(pid, root) else name
-
-
-def _holds_no_cuda(pid: int, root: Path) -> bool:
-    """Whether a process of this number certainly does not compute on a GPU; False where its files may not be seen."""
-    try:
-        return _CUDA_DEVICE_FILE not in [link_of(file) for file in (root / f"proc/{pid}/fd").iterdir()]
-    except OSError:
-        return False
 
 
 def visible_gpus(hardware: Hardware, environment: Mapping[str, str] = os.environ) -> tuple[GpuInfo, ...]:
@@ -354,13 +301,8 @@ def visible_gpus(hardware: Hardware, environment: Mapping[str, str] = os.environ
     chosen = environment.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return hardware.gpus
-    found: list[GpuInfo] = []
-    for name in chosen.split(","):
-        gpu = _named(name.strip(), hardware.gpus)
-        if gpu is None:
-            break  # CUDA reads no further than the names that it knows
-        found.append(gpu)
-    return tuple(found) if len({gpu.uuid for gpu in found}) == len(found) else ()
+    named = [_named(name.strip(), hardware.gpus) for name in chosen.split(",")]
+    return tuple(gpu for gpu in takewhile(bool, named) if gpu)  # CUDA reads no further than the names that it knows
 
 
 def _named(name: str, gpus: Sequence[GpuInfo]) -> GpuInfo | None:

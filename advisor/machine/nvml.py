@@ -3,8 +3,7 @@
 import importlib
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -12,21 +11,6 @@ from typing import Any
 from advisor.records import GpuLink
 
 _ON_THE_CPU = "so the session runs on the CPU."
-# Errors of NVML where this GPU, this driver or this user gets no answer. The last two come
-# from the binding: success with an empty list, and a list that grew between the asking for its size and for itself.
-_UNANSWERED = (
-    "NVML_ERROR_NOT_SUPPORTED",
-    "NVML_ERROR_FUNCTION_NOT_FOUND",
-    "NVML_ERROR_ARGUMENT_VERSION_MISMATCH",
-    "NVML_ERROR_DEPRECATED",
-    "NVML_ERROR_INVALID_ARGUMENT",
-    "NVML_ERROR_NO_DATA",
-    "NVML_ERROR_NO_PERMISSION",
-    "NVML_ERROR_NOT_FOUND",
-    "NVML_ERROR_NOT_READY",
-    "NVML_SUCCESS",
-    "NVML_ERROR_INSUFFICIENT_SIZE",
-)
 _OPENING_FAILED = {
     "NVML_ERROR_LIBRARY_NOT_FOUND": "There is no NVIDIA driver on this machine (libnvidia-ml.so was not found)",
     "NVML_ERROR_DRIVER_NOT_LOADED": "The NVIDIA driver is installed but its kernel module is not loaded",
@@ -51,7 +35,8 @@ class Device:
 class Nvml:
     """NVML, opened on first use and kept open; each process opens its own. May be used from any thread.
 
-    ``load`` returns the module ``pynvml`` or one of its shape.
+    ``load`` returns the module ``pynvml`` or one of its shape. ``silent`` numbers the GPUs that do not answer, as one
+    that fell off its bus.
     """
 
     def __init__(self, load: Callable[[], Any] = lambda: importlib.import_module("pynvml")) -> None:
@@ -60,8 +45,8 @@ class Nvml:
         self._pid: int | None = None
         self._library: Any = None
         self._devices: tuple[Device, ...] = ()
-        self._unanswered: frozenset[int] = frozenset()
         self._failure: str | None = None
+        self.silent: tuple[int, ...] = ()
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -74,23 +59,13 @@ class Nvml:
             raise NvmlUnavailableError(self._failure)
         return self._devices
 
-    @property
-    def error(self) -> type[Exception]:
-        """The exception that NVML's calls raise."""
-        error: type[Exception] = self._library.NVMLError
-        return error
-
     def ask(self, name: str, *arguments: Any) -> Any:
-        """The answer to one NVML call, by name; None when it cannot be had here. Raises ``error`` for a broken GPU."""
+        """The answer to one NVML call, by name; None when this GPU, driver, binding or user gets none."""
         call = getattr(self._library, name, None)
-        if call is None:
-            return None
         try:
-            return call(*arguments)
-        except self._library.NVMLError as error:
-            if error.value in self._unanswered:
-                return None
-            raise
+            return call(*arguments) if call else None
+        except self._library.NVMLError:
+            return None
 
     def constant(self, name: str) -> int:
         """One of NVML's constants; 0 when this version of its binding lacks it."""
@@ -102,22 +77,22 @@ class Nvml:
         except ImportError:
             self._failure = f"The package nvidia-ml-py is not installed, {_ON_THE_CPU}"
             return
-        self._unanswered = frozenset(getattr(library, name) for name in _UNANSWERED if hasattr(library, name))
         try:
             library.nvmlInit()
-            self._devices = tuple(self._found())
+            self._find()
         except library.NVMLError as error:
             self._failure = f"{_why_closed(library, error)}, {_ON_THE_CPU}"
         else:
             if not self._devices:
-                self._failure = f"The NVIDIA driver sees no GPU, {_ON_THE_CPU}"
+                self._failure = f"The NVIDIA driver sees no GPU{' that answers' if self.silent else ''}, {_ON_THE_CPU}"
 
-    def _found(self) -> Iterator[Device]:
-        for index in range(self._library.nvmlDeviceGetCount()):
-            handle = self.ask("nvmlDeviceGetHandleByIndex", index)
-            uuid = None if handle is None else self.ask("nvmlDeviceGetUUID", handle)
-            if uuid is not None:
-                yield Device(index, text_of_answer(uuid), handle)
+    def _find(self) -> None:
+        numbers = range(self._library.nvmlDeviceGetCount())
+        handles = [self.ask("nvmlDeviceGetHandleByIndex", number) for number in numbers]
+        uuids = [None if handle is None else self.ask("nvmlDeviceGetUUID", handle) for handle in handles]
+        found = zip(numbers, uuids, handles, strict=True)
+        self._devices = tuple(Device(number, uuid, handle) for number, uuid, handle in found if uuid is not None)
+        self.silent = tuple(number for number in numbers if uuids[number] is None)
 
 
 NVML = Nvml()
@@ -128,56 +103,41 @@ def _why_closed(library: Any, error: Any) -> str:
     return known.get(error.value, f"NVML cannot be used ({error})")
 
 
-def text_of_answer(answer: str | bytes) -> str:
-    """A text of NVML's, which older bindings give as bytes."""
-    return answer.decode(errors="replace") if isinstance(answer, bytes) else answer
-
-
-# The nearest common ancestor of two GPUs on PCIe, nearest first.
+# The nearest common ancestor of two GPUs on PCIe, nearest first. nvml.h, "nvmlGpuTopologyLevel_t".
 _PATHS = {
-    "NVML_TOPOLOGY_INTERNAL": "the same board",
-    "NVML_TOPOLOGY_SINGLE": "one PCIe switch",
-    "NVML_TOPOLOGY_MULTIPLE": "several PCIe switches",
-    "NVML_TOPOLOGY_HOSTBRIDGE": "a PCIe host bridge",
-    "NVML_TOPOLOGY_NODE": "PCIe within a NUMA node",
-    "NVML_TOPOLOGY_SYSTEM": "PCIe across NUMA nodes",
+    0: "the same board",
+    10: "one PCIe switch",
+    20: "several PCIe switches",
+    30: "a PCIe host bridge",
+    40: "PCIe within a NUMA node",
+    50: "PCIe across NUMA nodes",
 }
-_NVLINK_VERSIONS = ("1_0", "2_0", "2_2", "3_0", "3_1", "4_0", "5_0", "6_0")
+# nvml.h, "nvmlNvLinkVersion".
+_NVLINK_VERSIONS = {1: "1.0", 2: "2.0", 3: "2.2", 4: "3.0", 5: "3.1", 6: "4.0", 7: "5.0", 8: "6.0"}
 # Links of a GPU that are asked for at most where the binding does not say; Blackwell has 18. A count.
 _MOST_LINKS = 18
-# NUMA nodes that are told apart at most. A count.
-_MOST_NODES = 64
 
 
-def gpu_links(nvml: Nvml, indexes: Collection[int]) -> tuple[GpuLink, ...]:
-    """The link between each pair of these GPUs; pairs with a GPU that does not answer are left out."""
-    found = []
-    for first, second in combinations([device for device in nvml.devices if device.index in indexes], 2):
-        with suppress(nvml.error):
-            found.append(_link(nvml, first, second))
-    return tuple(found)
+def gpu_links(nvml: Nvml) -> tuple[GpuLink, ...]:
+    """The link between each pair of GPUs."""
+    return tuple(_link(nvml, first, second) for first, second in combinations(nvml.devices, 2))
 
 
 def numa_node(nvml: Nvml, handle: Any) -> int | None:
     """The NUMA node whose memory is nearest to a GPU; None where the driver does not say."""
     words = nvml.ask("nvmlDeviceGetMemoryAffinity", handle, 1, nvml.constant("NVML_AFFINITY_SCOPE_NODE"))
     nodes = int(words[0]) if words else 0
-    return next((node for node in range(_MOST_NODES) if nodes >> node & 1), None)
+    return (nodes & -nodes).bit_length() - 1 if nodes else None  # the lowest bit that is set
 
 
 def _link(nvml: Nvml, first: Device, second: Device) -> GpuLink:
-    path = _path(nvml, first, second)
+    path = _PATHS.get(nvml.ask("nvmlDeviceGetTopologyCommonAncestor", first.handle, second.handle), "")
     active = _nvlinks_between(nvml, first, second)
     if not active:
         return GpuLink(first.index, second.index, path=path)
-    version = _version(nvml, nvml.ask("nvmlDeviceGetNvLinkVersion", first.handle, active[0]))
+    version = _NVLINK_VERSIONS.get(nvml.ask("nvmlDeviceGetNvLinkVersion", first.handle, active[0]))
     speed = _bytes_per_s(nvml, first.handle, active[0])
     return GpuLink(first.index, second.index, len(active), version, speed, path)
-
-
-def _path(nvml: Nvml, first: Device, second: Device) -> str:
-    ancestor = nvml.ask("nvmlDeviceGetTopologyCommonAncestor", first.handle, second.handle)
-    return next((words for name, words in _PATHS.items() if ancestor == nvml.constant(name)), "")
 
 
 def _nvlinks_between(nvml: Nvml, first: Device, second: Device) -> list[int]:
@@ -198,11 +158,6 @@ def _active(nvml: Nvml, handle: Any) -> list[int]:
 
 def _bus_id(pci: Any) -> Any:
     return getattr(pci, "busId", None)
-
-
-def _version(nvml: Nvml, code: int | None) -> str | None:
-    names = (name for name in _NVLINK_VERSIONS if code and code == nvml.constant(f"NVML_NVLINK_VERSION_{name}"))
-    return next((name.replace("_", ".") for name in names), None)
 
 
 def _bytes_per_s(nvml: Nvml, handle: Any, link: int) -> int | None:

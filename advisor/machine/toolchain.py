@@ -9,15 +9,8 @@ from pathlib import Path
 
 from advisor.records import Facts, Skip
 
-_FOLDERS = (
-    f"{sys.prefix}/lib",
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/usr/lib64",
-    "/usr/lib",
-    "/usr/local/lib",
-    "/opt/intel/oneapi/compiler/latest/lib",
-)
+# Folders of libraries besides those that the loader searches.
+_FOLDERS = (f"{sys.prefix}/lib", "/usr/local/lib", "/opt/intel/oneapi/compiler/latest/lib")
 
 
 def cannot_compile(facts: Facts) -> Skip | None:

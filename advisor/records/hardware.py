@@ -44,17 +44,14 @@ class GpuInfo:
 
 @dataclass(frozen=True, slots=True)
 class GpuLink:
-    """The link between two GPUs, by their indexes: its active NVLinks, and the path over PCIe in words.
-
-    ``nvlink_bytes_per_s`` is the rate of one NVLink in one direction.
-    """
+    """The link between two GPUs, by their indexes."""
 
     first: int
     second: int
-    nvlinks: int = 0
+    nvlinks: int = 0  # active ones
     nvlink_version: str | None = None
-    nvlink_bytes_per_s: int | None = None
-    path: str = ""
+    nvlink_bytes_per_s: int | None = None  # of one NVLink in one direction
+    path: str = ""  # over PCIe, in words
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +64,12 @@ class AllReduceTime:
 
 @dataclass(frozen=True, slots=True)
 class AllReduceSweep:
-    """All-reduce measured over message sizes. ``backend``: nccl, gloo. ``problem``: why nothing was measured."""
+    """All-reduce measured over message sizes."""
 
     ranks: int
-    backend: str
+    backend: str  # nccl, gloo
     times: tuple[AllReduceTime, ...] = ()
-    problem: str = ""
+    problem: str = ""  # why nothing was measured
 
     def bus_bytes_per_s(self, time: AllReduceTime) -> float:
         """The bus bandwidth: bytes a second over each rank's link, as nccl-tests define it, whatever the ranks."""
@@ -103,24 +100,20 @@ class HostSample:
 
 @dataclass(frozen=True, slots=True)
 class HostInfo:
-    """The host as psutil and the kernel describe it. ``usable_cores`` honours the process's CPU affinity.
-
-    ``load`` is the number of programs that wanted a core at a time, over the minute before. ``foreign_cores`` is the
-    number of cores that other programs used while the target was built and its baseline measured.
-    """
+    """The host as psutil and the kernel describe it."""
 
     cpu: str
     physical_cores: int
     logical_cores: int
-    usable_cores: int
+    usable_cores: int  # by the process's CPU affinity and its control group
     memory_total_bytes: int
     memory_available_bytes: int
     cpu_features: tuple[str, ...]
     numa_nodes: int
     system: str
     python: str
-    load: float = 0.0
-    foreign_cores: float = 0.0
+    load: float = 0.0  # the programs that wanted a core at a time, over the minute before
+    foreign_cores: float = 0.0  # used by other programs while the target was built and its baseline measured
 
     @property
     def free_cores(self) -> int:
@@ -145,12 +138,12 @@ class HostInfo:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """The machine. ``gpu_note`` is a sentence where NVML cannot be used; ``links`` has one for each pair of GPUs."""
+    """The machine."""
 
     host: HostInfo
     gpus: tuple[GpuInfo, ...] = ()
-    gpu_note: str | None = None
-    links: tuple[GpuLink, ...] = ()
+    gpu_note: str | None = None  # a sentence where NVML cannot be used
+    links: tuple[GpuLink, ...] = ()  # one for each pair of GPUs
 
     def gpu_by_uuid(self, uuid: str | None) -> GpuInfo | None:
         """The GPU with this UUID (with or without the ``GPU-`` prefix that CUDA leaves out)."""

@@ -55,6 +55,24 @@ class Outcome(StrEnum):
     SKIPPED = "skipped"
 
 
+class Cause(StrEnum):
+    """What a trial failed in, as the type of its exception tells, or PyTorch's message where there is no such type."""
+
+    CAPTURE = "capture"
+    """Recording the step in a CUDA graph."""
+    CAPTURE_OF_LOSS = "capture of the loss"
+    CAPTURE_OF_BACKWARD = "capture of the backward pass"
+    HOST_COPY = "host copy"
+    """A tensor that the step makes on the host and copies to the GPU, which no graph can record."""
+    COMPILER = "compiler"
+    DOUBLE_BACKWARD = "double backward"
+    """A second derivative, which compiled code does not have."""
+    LAYOUT = "layout"
+    """An operation, or compiled code, that got a tensor of another memory layout."""
+    OPERATION = "operation"
+    """An operation that refused its arguments, as one does that knows no half precision."""
+
+
 class TrialKind(StrEnum):
     """The tasks of a trial process."""
 
@@ -66,10 +84,8 @@ class TrialKind(StrEnum):
     """As the baseline, with the whole instrumented pass behind the timing."""
     REFERENCE = "reference"
     """Run the first steps in a higher precision; nothing is timed."""
-    AHEAD = "ahead"
-    """End after the first steps, which leave their code in the compiler's cache."""
-    PAUSING = "pausing"
-    """As a candidate, but wait for the parent's word after the first steps: nothing runs beside what is timed."""
+    COMPILE = "compile"
+    """End after the first steps, which leave their code in the compiler's cache; nothing is timed."""
     TURNS = "turns"
     """Warm up, then time one block each time that the parent asks for one."""
     VERIFY = "verify"
@@ -114,17 +130,7 @@ class Bottleneck(StrEnum):
     @property
     def kind_of_step(self) -> str:
         """The name of such a step: ``compute-heavy``."""
-        return _KINDS_OF_STEPS[self]
-
-
-_KINDS_OF_STEPS = {
-    Bottleneck.INPUT: "input-bound",
-    Bottleneck.LAUNCH: "launch-bound",
-    Bottleneck.MEMORY: "memory-bound",
-    Bottleneck.COMPUTE: "compute-heavy",
-    Bottleneck.COPY: "copy-bound",
-    Bottleneck.COMMUNICATION: "communication-bound",
-}
+        return "compute-heavy" if self is Bottleneck.COMPUTE else f"{self.name.lower()}-bound"
 
 
 class Phase(StrEnum):

@@ -13,8 +13,9 @@ class Started:
     startup_s: float
 
 
-# Activities that others know by name: the first comes when the trial has come to the device, the others warm it up.
-APPLYING, FIRST_STEPS, COMPILING = "applying the settings", "first steps", "compiling"
+# Activities that others know by name: in the first two a trial compiles, in the others it is timed.
+FIRST_STEPS, COMPILING = "first steps", "compiling"
+MEASURING, PLAIN_LOOP = "measuring", "timing a plain loop"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +39,6 @@ class Profiled:
     """The instrumented pass is done."""
 
     profile: Profile
-
-
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """A trial that pauses has run its first steps and waits for :class:`GoOn`; it has timed nothing so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +71,9 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class BuilderReady:
-    """The builder has built the target, or imported what it needs.
-
-    ``problem``: why no trial can be forked from it; empty when they can. ``imported``: the modules of installed
-    packages that building imported, where no trial can be forked.
-    """
+    """The builder has built the target. ``problem``: why no trial can be forked from it; empty when they can."""
 
     problem: str = ""
-    imported: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,22 +85,13 @@ class Forked:
 
 @dataclass(frozen=True, slots=True)
 class ForkEnded:
-    """The trial that the builder forked is over; a negative exit code is the signal that ended it."""
+    """A trial that the builder forked is over; a negative exit code is the signal that ended it."""
 
+    pid: int
     exitcode: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class ForkAhead:
-    """To the builder: fork the next trial's process before its spec is known."""
-
-
-TrialMessage = Started | Activity | Inspected | Profiled | Compiled | Ready | BlockDone | TargetFailure | Finished
-
-
-@dataclass(frozen=True, slots=True)
-class GoOn:
-    """Parent to child: nothing runs beside the trial any more."""
+TrialMessage = Started | Activity | Inspected | Profiled | Ready | BlockDone | TargetFailure | Finished
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,4 +106,4 @@ class Stop:
     """Parent to child: finish and report."""
 
 
-TrialCommand = GoOn | MeasureBlock | Stop
+TrialCommand = MeasureBlock | Stop

@@ -10,23 +10,17 @@ STANDARD_OUTPUT = "-"
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Destinations of results. ``json_path`` may be ``-``; ``config_path`` is the user's own file, patched on export.
+    """The files that a session is asked to write, by their paths."""
 
-    ``key_map`` names, for a setting's key, the dotted path of the entry in the user's config that holds it.
-    ``trace_path`` is for the profile's Chrome trace, gzipped when it ends in .gz. ``config_kind`` is the program that
-    reads the config; None when its keys tell. ``verify``: the export is applied to the target and timed.
-    ``streams_events``: standard output gets each event as a line of JSON, and the report as the last.
-    """
-
-    json_path: str | None = None
+    json_path: str | None = None  # may be ``-``
     export_path: str | None = None
     report_path: str | None = None
-    config_path: str | None = None
-    key_map: Mapping[str, str] = field(default_factory=dict)
-    trace_path: str | None = None
-    config_kind: ConfigKind | None = None
-    verify: bool = True
-    streams_events: bool = False
+    config_path: str | None = None  # the user's own file, patched on export
+    key_map: Mapping[str, str] = field(default_factory=dict)  # its entry's dotted path in the config, by setting
+    trace_path: str | None = None  # for the profile's Chrome trace, gzipped when it ends in .gz
+    config_kind: ConfigKind | None = None  # the program that reads the config; None when its keys tell
+    verify: bool = True  # the export is applied to the target and timed
+    streams_events: bool = False  # standard output gets each event as a line of JSON, the report last
 
     @property
     def json_to_stdout(self) -> bool:

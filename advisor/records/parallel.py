@@ -11,54 +11,41 @@ UNUSED_PARAMETERS = "parameters got no gradient in a step (DistributedDataParall
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The processes of a trial that runs on torchrun. ``ranks`` is their number on this machine.
+    """The processes of a trial that runs on torchrun."""
 
-    ``devices``: the GPUs that they use; more than ``ranks`` with DataParallel, which is one process. ``weak``: each
-    rank gets the whole batch of one GPU, so the global batch grows with their number (weak scaling); otherwise the
-    global batch stays and is divided among them. ``options`` are given to torchrun as they are; ``machines`` take part,
-    with as many ranks each. ``looks_closer``: the trial also times ranks without communication, and profiles a few
-    steps. ``times_all_reduce``: and all-reduce by message size.
-    """
-
-    ranks: int
-    devices: int = 0
-    weak: bool = False
-    options: tuple[str, ...] = ()
-    machines: int = 1
-    looks_closer: bool = True
-    times_all_reduce: bool = False
+    ranks: int  # their number on this machine
+    devices: int = 0  # the GPUs that they use; more than ranks with DataParallel, which is one process
+    weak: bool = False  # each rank gets one GPU's batch (weak scaling); else the global batch is divided
+    options: tuple[str, ...] = ()  # given to torchrun as they are
+    machines: int = 1  # that take part, with as many ranks each
+    looks_closer: bool = True  # also times ranks without communication, and profiles a few steps
+    times_all_reduce: bool = False  # also times all-reduce by message size
 
 
 @dataclass(frozen=True, slots=True)
 class RankFound:
-    """One rank's part of a trial. ``alone_ms``: its step without communication; None where there is none such."""
+    """One rank's part of a trial."""
 
     rank: int
     device: str
     step_ms: float
-    alone_ms: float | None = None
+    alone_ms: float | None = None  # its step without communication; None where there is none such
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RanksFound:
-    """The findings of a trial over several ranks, told by rank 0.
-
-    ``exposed_ms``: communication in a step that no computation hides; None where it could not be told.
-    ``exposed_by`` names the method: ``profiler`` (NCCL kernels that run beside no other kernel), or ``difference``
-    (the step less the same step without communication). ``straggler_share``: the share of the step for which the
-    fastest rank waits for the slowest, 0 to 1.
-    """
+    """The findings of a trial over several ranks, by rank 0."""
 
     world: World
     strategy: str
     global_batch: int | None
     batch_per_rank: int | None
     ranks: tuple[RankFound, ...]
-    exposed_ms: float | None = None
-    exposed_by: str = ""
-    straggler_share: float | None = None
+    exposed_ms: float | None = None  # communication in a step that no computation hides; None where unknown
+    exposed_by: str = ""  # profiler (NCCL kernels beside no other), or difference (from a step without)
+    straggler_share: float | None = None  # of the step, for which the fastest rank waits for the slowest
     all_reduce: AllReduceSweep | None = None
 
 
@@ -75,15 +62,14 @@ class ScalingRow:
     """Settings over several ranks, beside the one-GPU stack at the same global batch.
 
     ``settings`` are what was added to the one-GPU stack. ``speedup`` is the ratio of samples per second, with its
-    95 % interval; None where the trial failed, which ``reason`` tells, or was passed over. ``efficiency`` is the
-    speed-up over the number of GPUs. ``loss_difference`` is the largest relative difference of the first losses.
+    95 % interval; None where the trial failed or was passed over.
     """
 
     name: str
     settings: dict[str, Value]
     gpus: int
     weak: bool = False
-    reason: str = ""
+    reason: str = ""  # why the trial failed
     global_batch: int | None = None
     batch_per_gpu: int | None = None
     step_ms: float | None = None
@@ -97,7 +83,7 @@ class ScalingRow:
     straggler_share: float | None = None
     peak_reserved_bytes: tuple[int, ...] = ()
     rank_ms: tuple[float, ...] = ()
-    loss_difference: float | None = None
+    loss_difference: float | None = None  # the largest relative one of the first losses
     runs: int = 0
 
     @property
@@ -120,27 +106,20 @@ class ScalingRow:
 
 @dataclass(frozen=True, slots=True)
 class ScalingRecord:
-    """The measurements of the workload on several GPUs.
-
-    ``carried`` is the one-GPU stack as all rows have it, and ``left_out`` what of it does not go with several ranks,
-    with the reasons. ``rows``: all that was tried, the one-GPU stack first. ``best`` names the row of the settings
-    that won at the same global batch; empty where one GPU is as fast. ``passed_over``: strategies and options that
-    were not tried, by name, with the reasons. ``confirmed``: the best was timed in turn with one GPU. ``device_type``
-    is ``cuda`` or ``cpu`` (processes on the same cores, for trying it out). ``machines`` have as many of the GPUs each.
-    """
+    """The measurements of the workload on several GPUs."""
 
     gpus: int
-    device_type: str
+    device_type: str  # cuda, or cpu: processes on the same cores, for trying it out
     backend: str
-    carried: dict[str, Value]
-    left_out: dict[str, str] = field(default_factory=dict)
-    rows: tuple[ScalingRow, ...] = ()
-    best: str = ""
+    carried: dict[str, Value]  # the one-GPU stack as all rows have it
+    left_out: dict[str, str] = field(default_factory=dict)  # of it, what does not go with several ranks, and why
+    rows: tuple[ScalingRow, ...] = ()  # all that was tried, the one-GPU stack first
+    best: str = ""  # the row that won at the same global batch; empty where one GPU is as fast
     settings: dict[str, Value] = field(default_factory=dict)
-    passed_over: dict[str, str] = field(default_factory=dict)
-    confirmed: bool = False
+    passed_over: dict[str, str] = field(default_factory=dict)  # strategies and options, by name, and why
+    confirmed: bool = False  # the best was timed in turn with one GPU
     evidence: str = ""
-    machines: int = 1
+    machines: int = 1  # that have as many of the GPUs each
 
     @property
     def all_settings(self) -> dict[str, Value]:

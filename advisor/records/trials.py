@@ -5,20 +5,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from advisor.records.kinds import Mode, Numerics, Outcome, TrialKind, Value, Verdict, text_of
+from advisor.records.kinds import Cause, Mode, Numerics, Outcome, TrialKind, Value, Verdict, text_of
 from advisor.records.parallel import RanksFound, World
 from advisor.records.secrets import arguments_without_secrets
 
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """The reason for proposing nothing, in words that a person can act on.
-
-    ``needed``: what the person has cannot be left out either; elsewhere it is measured off.
-    """
+    """The reason for proposing nothing, in words that a person can act on."""
 
     reason: str
-    needed: bool = False
+    needed: bool = False  # what the person has cannot be left out either; elsewhere it is measured off
 
 
 # The values of a recipe that are worth trying, or why there are none.
@@ -51,11 +48,7 @@ WORKLOAD_SUFFIX = ".workload"
 
 @dataclass(frozen=True, slots=True)
 class TargetSpec:
-    """The user's request: the target and the options that shape the workload.
-
-    ``arguments`` are the target's own, which follow its name in ``sys.argv``. ``sized_for``: the device whose size
-    decides made-up batches, where it is another one than ``device``.
-    """
+    """The user's request: the target and the options that shape the workload."""
 
     target: str
     directory: str
@@ -64,8 +57,8 @@ class TargetSpec:
     batch_size: int | None = None
     input_shape: tuple[int, ...] | None = None
     config: dict[str, Any] | None = None
-    arguments: tuple[str, ...] = ()
-    sized_for: str = ""
+    arguments: tuple[str, ...] = ()  # the target's own, which follow its name in sys.argv
+    sized_for: str = ""  # the device whose size decides made-up batches, where it is another one
 
     @property
     def command(self) -> str:
@@ -76,77 +69,60 @@ class TargetSpec:
 
 @dataclass(frozen=True, slots=True)
 class GpuReadings:
-    """NVML's readings while a trial was timed: the highest temperature, the median clock, the mean power.
+    """NVML's readings while a trial was timed."""
 
-    ``samples`` counts the readings. ``foreign_processes`` is the most others that held a compute context at a time,
-    idle ones too; None where NVML does not list processes, so that nobody knows.
-    """
-
-    samples: int
-    temperature_c: int | None = None
-    sm_clock_mhz: int | None = None
+    samples: int  # the number of readings
+    temperature_c: int | None = None  # the highest
+    sm_clock_mhz: int | None = None  # the median
     sm_clock_lowest_mhz: int | None = None
-    power_w: float | None = None
+    power_w: float | None = None  # the mean
     throttle_reasons: tuple[str, ...] = ()
-    foreign_processes: int | None = 0
+    foreign_processes: int | None = 0  # the most others with a context at a time, idle ones too; None where unknown
 
 
 @dataclass(frozen=True, slots=True)
 class TrialSpec:
-    """One trial to run. ``settings`` are applied over the user's own; ``measure_s`` is its share of the budget;
-    ``at_least_s`` is measured also when the interval is narrow earlier.
-
-    ``seed`` fixes the model's weights and the batches, ``stream_seed`` the random streams of the steps (dropout).
-    ``environment`` are variables that must be set before the interpreter starts: such a trial gets a fresh one.
-    ``export_path``: the exported file that a trial verifies; empty for the loop that it is compared with.
-    ``loss_form``: the form of the loss that the inspection found; empty where none has been.
-    ``times_phases``: it times the parts of a step once the blocks are timed. ``world``: it runs on torchrun, over
-    these ranks.
-    """
+    """One trial to run."""
 
     trial_id: str
     target: TargetSpec
-    settings: dict[str, Value]
-    measure_s: float
+    settings: dict[str, Value]  # over the user's own
+    measure_s: float  # its share of the budget
     warmup_limit_s: float
     timeout_s: float
     log_path: str
-    at_least_s: float = 0.0
+    at_least_s: float = 0.0  # measured also when the interval is narrow earlier
     recipe_folders: tuple[str, ...] = ()
-    seed: int = 0
-    stream_seed: int = 0
+    seed: int = 0  # fixes the model's weights and the batches
+    stream_seed: int = 0  # fixes the random streams of the steps (dropout)
     kind: TrialKind = TrialKind.CANDIDATE
-    environment: dict[str, str] = field(default_factory=dict)
-    export_path: str = ""
-    times_phases: bool = False
-    world: World | None = None
-    loss_form: str = ""
+    environment: dict[str, str] = field(default_factory=dict)  # variables to set in a fresh interpreter
+    export_path: str = ""  # the file that a trial verifies; empty for the loop that it is compared with
+    times_phases: bool = False  # it times the parts of a step once the blocks are timed
+    world: World | None = None  # it runs on torchrun, over these ranks
+    loss_form: str = ""  # as the inspection found it; empty where none has been
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A file to verify. ``config``: the patched config that ``build(config)`` gets, None for that of the session."""
+    """A file to verify."""
 
     path: str
-    config: dict[str, Any] | None = None
+    config: dict[str, Any] | None = None  # the patched one that build(config) gets, None for the session's
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The speed of an exported file in a plain loop, beside the same loop without it. ``problem``: why it is unknown.
-
-    ``speedup`` is the ratio of samples per second; ``session_speedup`` is what the session measured. ``seconds``:
-    what verifying took. ``difference``: the relative difference of the outputs, None in training.
-    """
+    """The speed of an exported file in a plain loop, beside the same loop without it."""
 
     path: str
-    speedup: float | None = None
+    speedup: float | None = None  # the ratio of samples per second
     plain_step_ms: float | None = None
     tuned_step_ms: float | None = None
-    session_speedup: float | None = None
-    seconds: float = 0.0
-    problem: str = ""
-    difference: float | None = None
+    session_speedup: float | None = None  # as the session measured it
+    seconds: float = 0.0  # that verifying took
+    problem: str = ""  # why the speed is unknown
+    difference: float | None = None  # the relative one of the outputs, None in training
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,75 +156,52 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class BatchForm:
-    """A batch as a step takes it apart, in Python that names it ``batch``.
+    """A batch as a step takes it apart, in Python that names it ``batch``."""
 
-    ``kind``: ``tensor``; ``list`` or ``mapping``, whose parts are all tensors; ``nested``, with other parts too; or
-    ``object``, with a method ``to``. ``inputs``: the arguments of the model. ``target``: those of the loss that follow
-    the output, or the model where it calls that; of a loss that the model computes, the code that reads it from
-    ``output``, and empty where that is not known.
-    """
-
-    kind: str
-    inputs: tuple[str, ...] = ()
-    target: str = ""
+    kind: str  # tensor; list or mapping, of tensors only; nested, with other parts; object, with a method to
+    inputs: tuple[str, ...] = ()  # the arguments of the model
+    target: str = ""  # arguments of the loss behind the output, or code that reads it; empty where unknown
 
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """The outcome and the measurements of a trial; a trial that failed has an outcome, a reason and no blocks.
-
-    ``event_step_ms`` holds the 5th, 50th and 95th percentile of single steps by the device's events.
-    ``latency`` is that of single calls; None in training, and where a call takes too long to make enough of them.
-    ``prepare_s`` is applying the settings; ``warmup_s`` is everything from the first step to the steady state;
-    ``measuring_s`` is timing, looking at the data and at what the first steps computed, and for the baseline profiling.
-    ``losses`` are the first training losses. ``outputs`` are the sum and a fixed sample of the model's outputs, in
-    training those of the first step. ``weights`` are the squared norm of the parameters before the first of these
-    steps and after each; norms of another number of ``parameters`` are not compared.
-    ``disturbed`` says what from outside made the timings unreliable; empty when nothing did. ``skipped_steps`` counts
-    the updates that a gradient scaler skipped in the probe.
-    ``gradients_at_times`` counts the trained parameters that had a gradient after some steps of the probe and none
-    after others; ``operations`` those of the model's forward pass that gradients flow through, 0 where they are not
-    known. ``energy_j_per_sample`` is what the whole GPU took while the blocks were timed, its idle draw and the host's
-    pauses included. ``phases`` are ms per part of a step, each waited for; empty where nobody asked for them.
-    ``device``: the GPU that the trial ran on, where that is not the session's own. ``ranks``: the findings of a trial
-    over several ranks, whose blocks hold the samples of all, and whose peaks are the largest of any rank.
-    ``loss_form``: the form of the loss, a value of ``LossForm``; empty where it is not known, and ``batch_form`` None.
-    """
+    """The outcome and the measurements of a trial; a trial that failed has an outcome, a reason and no blocks."""
 
     outcome: Outcome
     reason: str = ""
     hint: str = ""
     details: str = ""
+    causes: tuple[Cause, ...] = ()  # what a failed trial failed in; none where that is not known
     batch_size: int | None = None
     blocks: tuple[Block, ...] = ()
-    event_step_ms: tuple[float, float, float] | None = None
-    latency: Latency | None = None
+    event_step_ms: tuple[float, float, float] | None = None  # 5th, 50th and 95th percentile, by events
+    latency: Latency | None = None  # of single calls; None in training, and where too few fit into the time
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
     device_used_bytes: int | None = None
     startup_s: float | None = None
     build_s: float | None = None
-    prepare_s: float | None = None
-    warmup_s: float | None = None
+    prepare_s: float | None = None  # applying the settings
+    warmup_s: float | None = None  # everything from the first step to the steady state
     warmup_steps: int = 0
-    measuring_s: float = 0.0
+    measuring_s: float = 0.0  # timing, looking at the first results, and for the baseline profiling
     wall_s: float | None = None
-    losses: tuple[float, ...] = ()
-    outputs: tuple[float, ...] = ()
-    weights: tuple[float, ...] = ()
-    parameters: int = 0
+    losses: tuple[float, ...] = ()  # the first ones, in training
+    outputs: tuple[float, ...] = ()  # the sum and a fixed sample of the model's; in training those of the first step
+    weights: tuple[float, ...] = ()  # squared norm of the parameters before the first of these steps, and after each
+    parameters: int = 0  # norms of another number of them are not compared
     notes: tuple[str, ...] = ()
-    disturbed: str = ""
-    skipped_steps: int = 0
-    gradients_at_times: int = 0
-    operations: int = 0
-    energy_j_per_sample: float | None = None
+    disturbed: str = ""  # what from outside made the timings unreliable; empty when nothing did
+    skipped_steps: int = 0  # updates that a gradient scaler skipped in the probe
+    gradients_at_times: int = 0  # trained parameters with a gradient after some steps of the probe only
+    operations: int = 0  # of the model's forward pass that gradients flow through, 0 where not known
+    energy_j_per_sample: float | None = None  # of the whole GPU over the blocks, idle draw and pauses included
     gpu: GpuReadings | None = None
     log_path: str = ""
-    phases: dict[str, float] = field(default_factory=dict)
-    device: str = ""
-    ranks: RanksFound | None = None
-    loss_form: str = ""
+    phases: dict[str, float] = field(default_factory=dict)  # ms per part of a step, each waited for
+    device: str = ""  # the GPU that the trial ran on, where that is not the session's own
+    ranks: RanksFound | None = None  # of several: blocks hold the samples of all, peaks are the largest of any
+    loss_form: str = ""  # a value of LossForm; empty where it is not known
     batch_form: BatchForm | None = None
 
     @property
@@ -264,10 +217,10 @@ class TrialResult:
 
 @dataclass(frozen=True, slots=True)
 class TimeSpent:
-    """The wall time of a session by use, in seconds: ``warming_up_s`` holds first steps and compilation too."""
+    """The wall time of a session by use, in seconds."""
 
     measuring_s: float
-    warming_up_s: float
+    warming_up_s: float  # first steps and compilation too
     session_s: float
 
     @property
@@ -283,21 +236,15 @@ class TimeSpent:
 
 @dataclass(frozen=True, slots=True)
 class NumericsResult:
-    """Measured numerics against the baseline. ``difference`` is relative (0 when bit-equal), None if not comparable.
+    """Measured numerics against the baseline."""
 
-    ``from_reference`` is the relative difference from the same steps in a higher precision, and
-    ``baseline_from_reference`` the baseline's; None where there is no such reference. ``as_baselines`` when two runs of
-    the baseline differ about as much: then nothing speaks against the class that the recipe declares. ``compared`` is
-    False where nothing could be: then ``measured`` is what the recipe declares.
-    """
-
-    measured: Numerics
+    measured: Numerics  # what the recipe declares, where nothing could be compared
     declared: Numerics
-    difference: float | None
+    difference: float | None  # relative: 0 when bit-equal, None if not comparable
     text: str
-    from_reference: float | None = None
-    baseline_from_reference: float | None = None
-    as_baselines: bool = False
+    from_reference: float | None = None  # relative, from the same steps in a higher precision; None without one
+    baseline_from_reference: float | None = None  # the same of the baseline's
+    as_baselines: bool = False  # as two runs of the baseline differ: nothing speaks against the class declared
     compared: bool = True
 
     @property

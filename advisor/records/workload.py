@@ -32,38 +32,28 @@ def amd_types(architecture: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class LoaderFacts:
-    """A DataLoader as the user built it. ``length`` is in batches, None for an iterable dataset.
-
-    Problems are sentences, empty for none. ``copy_problem`` says why the loader cannot be made anew with other options,
-    ``workers_problem`` why it gets no workers, ``batched_reads_problem`` why its samples are read one by one.
-    ``movable_transforms`` are the transforms at the end of the dataset's that could run on whole batches on the device.
-    ``divides_samples``: an iterable dataset asks which worker it is in (``get_worker_info``). ``hears_of_epochs``: the
-    dataset has ``set_epoch``.
-    """
+    """A DataLoader as the user built it. Problems are sentences, empty for none."""
 
     batch_size: int | None
     num_workers: int
     pin_memory: bool
     persistent_workers: bool
     prefetch_factor: int | None
-    length: int | None
+    length: int | None  # in batches; None for an iterable dataset
     iterable_dataset: bool
     custom_batch_sampler: bool
     drop_last: bool
-    movable_transforms: tuple[str, ...] = ()
-    copy_problem: str = ""
-    divides_samples: bool = False
-    hears_of_epochs: bool = False
-    workers_problem: str = ""
+    movable_transforms: tuple[str, ...] = ()  # the dataset's last ones, which could run on whole batches on the device
+    copy_problem: str = ""  # why the loader cannot be made anew with other options
+    divides_samples: bool = False  # an iterable dataset asks which worker it is in (get_worker_info)
+    hears_of_epochs: bool = False  # the dataset has set_epoch
+    workers_problem: str = ""  # why it gets no workers
     batched_reads_problem: str = "it is not known whether its batches can be read at once"
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizerFacts:
-    """An optimizer: its class and the implementations that its class offers.
-
-    ``builtin``: a class of torch.optim. ``made_steps``: it has state already, as that of a watched script has.
-    """
+    """An optimizer: its class and the implementations that its class offers."""
 
     name: str
     implementation: str
@@ -71,8 +61,8 @@ class OptimizerFacts:
     capturable: bool
     tensors: int
     state_bytes: int = 0
-    builtin: bool = True
-    made_steps: bool = False
+    builtin: bool = True  # a class of torch.optim
+    made_steps: bool = False  # it has state already, as that of a watched script has
 
     @property
     def full_name(self) -> str:
@@ -82,36 +72,13 @@ class OptimizerFacts:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadFacts:
-    """The facts found by inspecting the loaded workload in a trial process.
-
-    ``families`` counts modules by kind: conv1d, conv2d, conv3d, linear, embedding, batch_norm, layer_norm, dropout,
-    attention and recurrent. ``current`` holds the value of every known setting as the user has it.
-    ``linear_shapes`` has inputs, outputs and count
-    for each size of linear layer. ``repeated_blocks`` has class and count; ``block_shapes`` counts the shapes of those
-    to compile by themselves, ``parameter_shapes`` those of all parameters; ``varying_shapes`` is whether the first
-    batches differ in shape.
-    ``clip_norm`` is the norm that the user clips gradients to, None without clipping.
-    ``biased_conv_norm_pairs`` counts convolutions whose bias a norm cancels, ``conv_norm_pairs`` batch norms that could
-    be folded (looked for in inference only).
-    ``paddable_outputs`` has, for a multiple, how many layers could be padded to it, and the outputs of the widest.
-    ``capability`` is NVIDIA's compute capability, None on other devices. ``matrix_types`` has the number types of the
-    GPU's matrix units; None in sessions recorded before, whose GPUs are NVIDIA's.
-    ``own_step``: the user wrote the step, and what happens inside it is not known. ``loss_form``: the form of the loss
-    (``advisor.step.loss.LossForm``); empty in sessions recorded before. ``spread_already``: what of the loop is spread
-    over processes or GPUs by the user; empty where nothing is. ``resizing_problem``: why a batch that is no loader's
-    cannot be resized.
-    ``generated_tokens``: the tokens that the step makes of a sample, 0 where it generates and the number is not known;
-    None where it does not. ``torchscript``: the model is a module of TorchScript. ``casts_inside``: the type that
-    autocast casts to inside a step of the user's own, ``none`` where it is off or not known. ``trainer``: the library
-    whose trainer runs the loop, ``transformers`` or ``lightning``; empty for a loop of the user's own.
-    ``capture_problem``: why no CUDA graph can hold the step, where that is known before it is tried.
-    """
+    """The facts found by inspecting the loaded workload in a trial process."""
 
     mode: Mode
     device: str
     device_name: str
     device_uuid: str | None
-    capability: tuple[int, int] | None
+    capability: tuple[int, int] | None  # NVIDIA's compute capability, None on other devices
     device_memory_bytes: int
     model: str
     parameters: int
@@ -119,7 +86,7 @@ class WorkloadFacts:
     parameter_bytes: int
     parameter_tensors: int
     parameter_dtypes: tuple[str, ...]
-    families: dict[str, int]
+    families: dict[str, int]  # modules by kind, a name of _FAMILIES in advisor/trial/inspection.py
     batch_size: int | None
     batch_text: str
     resizable_batch: bool
@@ -129,27 +96,27 @@ class WorkloadFacts:
     loader: LoaderFacts | None
     threads: int
     usable_cores: int
-    current: dict[str, Value] = field(default_factory=dict)
+    current: dict[str, Value] = field(default_factory=dict)  # the value of every known setting as the user has it
     notes: tuple[str, ...] = ()
-    linear_shapes: tuple[tuple[int, int, int], ...] = ()
-    repeated_blocks: tuple[tuple[str, int], ...] = ()
-    block_shapes: int = 0
-    parameter_shapes: int = 0
-    varying_shapes: bool = False
-    clip_norm: float | None = None
-    biased_conv_norm_pairs: int = 0
-    conv_norm_pairs: int = 0
-    paddable_outputs: tuple[tuple[int, int, int], ...] = ()
-    matrix_types: tuple[str, ...] | None = None
-    own_step: bool = False
-    loss_form: str = ""
-    spread_already: str = ""
-    torchscript: bool = False
-    resizing_problem: str = ""
-    generated_tokens: int | None = None
-    casts_inside: str = "none"
-    trainer: str = ""
-    capture_problem: str = ""
+    linear_shapes: tuple[tuple[int, int, int], ...] = ()  # inputs, outputs and count of each size
+    repeated_blocks: tuple[tuple[str, int], ...] = ()  # class and count
+    block_shapes: int = 0  # the shapes of those to compile by themselves, a count
+    parameter_shapes: int = 0  # those of all parameters, a count
+    varying_shapes: bool = False  # the first batches differ in shape
+    clip_norm: float | None = None  # the norm that the user clips gradients to, None without clipping
+    biased_conv_norm_pairs: int = 0  # convolutions whose bias a norm cancels
+    conv_norm_pairs: int = 0  # batch norms that could be folded (looked for in inference only)
+    paddable_outputs: tuple[tuple[int, int, int], ...] = ()  # a multiple, the layers to pad to it, the widest outputs
+    matrix_types: tuple[str, ...] | None = None  # of the GPU's matrix units; None in old sessions, all on NVIDIA
+    own_step: bool = False  # the user wrote the step, and what happens inside it is not known
+    loss_form: str = ""  # of advisor.step.loss.LossForm; empty in sessions recorded before
+    spread_already: str = ""  # what of the loop the user spreads over processes or GPUs; empty for nothing
+    torchscript: bool = False  # the model is a module of TorchScript
+    resizing_problem: str = ""  # why a batch that is no loader's cannot be resized
+    generated_tokens: int | None = None  # of a sample; 0 where it generates and nobody knows, None where it does not
+    casts_inside: str = "none"  # what autocast casts to inside the user's own step; none where off or unknown
+    trainer: str = ""  # the library whose trainer runs the loop, transformers or lightning; else empty
+    capture_problem: str = ""  # why no CUDA graph can hold the step, where known before it is tried
 
     def multiplies_in(self, number_type: str) -> bool:
         """Whether the GPU has matrix units for a type: ``float16``, ``bfloat16``, ``tf32`` or ``float8``."""
@@ -173,11 +140,7 @@ class WorkloadFacts:
 
 @dataclass(frozen=True, slots=True)
 class OperatorRow:
-    """One operator of the profile: calls and times per step.
-
-    ``host_ms`` and ``device_ms`` are its own, the totals include what it calls. ``shapes`` are its inputs' shapes in a
-    table grouped by them.
-    """
+    """One operator of the profile: calls and times per step. Times are its own, totals include what it calls."""
 
     name: str
     calls: float
@@ -185,55 +148,42 @@ class OperatorRow:
     device_ms: float
     host_total_ms: float = 0.0
     device_total_ms: float = 0.0
-    shapes: str = ""
+    shapes: str = ""  # of its inputs, in a table grouped by them
 
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
     """The machine's peak rates, measured on it: the roof that a step is compared with.
 
-    ``matmul_flops_per_s`` is by type: float32, tf32, bfloat16, float16. ``copy_bytes_per_s`` counts bytes read and
-    written. ``host_to_device_bytes_per_s`` is for pageable and pinned memory. What does not apply, or found no room
-    beside the model, is left out or None. ``measured_on`` is the date.
+    What does not apply, or found no room beside the model, is left out or None.
     """
 
-    matmul_flops_per_s: dict[str, float]
-    copy_bytes_per_s: float | None = None
-    host_to_device_bytes_per_s: dict[str, float] = field(default_factory=dict)
+    matmul_flops_per_s: dict[str, float]  # by type: float32, tf32, bfloat16, float16
+    copy_bytes_per_s: float | None = None  # bytes read and written
+    host_to_device_bytes_per_s: dict[str, float] = field(default_factory=dict)  # for pageable and pinned memory
     call_overhead_s: float | None = None
-    measured_on: str = ""
+    measured_on: str = ""  # the date
 
 
 @dataclass(frozen=True, slots=True)
 class ClockCheck:
-    """The readings of several clocks for the same step, ms.
+    """The readings of several clocks for the same step, ms."""
 
-    ``naive_ms`` is a host clock around a step without any synchronisation, ``synchronized_ms`` one that waits for the
-    device after each step, ``events_ms`` the device's own events, ``block_ms`` the headline: back-to-back steps with
-    one synchronisation at the end. ``events_ms`` is None on the CPU.
-    """
-
-    naive_ms: float
-    synchronized_ms: float
-    block_ms: float
-    events_ms: float | None = None
+    naive_ms: float  # a host clock around a step without any synchronisation
+    synchronized_ms: float  # one that waits for the device after each step
+    block_ms: float  # the headline: back-to-back steps with one synchronisation at the end
+    events_ms: float | None = None  # the device's own events; None on the CPU
 
 
 @dataclass(frozen=True, slots=True)
 class HabitRow:
-    """One way of a habit, measured beside the others in the instrumented pass.
+    """One way of a habit, measured beside the others in the instrumented pass. None is what was not measured."""
 
-    ``habit`` is the recipe's id, ``way`` one of its values. ``phase_ms`` is the part of the step that the habit decides
-    (clearing the gradients), ``step_ms`` the whole step in this way: of training, or of validation for
-    ``eval_no_grad``. ``memory_bytes`` is what the step needs at its peak above what was allocated before it. None is
-    what was not measured.
-    """
-
-    habit: str
-    way: str
-    phase_ms: float | None = None
-    step_ms: float | None = None
-    memory_bytes: int | None = None
+    habit: str  # the recipe's id
+    way: str  # one of its values
+    phase_ms: float | None = None  # the part of the step that the habit decides (clearing the gradients)
+    step_ms: float | None = None  # the step in this way: of training, or of validation for eval_no_grad
+    memory_bytes: int | None = None  # the step's peak above what was allocated before it
 
     @property
     def share(self) -> float | None:
@@ -243,18 +193,13 @@ class HabitRow:
 
 @dataclass(frozen=True, slots=True)
 class SyncPlace:
-    """A line of the step that makes the host wait for the device.
+    """A line of the step that makes the host wait for the device."""
 
-    ``text`` is the line as it stands in the file; where no line of Python is to blame, ``file`` is empty and ``text``
-    says what waits. ``blocked_ms`` is how long the host stands there in a step; None where that cannot be timed apart,
-    as inside the backward pass.
-    """
-
-    file: str
+    file: str  # empty where no line of Python is to blame
     line: int
-    text: str
+    text: str  # the line as it stands in the file, or what waits
     calls_per_step: float
-    blocked_ms: float | None
+    blocked_ms: float | None  # how long the host stands there in a step; None as inside the backward pass
 
     @property
     def place(self) -> str:
@@ -266,45 +211,35 @@ class SyncPlace:
 class Profile:
     """The instrumented pass: ms per phase of a step, the top operators, and the step's distance from the roof.
 
-    ``phases`` is measured with a synchronisation at each boundary, so its sum can exceed ``step_ms``;
-    ``device_phases`` is the time of the kernels and copies that each launched, by the profiler. ``calls_per_step``
-    counts operator calls, without those that operators make themselves, and ``call_overhead_s`` is what one costs on no
-    data to speak of. ``by_shape`` is the operator table grouped by input shapes. ``tensor_core_share`` is the share of
-    the kernels' time in those whose names say that they use tensor cores. ``host_to_device_bytes`` are copied to the
-    device in each step, ``moved_bytes_per_step`` is what its operators read and write when each of their tensors is
-    counted once. ``trace_path`` is a Chrome trace of the profiled steps, gzipped. ``habits`` prices ways of doing the
-    same thing; ``sync_places`` is None where nobody looked (there is no device that the host could wait for).
-    ``host_made_tensors`` are those that the model and the loss make on the host in a step and copy to the device.
-    ``called`` names what a step's operators compute, as ``WorkloadFacts.families`` does for modules, and
-    ``batched_product``. ``phases_alone``: nothing but the phases was timed, before the pass itself.
+    ``phases`` is measured with a synchronisation at each boundary, so its sum can exceed ``step_ms``.
     """
 
     step_ms: float
     phases: dict[str, float]
     operators: tuple[OperatorRow, ...] = ()
-    device_busy_share: float | None = None
+    device_busy_share: float | None = None  # 0 to 1
     kernels_per_step: float | None = None
     flops_per_step: int | None = None
     ceiling_flops_per_s: float | None = None
     ceiling_dtype: str | None = None
     copy_bytes_per_s: float | None = None
-    calls_per_step: float | None = None
-    call_overhead_s: float | None = None
+    calls_per_step: float | None = None  # of operators, without those that operators make themselves
+    call_overhead_s: float | None = None  # of one call on no data to speak of
     bottleneck: Bottleneck | None = None
     evidence: str = ""
-    by_shape: tuple[OperatorRow, ...] = ()
-    device_phases: dict[str, float] = field(default_factory=dict)
-    tensor_core_share: float | None = None
-    host_to_device_bytes: int | None = None
-    moved_bytes_per_step: int | None = None
+    by_shape: tuple[OperatorRow, ...] = ()  # the operator table grouped by input shapes
+    device_phases: dict[str, float] = field(default_factory=dict)  # kernels and copies that each launched
+    tensor_core_share: float | None = None  # of the kernels' time, by their names
+    host_to_device_bytes: int | None = None  # copied in each step
+    moved_bytes_per_step: int | None = None  # read and written, each tensor of an operator counted once
     ceilings: Ceilings | None = None
     clock: ClockCheck | None = None
-    trace_path: str = ""
-    habits: tuple[HabitRow, ...] = ()
-    sync_places: tuple[SyncPlace, ...] | None = None
-    host_made_tensors: int | None = None
-    called: tuple[str, ...] = ()
-    phases_alone: bool = False
+    trace_path: str = ""  # a Chrome trace of the profiled steps, gzipped
+    habits: tuple[HabitRow, ...] = ()  # ways of doing the same thing, priced
+    sync_places: tuple[SyncPlace, ...] | None = None  # None where nobody looked, as on the CPU
+    host_made_tensors: int | None = None  # made on the host in a step by the model and the loss, and copied
+    called: tuple[str, ...] = ()  # what operators compute, in the words of WorkloadFacts.families and batched_product
+    phases_alone: bool = False  # nothing but the phases was timed, before the pass itself
 
     @property
     def kind_of_step(self) -> str:
@@ -319,20 +254,15 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A habit that reading the user's source found.
+    """A habit that reading the user's source found."""
 
-    ``recipe`` is the id of the recipe that prices it, ``text`` the line as it stands in the file, ``what`` says what it
-    does, and ``advice`` what to write instead. ``value`` is the one of the recipe's values, as text, that does what the
-    line does; empty where the line lacks what a value would bring.
-    """
-
-    recipe: str
+    recipe: str  # the id of the one that prices it, or the name of a habit that none does
     file: str
     line: int
-    text: str
-    what: str
-    advice: str
-    value: str = ""
+    text: str  # the line as it stands in the file
+    what: str  # what the line does
+    advice: str  # what to write instead
+    value: str = ""  # the recipe's value, as text, that does what the line does; empty where the line lacks it
 
     @property
     def place(self) -> str:
@@ -342,13 +272,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that a recipe may look at when it proposes candidates. The peaks are the baseline's.
-
-    ``sources`` has the fingerprints of the user's own modules that the baseline imported, by path. ``gpus`` is how many
-    the settings at hand are measured on. ``gradients_at_times`` counts the trained parameters that had a gradient after
-    some of the first steps and none after others. ``operations`` are those of the model's forward pass that gradients
-    flow through, 0 where they are not known.
-    """
+    """All that a recipe may look at when it proposes candidates. The peaks are the baseline's."""
 
     hardware: Hardware
     workload: WorkloadFacts
@@ -357,10 +281,10 @@ class Facts:
     findings: tuple[Finding, ...] = ()
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
-    sources: dict[str, str] = field(default_factory=dict)
-    gpus: int = 1
-    gradients_at_times: int = 0
-    operations: int = 0
+    sources: dict[str, str] = field(default_factory=dict)  # fingerprints of the user's own modules, by path
+    gpus: int = 1  # how many the settings at hand are measured on
+    gradients_at_times: int = 0  # trained parameters with a gradient after some of the first steps only
+    operations: int = 0  # of the model's forward pass that gradients flow through, 0 where not known
 
     def computes(self, *families: str) -> bool:
         """Whether a step computes one of these kinds of things: by a module of the model, or by calling a function."""

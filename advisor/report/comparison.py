@@ -13,7 +13,6 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
     MISSING,
     format_bytes,
-    format_bytes_change,
     format_change,
     format_ms,
     format_outcome,
@@ -144,7 +143,7 @@ def _figure(what: str, figures: tuple[float, float], told: Callable[[float], str
 
 def _memory(old: int | None, new: int | None) -> Change:
     matters = bool(old and new and abs(new / old - 1) > 0.01)
-    told = format_bytes_change(new, old) if old and new else ""
+    told = format_change(new, old) if old and new else ""
     return Change("Peak memory", format_bytes(old), format_bytes(new), told, matters)
 
 

@@ -270,7 +270,7 @@ def sweep_section(state: SessionState, advice: str) -> Iterator[Section]:
     blocks: list[Block] = [Paragraph(sweep_sentence(points, state.mode))]
     headings = tuple(heading.capitalize() or "Remark" for heading in sweep.headings_of(points))
     blocks.append(Table(headings, tuple(sweep.sweep_rows(points)), frozenset(headings[:-1])))
-    if chart := sweep.sweep_chart(points, state.mode):
+    if chart := sweep.sweep_chart(points):
         blocks.append(Listing(chart))
     blocks += [Paragraph(text) for text in (_calls_sentence(points), *sweep_caveats(state), advice) if text]
     yield Section("Batch sizes", tuple(blocks))

@@ -12,7 +12,7 @@ from advisor.experiment.consent import may_use
 from advisor.experiment.objective import Goal, Yardstick
 from advisor.experiment.ranking import CONTROL, fills_the_device
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import format_bytes, format_bytes_change, format_ratio
+from advisor.figures.formatting import format_bytes, format_change, format_ratio
 from advisor.recipe.settings import Settings
 from advisor.records import Comparison, ParetoPoint, StackRecord, TrialRecord, Verdict
 from advisor.report.document import Code, Paragraph, Section, Table
@@ -163,7 +163,7 @@ def pareto_rows(state: SessionState) -> list[tuple[str, ...]]:
             str(Settings(point.settings)) if point.settings else "what you have",
             format_ratio(point.comparison) if point.settings else "1x",
             format_bytes(point.peak_reserved_bytes),
-            format_bytes_change(point.peak_reserved_bytes, own_bytes),
+            format_change(point.peak_reserved_bytes, own_bytes),
         )
         for point in front_of(state)
     ]

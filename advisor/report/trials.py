@@ -6,12 +6,11 @@ from dataclasses import replace
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
     MISSING,
+    counted,
     format_break_even,
     format_bytes,
-    format_bytes_change,
     format_change,
     format_energy,
-    format_found,
     format_ms,
     format_names,
     format_numerics,
@@ -92,7 +91,7 @@ def _before_and_after(state: SessionState, stack: StackRecord) -> Iterator[tuple
     yield "Step", format_ms(step_ms), format_ms(stack.step_ms), format_change(stack.step_ms, step_ms)
     yield "Throughput", format_rate(rate), format_rate(stack.samples_per_s), format_ratio(stack.comparison)
     peaks = (own.peak_reserved_bytes if own else None, result.peak_reserved_bytes)
-    yield "Peak memory", format_bytes(peaks[0]), format_bytes(peaks[1]), format_bytes_change(peaks[1], peaks[0])
+    yield "Peak memory", format_bytes(peaks[0]), format_bytes(peaks[1]), format_change(peaks[1], peaks[0])
     energy = (own.energy_j_per_sample if own else None, result.energy_j_per_sample)
     if any(energy):
         yield "Energy a sample", format_energy(energy[0]), format_energy(energy[1]), format_change(energy[1], energy[0])
@@ -249,7 +248,8 @@ def habits_table(rows: Sequence[HabitRow], catalog: Catalog) -> Table:
 def source(state: SessionState) -> Iterator[Block]:
     """The findings in the user's source, with the cost where it was measured."""
     read = ", ".join(state.source_files)
-    yield Paragraph(f"{format_found(len(state.findings), len(state.source_files))}: {read}. It was read, not run.")
+    habits = counted(len(state.findings), "habit") if state.findings else "no habit"
+    yield Paragraph(f"{habits} found in {counted(len(state.source_files), 'file')}: {read}. It was read, not run.")
     if state.source_problems:
         yield Bullets(state.source_problems)
     if state.findings:
@@ -272,7 +272,7 @@ def settings_code(settings: dict[str, Value]) -> Code:
 def memory_change(record: TrialRecord, baseline: BaselineRecord | None) -> str:
     """A trial's peak memory against the baseline's."""
     before = baseline.result.peak_reserved_bytes if baseline else None
-    return format_bytes_change(record.result.peak_reserved_bytes, before)
+    return format_change(record.result.peak_reserved_bytes, before)
 
 
 def energy_change(record: TrialRecord, baseline: BaselineRecord | None) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import format_bytes_change, format_gain, format_ms, format_ratio, interval_or_words
+from advisor.figures.formatting import format_change, format_gain, format_ms, format_ratio, interval_or_words
 from advisor.recipe.settings import Settings
 from advisor.records import Comparison, StackRecord, TrialRecord, Value, Verdict
 from advisor.report.charts import Bar, Bars, Tone, log_axis
@@ -145,7 +145,7 @@ def waterfall_chart(state: SessionState) -> Bars | None:
 
 
 def _stack_bar(stack: StackRecord, comparison: Comparison, baseline_bytes: int | None) -> Bar:
-    memory = f"memory {format_bytes_change(stack.result.peak_reserved_bytes, baseline_bytes)}"
+    memory = f"memory {format_change(stack.result.peak_reserved_bytes, baseline_bytes)}"
     end, told = 1.0 if comparison.is_open else comparison.speedup, (format_ms(stack.step_ms), memory)
     return Bar("stack", 1.0, end, interval_or_words(comparison), Tone.STACK, told, is_mark=comparison.is_open)
 
@@ -169,7 +169,7 @@ def step_words(step: Step) -> str:
 def _details(step: Step) -> Iterator[str]:
     if step.peak_bytes:
         without, with_it = step.peak_bytes
-        yield f"memory {format_bytes_change(with_it, without)}"
+        yield f"memory {format_change(with_it, without)}"
     if step.alone:
         yield f"alone {format_ratio(step.alone)}"
 

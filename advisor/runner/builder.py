@@ -4,7 +4,7 @@ import atexit
 import contextlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -12,7 +12,7 @@ from pathlib import Path
 from advisor.process.channel import GarbageError, Inbox, send_message
 from advisor.process.household import kill
 from advisor.process.stacks import innermost_calls
-from advisor.records import BuilderReady, ForkAhead, Forked, ForkEnded, TargetSpec, TrialKind, TrialSpec
+from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec, TrialKind, TrialSpec
 from advisor.runner import fork_server
 from advisor.runner.fork_server import CONTEXT
 from advisor.runner.process_stack import stands_still
@@ -20,42 +20,30 @@ from advisor.runner.process_stack import stands_still
 TOO_LONG = "building the model takes too long"
 NOT_IMPORTED = "importing PyTorch takes too long"
 _LOOK_EVERY_S = 0.1
-# Time limit of trying a fork after building. Seconds; at most 2 were measured on two busy cores.
-_TRIES_FORKS_WITHIN_S = 5.0
-# It waits a while for a trial to end, and imports the compiler once.
+# Time limit of the builder's answer to a spec: it may be importing the compiler. Seconds.
 _ANSWERS_WITHIN_S = 20.0
+# What building takes beside the target's own part: it waits for threads that are ending. Seconds.
+_GRACE_S = 1.0
 
 
 class ForkedTrial:
-    """A trial that the builder forked, with the interface of :class:`multiprocessing.Process`.
+    """A trial that the builder forked, with the interface of :class:`multiprocessing.Process`."""
 
-    ``reported`` is set when it has said its last word. From then on the next one may be forked, which takes no memory
-    before this one has ended.
-    """
-
-    def __init__(self, pid: int, connection: Connection, inbox: Inbox) -> None:
+    def __init__(self, pid: int, builder: "Builder") -> None:
         self.pid = pid
         self.exitcode: int | None = None
-        self._connection = connection
-        self._inbox = inbox
+        self._builder = builder
         self._ended = False
-        self.reported = False
 
     @property
     def sentinel(self) -> int:
-        """Ready to read when the trial has ended, or the builder has."""
-        return self._connection.fileno()
+        """Ready to read when a trial of the builder has ended, or the builder has; :meth:`is_alive` tells."""
+        return self._builder.sentinel
 
     def join(self, timeout: float | None = None) -> None:
         """Wait until the trial has ended, for ``timeout`` seconds at most."""
-        if self._ended:
-            return
-        with contextlib.suppress(EOFError, OSError):
-            message = self._inbox.next(timeout)
-            if message is None:
-                return
-            self.exitcode = message.exitcode if isinstance(message, ForkEnded) else None
-        self._ended = True
+        if not self._ended:
+            self._ended, self.exitcode = self._builder.end_of(self.pid, timeout)
 
     def is_alive(self) -> bool:
         """Whether the trial still runs."""
@@ -68,31 +56,33 @@ class ForkedTrial:
 
 
 class Builder:
-    """One builder process for one target. It forks one trial after another, and ends with the process that made it.
+    """One builder process for one target. It forks trials, and ends with the process that made it.
 
-    With ``imports`` it imports these modules in place of building, and each trial builds the target. ``imported`` are
-    the modules of installed packages that building imported, where no trial can be forked. ``helpers`` are processes
-    that building started outside its group, such as a data server; None before a look.
+    ``helpers`` are processes that building started outside its group, such as a data server; None before a look.
     """
 
-    def __init__(self, target: TargetSpec, seed: int, log_path: str, imports: Sequence[str] = ()) -> None:
+    def __init__(self, target: TargetSpec, seed: int, log_path: str) -> None:
         self.target = target
-        self.imported: tuple[str, ...] = ()
         self.seed = seed
         self.usable = False
+        self.helpers: set[int] | None = None
         self._log_path = log_path
-        self._trial: ForkedTrial | None = None
+        self._ends: dict[int, int | None] = {}
+        self._leaving: ForkedTrial | None = None
         Path(log_path).parent.mkdir(parents=True, exist_ok=True)
         self._connection, self._theirs = CONTEXT.Pipe()
         self._inbox = Inbox(self._connection)
-        arguments = (target, seed, self._theirs, log_path, imports)
-        self._process = CONTEXT.Process(target=_enter, args=arguments, daemon=False)
-        self.helpers: set[int] | None = None
+        self._process = CONTEXT.Process(target=_enter, args=(target, seed, self._theirs, log_path), daemon=False)
 
     @property
     def pid(self) -> int | None:
         """The id of its process, once it has one."""
         return self._process.pid
+
+    @property
+    def sentinel(self) -> int:
+        """Ready to read when the builder has a message, or has ended."""
+        return self._connection.fileno()
 
     def build(
         self,
@@ -102,7 +92,7 @@ class Builder:
         *,
         imports_slowly: Callable[[], None] = lambda: None,
     ) -> str:
-        """Start the process, and wait until the target is built and a fork of it has been tried.
+        """Start the process, and wait until the target is built.
 
         ``timeout_s`` is for building alone, ``within_s`` for the process's start too, in which torch is imported;
         ``imports_slowly`` is called when that takes long.
@@ -120,8 +110,7 @@ class Builder:
             self._theirs.close()
         now = time.monotonic()
         # An import that took all of it leaves building a little.
-        until = min(now + timeout_s + _TRIES_FORKS_WITHIN_S, max(until, now + _TRIES_FORKS_WITHIN_S))
-        return self._wait(until, cancelled)
+        return self._wait(min(now + timeout_s + _GRACE_S, max(until, now + _GRACE_S)), cancelled)
 
     def _wait(self, until: float, cancelled: Callable[[], bool]) -> str:
         with contextlib.suppress(EOFError, OSError):
@@ -129,7 +118,6 @@ class Builder:
                 ready = self._inbox.next(_LOOK_EVERY_S)
                 if isinstance(ready, BuilderReady):
                     self.usable = not ready.problem
-                    self.imported = ready.imported
                     return ready.problem
             if self.pid is not None and not cancelled() and not stands_still(self.pid):
                 innermost_calls(self.pid, self._log_path)  # for who reads the log
@@ -138,43 +126,55 @@ class Builder:
 
     def serves(self, spec: TrialSpec) -> bool:
         """Whether this trial can be forked: it runs the same target and needs nothing from before it was built."""
-        idle = self._trial is None or self._trial.reported or not self._trial.is_alive()
         same = spec.target == self.target and spec.seed == self.seed
         # An export is verified as in a program of its own.
         by_itself = spec.kind in (TrialKind.TURNS, TrialKind.VERIFY, TrialKind.PACKAGE) or spec.world is not None
-        return self.usable and idle and same and not spec.environment and not by_itself
+        return self.usable and same and not spec.environment and not by_itself
 
     def fork(self, spec: TrialSpec, theirs: Connection, asked_at: float) -> ForkedTrial:
         """Fork a trial that talks over ``theirs``. Raises OSError or EOFError when the builder is gone."""
+        leaving = self._leaving.pid if self._leaving is not None and self._leaving.is_alive() else 0
         try:
-            self._connection.send((spec, asked_at))
+            self._connection.send((spec, asked_at, leaving))
             reduction.send_handle(self._connection, theirs.fileno(), self._process.pid)
-            while isinstance(answer := self._answer(), ForkEnded):
-                pass  # the trial before, which nobody waits for
+            while not isinstance(answer := self._inbox.next(_ANSWERS_WITHIN_S), Forked):
+                self._take_note(answer)
         except (EOFError, OSError):
             self.usable = False
             raise
-        if not isinstance(answer, Forked):
-            raise GarbageError("the builder does not answer as it should")
-        self._trial = ForkedTrial(answer.pid, self._connection, self._inbox)
-        return self._trial
+        return ForkedTrial(answer.pid, self)
 
-    def fork_ahead(self) -> None:
-        """Have the next trial's process forked before its spec is known: starting CUDA takes it a while."""
-        with contextlib.suppress(OSError):  # the next trial finds out that the builder is gone
-            self._connection.send(ForkAhead())
+    def leaves(self, trial: ForkedTrial) -> None:
+        """Have the next trial wait for the end of this one, which has reported, before it takes memory."""
+        self._leaving = trial
 
-    def _answer(self) -> object:
-        """The builder's next message. Raises OSError when it has none for long: it may have something to finish."""
-        answer = self._inbox.next(_ANSWERS_WITHIN_S)
-        if answer is None:
+    def join_leaving(self, timeout: float) -> None:
+        """Wait until the trial that has reported last has ended, for ``timeout`` seconds at most."""
+        if self._leaving is not None:
+            self._leaving.join(timeout)
+
+    def end_of(self, pid: int, timeout: float | None) -> tuple[bool, int | None]:
+        """Whether a trial has ended within ``timeout`` seconds, and its exit code; None where the builder is gone."""
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        try:
+            while pid not in self._ends:
+                left_s = None if timeout is None else max(0.0, until - time.monotonic())
+                message = self._inbox.next(left_s)
+                if message is None:
+                    return False, None
+                self._take_note(message)
+        except (EOFError, OSError):
+            self.usable = False
+            return True, None
+        return True, self._ends[pid]
+
+    def _take_note(self, message: object) -> None:
+        """Note a trial's end. Raises OSError for anything else, and where nothing came."""
+        if message is None:
             raise TimeoutError
-        return answer
-
-    def join_reported(self, timeout: float) -> None:
-        """Wait until a trial that has said its last word has ended, or so many seconds."""
-        if self._trial is not None and self._trial.reported:
-            self._trial.join(timeout)
+        if not isinstance(message, ForkEnded):
+            raise GarbageError("the builder does not answer as it should")
+        self._ends[message.pid] = message.exitcode
 
     def close(self) -> None:
         """End the builder."""
@@ -188,7 +188,7 @@ class Builder:
             self._process.join(1.0)
 
 
-def _enter(target: TargetSpec, seed: int, connection: Connection, log_path: str, imports: Sequence[str]) -> None:
+def _enter(target: TargetSpec, seed: int, connection: Connection, log_path: str) -> None:
     """The builder's first function: preloaded with the fork server, and imported here alone because of torch."""
     try:
         from advisor.trial.builder import builder_main
@@ -196,4 +196,4 @@ def _enter(target: TargetSpec, seed: int, connection: Connection, log_path: str,
         with contextlib.suppress(OSError):
             send_message(connection, BuilderReady(f"PyTorch cannot be imported ({type(error).__name__})"))
         return
-    builder_main(target, seed, connection, log_path, imports)
+    builder_main(target, seed, connection, log_path)

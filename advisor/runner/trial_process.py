@@ -1,6 +1,7 @@
 """The process of one trial, seen from its parent: started, listened to, timed out and killed."""
 
 import contextlib
+import math
 import multiprocessing
 import os
 import signal
@@ -16,12 +17,9 @@ from advisor.errors import refusal_of
 from advisor.process.channel import GarbageError, Inbox
 from advisor.process.stacks import innermost_calls, last_words
 from advisor.records import (
-    APPLYING,
     Activity,
     BlockDone,
-    Compiled,
     Finished,
-    GoOn,
     Inspected,
     MeasureBlock,
     Outcome,
@@ -35,7 +33,6 @@ from advisor.records import (
 from advisor.runner import fork_server, process_stack
 from advisor.runner.builder import Builder, ForkedTrial
 from advisor.runner.fork_server import CONTEXT
-from advisor.runner.interpreter import Interpreter, Interpreters
 
 # Time for a process to end by itself before it is killed. Seconds.
 GRACE_S = 5.0
@@ -53,28 +50,24 @@ Listener = Callable[[TrialMessage], None]
 
 
 class Trial:
-    """One trial process, seen from its parent."""
+    """One trial process, seen from its parent. ``stopped_s``: the seconds for which it was made to stand still."""
 
-    def __init__(
-        self,
-        spec: TrialSpec,
-        listen: Listener,
-        builder: Builder | None = None,
-        interpreters: Interpreters | None = None,
-    ) -> None:
+    def __init__(self, spec: TrialSpec, listen: Listener, builder: Builder | None = None) -> None:
         self.spec = spec
         self._listen = listen
         self._builder = builder
-        self._interpreters = interpreters
         self._process: BaseProcess | ForkedTrial | None = None
         self._connection: Connection | None = None
         self._inbox: Inbox | None = None
         self._wake_reader, self._wake_writer = multiprocessing.Pipe(duplex=False)
         self._cancelled = False
+        self._has_reported = False
         self._result: TrialResult | None = None
         self._deadline = 0.0
         self._activity = ""
         self._batch_size: int | None = None
+        self._stopped_at: float | None = None
+        self.stopped_s = 0.0
         self._kills_before = process_stack.out_of_memory_kills()
 
     @property
@@ -83,55 +76,32 @@ class Trial:
         return self._process.pid if self._process is not None else None
 
     def start(self) -> None:
-        """Ask for the process: the builder, an interpreter that waits for this environment, or the fork server."""
+        """Ask the builder for the process, or the fork server."""
         asked_at = time.monotonic()
         Path(self.spec.log_path).parent.mkdir(parents=True, exist_ok=True)
-        if self.spec.environment and self.spec.world is None:
-            self._start_fresh(asked_at)
-            return
         self._connection, theirs = CONTEXT.Pipe()
-        if self._builder is not None and self._forked(self._builder, theirs, asked_at):
-            return
-        # Preloaded with the fork server; imported by name so that this process never imports torch.
-        process = CONTEXT.Process(target=_enter_trial, args=(self.spec, theirs, asked_at), daemon=False)
-        self._process = process
-        self._start(lambda: fork_server.start(process, lambda: self._cancelled, within_s=self.spec.timeout_s))
+        if self._builder is None or not self._forked(self._builder, theirs, asked_at):
+            process = CONTEXT.Process(target=_enter_trial, args=(self.spec, theirs, asked_at), daemon=False)
+            self._process = process
+            self._start(process)
         theirs.close()
-
-    def _start_fresh(self, asked_at: float) -> None:
-        waiting = self._interpreters.take(self.spec, asked_at) if self._interpreters is not None else None
-        interpreter = waiting or Interpreter(self.spec.environment, self.spec.log_path)
-        self._process, self._connection = interpreter.process, interpreter.connection
-        if waiting is not None:
-            self._has_begun()
-            return
-        self._start(lambda: interpreter.start(lambda: self._cancelled, within_s=self.spec.timeout_s))
-        if self._result is None:
-            interpreter.run(self.spec, asked_at)
+        self._deadline = time.monotonic() + self.spec.timeout_s
 
     def _forked(self, builder: Builder, theirs: Connection, asked_at: float) -> bool:
         """Whether the builder forked this trial; False when it has died meanwhile."""
-        try:
+        with contextlib.suppress(EOFError, OSError):
             self._process = builder.fork(self.spec, theirs, asked_at)
-        except (EOFError, OSError):
-            return False
-        theirs.close()
-        self._has_begun()
-        return True
+        return self._process is not None
 
-    def _start(self, start: Callable[[], None]) -> None:
+    def _start(self, process: BaseProcess) -> None:
         """The first trial waits for the fork server to have imported torch; a cancellation does not wait with it."""
         try:
-            start()
+            fork_server.start(process, lambda: self._cancelled, within_s=self.spec.timeout_s)
         except (EOFError, OSError) as error:
             reason = f"a trial could not be started: {error}"
             refused = refusal_of(error.__cause__ or error)
             crashed = self._ended(Outcome.CRASHED, reason, refused.hint if refused else process_stack.limits())
             self._result = self._ended(Outcome.CANCELLED, "cancelled") if self._cancelled else crashed
-        self._has_begun()
-
-    def _has_begun(self) -> None:
-        self._deadline = time.monotonic() + self.spec.timeout_s
 
     def result(self) -> TrialResult:
         """Wait for the trial's end. Never raises for what happens in the trial."""
@@ -139,10 +109,13 @@ class Trial:
             self._receive()
         return self._result
 
-    def result_by_now(self) -> TrialResult | None:
-        """The trial's result, if it has one already."""
-        while self._result is None and self._connection is not None and self._connection.poll():
-            self._receive()
+    def result_by(self, moment: float) -> TrialResult | None:
+        """The trial's result, if it has one at a moment of ``time.monotonic()``, or has one already."""
+        while self._result is None and self._connection is not None:
+            left_s = max(0.0, moment - time.monotonic())
+            if not left_s and not self._connection.poll():
+                break
+            self._receive(left_s)
         return self._result
 
     @property
@@ -161,25 +134,13 @@ class Trial:
         """Read the messages that are there, without waiting; return the trial's result once it has one."""
         watched = self.watched
         if self._result is None and (not watched or not self.left_s or any(one in ready for one in watched)):
-            self._receive()
+            self._receive(0.0)
         return self._result
 
     def wait_ready(self) -> TrialResult | None:
         """Wait until an interactive trial has warmed up: None then, or its result when it ended before."""
-        return self._wait_for(Ready)
-
-    def wait_compiled(self) -> TrialResult | None:
-        """Wait until a trial that pauses has run its first steps: None then, or its result when it ended before."""
-        return self._wait_for(Compiled)
-
-    def go_on(self) -> TrialResult:
-        """Have a trial that pauses go on to its end."""
-        self._send(GoOn())
-        return self.result()
-
-    def _wait_for(self, kind: type[TrialMessage]) -> TrialResult | None:
         while self._result is None:
-            if isinstance(self._receive(), kind):
+            if isinstance(self._receive(), Ready):
                 return None
         return self._result
 
@@ -197,6 +158,20 @@ class Trial:
         self._send(Stop())
         return self.result()
 
+    def stand_still(self) -> None:
+        """Stop all processes of the trial until :meth:`go_on`."""
+        if self._stopped_at is None:
+            self._stopped_at = time.monotonic()
+            self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let a trial that stands still go on; that time does not count for its time-out."""
+        if self._stopped_at is not None:
+            self.stopped_s += time.monotonic() - self._stopped_at
+            self._deadline += time.monotonic() - self._stopped_at
+            self._stopped_at = None
+            self._signal(signal.SIGCONT)
+
     def cancel(self) -> None:
         """End the trial at once, from any thread; its result says so."""
         self._cancelled = True
@@ -210,8 +185,9 @@ class Trial:
         Its end is waited for, but for one that was forked and has reported: the next trial waits for that.
         """
         self._kill_group()
-        builder_waits = isinstance(self._process, ForkedTrial) and self._process.reported
-        if self._process is not None and self._process.pid is not None and not builder_waits:
+        if self._builder is not None and isinstance(self._process, ForkedTrial) and self._has_reported:
+            self._builder.leaves(self._process)
+        elif self._process is not None and self._process.pid is not None:
             self._process.join(GRACE_S)
         for connection in (self._connection, self._wake_reader, self._wake_writer):
             if connection is not None:
@@ -223,17 +199,17 @@ class Trial:
             with contextlib.suppress(OSError):
                 self._connection.send(command)
 
-    def _receive(self) -> TrialMessage | None:
-        """The next message, after telling the listener; None when the trial ended without one."""
+    def _receive(self, within_s: float = math.inf) -> TrialMessage | None:
+        """The next message, after telling the listener; None when there is none yet, or the trial ended without one."""
         if self._cancelled or self._connection is None or self._process is None:
             self._result = self._ended(Outcome.CANCELLED, "cancelled")
             return None
-        ready = wait(self.watched, timeout=self.left_s)
+        ready = wait(self.watched, timeout=min(self.left_s, within_s))
         if self._connection in ready:
             return self._read()
         if self._wake_reader in ready:
             self._result = self._ended(Outcome.CANCELLED, "cancelled")
-        elif ready:
+        elif ready and not self._process.is_alive():
             self._result = self._death()
         elif time.monotonic() >= self._deadline:
             self._result = self._time_out()
@@ -255,12 +231,9 @@ class Trial:
             return None
         if isinstance(message, Finished):
             self._result = message.result
-            if isinstance(self._process, ForkedTrial):
-                self._process.reported = True
+            self._has_reported = True
         elif isinstance(message, Activity):
             self._activity = message.text
-            if message.text == APPLYING and self._builder is not None and isinstance(self._process, ForkedTrial):
-                self._builder.fork_ahead()  # this trial has come to the device, and has its first steps to do
         elif isinstance(message, Inspected):
             self._batch_size = message.workload.batch_size
         self._listen(message)
@@ -324,14 +297,17 @@ class Trial:
 
     def _kill_group(self) -> None:
         process = self._process
-        if process is None or process.pid is None:
-            return
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            # The group does not exist before the child's first instruction, nor after its last.
-            if process.is_alive():
-                process.kill()
+        # The group does not exist before the child's first instruction, nor after its last.
+        if process is not None and process.pid is not None and not self._signal(signal.SIGKILL) and process.is_alive():
+            process.kill()
+
+    def _signal(self, number: signal.Signals) -> bool:
+        """Send a signal to the trial's process group; whether there is one."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if self.pid is not None:
+                os.killpg(self.pid, number)
+                return True
+        return False
 
 
 def wait_for_any(trials: Collection[Trial]) -> list[tuple[Trial, TrialResult]]:
@@ -344,7 +320,13 @@ def wait_for_any(trials: Collection[Trial]) -> list[tuple[Trial, TrialResult]]:
 
 
 def _enter_trial(spec: TrialSpec, connection: Connection, asked_at: float) -> None:
+    """The trial's first function: what imports torch is preloaded with the fork server, and imported here alone."""
     from advisor.process import importing
+
+    if spec.environment and spec.world is None:
+        from advisor.trial.fresh import replace_program
+
+        replace_program(spec, connection, asked_at)
 
     main = importing.import_main(connection, spec.target.directory, spec.log_path)
     if main is None:

@@ -2,6 +2,9 @@
 
 A fork server that has torch imported starts a trial in tens of milliseconds. Each trial is a process group of its own,
 so that its DataLoader and compile workers die with it. Whatever happens in it becomes a ``TrialResult``.
+
+A trial starts in one of three ways: forked from the process that has built the target once; in a process of the fork
+server's, which builds the target; or in a fresh interpreter, where settings must be in its environment.
 """
 
 import contextlib
@@ -11,10 +14,9 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
 
-from advisor.records import TargetSpec, TrialKind, TrialResult, TrialSpec
+from advisor.records import MEASURING, PLAIN_LOOP, Activity, Ready, TargetSpec, TrialMessage, TrialResult, TrialSpec
 from advisor.runner import fork_server, log_files
 from advisor.runner.builder import Builder
-from advisor.runner.interpreter import Interpreters
 from advisor.runner.trial_process import GRACE_S, Listener, Trial, wait_for_any
 
 # Asks for one trial after another, and is sent the result of each.
@@ -28,7 +30,8 @@ class Runner:
         self._live: set[Trial] = set()
         self._lock = threading.Lock()
         self._builder: Builder | None = None
-        self.interpreters = Interpreters()
+        self._beside: Trial | None = None
+        self._leaving_beside = contextlib.ExitStack()
         self.cancelled = False
 
     @staticmethod
@@ -50,18 +53,12 @@ class Runner:
 
         ``timeout_s`` is for building alone, ``within_s`` for the process's start too, in which torch is imported;
         ``imports_slowly`` is called when that takes long.
-        Returns why that cannot be done, or an empty text; then each trial builds the target for itself, in a fork of a
-        process that has imported the libraries for it where that can be.
+        Returns why that cannot be done, or an empty text; then each trial builds the target for itself.
         """
         self.forget_build()
-        until = time.monotonic() + within_s
         builder = Builder(target, seed, log_path)
         with log_files.bounded(log_path):
             problem = builder.build(timeout_s, lambda: self.cancelled, within_s, imports_slowly=imports_slowly)
-            if problem and builder.imported:
-                builder.close()
-                builder = Builder(target, seed, log_path, builder.imported)
-                builder.build(timeout_s, lambda: self.cancelled, until - time.monotonic())
         if builder.usable:
             self._builder = builder
         else:
@@ -82,9 +79,9 @@ class Runner:
         if builder is not None and builder.helpers is None:
             # A daemon is its starter's child until that ends, then the fork server's: hence this order.
             started = fork_server.descendants(builder.pid) if builder.pid else set()
-            builder.helpers = (started | fork_server.children()) - {builder.pid, *self.interpreters.pids}
+            builder.helpers = (started | fork_server.children()) - {builder.pid}
         with self._lock:
-            wanted = {trial.pid for trial in self._live} | {*self.interpreters.pids}
+            wanted = {trial.pid for trial in self._live}
         if builder is not None:
             wanted |= {builder.pid, *(builder.helpers or ())}
         fork_server.end_strays({pid for pid in wanted if pid is not None})
@@ -94,21 +91,47 @@ class Runner:
         with self.open(spec, listen) as trial:
             return trial.result()
 
-    def run_compiling_ahead(
-        self, spec: TrialSpec, ahead: TrialSpec | None, listen: Listener
-    ) -> tuple[TrialResult, TrialResult | None]:
-        """Run a trial that compiles for long, and compile another one beside it meanwhile.
+    def compile_beside(self, spec: TrialSpec) -> None:
+        """Start a trial that only compiles, which leaves its code in the compiler's cache; others run meanwhile.
 
-        Meanwhile ``ahead`` compiles too, for the cache, and interpreters that wait for their trials import. The one has
-        ended and the others stand still before a step is timed. Returns the trial's result, and that of ``ahead`` when
-        it had one by then.
+        There is one at a time. It stands still while another trial is timed. :meth:`compiled_beside` tells
+        its end; :meth:`end_beside` and :meth:`cancel` end it before.
         """
-        with self.open(replace(spec, kind=TrialKind.PAUSING), listen) as trial:
-            company = self.open(ahead, lambda message: None) if ahead is not None else contextlib.nullcontext()
-            with company as other, self.interpreters.importing():
-                ended = trial.wait_compiled()
-                early = other.result_by_now() if other is not None else None
-            return ended or trial.go_on(), early
+        self.end_beside()
+        with self._leaving_beside as leaving:
+            self._beside = leaving.enter_context(self._opened(spec, lambda message: None))
+            self._leaving_beside = leaving.pop_all()
+
+    def compiled_beside(self, within_s: float = 0.0) -> TrialResult | None:
+        """The result of what compiles beside the trials; None where it has none within so long, or nothing compiles.
+
+        The time for which it stood still is no part of its seconds.
+        """
+        beside = self._beside
+        result = beside.result_by(time.monotonic() + within_s) if beside is not None else None
+        if beside is None or result is None:
+            return None
+        self.end_beside()
+        seconds = (result.warmup_s, result.wall_s)
+        warmup_s, wall_s = (each and max(0.0, each - beside.stopped_s) for each in seconds)
+        return replace(result, warmup_s=warmup_s, wall_s=wall_s)
+
+    @contextlib.contextmanager
+    def nothing_beside(self) -> Iterator[None]:
+        """Have what compiles beside the trials stand still in this context."""
+        beside = self._beside
+        if beside is not None:
+            beside.stand_still()
+        try:
+            yield
+        finally:
+            if beside is not None:
+                beside.go_on()
+
+    def end_beside(self) -> None:
+        """End what compiles beside the trials, if anything does."""
+        self._beside = None
+        self._leaving_beside.close()
 
     def run_lanes(self, lanes: Iterable[Lane]) -> None:
         """Run the trials of several lanes, those of each one after the other, the lanes at the same time.
@@ -137,10 +160,26 @@ class Runner:
     @contextlib.contextmanager
     def open(self, spec: TrialSpec, listen: Listener) -> Iterator[Trial]:
         """A live trial, killed with its whole process group on leaving."""
+
+        def heard(message: TrialMessage) -> None:
+            timed = isinstance(message, Activity) and message.text in (MEASURING, PLAIN_LOOP)
+            if self._beside is not None and (timed or isinstance(message, Ready)):
+                self._beside.stand_still()
+            listen(message)
+
+        try:
+            with self._opened(spec, heard) as trial:
+                yield trial
+        finally:
+            if self._beside is not None and self._live <= {self._beside}:
+                self._beside.go_on()
+
+    @contextlib.contextmanager
+    def _opened(self, spec: TrialSpec, listen: Listener) -> Iterator[Trial]:
         builder = self._builder if self._builder is not None and self._builder.serves(spec) else None
         if self._builder is not None and builder is None:
-            self._builder.join_reported(GRACE_S)
-        trial = Trial(spec, listen, builder, self.interpreters)
+            self._builder.join_leaving(GRACE_S)
+        trial = Trial(spec, listen, builder)
         with self._lock:
             self._live.add(trial)
             cancelled = self.cancelled
@@ -161,13 +200,14 @@ class Runner:
         """End every live trial at once; trials asked for later are not started."""
         with self._lock:
             self.cancelled = True
-        self.skip()
-        self.interpreters.close()
+            live = list(self._live)
+        for trial in live:
+            trial.cancel()
 
     def skip(self) -> None:
-        """End every live trial at once; trials asked for later are started."""
+        """End every live trial at once, but for what compiles beside them; trials asked for later are started."""
         with self._lock:
-            live = list(self._live)
+            live = [trial for trial in self._live if trial is not self._beside]
         for trial in live:
             trial.cancel()
 

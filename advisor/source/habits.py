@@ -1,458 +1,495 @@
-"""The habits that reading a program finds, each a rule with its message and what to write instead.
+"""The habits that reading a program finds: a table of rules, each with its pattern, its sentence, and what to do.
 
-A rule speaks only where the text is plain: in a loop that trains, at every step of it, about a value that lies on the
-device as far as the text tells.
+A habit is added here, as one function under ``@rule``. It speaks only where the text is plain: in a loop that trains,
+at every step of it, about a value that lies on the device as far as the text tells.
 """
 
 import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from advisor.source.flow import FACTORIES, Flow, Kind, moves_to_device
-from advisor.source.program import Function, Program, is_backward
+from advisor.records import Finding
+from advisor.source.flow import FACTORIES, Flow, Kind, names_cpu, words
+from advisor.source.program import Function, Loop, is_backward
 
-_NO_GRAD = frozenset({"no_grad", "inference_mode", "set_grad_enabled"})
-# Contexts that are known not to switch gradients off; any other may.
-_HARMLESS = frozenset({"autocast", "profile", "record_function", "open", "tqdm", "emit_nvtx", "Timer"})
-_HARMLESS_DECORATORS = frozenset({"staticmethod", "classmethod", "override", "typechecked", "jaxtyped", "record"})
-_TO_HOST = frozenset({"cpu", "numpy", "tolist"})
-_SIZES = frozenset({"nonzero", "masked_select", "unique", "unique_consecutive"})
-_NUMBERS = frozenset({"float", "int", "bool"})
-_LOGS = frozenset({"info", "warning", "error", "write"})
-_PROFILERS = frozenset(
-    {"torch.profiler.profile", "torch.autograd.profiler.profile", "torch.autograd.profiler.emit_nvtx"}
-)
-_WORKERS_AT, _PINNED_AT = 5, 7  # the places of num_workers and pin_memory among DataLoader's arguments
-
-_LESS_OFTEN = "read it every hundredth step, or add it up on the device and read the sum at the end"
-_ON_DEVICE = "keep the computation on the device, and read values every hundredth step"
+# Nothing for no habit; True; the text for the braces of the docstring; or the place of the habit, and that text.
+Match = bool | str | tuple[ast.expr, str] | None
+Pattern = Callable[[Flow, Any], Match]
 
 
 @dataclass(frozen=True, slots=True)
-class Habit:
-    """A habit at a node: the recipe that measures its cost, a description of the line, and what to write instead.
+class Rule:
+    """A habit of some classes of nodes, found by a pattern, whose docstring is the sentence: ``what it does: advice``.
 
-    ``value`` is the one of the recipe's values that does the same as the line, as text; empty where none does.
+    ``recipe`` is the id of the recipe whose trials price it, or a name of its own where no trial does. ``value`` is the
+    one of the recipe's values that does the same as the line. ``each_step``: it is a habit only where it runs at every
+    step. ``on_gpu``: it costs time on a GPU only. ``in_training``: it is a habit of loops that train.
     """
 
-    node: ast.expr | ast.stmt
     recipe: str
-    what: str
-    advice: str
+    nodes: Any
+    pattern: Pattern
     value: str = ""
+    each_step: bool = False
+    on_gpu: bool = False
+    in_training: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """The input of the rules."""
-
-    program: Program
-    flow: Flow
-
-    def each_call(self) -> Iterator[tuple[ast.Call, str]]:
-        """Every call with the dotted name of its function."""
-        for call in self.program.calls:
-            yield call, self.program.called(call)
+RULES: list[Rule] = []
 
 
-def habits_of(tree: ast.Module) -> Iterator[Habit]:
-    """Every habit in a module's tree. Raises RecursionError for a tree that is nested too deeply."""
-    program = Program(tree)
-    reading = _Reading(program, Flow(program))
-    for rule in _RULES:
-        yield from rule(reading)
+def rule(recipe: str, nodes: Any, **options: Any) -> Callable[[Pattern], Pattern]:
+    """Add the pattern below to the table; the arguments are those of :class:`Rule`."""
+
+    def add(pattern: Pattern) -> Pattern:
+        RULES.append(Rule(recipe, nodes, pattern, **options))
+        return pattern
+
+    return add
+
+
+def habits_of(tree: ast.Module) -> Iterator[tuple[ast.expr | ast.stmt, Finding]]:
+    """Every habit in a module's tree, with its node; the finding has no place yet. Raises RecursionError."""
+    flow = Flow(tree)
+    rules = {kind: [each for each in RULES if issubclass(kind, each.nodes)] for kind in set(map(type, flow.nodes))}
+    for node in flow.nodes:
+        for each in rules[type(node)]:
+            found = each.pattern(flow, node)
+            if found and (not each.each_step or flow.every_step(node)):
+                place, text = found if isinstance(found, tuple) else (node, str(found))
+                assert isinstance(place, ast.expr | ast.stmt)
+                parts = " ".join((each.pattern.__doc__ or "").split()).removesuffix(".").partition(": ")
+                what, _, advice = (part.replace("{}", text) for part in parts)
+                yield place, Finding(each.recipe, "", 0, "", what, advice, each.value.replace("{}", text))
 
 
 # --- what makes the host wait ---------------------------------------------------------------------------------
 
-
-def _host_reads(reading: _Reading) -> Iterator[Habit]:
-    """Values read on the host at every step: `.item()`, `float(x)`, `.cpu()`, sizes that depend on values."""
-    for call, name in reading.each_call():
-        read = _what_is_read(reading, call, name)
-        if read is not None and reading.program.every_step(call):
-            value, what = read
-            yield _waiting(reading, call, value, what)
+_SIZES = frozenset({"nonzero", "masked_select", "unique", "unique_consecutive"})
+_LOGS = frozenset({"info", "warning", "error", "write"})
+_READS = ast.Call | ast.If | ast.IfExp | ast.Assert | ast.Subscript | ast.FormattedValue
 
 
-def _what_is_read(reading: _Reading, call: ast.Call, name: str) -> tuple[ast.expr, str] | None:
-    """The value that a call brings to the host, and how; None for a call that brings none."""
-    if isinstance(call.func, ast.Attribute) and not name.startswith("torch."):
-        what = _method_read(reading, call, call.func)
-        return (call.func.value, what) if what else None
-    if not call.args or reading.flow.kind(call.args[0]) is not Kind.DEVICE:
+@rule("loss_sync", _READS, value="every_step", each_step=True, on_gpu=True, in_training=True)
+def loss_read_on_host(flow: Flow, node: ast.AST) -> Match:
+    """{} makes the host wait for the loss at every step: read it every hundredth step, or add it up on the device and
+    read the sum at the end."""
+    return next((how for value, how in _read_on_host(flow, node) if flow.names_in(value) & flow.losses_at(node)), None)
+
+
+@rule("host_sync", _READS, value="as_written", each_step=True, on_gpu=True)
+def value_read_on_host(flow: Flow, node: ast.AST) -> Match:
+    """{} makes the host wait for the device at every step: keep the computation on the device, and read values every
+    hundredth step."""
+    read = _read_on_host(flow, node)
+    return next((how for value, how in read if not flow.names_in(value) & flow.losses_at(node)), None)
+
+
+@rule("host_sync", ast.Call, value="as_written", each_step=True, on_gpu=True)
+def synchronized(flow: Flow, call: ast.Call) -> Match:
+    """torch.cuda.synchronize() makes the host wait for the device at every step: leave it out of the loop; time with
+    torch.cuda.Event where you need to."""
+    return flow.called(call) == "torch.cuda.synchronize"
+
+
+def _read_on_host(flow: Flow, node: ast.AST) -> list[tuple[ast.expr, str]]:
+    """The tensors of the device that a node makes the host wait for, and how. A method may also be of a likely one."""
+    return [
+        (value, how)
+        for value, how in _may_read(flow, node)
+        if flow.kind(value) is Kind.DEVICE or (how.startswith(".") and flow.kind(value) is Kind.MAYBE)
+    ]
+
+
+def _may_read(flow: Flow, node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
+    match node:
+        case ast.Call(func=ast.Attribute(value=value, attr="item"), args=[]):
+            yield value, ".item()"
+        case ast.Call(func=ast.Attribute(value=value, attr="cpu" | "numpy" | "tolist" as name), args=[]):
+            yield value, f".{name}() copies to the host and"
+        case ast.Call(func=ast.Attribute(value=value, attr="to"), args=[place]) if names_cpu(place):
+            yield value, ".to() copies to the host and"
+        case ast.Call(func=ast.Attribute(value=value, attr=name), args=given) if name in _SIZES:
+            of_torch = flow.name(value) == "torch" and given
+            yield given[0] if of_torch else value, f"{name}() has a result whose size depends on the values, so it"
+        case ast.Call(func=ast.Name(id="float" | "int" | "bool" as name), args=[value]):
+            yield value, f"{name}() of a tensor"
+        case ast.Call(args=given) if _makes_text(flow.called(node)):
+            yield from ((value, "turning a tensor into text") for value in given)
+        case ast.FormattedValue(value=value):
+            yield value, "turning a tensor into text"
+        case ast.Subscript(slice=ast.Compare() as mask, ctx=ast.Load()):
+            yield mask, "selecting by a mask"
+        case ast.If(test=test) | ast.IfExp(test=test) | ast.Assert(test=test):
+            # `if targets:` asks most often whether there are any.
+            if not isinstance(test, ast.Name | ast.Attribute) or flow.name(test) in flow.losses_at(test):
+                yield test, "a branch on a tensor's value"
+
+
+def _makes_text(name: str) -> bool:
+    head, _, last = name.rpartition(".")
+    return name in ("print", "str", "repr") or (last in _LOGS and "log" in head.lower())
+
+
+# --- memory ---------------------------------------------------------------------------------------------------
+
+
+@rule("empty_cache", ast.Call, value="every_step", on_gpu=True, in_training=True)
+def cache_emptied(flow: Flow, call: ast.Call) -> Match:
+    """torch.cuda.empty_cache() at every step gives back memory that the next step asks for again: leave it out of the
+    loop; `del` what is no longer needed."""
+    if flow.called(call) != "torch.cuda.empty_cache":
+        return False
+    loop = flow.nearest(call, lambda parent: isinstance(parent, ast.For) and "loader" in ast.unparse(parent.iter))
+    return flow.every_step(call) or (loop is not None and not flow.conditions(call, loop))
+
+
+@rule("kept_graphs", ast.AugAssign | ast.Assign | ast.Call, each_step=True, in_training=True)
+def graphs_kept(flow: Flow, node: ast.AST) -> Match:
+    """`{}` keeps the graph of every loss, and so memory of every step: use loss.detach(), or loss.item() every
+    hundredth step."""
+    kept, value = _added(flow, node)
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult | ast.Div):
+        value = value.left
+    name, losses, region = flow.name(kept), flow.losses_at(node), flow.region(node)
+    of_loss = flow.name(value) in losses and flow.kind(value) is Kind.DEVICE and not _without_grad(flow, node)
+    if not name or name in losses or not of_loss or region is None:
         return None
-    if name in _NUMBERS and len(call.args) == 1:
-        return call.args[0], f"{name}() of a tensor"
-    if name in {f"torch.{size}" for size in _SIZES}:
-        return call.args[0], f"{name}() has a result whose size depends on the values, so it"
+    # What is used for a loss, or begun anew in the step, does not grow; nor does what holds losses without a graph.
+    for other in ast.walk(region):
+        changed = flow.names_in(*_targets(other)) if isinstance(other, ast.Assign) and other is not node else set()
+        if name in changed or (changed & losses and _words(other) & {name.rpartition(".")[2], "detach", "data"}):
+            return None
+        match other:
+            case ast.Delete() | ast.Call(func=ast.Attribute(attr="clear" | "pop" | "popleft" | "detach_")):
+                if flow.names_in(other) & {name, *losses}:
+                    return None
+    bounded = any("deque" in ast.unparse(made) for made in flow.assigned(kept))
+    return None if bounded else ast.unparse(node)
+
+
+def _added(flow: Flow, node: ast.AST) -> tuple[ast.AST, ast.AST]:
+    """What grows, and what is added to it: `a += b`, `a = a + b`, `a.append(b)`; the node itself for another."""
+    match node:
+        case ast.AugAssign(target=kept, op=ast.Add(), value=value):
+            return kept, value
+        case ast.Assign(targets=[kept], value=ast.BinOp(left=left, op=ast.Add(), right=value)):
+            return (kept, value) if flow.name(left) == flow.name(kept) else (node, node)
+        case ast.Call(func=ast.Attribute(value=kept, attr="append"), args=[value]):
+            return kept, value
+    return node, node
+
+
+@rule("copied_state", ast.Call | ast.DictComp, each_step=True, in_training=True)
+def state_copied(flow: Flow, node: ast.AST) -> Match:
+    """the weights are copied at every step: copy them when a score is the best so far, or every so many steps."""
+    match node:
+        case ast.Call(args=[ast.Call(func=ast.Attribute(attr="state_dict")), *_]):
+            copies = flow.called(node) == "copy.deepcopy"
+        case ast.DictComp(value=value, generators=[ast.comprehension(iter=iterated)]):
+            copies = "state_dict" in _words(iterated) and not _words(value).isdisjoint({"clone", "deepcopy"})
+        case _:
+            return False
+    region = flow.region(node)
+    return copies and region is not None and "load_state_dict" not in _words(region)  # loaded again: it is needed
+
+
+# --- gradients ------------------------------------------------------------------------------------------------
+
+
+@rule("zero_grad", ast.Call, value="zeros", in_training=True)
+def zeros_asked_for(flow: Flow, call: ast.Call) -> Match:
+    """zero_grad(set_to_none=False) fills the gradients with zeros: call zero_grad() as it is, which drops them."""
+    named = isinstance(call.func, ast.Attribute) and call.func.attr == "zero_grad"
+    return named and _is(_argument(call, "set_to_none", 0), False)
+
+
+@rule("zero_grad", ast.Assign | ast.Call, value="{}", in_training=True)
+def cleared_by_hand(flow: Flow, node: ast.AST) -> Match:
+    """the gradients are cleared by hand, parameter by parameter: call optimizer.zero_grad() instead."""
+    match node:
+        case ast.Assign(targets=[target], value=ast.Constant(value=None)) if _is_gradient(flow, target):
+            return "manual"
+        case ast.Assign(targets=[target], value=ast.Call() as made) if _is_gradient(flow, target):
+            return "zeros" if flow.called(made) in ("torch.zeros_like", "torch.zeros") else None
+        case ast.Call(func=ast.Attribute(value=owner, attr="zero_")):
+            return "zeros" if any(_is_gradient(flow, part) for part in ast.walk(owner)) else None
     return None
 
 
-def _method_read(reading: _Reading, call: ast.Call, func: ast.Attribute) -> str:
-    """The way in which a method brings its tensor to the host; empty when it does not."""
-    kind = reading.flow.kind(func.value)
-    if kind not in (Kind.DEVICE, Kind.MAYBE):
-        return ""
-    if func.attr == "item" and not call.args:
-        return ".item()"
-    if (func.attr in _TO_HOST and not call.args) or (func.attr == "to" and _names_cpu(call)):
-        return f".{func.attr}() copies to the host and"
-    if func.attr in _SIZES and kind is Kind.DEVICE:
-        return f".{func.attr}() has a result whose size depends on the values, so it"
-    return ""
-
-
-def _waiting(reading: _Reading, node: ast.expr, value: ast.expr, what: str) -> Habit:
-    if reading.flow.of_loss(value):
-        told = f"{what} makes the host wait for the loss at every step"
-        return Habit(node, "loss_sync", told, _LESS_OFTEN, "every_step")
-    told = f"{what} makes the host wait for the device at every step"
-    return Habit(node, "host_sync", told, _ON_DEVICE, "as_written")
-
-
-def _printed_tensors(reading: _Reading) -> Iterator[Habit]:
-    for node in reading.program.nodes:
-        for value in _turned_into_text(reading, node):
-            if reading.flow.kind(value) is Kind.DEVICE and reading.program.every_step(value):
-                yield _waiting(reading, value, value, "turning a tensor into text")
-
-
-def _turned_into_text(reading: _Reading, node: ast.AST) -> list[ast.expr]:
-    if isinstance(node, ast.FormattedValue):
-        return [node.value]
-    if isinstance(node, ast.Call):
-        name = reading.program.called(node)
-        head, _, last = name.rpartition(".")
-        if name in ("print", "str", "repr") or (last in _LOGS and "log" in head.lower()):
-            return list(node.args)
-    return []
-
-
-def _branches_on_values(reading: _Reading) -> Iterator[Habit]:
-    """`if loss > 3:` and its like, at every step."""
-    for node in reading.program.nodes:
-        if not isinstance(node, ast.If | ast.IfExp | ast.Assert):
-            continue
-        test = node.test
-        plain_name = isinstance(test, ast.Name | ast.Attribute) and not reading.flow.of_loss(test)
-        if reading.flow.kind(test) is Kind.DEVICE and not plain_name and reading.program.every_step(node):
-            yield _waiting(reading, test, test, "a branch on a tensor's value")
-
-
-def _masks(reading: _Reading) -> Iterator[Habit]:
-    """`x[x > 0]` at every step."""
-    for node in reading.program.nodes:
-        if (
-            isinstance(node, ast.Subscript)
-            and isinstance(node.ctx, ast.Load)
-            and isinstance(node.slice, ast.Compare)
-            and reading.flow.kind(node.slice) is Kind.DEVICE
-            and reading.program.every_step(node)
-        ):
-            yield _waiting(reading, node, node.value, "selecting by a mask")
-
-
-def _synchronizing(reading: _Reading) -> Iterator[Habit]:
-    for call, name in reading.each_call():
-        if name == "torch.cuda.synchronize" and reading.program.every_step(call):
-            what = "torch.cuda.synchronize() makes the host wait for the device at every step"
-            advice = "leave it out of the loop; time with torch.cuda.Event where you need to"
-            yield Habit(call, "host_sync", what, advice, "as_written")
-
-
-# --- memory and gradients -------------------------------------------------------------------------------------
-
-
-def _emptied_caches(reading: _Reading) -> Iterator[Habit]:
-    program = reading.program
-    for call, name in reading.each_call():
-        if name != "torch.cuda.empty_cache":
-            continue
-        loop = program.loader_loop(call)
-        if program.every_step(call) or (loop is not None and not program.branches(call, loop)):
-            what = "torch.cuda.empty_cache() at every step gives back memory that the next step asks for again"
-            advice = "leave it out of the loop; `del` what is no longer needed"
-            yield Habit(call, "empty_cache", what, advice, "every_step")
-
-
-def _zeroed_gradients(reading: _Reading) -> Iterator[Habit]:
-    for call in reading.program.calls:
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "zero_grad":
-            value = _argument(call, "set_to_none", 0)
-            if _is(value, False):
-                what = "zero_grad(set_to_none=False) fills the gradients with zeros"
-                yield Habit(call, "zero_grad", what, "call zero_grad() as it is: it drops the gradients", "zeros")
-
-
-def _gradients_by_hand(reading: _Reading) -> Iterator[Habit]:
-    """`for p in model.parameters(): p.grad = None`, or zeroed."""
-    for loop in reading.program.nodes:
-        if isinstance(loop, ast.For) and _over_parameters(loop.iter):
-            targets = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
-            for node in (part for statement in loop.body for part in ast.walk(statement)):
-                yield from _cleared_by_hand(reading.program, node, targets)
-
-
-def _cleared_by_hand(program: Program, node: ast.AST, targets: set[str]) -> Iterator[Habit]:
-    advice = "optimizer.zero_grad() does the same in one call"
-    if isinstance(node, ast.Assign) and any(_is_grad(target, targets) for target in node.targets):
-        if _is(node.value, None):
-            what = "the gradients are dropped by hand, parameter by parameter"
-            yield Habit(node, "zero_grad", what, advice, "manual")
-        elif isinstance(node.value, ast.Call) and program.called(node.value) in ("torch.zeros_like", "torch.zeros"):
-            yield _zeroed(node)
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "zero_":
-        receiver: ast.AST = node.func.value
-        while isinstance(receiver, ast.Attribute | ast.Call) and not _is_grad(receiver, targets):
-            receiver = receiver.func if isinstance(receiver, ast.Call) else receiver.value
-        if _is_grad(receiver, targets):
-            yield _zeroed(node)
-
-
-def _zeroed(node: ast.expr | ast.stmt) -> Habit:
-    advice = "call optimizer.zero_grad() instead"
-    return Habit(node, "zero_grad", "the gradients are made zero by hand", advice, "zeros")
-
-
-def _is_grad(node: ast.AST, names: set[str]) -> bool:
-    return (
-        isinstance(node, ast.Attribute)
-        and node.attr == "grad"
-        and isinstance(node.value, ast.Name)
-        and node.value.id in names
-    )
-
-
-def _over_parameters(iterated: ast.expr) -> bool:
-    if isinstance(iterated, ast.Call) and isinstance(iterated.func, ast.Attribute):
-        return iterated.func.attr in ("parameters", "named_parameters")
-    return isinstance(iterated, ast.Subscript) and _is(iterated.slice, "params")
+def _is_gradient(flow: Flow, node: ast.AST) -> bool:
+    """Whether a node is the gradient of the variable of a loop over parameters."""
+    if not isinstance(node, ast.Attribute) or node.attr != "grad":
+        return False
+    loops = [parent for parent, _ in flow.above(node) if isinstance(parent, ast.For)]
+    owners = [loop for loop in loops if flow.name(node.value) in flow.names_in(loop.target)]
+    return any(ast.unparse(loop.iter).endswith(("parameters()", "['params']")) for loop in owners)
 
 
 # --- validation -----------------------------------------------------------------------------------------------
 
-
-def _recording_validation(reading: _Reading) -> Iterator[Habit]:
-    """A model that is put into evaluation mode and then called where autograd records."""
-    program = reading.program
-    if any(program.called(call).endswith("set_grad_enabled") and not _in_with(program, call) for call in program.calls):
-        return
-    for statement in program.nodes:
-        model = _put_into_evaluation(program, statement)
-        if model and isinstance(statement, ast.stmt):
-            call = _recorded_call(program, statement, model)
-            if call is not None:
-                what = f"{model} is called in evaluation mode, and autograd records: eval() alone does not stop it"
-                advice = "put it under `with torch.no_grad():` or torch.inference_mode()"
-                yield Habit(call, "eval_no_grad", what, advice, "grad")
-
-
-def _put_into_evaluation(program: Program, statement: ast.AST) -> str:
-    """The model that `model.eval()` or `model = ….eval()` is about, empty for another statement."""
-    if not isinstance(statement, ast.Expr | ast.Assign):
-        return ""
-    call: ast.expr = statement.value
-    while isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
-        if call.func.attr == "eval" and not call.args:
-            assigned = isinstance(statement, ast.Assign) and len(statement.targets) == 1
-            return program.name(statement.targets[0] if assigned else call.func.value)  # type: ignore[union-attr]
-        call = call.func.value
-    return ""
-
-
-def _recorded_call(program: Program, evaluates: ast.stmt, model: str) -> ast.Call | None:
-    """The model's first call after the statement, in its block, that autograd records; None without one."""
-    if _protected(program, evaluates):
-        return None
-    found: ast.Call | None = None
-    for statement in _after(program, evaluates):
-        calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
-        if any(is_backward(call) or program.called(call) in _USES_GRADIENTS for call in calls):
-            return None
-        if any(program.called(call) == f"{model}.train" for call in calls):
-            break
-        if found is None:
-            own = [call for call in calls if program.called(call) == model and not _protected(program, call)]
-            found = min(own, key=lambda call: (call.lineno, call.col_offset), default=None)
-    return found if not _freezes(program, model) else None
-
-
+# Contexts and decorators that are known not to switch gradients off; any other may.
+_HARMLESS = words(
+    "autocast profile record_function open tqdm emit_nvtx Timer "
+    "staticmethod classmethod override typechecked jaxtyped record"
+)
 _USES_GRADIENTS = frozenset({"torch.autograd.grad", "torch.func.grad", "torch.jit.trace", "torch.export.export"})
 
 
-def _after(program: Program, statement: ast.stmt) -> list[ast.stmt]:
-    parent = program.parents.get(statement)
-    for block in (getattr(parent, field, None) for field in ("body", "orelse", "finalbody")):
-        if isinstance(block, list) and statement in block:
-            return block[block.index(statement) + 1 :]
-    return []
+@rule("eval_no_grad", ast.Expr | ast.Assign, value="grad")
+def validation_recorded(flow: Flow, statement: ast.Expr | ast.Assign) -> Match:
+    """{} is called in evaluation mode, and autograd records, which eval() alone does not stop: put it under
+    `with torch.no_grad():` or torch.inference_mode()."""
+    match statement:
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner, attr="eval"), args=[])):
+            model = flow.name(owner)
+        case ast.Assign(targets=[target], value=ast.Call()) if ".eval()" in ast.unparse(statement.value):
+            model = flow.name(target)
+        case _:
+            return None
+    if not model or _gradients_off(flow) or _without_grad(flow, statement):
+        return None
+    found: ast.Call | None = None
+    for later in flow.after(statement):
+        calls = {call: flow.called(call) for call in ast.walk(later) if isinstance(call, ast.Call)}
+        if any(is_backward(call) or name in _USES_GRADIENTS for call, name in calls.items()):
+            return None
+        if f"{model}.train" in calls.values():
+            break
+        own = [call for call, name in calls.items() if name == model and not _without_grad(flow, call)]
+        found = found or min(own, key=lambda call: (call.lineno, call.col_offset), default=None)
+    return (found, model) if found else None
 
 
-def _protected(program: Program, node: ast.AST) -> bool:
-    """Whether something around a node keeps autograd from recording, or may."""
-    scope = program.scope(node)
-    for parent, child in program.above(node):
-        if _may_stop_grad(program, parent, child) or isinstance(parent, ast.Lambda):
-            return True
-        if not _HARMLESS_DECORATORS.issuperset(_decorators(program, parent)):
-            return True
-    return isinstance(scope, Function) and _called_without_grad(program, scope)
+def _gradients_off(flow: Flow) -> bool:
+    """Whether the file switches gradients off for all that follows, or for parameters."""
+    attributes = [node for node in flow.nodes if isinstance(node, ast.Attribute)]
+    frozen = {node.attr for node in attributes if isinstance(node.ctx, ast.Store) or node.attr == "requires_grad_"}
+    alone = [_last(flow, node.value) for node in flow.nodes if isinstance(node, ast.Expr)]
+    return not frozen.isdisjoint({"requires_grad", "requires_grad_"}) or "set_grad_enabled" in alone
 
 
-def _called_without_grad(program: Program, function: Function) -> bool:
-    """Whether the file calls a function where gradients are, or may be, switched off."""
-    for call in program.calls:
-        if program.called(call).rpartition(".")[2] != function.name:
-            continue
-        for parent, child in program.above(call):
-            if _may_stop_grad(program, parent, child) or not _NO_GRAD.isdisjoint(_decorators(program, parent)):
-                return True
-    return False
+def _without_grad(flow: Flow, node: ast.AST) -> bool:
+    """Whether something around a node, or around a call of its function, keeps autograd from recording, or may."""
+    if not _contexts(flow, node) <= _HARMLESS:
+        return True
+    function = flow.scope(node)
+    calls = [call for call in flow.calls if isinstance(function, Function) and _last(flow, call) == function.name]
+    return any(not _contexts(flow, call) <= _HARMLESS for call in calls)
 
 
-def _may_stop_grad(program: Program, parent: ast.AST, child: ast.AST) -> bool:
-    if not isinstance(parent, ast.With | ast.AsyncWith) or child not in parent.body:
-        return False
-    return any(_name_of(program, item.context_expr).rpartition(".")[2] not in _HARMLESS for item in parent.items)
-
-
-def _decorators(program: Program, node: ast.AST) -> set[str]:
-    decorators = node.decorator_list if isinstance(node, Function) else ()
-    return {_name_of(program, decorator).rpartition(".")[2] for decorator in decorators}
-
-
-def _freezes(program: Program, model: str) -> bool:
-    """Whether the model's parameters ask for no gradients, so that there is nothing to record."""
-    calls = {program.called(call) for call in program.calls}
-    assigned = [
-        target
-        for node in program.nodes
-        if isinstance(node, ast.Assign) and _is(node.value, False)
-        for target in node.targets
-    ]
-    by_hand = any(isinstance(target, ast.Attribute) and target.attr == "requires_grad" for target in assigned)
-    return f"{model}.requires_grad_" in calls or by_hand
-
-
-def _in_with(program: Program, call: ast.Call) -> bool:
-    return isinstance(program.parents.get(call), ast.withitem)
+def _contexts(flow: Flow, node: ast.AST) -> set[str]:
+    """The last names of the contexts and decorators around a node; a lambda, called from anywhere, counts as one."""
+    found: set[str] = set()
+    for parent, child in flow.above(node):
+        if isinstance(parent, ast.With | ast.AsyncWith) and child in parent.body:
+            found.update(_last(flow, item.context_expr) for item in parent.items)
+        elif isinstance(parent, Function):
+            found.update(_last(flow, decorator) for decorator in parent.decorator_list)
+        elif isinstance(parent, ast.Lambda):
+            found.add("lambda")
+    return found
 
 
 # --- what was left on -----------------------------------------------------------------------------------------
 
 
-def _debugging(reading: _Reading) -> Iterator[Habit]:
-    program = reading.program
-    for call, name in reading.each_call():
-        last = name.rpartition(".")[2]
-        if program.in_test(call) or program.conditional(call):
+@rule("debug_off", ast.Call, value="anomaly")
+def anomalies_detected(flow: Flow, call: ast.Call) -> Match:
+    """anomaly detection is on: switch it off when you are not looking for a bug."""
+    name = flow.called(call)
+    on = name == "torch.autograd.set_detect_anomaly" and _is(_argument(call, "mode", 0), True)
+    on |= name == "torch.autograd.detect_anomaly" and isinstance(flow.parents[call], ast.withitem)
+    on |= _last(flow, call) == "Trainer" and _is(_argument(call, "detect_anomaly"), True)
+    return on and _left_on(flow, call)
+
+
+@rule("debug_off", ast.Call, value="gradcheck")
+def gradients_checked(flow: Flow, call: ast.Call) -> Match:
+    """{}() computes gradients numerically, input by input: move it into a test."""
+    checks = flow.called(call) in ("torch.autograd.gradcheck", "torch.autograd.gradgradcheck")
+    return _last(flow, call) if checks and _left_on(flow, call) else None
+
+
+@rule("debug_off", ast.With, value="{}")
+def training_profiled(flow: Flow, node: ast.With) -> Match:
+    """the {} is on around the whole loop that trains: switch it off when you are not looking for a bug."""
+    for call in (item.context_expr for item in node.items):
+        profiles = isinstance(call, ast.Call) and flow.called(call).startswith(
+            ("torch.profiler.", "torch.autograd.pro")
+        )
+        if not profiles or not isinstance(call, ast.Call) or flow.regions.isdisjoint(ast.walk(node)):
             continue
-        if name == "torch.autograd.set_detect_anomaly" and _is(_argument(call, "mode", 0), True):
-            yield _left_on(call, "anomaly detection is on for everything that follows", "anomaly")
-        elif name == "torch.autograd.detect_anomaly" and _in_with(program, call):
-            yield _left_on(call, "anomaly detection is on in this block", "anomaly")
-        elif last == "Trainer" and _is(_keyword(call, "detect_anomaly"), True):
-            yield _left_on(call, "the trainer runs with anomaly detection", "anomaly")
-        elif name.startswith("torch.autograd.") and last in ("gradcheck", "gradgradcheck"):
-            what = f"{last}() computes gradients numerically, input by input"
-            yield Habit(call, "debug_off", what, "move it into a test", "gradcheck")
-        elif name in _PROFILERS and _profiles_all(program, call):
-            which = "nvtx" if last == "emit_nvtx" else "profiler"
-            yield _left_on(call, f"{last} is on around the whole loop that trains", which)
+        enabled = _argument(call, "enabled", 0)
+        if _argument(call, "schedule") is None and (enabled is None or _is(enabled, True)) and _left_on(flow, node):
+            return call, "nvtx" if _last(flow, call) == "emit_nvtx" else "profiler"
+    return None
 
 
-def _left_on(node: ast.expr, what: str, value: str) -> Habit:
-    return Habit(node, "debug_off", what, "switch it off when you are not looking for a bug", value)
+@rule("deterministic_off", ast.Assign | ast.Call)
+def deterministic(flow: Flow, node: ast.AST) -> Match:
+    """{} held to deterministic algorithms: switch it off when runs need not repeat to the bit."""
+    match node:
+        case ast.Call() if flow.called(node) == "torch.use_deterministic_algorithms":
+            asked, held = _is(_argument(node, "mode", 0), True), "PyTorch is"
+        case ast.Assign(targets=[target], value=value) if flow.name(target) == "torch.backends.cudnn.deterministic":
+            asked, held = _is(value, True), "cuDNN is"
+        case _:
+            return None
+    return held if asked and _left_on(flow, node) else None
 
 
-def _profiles_all(program: Program, call: ast.Call) -> bool:
-    """Whether a profiler without a schedule or a switch is around a loop that trains."""
-    statement = next((parent for parent, _ in program.above(call) if isinstance(parent, ast.stmt)), None)
-    if not isinstance(statement, ast.With) or not _in_with(program, call):
-        return False
-    enabled = _keyword(call, "enabled")
-    limited = _keyword(call, "schedule") is not None or bool(call.args) or not (enabled is None or _is(enabled, True))
-    return not limited and any(node in program.regions for node in ast.walk(statement))
+def _left_on(flow: Flow, node: ast.AST) -> bool:
+    """Whether a node runs whenever the program does: not in a test, and under no condition."""
+    return not _in_test(flow, node) and not flow.conditions(node, flow.scope(node))
 
 
-def _deterministic(reading: _Reading) -> Iterator[Habit]:
-    program = reading.program
-    advice = "switch it off when runs need not repeat to the bit"
-    for node in program.nodes:
-        if isinstance(node, ast.Assign) and _is(node.value, True) and not program.conditional(node):
-            names = [program.name(target) for target in node.targets]
-            if "torch.backends.cudnn.deterministic" in names:
-                yield Habit(node, "deterministic_off", "cuDNN is held to deterministic algorithms", advice)
-        elif isinstance(node, ast.Call) and _asks_determinism(program, node) and not program.conditional(node):
-            yield Habit(node, "deterministic_off", "PyTorch is held to deterministic algorithms", advice)
-
-
-def _asks_determinism(program: Program, call: ast.Call) -> bool:
-    return program.called(call) == "torch.use_deterministic_algorithms" and _is(_argument(call, "mode", 0), True)
+def _in_test(flow: Flow, node: ast.AST) -> bool:
+    return any(isinstance(parent, Function) and parent.name.startswith("test") for parent, _ in flow.above(node))
 
 
 # --- data -----------------------------------------------------------------------------------------------------
 
-
-def _loaders(reading: _Reading) -> Iterator[Habit]:
-    program = reading.program
-    on_cuda = any(isinstance(node, ast.Constant | ast.Attribute) and _says_cuda(node) for node in program.nodes)
-    for call in program.calls:
-        spread = any(keyword.arg is None for keyword in call.keywords) or any(
-            isinstance(argument, ast.Starred) for argument in call.args
-        )
-        if spread or program.in_test(call) or not program.is_loader_call(call):
-            continue
-        workers, pinned = _argument(call, "num_workers", _WORKERS_AT), _argument(call, "pin_memory", _PINNED_AT)
-        if workers is None or _is(workers, 0):
-            what = "this DataLoader loads in the training process: num_workers is 0"
-            yield Habit(call, "num_workers", what, "give it workers when the step waits for data")
-        if on_cuda and (pinned is None or _is(pinned, False)):
-            what = "this DataLoader's batches are not in pinned memory"
-            yield Habit(call, "pin_memory", what, "pin_memory=True, and .to(device, non_blocking=True)")
+_LOADERS = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
+_ARRAYS = words("array asarray zeros ones full empty arange linspace stack concatenate zeros_like ones_like")
+_TENSORS = frozenset({"torch.tensor", "torch.as_tensor", "torch.Tensor", "torch.FloatTensor", "torch.LongTensor"})
 
 
-def _says_cuda(node: ast.Constant | ast.Attribute) -> bool:
+@rule("num_workers", ast.Call)
+def no_workers(flow: Flow, call: ast.Call) -> Match:
+    """this DataLoader loads in the training process, with num_workers=0: give it workers where steps wait for data."""
+    workers = _argument(call, "num_workers", 5)
+    return (workers is None or _is(workers, 0)) and _makes_loader(flow, call) and not _in_memory(flow, call)
+
+
+@rule("num_workers", ast.Call, value="{}")
+def workers_for_memory(flow: Flow, call: ast.Call) -> Match:
+    """{} workers copy what is in memory already: num_workers=0 is often faster, and fastest with whole batches read at
+    once."""
+    workers = _argument(call, "num_workers", 5)
+    given = workers is not None and not _is(workers, 0) and _makes_loader(flow, call) and _in_memory(flow, call)
+    return ast.unparse(workers) if given and workers is not None else None
+
+
+@rule("pin_memory", ast.Call, on_gpu=True)
+def not_pinned(flow: Flow, call: ast.Call) -> Match:
+    """this DataLoader's batches are not in pinned memory: pin_memory=True, and .to(device, non_blocking=True)."""
+    pinned = _argument(call, "pin_memory", 7)
+    return _makes_loader(flow, call) and (pinned is None or _is(pinned, False)) and any(map(_says_cuda, flow.nodes))
+
+
+def _makes_loader(flow: Flow, call: ast.Call) -> bool:
+    """Whether a call makes a DataLoader, with all its arguments in the text, and not for a test."""
+    if flow.called(call) not in _LOADERS or _in_test(flow, call):
+        return False
+    spread = any(keyword.arg is None for keyword in call.keywords) or any(isinstance(a, ast.Starred) for a in call.args)
+    return not spread
+
+
+def _in_memory(flow: Flow, call: ast.Call) -> bool:
+    """Whether a loader's dataset is a TensorDataset."""
+    dataset = _argument(call, "dataset", 0)
+    made = [dataset, *flow.assigned(dataset)] if dataset is not None else []
+    return any(isinstance(one, ast.Call) and _last(flow, one) == "TensorDataset" for one in made)
+
+
+def _says_cuda(node: ast.AST) -> bool:
     if isinstance(node, ast.Attribute):
         return node.attr == "cuda"
-    return isinstance(node.value, str) and node.value.startswith("cuda")
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("cuda")
 
 
-def _made_on_host(reading: _Reading) -> Iterator[Habit]:
-    """`torch.zeros(…).to(device)` at every step."""
-    program, flow = reading.program, reading.flow
-    for call in program.calls:
-        if not moves_to_device(program, call) or not program.every_step(call):
-            continue
-        assert isinstance(call.func, ast.Attribute)
-        receiver = call.func.value
-        made_at = flow.made.get(receiver, receiver)
-        if flow.kind(receiver) is Kind.FRESH and program.region(made_at) is program.region(call):
-            what = "a tensor is made on the host at every step and copied to the device"
-            factory = _factory(program, made_at)
-            yield Habit(call, "create_on_device", what, f"make it there: {factory}(…, device=device)")
-
-
-def _factory(program: Program, node: ast.AST) -> str:
-    names = [program.called(part) for part in ast.walk(node) if isinstance(part, ast.Call)]
+@rule("create_on_device", ast.Call, each_step=True, on_gpu=True)
+def made_on_host(flow: Flow, call: ast.Call) -> Match:
+    """a tensor is made on the host at every step and copied to the device: make it there, {}(…, device=device)."""
+    if not isinstance(call.func, ast.Attribute) or not flow.moves_to_device(call):
+        return None
+    value = call.func.value
+    made = flow.latest(value) or value
+    if flow.kind(value) is not Kind.FRESH or flow.region(made) is not flow.region(call):
+        return None
+    names = [flow.called(part) for part in ast.walk(made) if isinstance(part, ast.Call)]
     return next((name for name in names if name in FACTORIES), "torch.zeros")
+
+
+@rule("tensor_of_arrays", ast.Call)
+def tensor_of_arrays(flow: Flow, call: ast.Call) -> Match:
+    """a tensor is made of a list of arrays, number by number: torch.from_numpy(numpy.stack(arrays)) copies them at
+    once."""
+    if flow.called(call) not in _TENSORS or not call.args:
+        return False
+    given = call.args[0]
+    lists = flow.assigned(given) if flow.name(given) else [given]
+    parts = flow.appended(given) if flow.name(given) else []
+    for one in lists:
+        if not isinstance(one, ast.List | ast.ListComp):
+            return False
+        parts += one.elts if isinstance(one, ast.List) else [one.elt]
+    return bool(parts) and all(_is_array(flow, part) for part in parts)
+
+
+def _is_array(flow: Flow, node: ast.AST) -> bool:
+    made = [node] if isinstance(node, ast.Call) else flow.assigned(node)
+    names = [flow.called(one) if isinstance(one, ast.Call) else "" for one in made]
+    arrays = [name.startswith("numpy.") and name.removeprefix("numpy.") in _ARRAYS for name in names]
+    return bool(made) and all(arrays)
+
+
+# --- models ---------------------------------------------------------------------------------------------------
+
+_CELLS = {f"torch.nn.{name}Cell": name for name in ("LSTM", "GRU", "RNN")}
+
+
+@rule("cell_loop", ast.Assign)
+def cell_in_loop(flow: Flow, node: ast.Assign) -> Match:
+    """a loop in Python calls a cell for each time step: nn.{} runs the whole sequence in one call."""
+    # The same only where the inputs go with the loop, and none comes from an output before.
+    match node:
+        case ast.Assign(targets=[target], value=ast.Call(func=cell, args=[inputs, state])):
+            made = {flow.called(one) if isinstance(one, ast.Call) else "" for one in flow.assigned(cell)}
+        case _:
+            return None
+    loop = flow.nearest(node, lambda parent: isinstance(parent, Loop))
+    if len(made) != 1 or not made <= _CELLS.keys() or not isinstance(loop, ast.For):
+        return None
+    if loop in flow.regions or flow.conditions(node, loop):
+        return None
+    outputs = flow.names_in(target)
+    elsewhere = [one for other in ast.walk(loop) if other is not node for one in _targets(other)]
+    if not flow.names_in(state) <= outputs or flow.names_in(*elsewhere) & outputs:
+        return None
+    own, of_time = _reached(flow, loop, outputs), _reached(flow, loop, flow.names_in(loop.target))
+    given = flow.names_in(inputs)
+    return _CELLS[made.pop()] if given & of_time and not given & own else None
+
+
+def _reached(flow: Flow, loop: ast.For, names: set[str]) -> set[str]:
+    """The names in a loop whose values may come from those of some names, in this round or an earlier one."""
+    reached, before = set(names), set[str]()
+    while before != reached:
+        before = set(reached)
+        for node in ast.walk(loop):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                if flow.names_in(*node.args) & reached:  # a method may keep what it is given
+                    reached |= {flow.name(node.func.value)} - {"self", ""}
+            elif (targets := _targets(node)) and flow.names_in(node) & reached:
+                reached |= flow.names_in(*targets) - {"self"}
+    return reached
+
+
+def _targets(node: ast.AST) -> list[ast.expr]:
+    if isinstance(node, ast.Assign):
+        return node.targets
+    return [node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign | ast.NamedExpr) else []
 
 
 # --- small questions ------------------------------------------------------------------------------------------
 
 
-def _name_of(program: Program, node: ast.expr) -> str:
-    return program.called(node) if isinstance(node, ast.Call) else program.name(node)
-
-
-def _keyword(call: ast.Call, name: str) -> ast.expr | None:
-    return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
-
-
-def _argument(call: ast.Call, name: str, place: int) -> ast.expr | None:
-    positional = call.args[place] if len(call.args) > place else None
-    return _keyword(call, name) or positional
+def _argument(call: ast.Call, name: str, place: int | None = None) -> ast.expr | None:
+    named = next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
+    return call.args[place] if named is None and place is not None and len(call.args) > place else named
 
 
 def _is(node: ast.AST | None, value: object) -> bool:
@@ -460,22 +497,11 @@ def _is(node: ast.AST | None, value: object) -> bool:
     return isinstance(node, ast.Constant) and type(node.value) is type(value) and node.value == value
 
 
-def _names_cpu(call: ast.Call) -> bool:
-    return len(call.args) == 1 and _is(call.args[0], "cpu")
+def _last(flow: Flow, node: ast.AST) -> str:
+    return (flow.called(node) if isinstance(node, ast.Call) else flow.name(node)).rpartition(".")[2]
 
 
-_RULES: tuple[Callable[[_Reading], Iterator[Habit]], ...] = (
-    _host_reads,
-    _printed_tensors,
-    _branches_on_values,
-    _masks,
-    _synchronizing,
-    _emptied_caches,
-    _zeroed_gradients,
-    _gradients_by_hand,
-    _recording_validation,
-    _debugging,
-    _deterministic,
-    _loaders,
-    _made_on_host,
-)
+def _words(node: ast.AST) -> set[str]:
+    """The names in a node, and those of its attributes and methods."""
+    attributes = {part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute)}
+    return attributes | {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}

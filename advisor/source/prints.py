@@ -42,17 +42,15 @@ class SourceWatch:
 
     def changed(self) -> tuple[str, ...]:
         """The files that have changed since their fingerprints were taken; each is returned by one call only."""
-        return tuple(path for path in list(self._sources) if self._has_changed(path))
-
-    def _has_changed(self, path: str) -> bool:
-        stamp = _stamp(path)
-        if path in self._seen and self._seen[path] == stamp:
-            return False
-        self._seen[path] = stamp
-        if fingerprint(path) == self._sources[path]:
-            return False
-        del self._sources[path]
-        return True
+        found = []
+        for path, known in list(self._sources.items()):
+            stamp = _stamp(path)
+            if path not in self._seen or self._seen[path] != stamp:
+                self._seen[path] = stamp
+                if fingerprint(path) != known:
+                    del self._sources[path]
+                    found.append(path)
+        return tuple(found)
 
 
 def _stamp(path: str) -> tuple[int, int] | None:

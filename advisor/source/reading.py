@@ -9,19 +9,24 @@ import json
 import sys
 import tokenize
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 
 from advisor.files.paths import DEMO, is_file, is_library
 from advisor.records import Facts, Finding, LoaderFacts, Mode, Phase, Profile
-from advisor.source.habits import habits_of
-from advisor.source.program import TooMuchError
+from advisor.source.habits import RULES, habits_of
 
 _LARGEST_BYTES = 1_000_000
 _LONGEST_LINE = 160
 _PYTHON_MAGICS = ("%%time", "%%timeit", "%%capture", "%%prun")
+# Recipes whose habits cost time on a GPU only: reading a value, or copying, waits for nothing on a CPU.
+ON_GPU_ONLY = frozenset(rule.recipe for rule in RULES if rule.on_gpu)
+IN_TRAINING_ONLY = frozenset(rule.recipe for rule in RULES if rule.in_training)
+_OF_LOADERS = frozenset({"num_workers", "pin_memory"})
+# A loader whose part of the step is below this share has nothing to gain. Unitless.
+_LEAST_SHARE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +40,10 @@ class Reading:
 
 def read_sources(target: str, directory: str, scripts: Iterable[str] = ()) -> tuple[Reading, ...]:
     """The readings of the target's own file and of scripts, each file once. Paths are relative to ``directory``."""
-    of_target = target_file(target, directory)
+    of_target, root = target_file(target, directory), Path(directory).resolve()
     named = [Path(directory, script) for script in scripts]
     files = dict.fromkeys(path.resolve() for path in ([of_target] if of_target else []) + named)
-    return tuple(read_file(path, _shown(path, directory)) for path in files)
+    return tuple(read_file(path, str(path.relative_to(root) if path.is_relative_to(root) else path)) for path in files)
 
 
 def read_file(path: Path, shown: str = "") -> Reading:
@@ -48,16 +53,32 @@ def read_file(path: Path, shown: str = "") -> Reading:
         if path.stat().st_size > _LARGEST_BYTES:
             return Reading(shown, problem=f"{shown} is larger than {_LARGEST_BYTES // 10**6} MB, so it was not read")
         content = path.read_bytes()
+        if path.suffix == ".ipynb":
+            return _read_notebook(content, shown)
+        return read_text(content.decode(tokenize.detect_encoding(BytesIO(content).readline)[0]), shown)
+    except (SyntaxError, UnicodeDecodeError, LookupError):
+        return Reading(shown, problem=f"{shown} is not text, so it was not read for habits")
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         return Reading(shown, problem=f"{shown} could not be read: {reason}")
-    if path.suffix == ".ipynb":
-        return _read_notebook(content, shown)
+
+
+def read_text(text: str, shown: str) -> Reading:
+    """The findings in a text of Python, of a file of the name ``shown``. Never raises."""
+    tree = _parsed(text)
+    if isinstance(tree, str):
+        return Reading(shown, problem=f"{shown} cannot be parsed: {tree}")
+    lines, found = text.splitlines(), dict[tuple[int, str], Finding]()
     try:
-        text = content.decode(tokenize.detect_encoding(BytesIO(content).readline)[0])
-    except (SyntaxError, UnicodeDecodeError, LookupError):
-        return Reading(shown, problem=f"{shown} is not text, so it was not read for habits")
-    return _read_text(text, shown)
+        for node, finding in habits_of(tree):
+            number = _line_of(node)
+            line = lines[number - 1].strip()[:_LONGEST_LINE] if number <= len(lines) else ""
+            found.setdefault((number, finding.recipe), replace(finding, file=shown, line=number, text=line))
+    except RecursionError:
+        return Reading(shown, problem=f"{shown} is nested too deeply to be read for habits")
+    except Exception as error:  # our own bug: a session is worth having without the findings of one file
+        return Reading(shown, problem=f"{shown} could not be read for habits: {type(error).__name__}: {error}")
+    return Reading(shown, tuple(sorted(found.values(), key=lambda finding: (finding.line, finding.recipe))))
 
 
 def target_file(target: str, directory: str) -> Path | None:
@@ -77,57 +98,19 @@ def target_file(target: str, directory: str) -> Path | None:
     return None
 
 
-def _shown(path: Path, directory: str) -> str:
-    """A path as the person would write it: from the working directory where it lies in there."""
-    root = Path(directory).resolve()
-    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
-
-
-# --- text -----------------------------------------------------------------------------------------------------
-
-
-def _read_text(text: str, shown: str) -> Reading:
-    tree = _parsed(text)
-    if isinstance(tree, str):
-        return Reading(shown, problem=f"{shown} cannot be parsed: {tree}")
-    return _judged(tree, text, shown)
-
-
-def _judged(tree: ast.Module, text: str, shown: str) -> Reading:
-    try:
-        return Reading(shown, _findings(tree, text, shown))
-    except RecursionError:
-        return Reading(shown, problem=f"{shown} is nested too deeply to be read for habits")
-    except TooMuchError:
-        return Reading(shown, problem=f"{shown} has too many conditions and calls to be read for habits")
-    except Exception as error:  # our own bug: a session is worth having without the findings of one file
-        return Reading(shown, problem=f"{shown} could not be read for habits: {type(error).__name__}: {error}")
-
-
-def _parsed(text: str, *, interactive: bool = False) -> ast.Module | str:
-    flags = ast.PyCF_ONLY_AST | (ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if interactive else 0)
+def _parsed(text: str) -> ast.Module | str:
+    """A text's tree, or why it has none. Cells of a notebook may await at their top level."""
+    flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = compile(text, "<source>", "exec", flags=flags, dont_inherit=True)
     except SyntaxError as error:
-        where = f"line {error.lineno}: " if error.lineno else ""
-        return f"{where}{error.msg}"
+        return f"{f'line {error.lineno}: ' if error.lineno else ''}{error.msg}"
     except (ValueError, RecursionError, MemoryError) as error:
         return str(error).partition("\n")[0] or "it is nested too deeply"
     assert isinstance(tree, ast.Module)
     return tree
-
-
-def _findings(tree: ast.Module, text: str, shown: str) -> tuple[Finding, ...]:
-    lines = text.splitlines()
-    found: dict[tuple[int, str], Finding] = {}
-    for habit in habits_of(tree):
-        number = _line_of(habit.node)
-        line = lines[number - 1].strip()[:_LONGEST_LINE] if number <= len(lines) else ""
-        finding = Finding(habit.recipe, shown, number, line, habit.what, habit.advice, habit.value)
-        found.setdefault((number, habit.recipe), finding)
-    return tuple(sorted(found.values(), key=lambda finding: (finding.line, finding.recipe)))
 
 
 def _line_of(node: ast.expr | ast.stmt) -> int:
@@ -143,66 +126,40 @@ def _line_of(node: ast.expr | ast.stmt) -> int:
 def _read_notebook(content: bytes, shown: str) -> Reading:
     """The code cells as one program, in their order; a cell that cannot be parsed is left out."""
     try:
-        cells = list(_code_cells(json.loads(content)))
-    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+        cells = [
+            (number, _without_magics("".join(cell["source"])))
+            for number, cell in enumerate(json.loads(content)["cells"], start=1)
+            if cell["cell_type"] == "code"
+        ]
+    except (ValueError, TypeError, KeyError, RecursionError):
         return Reading(shown, problem=f"{shown} is not a notebook that can be read")
-    texts: list[str] = []
-    origins: list[tuple[int, int]] = []
-    unread: list[int] = []
-    for number, cell in cells:
-        text = _without_magics(cell)
-        if isinstance(_parsed(text, interactive=True), str):
-            unread.append(number)
-            continue
-        lines = text.splitlines()
-        texts += lines
-        origins += [(number, line) for line in range(1, len(lines) + 1)]
-    problem = f"{shown}: cell {', '.join(map(str, unread))} cannot be parsed" if unread else ""
-    tree = _parsed("\n".join(texts), interactive=True)
-    if isinstance(tree, str):
-        return Reading(shown, problem=problem or f"{shown} cannot be parsed: {tree}")
-    reading = _judged(tree, "\n".join(texts), shown)
-    return Reading(shown, tuple(_in_cell(finding, origins) for finding in reading.findings), reading.problem or problem)
-
-
-def _in_cell(finding: Finding, origins: list[tuple[int, int]]) -> Finding:
-    cell, line = origins[finding.line - 1]
-    return replace(finding, file=f"{finding.file} cell {cell}", line=line)
-
-
-def _code_cells(notebook: object) -> Iterator[tuple[int, str]]:
-    """The number (from 1, among all cells) and the text of each code cell."""
-    if not isinstance(notebook, dict) or not isinstance(notebook["cells"], list):
-        raise TypeError("a notebook is a mapping that has cells")
-    for number, cell in enumerate(notebook["cells"], start=1):
-        if cell.get("cell_type") == "code":
-            source = cell.get("source", "")
-            yield number, source if isinstance(source, str) else "".join(source)
+    unread = [str(number) for number, text in cells if isinstance(_parsed(text), str)]
+    lines = [
+        (number, line, text)
+        for number, cell in cells
+        if str(number) not in unread
+        for line, text in enumerate(cell.splitlines(), start=1)
+    ]
+    reading = read_text("\n".join(text for _, _, text in lines), shown)
+    problem = f"{shown}: cell {', '.join(unread)} cannot be parsed" if unread else reading.problem
+    placed = ((finding, *lines[finding.line - 1]) for finding in reading.findings)
+    findings = tuple(replace(finding, file=f"{shown} cell {cell}", line=line) for finding, cell, line, _ in placed)
+    return Reading(shown, findings, problem)
 
 
 def _without_magics(cell: str) -> str:
-    """A cell's Python, with the same lines: commands of the notebook become comments."""
-    lines = cell.splitlines()
-    first = lines[0].lstrip() if lines else ""
-    if first.startswith("%%") and not first.startswith(_PYTHON_MAGICS):
+    """A cell's Python, with the same lines: commands of the notebook become ``pass``."""
+    if cell.lstrip().startswith("%%") and not cell.lstrip().startswith(_PYTHON_MAGICS):
         return ""
-    return "\n".join(_without_magic(line) for line in lines)
+    lines = []
+    for line in cell.splitlines():
+        stripped = line.lstrip()
+        command = stripped.startswith(("%", "!", "?")) or (stripped.endswith("?") and "#" not in stripped)
+        lines.append(f"{line[: len(line) - len(stripped)]}pass" if command else line)
+    return "\n".join(lines)
 
 
-def _without_magic(line: str) -> str:
-    stripped = line.lstrip()
-    if not stripped.startswith(("%", "!", "?")) and not (stripped.endswith("?") and "#" not in stripped):
-        return line
-    return f"{line[: len(line) - len(stripped)]}pass"
-
-
-# Recipes whose habits cost time on a GPU only: reading a value, or copying, waits for nothing on a CPU.
-ON_GPU_ONLY = frozenset({"loss_sync", "host_sync", "empty_cache", "pin_memory", "create_on_device"})
-# Recipes whose habits are of loops that train.
-IN_TRAINING_ONLY = frozenset({"loss_sync", "empty_cache", "zero_grad"})
-_OF_LOADERS = frozenset({"num_workers", "pin_memory"})
-# A loader whose part of the step is below this share has nothing to gain. Unitless.
-_LEAST_SHARE = 0.01
+# --- the measured loop ----------------------------------------------------------------------------------------
 
 
 def relevant(findings: Iterable[Finding], facts: Facts) -> tuple[Finding, ...]:
@@ -210,14 +167,14 @@ def relevant(findings: Iterable[Finding], facts: Facts) -> tuple[Finding, ...]:
 
     Where gradients are there at times only, to clear them in another way would change what is trained.
     """
-    loader, on_gpu, trains = facts.workload.loader, facts.on_cuda, facts.workload.mode is Mode.TRAIN
+    loader, trains = facts.workload.loader, facts.workload.mode is Mode.TRAIN
     return tuple(
         finding
         for finding in findings
-        if (on_gpu or finding.recipe not in ON_GPU_ONLY)
+        if (facts.on_cuda or finding.recipe not in ON_GPU_ONLY)
         and (trains or finding.recipe not in IN_TRAINING_ONLY)
         and not (finding.recipe == "zero_grad" and facts.gradients_at_times)
-        and (finding.recipe not in _OF_LOADERS or (_lacks(loader, finding.recipe) and _feeds_slowly(facts.profile)))
+        and (finding.recipe not in _OF_LOADERS or (_is_of(loader, finding) and _feeds_slowly(facts.profile)))
     )
 
 
@@ -228,6 +185,8 @@ def _feeds_slowly(profile: Profile | None) -> bool:
     return not taken or profile is None or sum(taken) >= _LEAST_SHARE * profile.step_ms
 
 
-def _lacks(loader: LoaderFacts | None, recipe: str) -> bool:
-    """Whether the measured loop has a loader, and that has neither workers nor pinned memory, as the finding says."""
-    return loader is not None and not (loader.num_workers if recipe == "num_workers" else loader.pin_memory)
+def _is_of(loader: LoaderFacts | None, finding: Finding) -> bool:
+    """Whether the measured loop has a loader as in the finding: with workers where it names some, or without."""
+    if loader is None:
+        return False
+    return not loader.pin_memory if finding.recipe == "pin_memory" else bool(loader.num_workers) is bool(finding.value)

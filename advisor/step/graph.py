@@ -56,6 +56,10 @@ class Recorded:
     seeds: list[torch.Tensor] = field(default_factory=list)
 
 
+class CaptureError(RefusedError):
+    """A step that cannot be recorded in a CUDA graph; what PyTorch raised is its ``__cause__``."""
+
+
 class GraphedStep:
     """A step that runs eagerly three times, and is then captured in a CUDA graph and replayed.
 
@@ -325,10 +329,10 @@ def own_copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def refuse_graph(reason: str, error: Exception | None) -> None:
-    """Raise RefusedError for a step that cannot be captured; where memory ran out, that error."""
+    """Raise CaptureError for a step that cannot be captured; where memory ran out, that error."""
     if isinstance(error, torch.OutOfMemoryError):
         raise error
-    raise RefusedError(f"the step cannot be captured in a CUDA graph: {reason}.") from error
+    raise CaptureError(f"the step cannot be captured in a CUDA graph: {reason}.") from error
 
 
 def captured(step: Step, refuse: Callable[[str, Exception | None], None] | None = None) -> Any:
@@ -345,6 +349,6 @@ def captured(step: Step, refuse: Callable[[str, Exception | None], None] | None 
 
 
 def refuse_if_never_captured(step: Any) -> None:
-    """Raise RefusedError, with what was in the way, for a step that should have been captured by now."""
+    """Raise CaptureError, with what was in the way, for a step that should have been captured by now."""
     if isinstance(step, GraphedStep) and not step.captured:
         refuse_graph(step.reason or "the shapes of its batches differ from step to step", None)

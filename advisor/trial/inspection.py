@@ -66,18 +66,18 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any], *, lo
         capability=own.capability,
         matrix_types=own.matrix_types,
         device_memory_bytes=own.memory_bytes,
-        model=_name_of(loop.model),
+        model=" + ".join(type(as_prepared(part)).__name__ for part in _models(loop.model)),
         parameters=sum(p.numel() for p in parameters),
         trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
         parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
         parameter_tensors=len(parameters),
         parameter_dtypes=tuple(sorted({str(p.dtype).removeprefix("torch.") for p in parameters})),
-        families=_families(loop.model),
+        families={name: count for name, classes in _FAMILIES.items() if (count := _modules_of(loop.model, classes))},
         batch_size=loop.batch_size,
         batch_text=describe(target_batch) if [*tensors_of(target_batch)] else "made within the step",
         resizable_batch=_resizable(loop),
         resizing_problem="" if loop.loader is not None or loop.make_batch else resizing_problem(loop.data),
-        data_kind=_data_kind(loop),
+        data_kind="loader" if loop.loader is not None else "callable" if loop.make_batch else "batch",
         loss=loop.loss_text,
         optimizer=None if loop.optimizer is None else _optimizer_facts(loop.optimizer, loop.model),
         loader=_loader_facts(loop, on_device=backend_of(device).has_memory),
@@ -105,12 +105,6 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any], *, lo
     )
 
 
-def _data_kind(loop: Loop) -> str:
-    if loop.loader is not None:
-        return "loader"
-    return "callable" if loop.make_batch else "batch"
-
-
 def block_counts(model: nn.Module) -> tuple[tuple[str, int], ...]:
     """Class name and number of the blocks that a model repeats, in the order of :func:`repeated_blocks`."""
     return tuple((type(group[0][1]).__name__, len(group)) for group in repeated_blocks(model))
@@ -128,8 +122,8 @@ def _generated_tokens(loop: Loop) -> int | None:
     return int(getattr(loop.step, "new_tokens", 0))
 
 
-def _name_of(model: nn.Module) -> str:
-    return " + ".join(type(as_prepared(part)).__name__ for part in (model if isinstance(model, Models) else [model]))
+def _models(model: nn.Module) -> list[nn.Module]:
+    return list(model) if isinstance(model, Models) else [model]
 
 
 def current_settings(loop: Loop) -> dict[str, Value]:
@@ -147,7 +141,7 @@ def current_settings(loop: Loop) -> dict[str, Value]:
         "model.memory_format": _memory_format(loop.model),
         "memory.activation_checkpointing": _checkpointing(loop.model),
         "debug.switches": _debug_switch(),
-        **_from_environment(),
+        **_allocators(),
     }
     if loop.loader is not None:
         current["data.num_workers"] = loop.loader.num_workers
@@ -161,7 +155,7 @@ def current_settings(loop: Loop) -> dict[str, Value]:
     return {**current, **loop.current}
 
 
-def _from_environment() -> dict[str, Value]:
+def _allocators() -> dict[str, Value]:
     """The settings that variables of the environment decided before this process started."""
     preloaded = os.environ.get("LD_PRELOAD", "")
     allocators = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") + os.environ.get("PYTORCH_ALLOC_CONF", "")
@@ -253,11 +247,8 @@ def _debug_switch() -> str:
     return "nvtx" if torch._C._autograd._profiler_type().name == "NVTX" else "profiler"
 
 
-def _families(model: nn.Module) -> dict[str, int]:
-    counts = {
-        family: sum(isinstance(module, classes) for module in model.modules()) for family, classes in _FAMILIES.items()
-    }
-    return {family: count for family, count in counts.items() if count}
+def _modules_of(model: nn.Module, classes: tuple[type[nn.Module], ...]) -> int:
+    return sum(isinstance(module, classes) for module in model.modules())
 
 
 def _memory_format(model: nn.Module) -> str:
@@ -291,18 +282,15 @@ def _optimizer_facts(optimizer: Any, model: nn.Module) -> OptimizerFacts:
     )
 
 
-def _copy_problem(loader: torch.utils.data.DataLoader[Any]) -> str:
-    """The reason that a loader cannot be made anew with other options; empty where it can."""
-    if isinstance(loader, GivenBatches):
-        return f"the batches come from {loader.made_by}, which is no DataLoader"
-    return copy_problem(loader)
-
-
 def _loader_facts(loop: Loop, *, on_device: bool) -> LoaderFacts | None:
     loader = loop.loader
     if loader is None:
         return None
     moved = without_last_transforms(loader.dataset)[1] if on_device else []
+    if isinstance(loader, GivenBatches):
+        problem = f"the batches come from {loader.made_by}, which is no DataLoader"
+    else:
+        problem = copy_problem(loader)
     return LoaderFacts(
         batch_size=loader.batch_size,
         num_workers=loader.num_workers,
@@ -314,7 +302,7 @@ def _loader_facts(loop: Loop, *, on_device: bool) -> LoaderFacts | None:
         custom_batch_sampler=loader.batch_size is None and loader.batch_sampler is not None,
         drop_last=bool(loader.drop_last),
         movable_transforms=tuple(type(transform).__name__ for transform in moved),
-        copy_problem=_copy_problem(loader),
+        copy_problem=problem,
         divides_samples=is_iterable(loader) and divides_samples(loader),
         hears_of_epochs=hears_of_epochs(loader.dataset),
         workers_problem=workers_problem(loader),

@@ -14,28 +14,29 @@ from statistics import median
 from typing import Any
 
 import torch
+import torch._inductor.config
 
 from advisor.errors import AdvisorError, TargetError, TooSlowError
 from advisor.figures.formatting import format_ms, format_percent
 from advisor.figures.samples import two_modes
 from advisor.machine.device import backend_of, named
+from advisor.machine.host import usable_cores
 from advisor.process.channel import Channel
 from advisor.process.household import lead_own_group
 from advisor.process.streams import flush_streams, redirect_output
 from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
 from advisor.records import (
-    APPLYING,
     COMPILING,
     FIRST_STEPS,
+    MEASURING,
+    PLAIN_LOOP,
     Activity,
     BatchForm,
     Block,
     BlockDone,
-    Compiled,
     Finished,
     Inspected,
-    Latency,
     MeasureBlock,
     Mode,
     Outcome,
@@ -181,11 +182,8 @@ class Trial:
             return self._of_another_loop(loop, device)
         parts = self._prepare(loop, device)
         first = self._first_steps(parts)
-        if self.spec.kind is TrialKind.AHEAD:
+        if self.spec.kind is TrialKind.COMPILE:
             return TrialResult(Outcome.MEASURED, warmup_s=first.probe.seconds)
-        if self.spec.kind is TrialKind.PAUSING:
-            self.channel.send(Compiled())
-            self.channel.next_command()
         return replace(self._measured(parts, first), build_s=build_s)
 
     def _load(self) -> tuple[Loop, torch.device]:
@@ -208,11 +206,11 @@ class Trial:
         if self.spec.kind is TrialKind.PACKAGE:
             self._say("compiling the model to a file")
             return packaged_result(loop, device, self.catalog, self.spec)
-        self._say("timing a plain loop")
+        self._say(PLAIN_LOOP)
         return verified_result(loop, device, self.catalog, self.spec)
 
     def _prepare(self, loop: Loop, device: torch.device) -> _Parts:
-        self._say(APPLYING)
+        self._say("applying the settings")
         started = time.perf_counter()
         components = components_of(loop, device, self.catalog, self.spec.settings)
         gc.unfreeze()  # in the user's program the collector also looks at what is imported and built
@@ -225,19 +223,16 @@ class Trial:
         began = time.perf_counter()
         self._say("reading the first batches")
         batches = probe_batches(parts.components.data, self.spec.seed, parts.components.plan)
-        if self._is_beside_the_stack:
+        if self.spec.kind is TrialKind.TURNS and not self.spec.settings:  # the baseline: only its blocks are read
             return _FirstSteps(Probe(0.0, 0), time.perf_counter() - began)
         if self.spec.kind.inspects:
             self._inspect(parts, batches)
-        if self.spec.kind is TrialKind.AHEAD:
+        if self.spec.kind is TrialKind.COMPILE:
             keep_no_kernel_timings()
+            config = torch._inductor.config  # half of the cores are for the trials beside it
+            config.compile_threads = min(config.compile_threads or 1, max(1, usable_cores() // 2))
         probe = self._probe(parts, batches)
         return _FirstSteps(probe, time.perf_counter() - began - probe.seconds, batches[0])
-
-    @property
-    def _is_beside_the_stack(self) -> bool:
-        """Whether this is the baseline that takes turns: only its blocks are read, so its first steps warm it up."""
-        return self.spec.kind is TrialKind.TURNS and not self.spec.settings
 
     def _inspect(self, parts: _Parts, batches: list[Any]) -> None:
         """Look at the first batches, and send all the facts of the workload."""
@@ -275,14 +270,24 @@ class Trial:
         clock = StepClock(parts.device, stepper(step, feed, parts.components.batch_size or 1))
         if self.spec.kind.inspects and probe.steps:
             self._refuse_hopeless(parts.loop, probe.seconds, probe.usual_step_s)
-        warm = self._warm_up(clock, feed, probe)
+        self._say("warming up")
+        queued = feed.queued_batches
+        warm = warm_up(
+            clock,
+            limit_s=self.spec.warmup_limit_s,
+            at_least=queued + 1 if queued else 0,
+            earlier=probe.steps,
+            earlier_step_s=probe.usual_step_s,
+            cycle_of=feed.cycle,
+        )
         warm_mark = compile_mark()
         started = time.perf_counter()
         blocks = self._blocks(clock, feed, warm)
         refuse_if_never_captured(step)
         memory = backend_of(parts.device).memory()
         diverged = divergence_notes(probe, step, feed.next()) if probe.losses else ()
-        latency = self._latency(clock, blocks, parts.loop.mode)
+        single = parts.loop.mode is Mode.INFER and self.spec.kind is not TrialKind.TURNS  # nobody waits for its turn
+        latency = latency_of_calls(clock, mean_step_s(blocks), self.spec.measure_s) if single else None
         notes = (
             *_notes(warm, parts.loop, clock),
             *diverged,
@@ -331,28 +336,19 @@ class Trial:
         if needed_s < self.spec.timeout_s:
             return
         minutes = math.ceil(_BUDGET_PER_BASELINE * needed_s / 60)
+        shorter = "smaller samples, by --input SHAPE" if loop.hint and loop.step is None else "less work in it"
+        if (loop.loader is None or loop.loader.batch_size is not None) and (loop.batch_size or 1) > 1:
+            shorter = f"--batch-size {(loop.batch_size or 1) // 2}"
         raise TooSlowError(
             f"one step takes about {step_s:.0f} s: measuring the baseline alone needs {needed_s:.0f} s, more than the "
             f"{self.spec.timeout_s:.0f} s that the budget leaves for it.",
-            f"Give it time with --budget {minutes}m, or a shorter step with {_smaller(loop)}.",
-        )
-
-    def _warm_up(self, clock: StepClock, feed: Feed, probe: Probe) -> WarmUp:
-        self._say("warming up")
-        queued = feed.queued_batches
-        return warm_up(
-            clock,
-            limit_s=self.spec.warmup_limit_s,
-            at_least=queued + 1 if queued else 0,
-            earlier=probe.steps,
-            earlier_step_s=probe.usual_step_s,
-            cycle_of=feed.cycle,
+            f"Give it time with --budget {minutes}m, or a shorter step with {shorter}.",
         )
 
     def _blocks(self, clock: StepClock, feed: Feed, warm: WarmUp) -> list[Block]:
         watching = self.guards.watching(clock.backend.identity().uuid)
         if self.spec.kind is not TrialKind.TURNS:
-            self._say("measuring")
+            self._say(MEASURING)
             return measure(
                 clock,
                 warm.step_s,
@@ -372,12 +368,6 @@ class Trial:
                 blocks.append(clock.run(steps))
                 self.channel.send(BlockDone(blocks[-1]))
         return blocks
-
-    def _latency(self, clock: StepClock, blocks: list[Block], mode: Mode) -> Latency | None:
-        """The latency of single calls: of inference alone, and not while another trial waits for its turn."""
-        if mode is not Mode.INFER or self.spec.kind is TrialKind.TURNS:
-            return None
-        return latency_of_calls(clock, mean_step_s(blocks), self.spec.measure_s)
 
     def _may_time_phases(self, blocks: list[Block]) -> bool:
         """Whether the phases of some steps can be timed before the trial is given up, and all of it lost."""
@@ -410,14 +400,6 @@ class Trial:
 
     def _say(self, text: str) -> None:
         self.channel.send(Activity(text))
-
-
-def _smaller(loop: Loop) -> str:
-    """Return words for the way to shorter steps: the option to give, or to do less where there is no option."""
-    has_option = loop.loader is None or loop.loader.batch_size is not None
-    if has_option and loop.batch_size is not None and loop.batch_size > 1:
-        return f"--batch-size {loop.batch_size // 2}"
-    return "smaller samples, by --input SHAPE" if loop.hint and loop.step is None else "less work in it"
 
 
 def _recorded_forms(form: LossForm, batch: BatchForm | None, probe: Probe) -> tuple[LossForm, BatchForm | None]:

@@ -1,30 +1,38 @@
-"""The result of a trial that raised: its outcome, one line of reason, and what a person can do about it."""
+"""The result of a trial that raised: its outcome and causes, one line of reason, and what a person can do about it."""
 
 import contextlib
+import re
 import sys
 import traceback
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
+from torch._dynamo.exc import TorchDynamoException
 
 from advisor.errors import AdvisorError, TargetError, TooSlowError, refusal_of
 from advisor.files.paths import is_library
 from advisor.process.channel import Channel
-from advisor.records import Outcome, TargetFailure, TrialResult
+from advisor.records import Cause, Outcome, TargetFailure, TrialResult
 from advisor.step.batch import ForwardInputs
+from advisor.step.graph import CaptureError
+from advisor.step.loss import LossCall
 from advisor.step.wrappers import unwrapped
 from advisor.target.entrypoint import message_of, one_line, user_frames
 from advisor.target.loop import describe
 
+# Messages of errors that have neither a class nor an attribute of their own.
+_TEXTS = {
+    Cause.HOST_COPY: "Cannot copy between CPU and CUDA tensors",
+    Cause.DOUBLE_BACKWARD: "double backward",
+    Cause.LAYOUT: "view size is not compatible",
+}
 _CPU_ALLOCATOR = "DefaultCPUAllocator: "
-# Errors of the driver and of libraries that find no room for their own memory; the allocator is not asked for it.
-_NO_DEVICE_MEMORY = (
-    "CUDA error: out of memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
-)
+_CUDA_MEMORY = "CUDA error: out of memory"
+_LIBRARIES_MEMORY = re.compile(r"(CUBLAS|CUDNN)_STATUS_\w*ALLOC\w*_FAILED")
+# The function in which PyTorch runs a backward pass, in a traceback (PyTorch 2.6 to 2.14).
+_BACKWARD = "_engine_run_backward"
 
 
 def result_of(error: BaseException, channel: Channel) -> TrialResult:
@@ -36,13 +44,29 @@ def result_of(error: BaseException, channel: Channel) -> TrialResult:
         channel.send(TargetFailure(error.message, error.hint, error.details))
     if isinstance(error, AdvisorError):
         outcome = Outcome.TIMED_OUT if isinstance(error, TooSlowError) else Outcome.FAILED
-        return _failed(outcome, error.message, error.hint, error.details)
+        return replace(_failed(outcome, error.message, error.hint, error.details), causes=causes_of(error))
     hint = "The trial's log has the whole story."
     if refused := refusal_of(error):
         hint = refused.hint
     elif not isinstance(error, Exception):  # such as SystemExit
         hint = "Fix the lines below: code that is measured may not end the program."
-    return _failed(Outcome.FAILED, one_line(error), hint, user_frames(error))
+    return replace(_failed(Outcome.FAILED, one_line(error), hint, user_frames(error)), causes=causes_of(error))
+
+
+def causes_of(error: BaseException) -> tuple[Cause, ...]:
+    """What failed, as far as the error tells."""
+    causes = [cause for cause, text in _TEXTS.items() if text in message_of(error)]
+    if isinstance(error, CaptureError):
+        called = {frame.name for frame in traceback.extract_tb((error.__cause__ or error).__traceback__)}
+        places = {LossCall.of_output.__name__: Cause.CAPTURE_OF_LOSS, _BACKWARD: Cause.CAPTURE_OF_BACKWARD}
+        causes += [Cause.CAPTURE, *(cause for name, cause in places.items() if name in called)]
+    elif isinstance(error, TorchDynamoException):
+        causes.append(Cause.COMPILER)
+    elif isinstance(error, AssertionError):  # compiled code checks the layouts that it gets
+        causes.append(Cause.LAYOUT)
+    elif type(error) in (RuntimeError, NotImplementedError, TypeError):
+        causes.append(Cause.OPERATION)
+    return tuple(causes)
 
 
 def fitting_hint(model: nn.Module, batch: Any, error: BaseException) -> str:
@@ -70,10 +94,10 @@ def _missing_inputs(model: nn.Module, error: BaseException) -> list[str]:
 def _ran_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    # These have no class of their own for it.
-    return isinstance(error, RuntimeError) and any(
-        part in message_of(error) for part in (_CPU_ALLOCATOR, *_NO_DEVICE_MEMORY)
-    )
+    # The driver's own errors, and those of libraries and of the CPU's allocator.
+    text = message_of(error)
+    known = _CPU_ALLOCATOR in text or _CUDA_MEMORY in text or _LIBRARIES_MEMORY.search(text) is not None
+    return isinstance(error, RuntimeError) and known
 
 
 def _failed(outcome: Outcome, reason: str, hint: str, details: str) -> TrialResult:

@@ -6,22 +6,20 @@ of an error. The distance of the user's own steps from the same steps in float64
 
 import contextlib
 import time
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import torch
 
 from advisor.machine.device import backend_of
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.plan import StepPlan
-from advisor.records import Mode, Outcome, TrialResult, TrialSpec, Value
+from advisor.records import Mode, Outcome, TrialResult, TrialSpec
 from advisor.step.apply import apply_settings
 from advisor.step.batch import map_tensors
 from advisor.step.near import objects_near
 from advisor.step.step import make_step
 from advisor.target.loop import Loop
-from advisor.trial.measurement.probe import Probe, probe_batches, probe_inference, probe_training
+from advisor.trial.measurement.probe import probe_batches, probe_inference, probe_training
 from advisor.trial.timed_loop import form_of_loss
 
 _HALF = (torch.float16, torch.bfloat16)
@@ -41,14 +39,26 @@ def reference_result(loop: Loop, device: torch.device, catalog: Catalog, spec: T
     precision = _raise_precision(loop)
     plan = StepPlan(mode=loop.mode, device=str(device), clip_norm=loop.clip_norm)
     components = loop.components(plan, loop.data)
-    apply_settings(catalog, components, _kept(catalog, loop.current))
+    # The user's declared settings without those that round, and without compilation, which only takes time here.
+    kept = {
+        key: value
+        for key, value in loop.current.items()
+        if not catalog.by_key(key).expensive and not catalog.rounding({key: value})
+    }
+    apply_settings(catalog, components, kept)
     components.plan = replace(components.plan, cuda_graph=False)
     step = make_step(components, loop.loss, form=form_of_loss(loop, components, spec))
-    batches = [_cast(batch, precision) for batch in probe_batches(components.data, spec.seed, components.plan)]
+    batches = [
+        map_tensors(lambda tensor: tensor.to(precision) if tensor.is_floating_point() else tensor, batch)
+        for batch in probe_batches(components.data, spec.seed, components.plan)
+    ]
     untouched = _generator_states(device, spec.stream_seed)
     probing = time.perf_counter()
-    left_s = spec.timeout_s - (probing - started)
-    probe = _probe(step, loop.mode, batches, spec.stream_seed, limit_s=_SHARE_OF_TIME * left_s)
+    if loop.mode is Mode.TRAIN:
+        limit_s = _SHARE_OF_TIME * (spec.timeout_s - (probing - started))
+        probe = probe_training(step, batches, spec.stream_seed, limit_s=limit_s, fewest=1)
+    else:
+        probe = probe_inference(step, batches, spec.stream_seed, steps=1)
     if not all(map(torch.equal, untouched, _generator_states(device))):
         return TrialResult(Outcome.SKIPPED, "the steps draw random numbers, which are others in another precision")
     return TrialResult(
@@ -60,12 +70,6 @@ def reference_result(loop: Loop, device: torch.device, catalog: Catalog, spec: T
         measuring_s=time.perf_counter() - probing,
         notes=(str(precision).removeprefix("torch."),),
     )
-
-
-def _probe(step: Any, mode: Mode, batches: list[Any], seed: int, *, limit_s: float) -> Probe:
-    if mode is Mode.TRAIN:
-        return probe_training(step, batches, seed, limit_s=limit_s, fewest=1)
-    return probe_inference(step, batches, seed, steps=1)
 
 
 def _raise_precision(loop: Loop) -> torch.dtype:
@@ -86,19 +90,6 @@ def _raise_precision(loop: Loop) -> torch.dtype:
         torch.set_float32_matmul_precision("highest")
         torch.backends.cudnn.allow_tf32 = False
     return precision
-
-
-def _kept(catalog: Catalog, current: Mapping[str, Value]) -> dict[str, Value]:
-    """The user's declared settings without those that round, and without compilation, which only takes time here."""
-    return {
-        key: value
-        for key, value in current.items()
-        if not catalog.by_key(key).expensive and not catalog.rounding({key: value})
-    }
-
-
-def _cast(batch: Any, precision: torch.dtype) -> Any:
-    return map_tensors(lambda tensor: tensor.to(precision) if tensor.is_floating_point() else tensor, batch)
 
 
 def _generator_states(device: torch.device, seed: int | None = None) -> list[torch.Tensor]:

@@ -65,7 +65,9 @@ def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
             samples += batch_samples(batch, batch_size or 1)
         backend.synchronize()
         block = Block(steps, samples, time.perf_counter() - begun)
-        _check_finite(last)
+        if not all(bool(torch.isfinite(one).all()) for one in tensors_of(last) if one.is_floating_point()):
+            problem = "the loss or the output is not finite."
+            raise TargetError(problem, "Reject the setting that causes it, and export again.")
         return block
 
     started = time.perf_counter()
@@ -103,28 +105,20 @@ def _applied(loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec
     own = dict(loop.current)
     tuning = Tuning({**own, **Settings.from_file(path)} if path else own, catalog)
     if loop.step is not None:
-        return _own_step(loop, tuning, data)
+        models = list(loop.model) if isinstance(loop.model, Models) else [loop.model]
+        loaders = [data] if is_loader(data) else []
+        prepared = tuning.prepare(*models, *optimizers_in(loop.optimizer), *loaders)
+        return tuning.own_step(loop.step, models[0]), prepared[-1] if loaders else data
     if loop.mode is Mode.INFER:
         objects = (loop.model, data) if is_loader(data) else (loop.model,)
         prepared = tuning.prepare(*objects)
         model, data = prepared if len(objects) == 2 else (prepared, data)
         return tuning.infer(model), data
-    objects = (loop.model, loop.optimizer, *([data] if is_loader(data) else []))
-    model, optimizer, *loaders = tuning.prepare(*objects)
+    model, optimizer, *loaders = tuning.prepare(loop.model, loop.optimizer, *([data] if is_loader(data) else []))
     step = tuning.train_step(
         model, optimizer, loop.loss, clip_grad=loop.clip_norm, loss_form=None if loop.loss is None else spec.loss_form
     )
     return step, loaders[0] if loaders else data
-
-
-def _own_step(loop: Loop, tuning: Tuning, data: Any) -> tuple[Callable[[Any], Any], Any]:
-    assert loop.step is not None
-    models = list(loop.model) if isinstance(loop.model, Models) else [loop.model]
-    loaders = [data] if is_loader(data) else []
-    prepared = tuning.prepare(*models, *optimizers_in(loop.optimizer), *loaders)
-    if loaders:
-        data = prepared[-1]
-    return tuning.own_step(loop.step, models[0]), data
 
 
 def _by_python_file(loop: Loop, path: str, data: Any) -> tuple[Callable[[Any], Any], Any]:
@@ -168,13 +162,6 @@ def _batches(data: Any, device: torch.device, *, of_size: int | None = None) -> 
                 yield batch
         if batch is None:
             raise no_batch()
-
-
-def _check_finite(result: Any) -> None:
-    if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors_of(result) if tensor.is_floating_point()):
-        raise TargetError(
-            "the loss or the output is not finite.", "Reject the setting that causes it, and export again."
-        )
 
 
 # AOTInductor compiles in their place.

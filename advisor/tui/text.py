@@ -16,7 +16,6 @@ from advisor.experiment.objective import Yardstick
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
     format_bytes,
-    format_bytes_change,
     format_change,
     format_gain,
     format_numerics,
@@ -293,7 +292,7 @@ def by_objective(
         return ratio(comparison)
     own = by.baseline.result
     if by.goal.objective is Objective.MEMORY:
-        change = f"{format_bytes_change(result.peak_reserved_bytes, own.peak_reserved_bytes)} memory"
+        change = f"{format_change(result.peak_reserved_bytes, own.peak_reserved_bytes)} memory"
     else:
         change = f"{format_change(result.energy_j_per_sample, own.energy_j_per_sample)} energy"
     gain = by.gain(result, comparison)
@@ -303,7 +302,7 @@ def by_objective(
 
 def memory_against(new_bytes: int | None, old_bytes: int | None) -> Content:
     """A size with its change against the baseline: less is green, more is amber."""
-    return Content.assemble(format_bytes(new_bytes), " ", bracketed(format_bytes_change(new_bytes, old_bytes)))
+    return Content.assemble(format_bytes(new_bytes), " ", bracketed(format_change(new_bytes, old_bytes)))
 
 
 def bracketed(change: str) -> Content:

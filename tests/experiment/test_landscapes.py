@@ -131,17 +131,16 @@ def test_code_that_was_compiled_is_found_in_the_cache(convnet):
     assert other_code.warmup_s > 30
 
 
-def test_what_compiles_ahead_is_in_the_cache_when_there_was_time(convnet):
+def test_what_compiles_beside_is_in_the_cache_once_there_was_time(convnet):
     replay = Replay(convnet, catalog=CATALOG)
-    ahead = {"compile.mode": "default", "precision.autocast": "bfloat16"}
-    main, other = spec_of({"compile.mode": "default"}), spec_of(ahead, kind=TrialKind.AHEAD)
+    beside = {"compile.mode": "default", "precision.autocast": "bfloat16"}
+    replay.compile_beside(spec_of(beside, kind=TrialKind.COMPILE))
     started_s = replay.clock()
-    result, early = replay.run_compiling_ahead(main, other, lambda message: None)
+    result = ran(replay, {"compile.mode": "default"})
     assert result.measured
-    beside_s = replay.clock() - started_s
-    assert beside_s < 1.3 * result.wall_s  # not one after the other
-    later = ran(replay, ahead)
-    assert (later.warmup_s < 15) == (early is not None)
+    assert replay.clock() - started_s < 1.3 * result.wall_s  # not one after the other
+    early = replay.compiled_beside()
+    assert (ran(replay, beside).warmup_s < 15) == (early is not None)
 
 
 def test_a_trial_is_over_at_its_deadline(convnet):

@@ -17,8 +17,6 @@ BUSY = "other processes used 1.9 of 2 cores while it was measured"
 class Machine:
     """Answers trials in turn, each after so many seconds; a stand-in for what no test can have: other programs."""
 
-    interpreters = ()
-
     def __init__(self, answers, seconds=3.0):
         self.answers, self.seconds, self.now, self.ran = list(answers), seconds, 0.0, 0
 

@@ -288,7 +288,7 @@ def test_fewer_gpus_than_asked_is_said_before_anything_is_measured(monkeypatch):
 
 @pytest.mark.parametrize(
     ("shown", "count"),
-    [("0,3,5", 3), ("5,GPU-2", 2), ("0,1,9,2", 2), ("0,-1,1", 1), ("-1", 0), ("1,1", 0), ("", 0), ("GPU-", 0)],
+    [("0,3,5", 3), ("5,GPU-2", 2), ("0,1,9,2", 2), ("0,-1,1", 1), ("-1", 0), ("", 0), ("GPU-", 0)],
 )
 def test_gpus_are_counted_as_cuda_reads_its_variable(monkeypatch, shown, count):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -56,21 +55,6 @@ def test_what_a_killed_process_left_is_removed_by_the_next(place):
     assert set(place.iterdir()) == kept
     for one in (living, other):
         one.remove()
-
-
-def test_a_folder_without_a_lock_is_removed_when_it_is_old(place):
-    new, old = place / f"{scratch._prefix()}new", place / f"{scratch._prefix()}old"
-    for folder in (new, old):
-        folder.mkdir()
-    os.utime(old, (time.time() - 7200,) * 2)
-    strange = place / f"{scratch._prefix()}link"
-    strange.symlink_to(new)
-    made = Scratch()
-    made.folder()
-    assert new.is_dir()
-    assert strange.is_symlink()
-    assert not old.exists()
-    made.remove()
 
 
 def test_a_long_or_missing_folder_is_passed_over(tmp_path, monkeypatch):

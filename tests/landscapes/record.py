@@ -277,7 +277,7 @@ class Recorder:
         if left_s < _LEAST_LEFT_COLD_S:
             return False
         fed = Settings({key: value for key, value in settings.items() if not _feeds(key)})
-        spec = replace(self._spec(fed, min(_COMPILE_TIMEOUT_S, left_s)), kind=TrialKind.AHEAD)
+        spec = replace(self._spec(fed, min(_COMPILE_TIMEOUT_S, left_s)), kind=TrialKind.COMPILE)
         began = self.clock()
         result = self._aside.run(spec, Heard(self.clock))
         say(f"{self.name}: ahead {self.clock() - began:5.1f} s {result.outcome} {code} {result.reason[:100]}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -20,7 +20,6 @@ from advisor.records import (
     Block,
     BlockDone,
     Bottleneck,
-    Compiled,
     Finished,
     Inspected,
     Outcome,
@@ -67,42 +66,6 @@ class Clock:
         self.now_s = max(self.now_s, moment_s)
 
 
-class ReplayInterpreters:
-    """Interpreters that wait for their trials: how much of their imports is done, by environment."""
-
-    def __init__(self, needed_s: float) -> None:
-        self._needed_s = needed_s
-        self._done_s: dict[frozenset[tuple[str, str]], float] = {}
-
-    def start(self, environment: Mapping[str, str], log_path: str) -> None:
-        """Start one for a later trial."""
-        self._done_s.setdefault(_key(environment), 0.0)
-
-    def has(self, environment: Mapping[str, str]) -> bool:
-        """Whether one waits for a trial with this environment."""
-        return _key(environment) in self._done_s
-
-    @contextlib.contextmanager
-    def importing(self) -> Iterator[None]:
-        """Nothing imports here: ``passed`` says how long all of them did."""
-        yield
-
-    def passed(self, seconds: float) -> None:
-        """All that wait have imported for so long."""
-        self._done_s = {key: done_s + seconds for key, done_s in self._done_s.items()}
-
-    def take(self, environment: Mapping[str, str]) -> float:
-        """Take the one with this environment, if there is one: seconds that the trial still waits for it."""
-        return max(_FORK_S, self._needed_s - self._done_s.pop(_key(environment), 0.0))
-
-    def close(self) -> None:
-        """End those that wait."""
-        self._done_s.clear()
-
-    def __bool__(self) -> bool:
-        return bool(self._done_s)
-
-
 class Replay:
     """The runner. The same ``seed`` and the same questions give the same answers."""
 
@@ -110,7 +73,6 @@ class Replay:
         self.landscape = landscape
         self.predictor = Predictor(landscape, catalog or load_catalog())
         self.clock = Clock()
-        self.interpreters = ReplayInterpreters(landscape.times.interpreter_s)
         self.cancelled = False
         self.asked: list[Answer] = []
         self.overhead = _Overhead.of(landscape, self.predictor.catalog)
@@ -119,6 +81,7 @@ class Replay:
         self._imported = False
         self._built = False
         self._compiled: set[Settings] = set()
+        self._beside: _Beside | None = None
 
     @staticmethod
     def prepare() -> None:
@@ -151,25 +114,41 @@ class Replay:
         with self.open(spec, listen) as trial:
             return trial.result()
 
-    def run_compiling_ahead(
-        self, spec: TrialSpec, ahead: TrialSpec | None, listen: Listener
-    ) -> tuple[TrialResult, TrialResult | None]:
-        """As :meth:`run`; ``ahead`` has its result when it has compiled before the trial has."""
-        started_s = self.clock()
-        with self.open(spec, listen) as trial:
-            company = self.open(ahead, lambda message: None) if ahead is not None else contextlib.nullcontext()
-            with company as other:
-                ended = trial.wait_compiled()
-                early = other.result_by_now() if other is not None else None
-            self.interpreters.passed(self.clock() - started_s)
-            return ended or trial.go_on(), early
+    def compile_beside(self, spec: TrialSpec) -> None:
+        """Compile for a later trial while others start and compile."""
+        answer = self.predictor.answer(spec.settings)
+        prepared_s = self.overhead.fork_s + self.build_s(spec) + (answer.result.prepare_s or 0.0)
+        needed_s = answer.fails_after_s if answer.fails else self.warm_up_s(answer)
+        self._beside = _Beside(answer, needed_s, prepared_s + needed_s)
+
+    def compiled_beside(self, within_s: float = 0.0) -> TrialResult | None:
+        """Its result, where it has compiled within so long."""
+        beside = self._beside
+        if beside is None:
+            return None
+        self.clock.until(self.clock() + min(within_s, beside.left_s))
+        if beside.left_s > within_s:
+            self.passes_beside(within_s)
+            return None
+        self.has_compiled(beside.answer)
+        self._beside = None
+        return beside.answer.result if beside.answer.fails else TrialResult(Outcome.MEASURED, warmup_s=beside.warmup_s)
+
+    def passes_beside(self, seconds: float) -> None:
+        """Let what compiles beside a trial go on for as long as that is not timed."""
+        if self._beside is not None:
+            self._beside = replace(self._beside, left_s=max(0.0, self._beside.left_s - seconds))
+
+    def end_beside(self) -> None:
+        """Nothing compiles beside the trials any more."""
+        self._beside = None
 
     @contextlib.contextmanager
     def open(self, spec: TrialSpec, listen: Listener) -> Iterator[ReplayTrial]:
         """A live trial."""
         self._trials += 1
         answer = self.predictor.answer(spec.settings)
-        if spec.kind not in (TrialKind.REFERENCE, TrialKind.AHEAD):
+        if spec.kind is not TrialKind.REFERENCE:
             self.asked.append(answer)
         # By what is asked and how often, not by a common stream: one more question leaves other answers as they are.
         count = sum(asked.settings == answer.settings for asked in self.asked)
@@ -180,7 +159,7 @@ class Replay:
         """Seconds until a trial's first instruction."""
         first, self._imported = not self._imported, True
         if spec.environment:
-            return self.interpreters.take(spec.environment)
+            return max(_FORK_S, self.landscape.times.interpreter_s)
         return self.landscape.times.import_s if first else self.overhead.fork_s
 
     def build_s(self, spec: TrialSpec) -> float:
@@ -257,6 +236,15 @@ class _Stages:
     warmup_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """What compiles beside the trials: its warm-up, and the seconds until its end."""
+
+    answer: Answer
+    warmup_s: float
+    left_s: float
+
+
 class ReplayTrial:
     """One trial that is replayed: its methods let the clock go on to where the real one would have been."""
 
@@ -291,27 +279,11 @@ class ReplayTrial:
         assert self._result is not None, "an interactive trial ends with finish()"
         return self._result
 
-    def result_by_now(self) -> TrialResult | None:
-        """The result of a trial that compiles ahead, if it has ended by now."""
-        if self._result is None and self._ready_at_s <= self._clock():
-            self._run_to_its_end()
-        return self._result
-
     def wait_ready(self) -> TrialResult | None:
         """Let the trial warm up: None, or its result when it ends before."""
         if self._warms_up():
             self._listen(Ready())
         return self._result
-
-    def wait_compiled(self) -> TrialResult | None:
-        """Let the trial run its first steps: None, or its result when it ends before."""
-        if self._warms_up():
-            self._listen(Compiled())
-        return self._result
-
-    def go_on(self) -> TrialResult:
-        """Let a trial that pauses run to its end."""
-        return self.result()
 
     def measure_block(self, seconds: float) -> BlockDone | TrialResult:
         """Time one block of an interactive trial."""
@@ -349,11 +321,8 @@ class ReplayTrial:
     def _run_to_its_end(self) -> None:
         if self.spec.kind is TrialKind.REFERENCE:
             self._run_reference()
-        elif self._warms_up():
-            if self.spec.kind is TrialKind.AHEAD:
-                self._end(TrialResult(Outcome.MEASURED, warmup_s=self._stages.warmup_s))
-            elif self._times_blocks():
-                self._profile()
+        elif self._warms_up() and self._times_blocks():
+            self._profile()
 
     def _run_reference(self) -> None:
         """The recorded reference; where there is none, it failed."""
@@ -370,6 +339,7 @@ class ReplayTrial:
                     self._end(self._answer.result)
             elif self._passes(self._ready_at_s):
                 self._runner.has_compiled(self._answer)
+                self._runner.passes_beside(self._clock() - self._started_s)
                 self._warm = True
         return self._result is None
 
@@ -486,11 +456,6 @@ class ReplayTrial:
         return True
 
     def _end(self, result: TrialResult) -> None:
-        if self.spec.kind is not TrialKind.AHEAD:  # nobody waits for its end
-            self._clock.until(self._clock() + self._runner.overhead.end_s)
+        self._clock.until(self._clock() + self._runner.overhead.end_s)
         self._result = replace(result, wall_s=self._clock() - self._started_s)
         self._listen(Finished(self._result))
-
-
-def _key(environment: Mapping[str, str]) -> frozenset[tuple[str, str]]:
-    return frozenset(environment.items())

@@ -131,12 +131,6 @@ def test_a_file_that_may_never_end_is_not_read(tmp_path):
             read_text(tmp_path / name)
 
 
-def test_a_file_of_more_lines_than_any_config_is_given_up_on():
-    text = "".join(f"data.k{number}: 1\n" for number in range(60_000))
-    with pytest.raises(UsageError, match=r"tuned\.yaml is no config: it has more than 100,000 keys and values"):
-        Settings.from_yaml(text, "tuned.yaml")
-
-
 # --- the mapping ----------------------------------------------------------------------------------------------
 
 

@@ -195,8 +195,6 @@ def test_the_rows_of_inference_have_the_percentiles_of_single_calls():
     rows = [dict(zip(headings_of(points), row, strict=True)) for row in sweep_rows(points)]
     assert [row["call p95"] for row in rows] == ["33.0 ms", "40.0 ms", "60.0 ms", "110 ms", ""]
     assert (rows[2]["call p50"], rows[2]["call p99"]) == ("54.0 ms", "72.0 ms")
-    assert "54.0 ms" not in sweep_chart(points, Mode.INFER)
-    assert sweep_chart(points, Mode.INFER).splitlines()[-1].split() == ["29.7", "ms", "latency", "99.0", "ms"]
 
 
 @pytest.mark.parametrize(("limit_ms", "size"), [(200.0, 128), (60.0, 128), (59.0, 64), (35.0, 32), (20.0, None)])
@@ -208,31 +206,20 @@ def test_the_size_to_take_keeps_the_latency_limit(limit_ms, size):
 
 
 def test_the_chart_of_training_has_a_bar_for_each_size():
-    lines = sweep_chart(sweep_points(baseline(), SWEEP), Mode.TRAIN).splitlines()
+    lines = sweep_chart(sweep_points(baseline(), SWEEP)).splitlines()
     assert [line.split()[0] for line in lines] == ["32", "64", "128", "256"]
     bars = [line.count("█") for line in lines]
     assert bars == sorted(bars)
     assert [line.endswith("knee") for line in lines] == [False, False, True, False]
 
 
-def test_the_chart_of_inference_sets_throughput_over_latency():
-    lines = sweep_chart(sweep_points(baseline(), SWEEP), Mode.INFER).splitlines()
-    assert lines[0] == "2,640 samples/s"
-    assert lines[-1].split() == ["32.0", "ms", "latency", "97.0", "ms"]
-    rows = {size: number for number, line in enumerate(lines[1:-2]) for size in (32, 64, 128) if f" {size}" in line}
-    assert rows[32] > rows[64] > rows[128]
-    assert "◆ 128" in "\n".join(lines)
-    assert max(map(len, lines)) <= 60
-
-
-@pytest.mark.parametrize("mode", Mode)
-def test_times_of_any_size_are_drawn(mode):
+def test_times_of_any_size_are_drawn():
     tiny, huge = replace(SWEEP[0], step_ms=5e-324, samples_per_s=1e308), replace(SWEEP[1], step_ms=1e308)
-    assert sweep_chart(sweep_points(baseline(), [tiny, huge, *SWEEP[2:]]), mode)
+    assert sweep_chart(sweep_points(baseline(), [tiny, huge, *SWEEP[2:]]))
 
 
 def test_one_point_is_no_chart():
-    assert sweep_chart(sweep_points(baseline(), []), Mode.TRAIN) == ""
+    assert sweep_chart(sweep_points(baseline(), [])) == ""
 
 
 def test_a_damaged_size_is_left_out_of_the_sweep():
@@ -247,8 +234,7 @@ def test_a_damaged_time_is_no_point_of_the_sweep(damaged):
     (point,) = [point for point in points if point.size == bad.candidate.value]
     assert (point.step_ms, point.samples_per_s, point.usable) == (None, None, False)
     assert knee_of(points) == knee_of([other for other in points if other is not point])
-    for mode in Mode:
-        assert sweep_chart(points, mode) == sweep_chart([other for other in points if other is not point], mode)
+    assert sweep_chart(points) == sweep_chart([other for other in points if other is not point])
 
 
 # --- gradient accumulation ------------------------------------------------------------------------------------

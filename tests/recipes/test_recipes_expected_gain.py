@@ -88,6 +88,15 @@ def test_workers_gain_the_time_that_the_step_waits():
     assert gain("num_workers", 16, has_some) == 1.0
 
 
+def test_data_in_memory_is_expected_to_load_faster_without_workers():
+    waits = profile_facts(phases={"data wait": 80.0, "forward": 20.0})
+    without, some = (loader_facts(num_workers=present, batched_reads_problem="") for present in (0, 4))
+    facts = gpu_facts(loader=some, current={"data.num_workers": 4}, profile=waits)
+    assert gain("num_workers", 0, facts) > 1.1 > gain("num_workers", 16, facts)
+    facts = gpu_facts(loader=without, profile=waits)
+    assert gain("num_workers", 16, facts) < 1.1 < gain("batched_reads", True, facts)
+
+
 def test_tf32_is_nothing_beside_half_precision():
     facts = gpu_facts(families=LINEAR, parameters=100_000_000)
     assert gain("tf32", "high", facts) == 1.3

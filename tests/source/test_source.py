@@ -1,4 +1,3 @@
-import re
 import textwrap
 from pathlib import Path
 
@@ -8,13 +7,13 @@ from hypothesis import strategies as st
 from planted import LOOP, SETUP
 
 from advisor.recipe.catalog import load_catalog
-from advisor.source import program
-from advisor.source.reading import _read_text, read_file
+from advisor.source.habits import RULES
+from advisor.source.reading import read_file, read_text
 
 
 def habits_in(text, file="<text>"):
     """The habits in a text of Python, or in a file."""
-    return (read_file(text) if isinstance(text, Path) else _read_text(text, file)).findings
+    return (read_file(text) if isinstance(text, Path) else read_text(text, file)).findings
 
 
 def indented(text, by=4):
@@ -386,23 +385,158 @@ def test_what_empties_the_cache_in_validation():
     assert found("import torch\nfor x in names:\n    torch.cuda.empty_cache()\n") == []
 
 
-def test_every_recipe_of_a_finding_is_in_the_catalogue():
-    rules = Path(read_file.__code__.co_filename).with_name("habits.py").read_text()
-    habits = {
-        "create_on_device",
-        "debug_off",
-        "deterministic_off",
-        "empty_cache",
-        "eval_no_grad",
-        "host_sync",
-        "loss_sync",
-        "num_workers",
-        "pin_memory",
-        "zero_grad",
-    }
-    assert habits <= set(load_catalog().recipes)
-    assert all(f'"{recipe}"' in rules for recipe in habits)
-    assert set(re.findall(r'Habit\(\s*\w+,\s*"(\w+)"', rules)) <= habits
+def test_every_rule_has_a_recipe_or_a_name_of_its_own_and_two_sentences():
+    catalog = set(load_catalog().recipes)
+    unpriced = {"cell_loop", "copied_state", "kept_graphs", "tensor_of_arrays"}
+    assert {rule.recipe for rule in RULES} - catalog == unpriced
+    for rule in RULES:
+        what, _, advice = rule.pattern.__doc__.partition(": ")
+        assert what
+        assert advice.endswith(".")
+        if rule.value and "{}" not in rule.value and rule.value != "gradcheck":
+            assert load_catalog()[rule.recipe].accepts(rule.value)
+
+
+# --- memory that grows, copies, arrays, cells -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "total += loss",
+        "total += loss * x.size(0)",
+        "total = total + loss",
+        "self.history.append(loss)",
+        "losses.append(loss)",
+        "if step % 10 == 0: pass\nlosses.append(loss / 4)",
+    ],
+)
+def test_a_sum_or_list_of_losses_keeps_their_graphs(line):
+    assert [recipe for recipe, _ in in_the_loop(line)] == ["kept_graphs"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "total += loss.detach()",
+        "total += loss.data",
+        "loss = loss.detach()\ntotal += loss",
+        "loss.detach_()\ntotal += loss",
+        "loss = reduced(loss.data)\ntotal += loss",
+        "with torch.no_grad():\n    total += loss",
+        "losses = []\nlosses.append(loss)",
+        "losses.append(loss)\nlosses.clear()",
+        "losses.append(loss)\ndel losses[:]",
+        "losses.append(loss)\nloss = sum(losses)",
+        "total += loss\ntotal.backward()",
+        "total += penalty",
+        "count += 1",
+        "if step % 100 == 0: losses.append(loss)",
+    ],
+)
+def test_sums_without_a_graph_or_that_do_not_grow_are_left_alone(line):
+    assert in_the_loop(line) == []
+
+
+def test_a_loss_that_is_summed_for_one_backward_pass_is_needed():
+    text = """
+    for batch in loader:
+        total = 0
+        for part in batch:
+            loss = criterion(model(part), part)
+            total += loss
+        total.backward()
+        optimizer.step()
+    """
+    assert found(SETUP + textwrap.dedent(text)) == []
+    assert found("recent = collections.deque(maxlen=9)\n" + SETUP + LOOP + "    recent.append(loss)\n") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "recipes"),
+    [
+        ("best = copy.deepcopy(model.state_dict())", ["copied_state"]),
+        ("best = {k: v.clone() for k, v in model.state_dict().items()}", ["copied_state"]),
+        ("if loss_value < least: best = copy.deepcopy(model.state_dict())", []),
+        ("names = list(model.state_dict())", []),
+        ("before = copy.deepcopy(model.state_dict())\nmodel.load_state_dict(before)", []),
+    ],
+)
+def test_weights_that_are_copied_at_every_step(line, recipes):
+    assert [recipe for recipe, _ in found(f"import copy\n{SETUP}{LOOP}{indented(line)}\n")] == recipes
+
+
+@pytest.mark.parametrize(
+    ("text", "is_habit"),
+    [
+        ("torch.tensor([np.zeros(3) for _ in range(4)])", True),
+        ("torch.FloatTensor([np.array(a), np.array(b)])", True),
+        ("xs = []\nfor i in range(3):\n    x = np.stack(rows)\n    xs.append(x)\ntorch.tensor(xs)", True),
+        ("torch.tensor([1.0, 2.0])", False),
+        ("torch.tensor(np.array([np.zeros(3), np.ones(3)]))", False),
+        ("torch.tensor([np.mean(a), np.mean(b)])", False),
+        ("torch.tensor([np.zeros(3).sum() for _ in range(4)])", False),
+        ("torch.tensor(rewards)", False),
+        ("xs = []\nxs.append(reward)\ntorch.tensor(xs)", False),
+        ("def f(xs):\n    xs.append(np.zeros(3))\n    return torch.tensor(xs)", False),
+    ],
+)
+def test_a_tensor_of_a_list_of_arrays(text, is_habit):
+    recipes = [recipe for recipe, _ in found(f"import numpy as np\nimport torch\n{text}\n")]
+    assert recipes == (["tensor_of_arrays"] if is_habit else [])
+
+
+CELL = """
+import torch
+from torch import nn
+
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.{0}Cell(8, 8)
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x, state):
+        outputs = []
+        for t in range(x.size(1)):
+{1}
+        return outputs
+"""
+
+
+@pytest.mark.parametrize(
+    ("cell", "body", "instead"),
+    [
+        ("GRU", "state = self.cell(x[:, t], state)\noutputs.append(self.head(state))", "nn.GRU"),
+        ("LSTM", "h, c = self.cell(self.embed(x[:, t]), (h, c))\noutputs.append(h)", "nn.LSTM"),
+        ("GRU", "step = x[:, t]\nstate = self.cell(step, state)", "nn.GRU"),
+        ("GRU", "state = self.cell(word, state)\nword = self.head(state).argmax(-1)", ""),
+        ("GRU", "seen = attend(x, state)\nstate = self.cell(seen, state)", ""),
+        ("GRU", "state = self.cell(x[:, t], state)\nstate = state * mask[t]", ""),
+        ("GRU", "state = self.cell(x[:, t], first)", ""),
+        ("GRU", "state = self.cell(x, state)", ""),
+        ("GRU", "if mask[t]:\n    state = self.cell(x[:, t], state)", ""),
+        ("GRU", "state = self.cell(env.look(), state)\nenv.step(self.head(state))", ""),
+        ("GRU", "state = self.head(x[:, t], state)", ""),
+    ],
+)
+def test_a_loop_over_a_cell_where_a_layer_does_the_same(cell, body, instead):
+    findings = [each for each in habits_in(CELL.format(cell, indented(body, 12))) if each.recipe == "cell_loop"]
+    assert [each.advice.partition(" ")[0] for each in findings] == ([instead] if instead else [])
+
+
+def test_a_cell_that_is_trained_step_by_step_is_left_alone():
+    text = "cell = nn.GRUCell(8, 8)\nfor x in loader:\n    h = cell(x, h)\n    loss = f(h)\n    loss.backward()\n"
+    assert found(SETUP + text) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "values"), [("", []), (", num_workers=0", []), (", num_workers=4", ["4"]), (", num_workers=n", ["n"])]
+)
+def test_workers_are_not_for_data_in_memory(arguments, values):
+    imports = "from torch.utils.data import DataLoader, TensorDataset\n"
+    text = f"{imports}data = TensorDataset(x, y)\nloader = DataLoader(data{arguments})\n"
+    assert [finding.value for finding in habits_in(text)] == values
 
 
 # --- whatever the text ----------------------------------------------------------------------------------------
@@ -466,9 +600,5 @@ def test_long_programs_are_read(text, found):
     assert len(habits_in(text)) == found
 
 
-def test_a_program_that_would_take_minutes_is_left_unread(tmp_path, monkeypatch):
-    """A program of a tenth of the length, of which a hundredth may be read: it grows with the square."""
-    monkeypatch.setattr(program, "_MOST", program._MOST // 100)
-    (tmp_path / "train.py").write_text("for x in loader:\n" + ("    if bad(x):\n        continue\n" + LONG_STEP) * 400)
-    reading = read_file(tmp_path / "train.py", "train.py")
-    assert reading.problem == "train.py has too many conditions and calls to be read for habits"
+def test_a_long_program_with_a_condition_at_each_step_is_read():
+    assert len(habits_in("for x in loader:\n" + ("    if bad(x):\n        continue\n" + LONG_STEP) * 400)) == 400

@@ -167,9 +167,9 @@ def _found(recipe):
 
 
 def test_what_costs_time_on_a_gpu_only_is_what_its_recipe_says():
-    catalog = load_catalog()
-    assert {recipe for recipe in ON_GPU_ONLY if "cpu" in catalog[recipe].devices} == set()
-    assert {recipe for recipe in IN_TRAINING_ONLY if Mode.INFER in catalog[recipe].modes} == set()
+    recipes = load_catalog().recipes
+    assert {name for name in ON_GPU_ONLY if "cpu" in recipes[name].devices} == set()
+    assert {name for name in IN_TRAINING_ONLY & set(recipes) if Mode.INFER in recipes[name].modes} == set()
 
 
 @pytest.mark.parametrize(
@@ -193,6 +193,12 @@ def test_only_findings_about_the_measured_loop_on_its_device_are_told(workload, 
 def test_a_loader_without_workers_is_told_where_the_measured_one_has_none(workers):
     facts = replace(cpu_facts(loader=loader_facts(num_workers=workers, pin_memory=False)), profile=None)
     assert bool(relevant([_found("num_workers")], facts)) is (workers == 0)
+
+
+@pytest.mark.parametrize(("workers", "kept"), [(0, False), (4, True)])
+def test_workers_for_memory_are_told_where_the_measured_loader_has_some(workers, kept):
+    facts = replace(cpu_facts(loader=loader_facts(num_workers=workers)), profile=None)
+    assert bool(relevant([replace(_found("num_workers"), value="4")], facts)) is kept
 
 
 @pytest.mark.parametrize(("waiting_ms", "kept"), [(0.05, False), (2.0, True)])

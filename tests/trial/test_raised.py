@@ -2,10 +2,14 @@
 
 import errno
 
+import pytest
+import torch
 from torch import nn, randn
 
+from advisor.records import Cause, Outcome
 from advisor.step.batch import splitter
-from advisor.trial.raised import fitting_hint, result_of
+from advisor.step.graph import CaptureError, refuse_graph
+from advisor.trial.raised import causes_of, fitting_hint, result_of
 
 
 class Pair(nn.Module):
@@ -58,3 +62,83 @@ def test_a_shape_that_does_not_fit_is_told():
 def test_a_call_in_the_users_own_loss_is_not_ours_to_mend():
     hint = fitting_hint(Pair(), randn(2), raised(lambda: Pair()(randn(2))))
     assert "image2" not in hint
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory"),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
+    ],
+)
+def test_what_runs_out_of_memory_is_told_apart(error):
+    assert result_of(error, channel=None).outcome is Outcome.OUT_OF_MEMORY
+
+
+def compiles_a_branch():
+    torch.compile(lambda x: x if x.sum() > 0 else -x, fullgraph=True, backend="eager")(randn(2))
+
+
+def breaks_a_backend():
+    torch.compile(lambda x: x + 1, backend=lambda graph, inputs: 1 / 0)(randn(2))
+
+
+def derives_twice():
+    weight = randn(4, requires_grad=True)
+    model = torch.compile(lambda x: (x * weight).sin(), backend="aot_eager")
+    torch.autograd.grad(model(randn(4)).sum(), weight, create_graph=True)[0].sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("call", "cause"),
+    [
+        (compiles_a_branch, Cause.COMPILER),
+        (breaks_a_backend, Cause.COMPILER),
+        (derives_twice, Cause.DOUBLE_BACKWARD),
+        (lambda: randn(2, 3, 4).permute(2, 0, 1).view(-1), Cause.LAYOUT),
+        (lambda: randn(2, 3) @ randn(3, 2).bfloat16(), Cause.OPERATION),
+        (lambda: torch._C._dynamo.guards.assert_size_stride(randn(2, 3), (2, 3), (1, 2)), Cause.LAYOUT),
+    ],
+)
+def test_the_cause_of_a_failure_is_told_by_its_type_or_pytorchs_text(call, cause):
+    error = raised(call)
+    assert next(iter(causes_of(error))) is cause
+    assert cause in result_of(error, channel=None).causes
+
+
+def within_backward():
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    Fails.apply(randn(2, requires_grad=True)).sum().backward()
+
+
+def copies_from_the_host():
+    # As PyTorch words it; without a GPU nothing can be captured.
+    raise RuntimeError(
+        "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is pinned."
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "causes"),
+    [
+        (within_backward, {Cause.CAPTURE, Cause.CAPTURE_OF_BACKWARD}),
+        (copies_from_the_host, {Cause.CAPTURE, Cause.HOST_COPY}),
+    ],
+)
+def test_the_place_where_a_capture_failed_is_a_cause(call, causes):
+    failure = raised(call)
+    error = raised(lambda: refuse_graph(str(failure), failure))
+    assert isinstance(error, CaptureError)
+    assert set(causes_of(error)) == causes

@@ -51,7 +51,6 @@ def test_a_speedup_never_stands_alone(speedup, low, high, text) -> None:
         (formatting.format_percent, 0.003, "<1 %"),
         (formatting.format_percent, 0.424, "42 %"),
         (formatting.format_within, 0.0041, "±0.4 %"),
-        (formatting.format_left, 41.3, "about 41 s left"),
         (formatting.format_break_even, 0, "at once"),
         (formatting.format_break_even, 2310, "after 2,310 steps"),
         (formatting.format_break_even, None, "never"),
@@ -104,9 +103,9 @@ def test_numerics_that_are_worse_than_declared_say_so() -> None:
 
 
 def test_memory_against_the_baseline() -> None:
-    assert formatting.format_bytes_change(62, 100) == "-38 %"
-    assert formatting.format_bytes_change(1001, 1000) == "same"
-    assert formatting.format_bytes_change(None, 1000) == "–"
+    assert formatting.format_change(62, 100) == "-38 %"
+    assert formatting.format_change(1001, 1000) == "same"
+    assert formatting.format_change(None, 1000) == "–"
 
 
 def test_a_relative_change() -> None:

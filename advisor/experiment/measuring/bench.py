@@ -1,10 +1,9 @@
 """The bench: makes trial specs, runs them within the budget, and tells the outside what they are doing."""
 
-import contextlib
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sized
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from statistics import median
 
@@ -60,20 +59,13 @@ class SessionCancelledError(Exception):
     """The person ended the session; what was measured is in the journal."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Ahead:
-    """Seconds of compiling ahead of a trial, and whether that finished the compilation."""
-
-    seconds: float
-    whole: bool
-
-
 class Bench:
     """Runs trials and learns how long they take.
 
     ``builds_anew`` says why the target cannot be built once for many trials; empty when it can, or when that was not
     tried. ``repeats_help``: a disturbed trial may be undisturbed when it is repeated. ``inspected`` and ``profiled``
-    are the latest messages with a workload's facts and its profile.
+    are the latest messages with a workload's facts and its profile. ``compiling`` are the settings that compile in a
+    process beside the trials.
     """
 
     def __init__(
@@ -100,7 +92,9 @@ class Bench:
         self.builds_anew = ""
         self.repeats_help = True
         self._links_known = False
-        self._ahead: dict[Settings, _Ahead] = {}
+        self.compiling: Settings | None = None
+        self._compiled_beside: dict[Settings, float] = {}
+        self._failed_beside: dict[Settings, TrialResult] = {}
         self._stepping_since: dict[str, float] = {}
         self.inspected: Inspected | None = None
         self.profiled: Profiled | None = None
@@ -141,11 +135,7 @@ class Bench:
             expected_s = max(expected_s, self.budget.expected_s(code, cost=cost))
         if any(recipe.times_kernels and value for recipe, value in self.catalog.in_order(settings)):
             expected_s += _TIMING_KERNELS_S
-        environment = self.catalog.environment(settings)
-        if not environment:
-            return expected_s
-        waits = self.runner.interpreters.has(environment)
-        return expected_s + (self.budget.build_s if waits else self.budget.interpreter_s)
+        return expected_s + (self.budget.interpreter_s if self.catalog.environment(settings) else 0.0)
 
     def build_once(self) -> None:
         """Have the target built once, for all trials: a failure only means that each builds it anew.
@@ -194,22 +184,54 @@ class Bench:
         if self.builds_anew:
             self._emit(events.Said(f"every trial builds the model anew: {self.builds_anew}"))
 
-    def start_interpreter(self, settings: Mapping[str, Value]) -> None:
-        """Start the interpreter that a later trial with these settings needs, if it needs one of its own."""
-        if environment := self.catalog.environment(settings):
-            log_path = self._journal.log_path(f"{next(self._numbers):03d}-interpreter")
-            with contextlib.suppress(EOFError, OSError):  # the trial that needs it meets and reports it
-                self.runner.interpreters.start(environment, log_path)
+    # --- compiling beside the trials ------------------------------------------------------------------------------
 
-    def run(self, spec: TrialSpec, *, ahead: Mapping[str, Value] | None = None, may_repeat: bool = True) -> TrialResult:
+    def compile_beside(self, settings: Mapping[str, Value]) -> None:
+        """Compile for a later trial of these settings, in a process beside the trials: its code stays in the cache."""
+        self.compiling = Settings(settings)
+        self.runner.compile_beside(self.spec("compiling beside", settings, kind=TrialKind.COMPILE))
+
+    def has_compiled_beside(self, within_s: float = 0.0) -> bool:
+        """Whether nothing compiles beside the trials any more; wait so long for its end.
+
+        A failure is the result of the later trial.
+        """
+        if self.compiling is not None and (result := self.runner.compiled_beside(within_s)) is not None:
+            settings, self.compiling = self.compiling, None
+            if result.outcome is Outcome.MEASURED:
+                self._compiled_beside[settings] = result.warmup_s or 0.0
+                code, cost = self.catalog.compiled_code(settings), self.catalog.cost(settings)
+                self.budget.learn(result.wall_s or 0.0, code, cost=cost)
+            elif result.outcome is Outcome.FAILED:
+                self._failed_beside[settings] = result
+        return self.compiling is None
+
+    def compiles_beside(self, settings: Mapping[str, Value]) -> bool:
+        """Whether the code of these settings is being compiled beside the trials."""
+        if self.has_compiled_beside() or self.compiling is None:
+            return False
+        return self.catalog.compiled_code(self.compiling) == self.catalog.compiled_code(settings)
+
+    def end_compiling_beside(self) -> None:
+        """End what compiles beside the trials, as where it takes memory that a trial lacks."""
+        self.runner.end_beside()
+        self.compiling = None
+
+    def _warmup_without_help(self, spec: TrialSpec, result: TrialResult) -> float | None:
+        """The warm-up of a trial as if nothing had been compiled beside others, as in a person's own run."""
+        beside_s = self._compiled_beside.get(Settings(spec.settings), 0.0)
+        return None if result.warmup_s is None else max(beside_s, result.warmup_s)
+
+    # --- running trials -------------------------------------------------------------------------------------------
+
+    def run(self, spec: TrialSpec, *, may_repeat: bool = True) -> TrialResult:
         """Run one trial to its end. Raises SessionCancelledError when the session is cancelled meanwhile.
 
-        While one that compiles does so, the settings ``ahead`` are compiled too, for a later trial. A trial that was
-        disturbed from outside is repeated once, unless its result is to be told first (not ``may_repeat``); of two
-        disturbed ones the faster is the less disturbed. What disturbs the repeat as well goes on, so that no other is
-        repeated.
+        A trial that was disturbed from outside is repeated once, unless its result is to be told first (not
+        ``may_repeat``); of two disturbed ones the faster is the less disturbed. What disturbs the repeat as well goes
+        on, so that no other is repeated.
         """
-        result = self._run_once(spec, ahead)
+        result = self._run_once(spec)
         expected_s = max(self.expected_s(spec.settings), result.wall_s or 0.0)
         if not (may_repeat and result.disturbed and self.repeats_help and self.budget.allows_repeat(expected_s)):
             return result
@@ -219,22 +241,25 @@ class Bench:
         self.repeats_help = again.measured and not again.disturbed
         return result if not again.measured else min(result, again, key=_unreliability)
 
-    def _run_once(self, spec: TrialSpec, ahead: Mapping[str, Value] | None = None) -> TrialResult:
+    def _run_once(self, spec: TrialSpec) -> TrialResult:
         self.wait_while_paused()
         first = spec.kind.inspects and self.budget.baseline_s is None
         self.announce(spec, None if first else self.expected_s(spec.settings))
-        compiles = self.catalog.compiles(spec.settings)
         spec = self._within_patience(spec)
         if spec.world is not None and spec.world.ranks > 1 and not self._links_known:
             spec = replace(spec, world=replace(spec.world, times_all_reduce=True))
         started = self.budget.spent_s
-        if compiles and spec.world is None and (ahead is not None or self.runner.interpreters):
-            result = self._run_compiling_ahead(spec, ahead)
-            if ahead is not None and result.outcome is Outcome.OUT_OF_MEMORY:  # the other may have had what it lacked
-                self.warming_up_s += self.budget.spent_s - started
-                started = self.budget.spent_s
-                result = self.runner.run(spec, self.listener(spec))
-        else:
+        if self.compiles_beside(spec.settings):
+            self.has_compiled_beside(spec.timeout_s)
+            waited_s = self.budget.spent_s - started
+            self.warming_up_s += waited_s
+            spec = replace(spec, timeout_s=max(1.0, spec.timeout_s - waited_s))
+        failed = self._failed_beside.pop(Settings(spec.settings), None)
+        result = failed or self.runner.run(spec, self.listener(spec))
+        if result.outcome is Outcome.OUT_OF_MEMORY and not self.has_compiled_beside():
+            self.end_compiling_beside()
+            self.warming_up_s += self.budget.spent_s - started
+            started = self.budget.spent_s
             result = self.runner.run(spec, self.listener(spec))
         return self._ended(spec, result, started)
 
@@ -322,25 +347,6 @@ class Bench:
         elif spec.environment:
             budget.interpreter_s = max(budget.interpreter_s, startup_s + (result.build_s or 0.0))
 
-    def _run_compiling_ahead(self, spec: TrialSpec, ahead: Mapping[str, Value] | None) -> TrialResult:
-        """Run a trial that compiles, and compile for a later one meanwhile."""
-        other = self.spec("ahead", ahead, kind=TrialKind.AHEAD) if ahead is not None else None
-        started = self.budget.spent_s
-        result, early = self.runner.run_compiling_ahead(spec, other, self.listener(spec))
-        if ahead is not None and early is None:
-            beside_s = self.budget.spent_s - started if result.warmup_s is None else result.warmup_s
-            self._ahead[Settings(ahead)] = _Ahead(beside_s, whole=False)
-        elif ahead is not None and early is not None:
-            self._ahead[Settings(ahead)] = _Ahead(early.warmup_s or 0.0, whole=True)
-        return result
-
-    def _warmup_without_help(self, spec: TrialSpec, result: TrialResult) -> float | None:
-        """The warm-up of a trial as if nothing had been compiled ahead, as in a person's own run."""
-        ahead = self._ahead.get(Settings(spec.settings))
-        if ahead is None or result.warmup_s is None:
-            return result.warmup_s
-        return max(ahead.seconds, result.warmup_s) if ahead.whole else ahead.seconds + result.warmup_s
-
     def time_spent(self) -> TimeSpent:
         """The session's wall time so far, by use."""
         return TimeSpent(self.measuring_s, self.warming_up_s, self.budget.spent_s)
@@ -348,7 +354,7 @@ class Bench:
     def wait_while_paused(self) -> None:
         """Wait while the person has paused the session; that time does not count."""
         if self.steering.paused:
-            with self.budget.standing_still():
+            with self.budget.standing_still(), self.runner.nothing_beside():
                 self.steering.wait_while_paused(lambda waiting: self._emit(events.Held(waiting)))
 
     def checked(self, result: TrialResult) -> TrialResult:

@@ -16,7 +16,6 @@ from advisor.experiment.moves import moves, need_turns
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.search import rank
-from advisor.recipe import Stage
 from advisor.recipe.settings import Settings
 from advisor.records import TrialResult, TrialSpec, Value
 
@@ -184,12 +183,12 @@ class Lab:
 
     def _trial(self, move: Move, known: Known) -> TrialResult:
         spec = self._spec(move, known)
-        if self.bench.catalog.compiles(move.settings):
-            start_interpreters(self.bench, known)
+        if self.bench.has_compiled_beside() and (settings := self._compiled_next(move, known)) is not None:
+            self.bench.compile_beside(settings)
         # A person waits for what a leap shows; where it was disturbed, the search itself asks for another run.
-        return self.bench.run(spec, ahead=self._ahead(move, known), may_repeat=move.kind is not Kind.LEAP)
+        return self.bench.run(spec, may_repeat=move.kind is not Kind.LEAP)
 
-    def _ahead(self, move: Move, known: Known) -> Settings | None:
+    def _compiled_next(self, move: Move, known: Known) -> Settings | None:
         """The settings most likely compiled next, to be compiled beside this move; None where that may disturb."""
         if move.kind is Kind.LEAP or not may_compile_beside(self.bench, known, move.settings):
             return None
@@ -275,12 +274,8 @@ class Lab:
 # For each compilation one core, and some for the processes that it starts. On 16 cores two that ran beside each other
 # took no longer than one, and the second took 2 s instead of 11 s afterwards.
 _CORES_FOR_TWO = 8
-# One core for the trial, one for its compiler, one for its other threads, one for the interpreter.
-_CORES_BESIDE_IMPORTS = 4
 # Two that compile take about as much memory as two of the baseline, which may be this share of the device at most.
 _MEMORY_SHARE = 0.8
-# Each interpreter that waits holds half a gigabyte of the host's memory.
-_MOST_INTERPRETERS = 4
 
 
 def compiles_anew(bench: Bench, settings: Settings) -> bool:
@@ -306,19 +301,3 @@ def may_compile_beside(bench: Bench, known: Known, settings: Mapping[str, Value]
         return False
     in_use = {**facts.workload.current, **settings}
     return not any(recipe.times_kernels and in_use.get(recipe.key) for recipe in catalog)
-
-
-def start_interpreters(bench: Bench, known: Known) -> None:
-    """Start the interpreters that candidates will need; they import while something compiles."""
-    facts = known.plan.facts
-    if not facts.on_cuda or facts.hardware.host.usable_cores < _CORES_BESIDE_IMPORTS:
-        return
-    waiting = [
-        candidate
-        for candidate in known.plan.candidates
-        if known.plan.recipe(candidate).stage is Stage.ENVIRONMENT
-        and not (known.has_record(candidate) or known.plan.is_not_worth_an_interpreter(candidate))
-    ]
-    for candidate in waiting[:_MOST_INTERPRETERS]:
-        if not known.plan.consent.rejects(candidate.recipe):
-            bench.start_interpreter(candidate.settings)

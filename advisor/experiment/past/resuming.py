@@ -12,7 +12,7 @@ from advisor.experiment.plan import Plan
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import printable
-from advisor.files.state_folder import read_kept, write_kept
+from advisor.files.state_folder import read_record, write_record
 from advisor.recipe.settings import Settings
 from advisor.records import Facts, Outcome, StackRecord, TargetSpec, TrialRecord, Value
 
@@ -126,14 +126,14 @@ def workload_name(target: TargetSpec, facts: Facts) -> str:
 
 def hints_for(name: str) -> Hints:
     """The hints kept for a workload; empty when there are none."""
-    return read_kept(HINTS_FILE, _Kept()).workloads.get(name, Hints())
+    return read_record(HINTS_FILE, _Kept()).workloads.get(name, Hints())
 
 
 def keep_hints(name: str, settings: Mapping[str, Value], compile_s: float | None) -> None:
     """Replace the hints with this session's. The compile time is kept until another is measured."""
-    kept = read_kept(HINTS_FILE, _Kept())
+    kept = read_record(HINTS_FILE, _Kept())
     compile_s = compile_s if compile_s is not None else hints_for(name).compile_s
     others = {other: hints for other, hints in kept.workloads.items() if other != name}
     latest = dict(list(others.items())[1 - _MOST_WORKLOADS :])
     kept = replace(kept, workloads={**latest, name: Hints(dict(settings), compile_s)})
-    write_kept(HINTS_FILE, kept)
+    write_record(HINTS_FILE, kept)

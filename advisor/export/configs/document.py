@@ -1,8 +1,13 @@
-"""The interface of a config file to a patch, whatever its format; and a walk over its values."""
+"""A config file that a patch changes, whatever its format; and a walk over its values."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+import contextlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self
 
+from advisor.errors import UsageError
+from advisor.files.config_file import check_recordable
 from advisor.recipe.settings import SECTION
 from advisor.records import Value
 
@@ -13,26 +18,79 @@ _EVALUATION = frozenset(
 )
 
 
-class Document(Protocol):
-    """A config file. ``tree`` is what it holds, as plain Python with words for keys; what a tag marks is ``Opaque``."""
+class ObstacleError(Exception):
+    """A path of a config can hold no value; the message is the end of "the config's ..."."""
+
+
+class Document(ABC):
+    """A config file's ``text``, and the ``tree`` that it holds: plain Python with words for keys.
+
+    What a tag marks is an object there that means nothing to a patch.
+    """
 
     tree: dict[str, Any]
+    has_null = True
 
-    def obstacle(self, path: Path) -> str:
-        """The reason why a path can hold no value, as the end of "the config's ..."; empty where it can."""
+    def __init__(self, text: str) -> None:
+        self.text = text
 
-    def replace_or_add(self, path: Path, value: Scalar) -> None:
-        """Put a value at a path; mappings on the way are made."""
+    @abstractmethod
+    def texts_with(self, path: Path, value: Scalar) -> Iterable[str]:
+        """Texts that may hold a value at a path, the best first. Raises ObstacleError where none can."""
 
-    def text(self) -> str:
-        """The text with all changes. Raises UsageError where the layout does not allow them."""
+    def place_of(self, path: Path) -> str:
+        """A path in words."""
+        return repr(".".join(path)) if path else "the top level"
+
+    def changed(self, path: Path, value: Scalar) -> Self:
+        """The config with a value at a path; mappings on the way are made. None removes it where there is no null.
+
+        What is written is read again: it must hold that value, and all that was there before. Raises ObstacleError
+        where no text does.
+        """
+        depth = 0
+        node: Any = self.tree
+        while depth < len(path) and holds(node, path[depth]):
+            node, depth = child(node, path[depth]), depth + 1
+        kind = "mapping" if isinstance(node, dict) else "list" if isinstance(node, list) else "value"
+        needed = "value" if depth == len(path) else "mapping"
+        if kind != needed and (node is not None or needed == "value"):
+            raise ObstacleError(f"{self.place_of(path[:depth])} is a {kind}, not a {needed}")
+        if is_interpolation(node):
+            raise ObstacleError(f"{self.place_of(path)} is computed: `{node}`")
+        if needed == "value" and same_value(node, value):
+            return self
+        wanted = _with(self.tree, path, value)
+        if value is None and not self.has_null:
+            del at(wanted, path[:-1])[path[-1]]
+        for text in self.texts_with(path, value):
+            with contextlib.suppress(UsageError, ValueError, RecursionError):
+                found = type(self)(text)
+                if _canonical(found.tree) == _canonical(wanted):
+                    return found
+        raise ObstacleError(
+            f"{self.place_of(path[:depth])} cannot be changed: the config's layout leaves no room, as it is shared "
+            "through an anchor, or tagged, or ends in a block of text"
+        )
 
 
-class Opaque:
-    """A value that stands for something else: a tag makes it, or it is no value of YAML's own kinds."""
+def _with(tree: Any, path: Path, value: Scalar) -> Any:
+    """A copy of a tree with a value at a path; what an alias repeats stays as it was."""
+    if not path:
+        return value
+    inner = _with(child(tree, path[0]), path[1:], value)
+    if isinstance(tree, list):
+        return [*tree[: int(path[0])], inner, *tree[int(path[0]) + 1 :]]
+    return {**(tree or {}), path[0]: inner}
 
-    def __repr__(self) -> str:
-        return "<tagged>"
+
+def _canonical(tree: Any) -> str:
+    """A text that two trees share if they hold the same values of the same types.
+
+    Raises UsageError for one that holds itself, or far too much through its aliases.
+    """
+    check_recordable(tree, "the config")
+    return json.dumps(tree, sort_keys=True, default=repr)
 
 
 def is_interpolation(value: object) -> bool:
@@ -59,15 +117,16 @@ def at(tree: Any, path: Sequence[str]) -> Any:
 
 def child(node: Any, name: str) -> Any:
     """A mapping's value or a list's item by its name; None where there is none."""
+    if not holds(node, name):
+        return None
+    return node[int(name)] if isinstance(node, list) else node[name]
+
+
+def holds(node: Any, name: str) -> bool:
+    """Whether a mapping has a key, or a list an item of that place."""
     if isinstance(node, Mapping):
-        return node.get(name)
-    inside = isinstance(node, list) and is_index(name) and int(name) < len(node)
-    return node[int(name)] if inside else None
-
-
-def is_index(name: str) -> bool:
-    """Whether a part of a path is a place in a list."""
-    return name.isascii() and name.isdigit() and len(name) < 10
+        return name in node
+    return isinstance(node, list) and name.isascii() and name.isdigit() and len(name) < 10 and int(name) < len(node)
 
 
 def walk(tree: Any) -> Iterator[tuple[Path, Any]]:
@@ -88,14 +147,9 @@ def resolved(tree: Any, parts: Sequence[str]) -> list[Path]:
     """The paths that dotted parts may mean: a key with dots in it takes several parts at once."""
     if not parts:
         return [()]
-    if isinstance(tree, list):
-        item = child(tree, parts[0])
-        return [(parts[0], *rest) for rest in resolved(item, parts[1:])] if item is not None else []
-    if not isinstance(tree, dict):
-        return []
     found: list[Path] = []
     for taken in range(1, len(parts) + 1):
         name = ".".join(parts[:taken])
-        if name in tree:
-            found += [(name, *rest) for rest in resolved(tree[name], parts[taken:])]
+        if holds(tree, name):
+            found += [(name, *rest) for rest in resolved(child(tree, name), parts[taken:])]
     return found

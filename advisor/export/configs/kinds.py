@@ -138,15 +138,11 @@ def _without(tree: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _points(kind: ConfigKind, mapping: Any) -> int:
-    if not isinstance(mapping, dict) or _is_another_s(kind, mapping):
+    if not isinstance(mapping, dict) or _OTHERS.get(kind, frozenset()) & mapping.keys():
         return 0
     strong, weak = ({name for name in clues.split() if name in mapping} for clues in _CLUES[kind])
     known = len(strong) >= _FEWEST_STRONG or strong & _UNMISTAKABLE
     return _STRONG * len(strong) + len(weak) if known else 0
-
-
-def _is_another_s(kind: ConfigKind, mapping: Mapping[str, Any]) -> bool:
-    return not _OTHERS.get(kind, frozenset()).isdisjoint(mapping)
 
 
 def _of_lightning(tree: Mapping[str, Any]) -> int:
@@ -175,7 +171,7 @@ def _subcommand(tree: Mapping[str, Any]) -> str:
 
 def _of_trainer(mapping: Mapping[str, Any]) -> int:
     """The points of a mapping's names; none without a name or a value that is the Trainer's own."""
-    if _is_another_s(ConfigKind.LIGHTNING, mapping):
+    if _OTHERS[ConfigKind.LIGHTNING] & mapping.keys():
         return 0
     own = len(_TRAINER_OWN & mapping.keys()) + (str(mapping.get("precision")) in _PRECISIONS)
     return _OF_TRAINER * own + len(_TRAINER_SHARED & mapping.keys()) if own else 0

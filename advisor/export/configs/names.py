@@ -137,21 +137,16 @@ def _may_say(path: Path, node: object) -> bool:
 def in_the_words_of(present: object, key: str, value: Value) -> Scalar:
     """A setting's value in the words that a config uses for its present one: ``bf16-mixed`` beside ``32-true``.
 
-    Returns the value itself where the present one has no words of its own. Raises ValueError where the present one is
+    Returns the value itself where the present one has no words of its own. Raises TypeError where the present one is
     true or false, or a number, and cannot say the value.
     """
     if key in _DTYPES and (said := _in_family(present, value)) is not None:
         return said
-    if problem := _cannot_hold(present, value):
-        raise ValueError(problem)
+    if isinstance(present, bool) and not isinstance(value, bool):
+        raise TypeError("true or false")
+    if isinstance(present, int | float) and isinstance(value, str | bool) and not isinstance(present, bool):
+        raise TypeError("a number")
     return value
-
-
-def _cannot_hold(present: object, value: Value) -> str:
-    """The kind of a config's value that a setting's value cannot replace; empty where it can."""
-    if isinstance(present, bool):
-        return "" if isinstance(value, bool) else "true or false"
-    return "a number" if isinstance(present, int | float) and isinstance(value, str | bool) else ""
 
 
 def switched(name: str, key: str, value: Value) -> bool | None:

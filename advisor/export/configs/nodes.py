@@ -9,16 +9,7 @@ from typing import Any
 
 from advisor.export.configs.document import Path, evaluates, is_interpolation, walk
 from advisor.export.configs.kinds import has_trainer_arguments
-from advisor.export.configs.words import (
-    LOADER_KEYS,
-    MIXED_PRECISION,
-    PREFETCH,
-    WORKERS,
-    Config,
-    Entry,
-    Phrase,
-    words_of,
-)
+from advisor.export.configs.words import MIXED_PRECISION, Config, Entry, Phrase, loader_options, words_of
 from advisor.records import ConfigKind, Mode
 
 # Keys that name the class, and the key under which its arguments stand ("" for beside it).
@@ -104,14 +95,9 @@ def _clips_under_lightnings_autocast(config: Config) -> bool:
 
 
 def _of_loader(made: _Made) -> Iterator[Phrase]:
-    config = made.config
-    workers = config.settings.get(WORKERS, config.get("num_workers"))
-    for key in (*LOADER_KEYS, "data.batch_size"):
-        if key in config.settings and (key != "data.batch_size" or config.gpus == 1):  # a script may divide it
-            name = key.partition(".")[2]
-            without = key == PREFETCH and not workers
-            entry = config.off(name, None) if without else config.entry(name, config.settings[key])
-            yield Phrase((key,), (entry,))
+    yield from loader_options(made.config, "")
+    if made.config.gpus == 1:  # a script may divide it among several
+        yield from made.config.said("data.batch_size", "batch_size")
 
 
 def _of_trainer(made: _Made) -> Iterator[Phrase]:
@@ -136,7 +122,7 @@ def _as_made(entry: Entry, made: _Made) -> Entry:
 
 def _of_accelerator(made: _Made) -> Iterator[Phrase]:
     yield from made.config.translated("precision.autocast", MIXED_PRECISION, "mixed_precision")
-    yield from made.config.renamed(step__accumulate="gradient_accumulation_steps")
+    yield from made.config.said("step.accumulate", "gradient_accumulation_steps")
 
 
 _PHRASES: tuple[tuple[Callable[[_Made], bool], Callable[[_Made], Iterator[Phrase]]], ...] = (

@@ -8,17 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from advisor.export.configs.document import Path, Scalar, at
+from advisor.export.configs.document import Path, Scalar, at, holds
 from advisor.export.configs.kinds import names_classes
-from advisor.records import ConfigKind, Mode, Value
+from advisor.records import ConfigKind, Mode, Value, text_of
 
-WORKERS, PIN, PERSISTENT, PREFETCH = (
-    "data.num_workers",
-    "data.pin_memory",
-    "data.persistent_workers",
-    "data.prefetch_factor",
-)
-LOADER_KEYS = (WORKERS, PIN, PERSISTENT, PREFETCH)
+LOADER_KEYS = ("data.num_workers", "data.pin_memory", "data.persistent_workers", "data.prefetch_factor")
+WORKERS, PIN, PERSISTENT, PREFETCH = LOADER_KEYS
 _DDP_OPTIONS = ("bucket_cap_mb", "static_graph", "find_unused_parameters")
 # Options of DistributedDataParallel, which Accelerate's DistributedDataParallelKwargs takes too.
 DDP_KEYS = ("parallel.gradient_as_bucket_view", *(f"parallel.{name}" for name in _DDP_OPTIONS))
@@ -26,8 +21,7 @@ _CHECKPOINTING: Mapping[Value, Scalar] = {"none": False, "blocks": True}
 _CHANNELS_LAST: Mapping[Value, Scalar] = {"contiguous": False, "channels_last": True}
 MIXED_PRECISION: Mapping[Value, Scalar] = {"bfloat16": "bf16", "float16": "fp16", "none": "no"}
 # Arguments of the Trainer that Axolotl drops without a word, and the modes of compilation that it takes.
-_NOT_AXOLOTL = frozenset(["dataloader_persistent_workers", "ddp_static_graph"])
-_NOT_AXOLOTL |= {"use_cpu", "fsdp", "reshard_after_forward"}
+_NOT_AXOLOTL = {"dataloader_persistent_workers", "ddp_static_graph", "use_cpu", "fsdp", "reshard_after_forward"}
 _AXOLOTL_COMPILES = ("none", "default", "reduce-overhead", "max-autotune")
 _ADAMW = ("adamw_torch", "adamw_torch_fused", "adamw_hf", None)
 
@@ -39,6 +33,9 @@ class Entry:
     path: Path
     value: Scalar
     only_there: bool = False
+
+    def __str__(self) -> str:
+        return f"{'.'.join(self.path)}: {'null' if self.value is None else text_of(self.value)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +50,7 @@ class Phrase:
 class Config:
     """The input of a phrase: the wanted settings, the config's contents, and the path of the arguments in it.
 
-    ``on_cpu``: the loop was measured on a CPU. ``gpus`` is how many the settings are for, on
-    ``machines``.
+    ``on_cpu``: the loop was measured on a CPU. ``gpus`` is how many the settings are for, on ``machines``.
     """
 
     settings: Mapping[str, Value]
@@ -77,8 +73,7 @@ class Config:
 
     def has(self, name: str) -> bool:
         """Whether the config has a key of the framework, with whatever value."""
-        mapping = at(self.tree, self.home)
-        return isinstance(mapping, dict) and name in mapping
+        return holds(at(self.tree, self.home), name)
 
     def entry(self, name: str, value: Scalar, *inside: str) -> Entry:
         """A value of the framework's key."""
@@ -87,11 +82,6 @@ class Config:
     def off(self, name: str, value: Scalar = False) -> Entry:
         """An entry that switches off an option of the config that contradicts a setting, if it is there."""
         return Entry((*self.home, name), value, only_there=True)
-
-    def renamed(self, **names: str) -> Iterator[Phrase]:
-        """Settings whose value the framework takes as it is, under another name (with ``__`` for a dot of the key)."""
-        for key, name in names.items():
-            yield from self.said(key.replace("__", "."), name)
 
     def translated(self, key: str, words: Mapping[Value, Scalar], name: str, *inside: str) -> Iterator[Phrase]:
         """A setting for some of whose values the framework has words of its own; nothing for another value."""
@@ -156,12 +146,12 @@ def _hf_arguments(config: Config) -> Iterator[Phrase]:
     yield from config.translated("memory.activation_checkpointing", _CHECKPOINTING, name)
     yield from _hf_compilation(config)
     yield from _hf_optimizer(config)
-    yield from config.renamed(step__accumulate="gradient_accumulation_steps")
+    yield from config.said("step.accumulate", "gradient_accumulation_steps")
     batch = "per_device_train_batch_size" if config.mode is Mode.TRAIN else "per_device_eval_batch_size"
     if config.mode is Mode.TRAIN and config.has("micro_batch_size") and not config.has(batch):
         batch = "micro_batch_size"
     yield from config.batch_per_gpu(batch)
-    yield from _loader(config, "dataloader_")
+    yield from loader_options(config, "dataloader_")
     yield from _hf_parallel(config)
     yield from _hf_habits(config)
 
@@ -205,7 +195,8 @@ def _hf_parallel(config: Config) -> Iterator[Phrase]:
     strategy = config.settings.get("parallel.strategy")
     if strategy in ("ddp", "data_parallel"):
         yield Phrase(("parallel.strategy",), (config.off("fsdp", None),))
-        yield from config.renamed(**{f"parallel__{name}": f"ddp_{name}" for name in _DDP_OPTIONS})
+        for name in _DDP_OPTIONS:
+            yield from config.said(f"parallel.{name}", f"ddp_{name}")
     elif strategy == "fully_shard":
         version = config.entry("fsdp_config", 2, "version")
         yield Phrase(("parallel.strategy",), (config.entry("fsdp", True), version))
@@ -228,16 +219,15 @@ def _hf_optimizer(config: Config) -> Iterator[Phrase]:
         yield Phrase(("optimizer.implementation",), (config.entry(name, word),))
 
 
-def _loader(config: Config, prefix: str, *inside: str) -> Iterator[Phrase]:
+def loader_options(config: Config, prefix: str, *inside: str) -> Iterator[Phrase]:
     """Options of a DataLoader under their own names, with something before each."""
     workers = config.settings.get(WORKERS, config.get(*inside, f"{prefix}num_workers"))
     for key in LOADER_KEYS:
         if key in config.settings:
             path = (*config.home, *inside, prefix + key.partition(".")[2])
-            if key == PREFETCH and not workers:  # a loader without workers refuses it
-                yield Phrase((key,), (Entry(path, None, only_there=True),))
-            else:
-                yield Phrase((key,), (Entry(path, config.settings[key]),))
+            refused = key == PREFETCH and not workers  # by a loader without workers
+            entry = Entry(path, None, only_there=True) if refused else Entry(path, config.settings[key])
+            yield Phrase((key,), (entry,))
 
 
 # --- Lightning --------------------------------------------------------------------------------------------------
@@ -256,7 +246,8 @@ def lightning(config: Config) -> Iterator[Phrase]:
         word = f"{half[str(autocast)]}-mixed" if autocast in half else "32-true"
         if weights in (None, "float32"):
             yield Phrase(keys, (config.entry("precision", word),))
-    yield from config.renamed(step__accumulate="accumulate_grad_batches", backends__cudnn_benchmark="benchmark")
+    yield from config.said("step.accumulate", "accumulate_grad_batches")
+    yield from config.said("backends.cudnn_benchmark", "benchmark")
     if settings.get("backends.deterministic") is False:
         yield Phrase(("backends.deterministic",), (config.entry("deterministic", False),))
     if settings.get("debug.switches") == "none":
@@ -283,7 +274,7 @@ def _lightning_parallel(config: Config) -> Iterator[Phrase]:
         yield Phrase(("parallel.strategy",), (config.entry("strategy", _DDP_STRATEGY, "class_path"),))
         for key in given:
             yield from config.said(key, "strategy", "init_args", key.partition(".")[2])
-    yield from config.renamed(parallel__sync_batch_norm="sync_batchnorm")
+    yield from config.said("parallel.sync_batch_norm", "sync_batchnorm")
 
 
 # --- Accelerate -------------------------------------------------------------------------------------------------
@@ -356,11 +347,11 @@ def timm(config: Config) -> Iterator[Phrase]:
     if how in ("fused", "foreach") and name in ("sgd", "momentum", "adam", "adamw"):
         yield Phrase(("optimizer.implementation",), (config.entry("opt_kwargs", True, str(how)),))
     batch = "batch_size" if config.mode is Mode.TRAIN else "validation_batch_size"
-    yield from config.renamed(
-        step__accumulate="grad_accum_steps", data__num_workers="workers", data__pin_memory="pin_mem"
-    )
+    yield from config.said("step.accumulate", "grad_accum_steps")
+    yield from config.said(WORKERS, "workers")
+    yield from config.said(PIN, "pin_mem")
     yield from config.batch_per_gpu(batch)
-    yield from config.renamed(parallel__sync_batch_norm="sync_bn")
+    yield from config.said("parallel.sync_batch_norm", "sync_bn")
     if settings.get("parallel.strategy") == "ddp":
         yield Phrase(("parallel.strategy",))
     yield from _always_in_timm(config)
@@ -386,9 +377,9 @@ def ultralytics(config: Config) -> Iterator[Phrase]:
     modes = ("default", "reduce-overhead", "max-autotune-no-cudagraphs")
     yield from config.translated("compile.mode", {"none": False, **dict(zip(modes, modes, strict=True))}, "compile")
     yield from config.translated("model.memory_format", _CHANNELS_LAST, "channels_last")
-    yield from config.renamed(
-        data__batch_size="batch", data__num_workers="workers", backends__deterministic="deterministic"
-    )
+    yield from config.said("data.batch_size", "batch")
+    yield from config.said(WORKERS, "workers")
+    yield from config.said("backends.deterministic", "deterministic")
     batch, count = settings.get("data.batch_size", config.get("batch")), settings.get("step.accumulate")
     if isinstance(batch, int) and isinstance(count, int) and batch > 0:
         yield Phrase(("step.accumulate",), (config.entry("nbs", batch * count),))
@@ -413,10 +404,8 @@ def mmengine(config: Config) -> Iterator[Phrase]:
         yield Phrase(("precision.autocast",), (optim("type", "AmpOptimWrapper"), optim("dtype", dtype)))
     yield from config.said("step.accumulate", "optim_wrapper", "accumulative_counts")
     mode = settings.get("compile.mode")
-    if mode is not None and not isinstance(config.get("compile"), dict):
-        plain = config.entry("compile", mode == "default")
-        entry = config.entry("compile", mode, "mode") if mode not in ("none", "default") else plain
-        yield Phrase(("compile.mode",), (entry,))
+    if mode in ("none", "default") and not isinstance(config.get("compile"), dict):
+        yield Phrase(("compile.mode",), (config.entry("compile", mode == "default"),))
     elif mode not in (None, "none"):
         yield Phrase(("compile.mode",), (config.entry("compile", mode, "mode"),))
     yield from config.said("backends.cudnn_benchmark", "env_cfg", "cudnn_benchmark")
@@ -424,7 +413,7 @@ def mmengine(config: Config) -> Iterator[Phrase]:
         yield Phrase(("backends.deterministic",), (config.entry("randomness", False, "deterministic"),))
     loader = "train_dataloader" if config.mode is Mode.TRAIN else "test_dataloader"
     if isinstance(config.get(loader), dict):
-        yield from _loader(config, "", loader)
+        yield from loader_options(config, "", loader)
         yield from config.batch_per_gpu(loader, "batch_size")
 
 
@@ -437,7 +426,7 @@ def detectron2(config: Config) -> Iterator[Phrase]:
     yield from config.translated("precision.autocast", {"float16": True, "none": False}, *amp)
     yield from config.said(WORKERS, "DATALOADER", "NUM_WORKERS")
     yield from config.said("data.batch_size", "SOLVER", "IMS_PER_BATCH")
-    yield from config.renamed(backends__cudnn_benchmark="CUDNN_BENCHMARK")
+    yield from config.said("backends.cudnn_benchmark", "CUDNN_BENCHMARK")
 
 
 def deepspeed(config: Config) -> Iterator[Phrase]:

@@ -135,8 +135,7 @@ class GpuWatch:
             self._read(gauges)
 
     def _read(self, gauges: GpuGauges) -> None:
-        if reading := gauges.read():
-            self._readings.append(reading)
+        self._readings.append(gauges.read())
 
 
 def own_processes(readings: Sequence[GpuReading], before: frozenset[int], own: frozenset[int]) -> frozenset[int]:

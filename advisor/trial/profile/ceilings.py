@@ -14,7 +14,7 @@ from functools import partial
 
 import torch
 
-from advisor.files.state_folder import read_kept, write_kept
+from advisor.files.state_folder import read_record, write_record
 from advisor.machine.device import backend_of
 from advisor.machine.hardware import inspect_hardware
 from advisor.process.meanwhile import replaced
@@ -75,7 +75,7 @@ def machine_ceilings(
 
 def stored_ceilings(machine: str) -> Ceilings:
     """The ceilings that are stored of a machine, empty when there are none, or only old ones."""
-    known = read_kept(_FILE, _Stored()).machines.get(machine, Ceilings({}))
+    known = read_record(_FILE, _Stored()).machines.get(machine, Ceilings({}))
     with contextlib.suppress(ValueError):
         age = date.today() - date.fromisoformat(known.measured_on)
         if 0 <= age.days <= _VALID_DAYS:
@@ -88,7 +88,7 @@ def store_ceilings(machine: str, ceilings: Ceilings) -> None:
 
     Of two sessions that write at once one wins; what the other measured is measured again when it is missed.
     """
-    write_kept(_FILE, _Stored(machines={**read_kept(_FILE, _Stored()).machines, machine: ceilings}))
+    write_record(_FILE, _Stored(machines={**read_record(_FILE, _Stored()).machines, machine: ceilings}))
 
 
 def measure_ceilings(

@@ -21,7 +21,7 @@ from advisor.figures.formatting import (
     interval_or_words,
 )
 from advisor.figures.roof import upper_bound
-from advisor.figures.sweep import SweepPoint, headings_of, knee_of, sweep_chart, sweep_rows
+from advisor.figures.sweep import SweepPoint, headings_of, knee_of, sweep_rows
 from advisor.recipe.settings import Settings
 from advisor.records import (
     Candidate,
@@ -292,7 +292,7 @@ Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
 
 def sweep_text(points: Sequence[SweepPoint], mode: Mode, width: int, caveats: Iterable[str] = ()) -> Content:
-    """A line for each size, with a bar for its throughput; then which to take, caveats, and for inference a chart."""
+    """A line for each size, with a bar for its throughput; then which to take, and caveats."""
     if not points:
         return Content("")
     heads, rows = _fitting(points, width)
@@ -307,8 +307,7 @@ def sweep_text(points: Sequence[SweepPoint], mode: Mode, width: int, caveats: It
     ]
     lines += [Content.styled(f"{caveat}", "$warning") for caveat in caveats]
     lines.append(Content.styled(f"◆ {sweep_sentence(points, mode)}", DIM))
-    chart = sweep_chart(points, mode) if mode is Mode.INFER and width >= _CHART_WIDTH else ""
-    return Content("\n").join([*lines, *([Content(""), Content(chart)] if chart else [])])
+    return Content("\n").join(lines)
 
 
 def _fitting(points: Sequence[SweepPoint], width: int) -> Table:

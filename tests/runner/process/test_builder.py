@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -16,10 +15,8 @@ import torch
 from planted import TINY_TARGET
 from trial_processes import SOON_S, building, gone, spec_of
 
-from advisor.records import Activity, Outcome, TrialKind
-from advisor.runner.builder import Builder
+from advisor.records import Outcome, TrialKind
 from advisor.runner.trials import Runner
-from advisor.trial.builder import import_libraries
 
 BUILDS = building("open(os.path.join(os.path.dirname(__file__), 'builds'), 'a').write(f'{os.getpid()}\\n')")
 
@@ -58,15 +55,6 @@ def test_a_target_is_built_once_for_many_trials(built, tmp_path):
     assert len((tmp_path / "builds").read_text().split()) == 1
 
 
-def test_a_trial_that_has_come_to_its_device_has_the_next_one_forked(built, monkeypatch):
-    runner, problem, spec = built(TINY_TARGET)
-    assert not problem
-    told = []
-    monkeypatch.setattr(Builder, "fork_ahead", lambda *asked: told.extend(asked))
-    assert runner.run(spec, told.append).measured
-    assert [told[n - 1] for n, one in enumerate(told) if isinstance(one, Builder)] == [Activity("loading the model")]
-
-
 def test_a_forked_trial_computes_what_one_that_builds_for_itself_does(built):
     runner, _, spec = built(TINY_TARGET)
     own, forked = run(Runner(), spec), run(runner, spec)
@@ -74,31 +62,6 @@ def test_a_forked_trial_computes_what_one_that_builds_for_itself_does(built):
     assert forked.weights == own.weights
     again = run(runner, spec)
     assert again.losses == forked.losses  # a trial leaves nothing behind in the process that it was forked from
-
-
-def test_a_dataset_that_reads_on_in_an_open_file_gives_each_trial_the_same(built, tmp_path):
-    values = torch.arange(1.0, 4097.0)
-    (tmp_path / "values").write_bytes(values.numpy().tobytes())
-    runner, problem, spec = built(
-        f"import torch\nvalues = open({str(tmp_path / 'values')!r}, 'rb', buffering=0)\n"
-        + """
-class Stream(torch.utils.data.IterableDataset):
-    def __iter__(self):
-        while True:
-            read = values.read(16)
-            if len(read) < 16:
-                values.seek(0)
-                continue
-            yield torch.frombuffer(bytearray(read), dtype=torch.float32)
-def build():
-    model = torch.nn.Linear(4, 1)
-    return model, torch.utils.data.DataLoader(Stream(), batch_size=2), lambda model, x: model(x).mean()
-"""
-    )
-    assert not problem
-    first, second = run(runner, spec), run(runner, spec)
-    assert first.losses
-    assert second.losses == first.losses
 
 
 def test_settings_are_applied_to_the_fork_alone(built):
@@ -129,7 +92,7 @@ def test_forks_have_the_usual_number_of_threads(built, tmp_path):
     [
         (
             "import threading; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
-            "building the model starts threads that are at work (Thread-1 (sleep))",
+            "building the model starts threads (Thread-1 (sleep))",
         ),
         ("raise ValueError('no data')", "no data"),
         ("os._exit(5)", "ended"),
@@ -140,58 +103,6 @@ def test_what_cannot_be_forked_is_built_by_each_trial(built, body, problem):
     assert problem in told
     result = run(runner, spec)
     assert result.measured is ("Thread" in body)
-
-
-THREAD = "import threading; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
-NOTED = "print('imported before' if 'wsgiref.handlers' in sys.modules else 'not imported'); import wsgiref.handlers\n"
-
-
-def test_trials_that_build_anew_are_forked_from_a_process_that_has_imported_the_libraries(built, tmp_path):
-    runner, problem, spec = built(BUILDS.replace("def build():\n", f"def build():\n    {NOTED}    {THREAD}"))
-    assert "starts threads" in problem
-    results = [run(runner, spec) for _ in range(2)]
-    assert [result.outcome for result in results] == [Outcome.MEASURED] * 2
-    assert len((tmp_path / "builds").read_text().split()) == 3, "once to see that it starts a thread"
-    assert (tmp_path / "logs" / "trial.log").read_text().count("imported before") == 2
-    alone = Runner().run(dataclasses.replace(spec, log_path=str(tmp_path / "alone.log")), lambda message: None)
-    assert "not imported" in (tmp_path / "alone.log").read_text()
-    assert alone.losses == results[0].losses == results[1].losses
-
-
-def test_libraries_that_start_threads_are_imported_by_each_trial(monkeypatch, tmp_path):
-    (tmp_path / "busy_library.py").write_text(f"import time\n{THREAD.replace('60', '1')}")
-    monkeypatch.syspath_prepend(tmp_path)
-    names, threads = ("no_such_library", "busy_library"), torch.get_num_threads()
-    try:
-        assert import_libraries(names, threads) == "importing these libraries starts threads"
-        assert not import_libraries(names, threads), "they are imported already"
-    finally:
-        torch.set_num_threads(threads)
-
-
-LAZY = """
-import sys, types
-
-class Lazy(types.ModuleType):
-    @property
-    def __file__(self):
-        sys.modules["loaded"] = types.ModuleType("loaded")  # as transformers loads what such a module stands for
-        return __file__
-
-sys.modules["lazy"] = Lazy("lazy")
-"""
-
-
-def test_a_lazy_module_that_imports_when_it_is_asked_does_not_end_the_builder(built):
-    runner, problem, spec = built(building(THREAD.replace("60", "1")) + LAZY)
-    assert "starts threads that are at work" in problem
-    assert run(runner, spec).measured
-
-
-def test_nothing_is_imported_for_a_target_that_cannot_be_built(built):
-    runner, problem, _ = built(building("import wsgiref.handlers; raise ValueError('no data')"))
-    assert "no data" in problem
-    assert runner._builder is None
 
 
 COMPILE = "torch._inductor.config.compile_threads = 2; torch.compile(nn.Linear(4, 2), backend={!r})(torch.ones(3, 4))"
@@ -228,11 +139,11 @@ started = libc.pthread_create(
 assert started == 0
 """
 IDLE = {
-    "waits for an event": "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()",
-    "an executor that nobody uses": (
+    "an executor that is shut down": (
         "from concurrent.futures import ThreadPoolExecutor\n"
-        "build.pool = ThreadPoolExecutor(1); build.pool.submit(int).result()"
+        "pool = ThreadPoolExecutor(2); pool.submit(time.sleep, 0.2); pool.shutdown(wait=False)"
     ),
+    "a progress bar's": "import tqdm; list(tqdm.tqdm([1, 2]))",
     "not Python's": NATIVE.format(function="libc.pause", argument="None"),
     "PyTorch's for a number that the target sets": (
         "torch.set_num_threads(3); torch.ones(2**20).exp().sum(); torch.ones(300, 300) @ torch.ones(300, 300)"
@@ -264,14 +175,6 @@ def read():
         batches.put(0)
 threading.Thread(target=read, name="reader", daemon=True).start()
 """
-# As a library does that computes with OpenMP and has a number of threads of its own.
-OPENMP = """
-libgomp = ctypes.CDLL(next(line.split()[-1] for line in open("/proc/self/maps") if "libgomp" in line))
-libgomp.omp_set_num_threads(2)
-PARALLEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-build.kept = PARALLEL(lambda data: None)
-libgomp.GOMP_parallel(build.kept, None, 2, 0)
-"""
 COUNTS = """
 import threading
 threading.Thread(target=lambda: [0 for _ in iter(int, 1)], name="counter", daemon=True).start()
@@ -280,16 +183,21 @@ COUNTS_UNKNOWN_TO_PYTHON = """
 COUNT = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 build.count = COUNT(lambda data: [None for _ in iter(int, 1)])
 """ + NATIVE.format(function="build.count", argument="None")
+POOL = """
+import threading
+for _ in range(2):
+    threading.Thread(target=threading.Event().wait, name="worker", daemon=True).start()
+"""
 PROCESS = """
 import multiprocessing
 multiprocessing.Process(target=time.sleep, args=(60,), daemon=True, name="helper").start()
 """
 REFUSED = {
     "a process": (PROCESS, "starts processes (helper)"),
-    "at work": (COUNTS, "at work (counter of target)"),
-    "at work, not Python's": (COUNTS_UNKNOWN_TO_PYTHON, "at work ("),
-    "hands over": (HANDS_OVER, "at work (reader of target)"),
-    "OpenMP": (OPENMP, "a fork hangs in a product on several threads"),
+    "at work": (COUNTS, "starts threads (counter)"),
+    "at work, not Python's": (COUNTS_UNKNOWN_TO_PYTHON, "starts threads ("),
+    "hands over": (HANDS_OVER, "starts threads (reader)"),
+    "waits for work": (POOL, "starts threads (2 x worker)"),
 }
 
 
@@ -298,37 +206,6 @@ def test_what_forks_would_miss_is_refused_by_name(built, body, told):
     _, problem, _ = built(building(body))
     assert told in problem
     assert problem.endswith("start them with the first batch or the first step, not while building")
-
-
-POOL_OF_THE_MODEL = building(
-    "from concurrent.futures import ThreadPoolExecutor\n"
-    "build.pool = ThreadPoolExecutor(1); build.pool.submit(int).result()"
-).replace("return 1.0 * x", "return build.pool.submit(lambda: 1.0 * x).result()")
-
-
-def test_a_fork_that_hangs_is_killed_soon_and_each_trial_builds_anew(built):
-    started = time.monotonic()
-    runner, problem, spec = built(POOL_OF_THE_MODEL)
-    assert time.monotonic() - started < SOON_S / 2  # the machine may be loaded
-    assert re.search(r"\(ThreadPoolExecutor-\d_0 of concurrent.futures.thread\), and a fork hangs in a step:", problem)
-    assert run(runner, spec).measured
-
-
-def test_a_fork_that_fails_or_dies_is_told(built):
-    waits = f"{IDLE['waits for an event']}\n"
-    after = "os.register_at_fork(after_in_child=lambda: {})"
-    _, problem, _ = built(building(waits + after.format("setattr(torch, 'ones', None)")))
-    assert "a fork fails in a product on several threads: TypeError" in problem
-    dies = "setattr(torch, 'ones', lambda *sizes: os.kill(os.getpid(), 11))"
-    _, problem, _ = built(building(waits + after.format(dies)))
-    assert "a fork dies in a product on several threads (SIGSEGV)" in problem
-
-
-def test_a_step_that_is_large_for_the_cpu_is_no_hindrance(built):
-    _, problem, _ = built(
-        building(IDLE["waits for an event"]).replace("return 1.0 * x", "return [0 for _ in iter(int, 1)]")
-    )
-    assert not problem
 
 
 def test_a_trial_that_runs_in_turn_or_in_a_fresh_interpreter_builds_for_itself(built, tmp_path):

@@ -1,4 +1,4 @@
-"""A build that hangs, or stops its own process, does not outlast the budget by more than a grace."""
+"""A build that hangs does not outlast the budget by more than a grace; a model that no fork can use is built anew."""
 
 import textwrap
 import time
@@ -8,6 +8,7 @@ from planted import TINY_TARGET
 from real_session import Run
 
 from advisor.errors import ExitCode
+from advisor.experiment.events import Said
 
 GRACE_S = 15.0  # generous: the machine may be loaded
 
@@ -15,7 +16,6 @@ GRACE_S = 15.0  # generous: the machine may be loaded
 @pytest.mark.parametrize("body", ["while True: pass", "os.kill(os.getpid(), signal.SIGSTOP)"], ids=["loops", "stops"])
 def test_a_build_that_never_ends_fails_once(real_sessions, tmp_path, monkeypatch, body):
     monkeypatch.setattr("advisor.experiment.measuring.bench._LEAST_BUILD_PATIENCE_S", 1.0)
-    monkeypatch.setattr("advisor.runner.builder._TRIES_FORKS_WITHIN_S", 0.5)
     monkeypatch.setattr("advisor.experiment.caveats.os.getloadavg", lambda: (64.0, 64.0, 64.0))
     code = textwrap.indent(body, "    ")
     text = "import os, signal\n" + TINY_TARGET.replace("def build():\n", f"def build():\n{code}\n")
@@ -42,3 +42,21 @@ def test_a_first_step_that_never_ends_has_the_grace_of_the_first_baseline(real_s
     assert run.session.exit_code is ExitCode.TARGET
     assert run.state.failure.message.startswith("the baseline could not be measured: no result after 3 s")
     assert run.state.failure.message.endswith("; the process was stopped (SIGSTOP)")
+
+
+ONLY_WHERE_IT_WAS_BUILT = """
+import os
+built_in = []
+def check():
+    if os.getpid() != built_in[0]:
+        raise RuntimeError("this model cannot be forked")
+"""
+
+
+def test_a_model_that_fails_in_a_fork_is_built_in_each_trial(real_sessions, tmp_path):
+    text = TINY_TARGET.replace("return 1.0 * x", "check(); return 1.0 * x")
+    text = text.replace("def build():\n", "def build():\n    built_in.append(os.getpid())\n")
+    run = Run(tmp_path, ONLY_WHERE_IT_WAS_BUILT + text, budget_s=10.0)
+    run.run()
+    assert run.session.exit_code is ExitCode.OK, run.state.failure
+    assert any("this model cannot be forked" in event.text for event in run.posted(Said))

@@ -1,0 +1,235 @@
+"""What compiles in a process beside the trials: real processes throughout."""
+
+import dataclasses
+import threading
+import time
+
+import psutil
+import pytest
+from planted import TINY_TARGET, plant
+from trial_processes import SOON_S, building, gone, spec_of
+
+from advisor.experiment.measuring.bench import Bench
+from advisor.experiment.measuring.budget import Budget
+from advisor.experiment.past.journal import Journal
+from advisor.experiment.request import Request
+from advisor.recipe.catalog import load_catalog
+from advisor.records import Activity, Outcome, TargetSpec, TrialKind
+from advisor.runner.trials import Runner
+
+NOTES_ITS_PROCESS = "open(os.path.join(os.path.dirname(__file__), {!r}), 'a').write(f'{{os.getpid()}}\\n')"
+
+pytestmark = pytest.mark.usefixtures("real_sessions")
+BUDGET_S = 200.0
+COMPILING = {"planted.compiling": True}
+LATER = {**COMPILING, "control.noop": True}
+SLEEPS = f"{NOTES_ITS_PROCESS.format('pid')}; time.sleep(600)"
+# A trial is built once the other has begun.
+BEGUN = """
+note = os.path.join(os.path.dirname(__file__), "pid")
+while not (os.path.exists(note) and os.path.getsize(note)):
+    time.sleep(0.02)
+"""
+
+
+@pytest.fixture
+def runner():
+    runner = Runner()
+    yield runner
+    runner.end_beside()
+
+
+@pytest.fixture
+def specs(tmp_path):
+    """Make the spec of a target's text; each has a file of its own."""
+
+    def make(name, text, **changes):
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+        spec = dataclasses.replace(spec_of(tmp_path, f"{name}.py"), log_path=str(tmp_path / "logs" / f"{name}.log"))
+        return dataclasses.replace(spec, trial_id=name, **changes)
+
+    return make
+
+
+def run(runner, spec):
+    return runner.run(spec, lambda message: None)
+
+
+def pid_in(folder):
+    until = time.monotonic() + SOON_S
+    while time.monotonic() < until:
+        if (folder / "pid").exists() and (text := (folder / "pid").read_text().strip()):
+            return int(text)
+        time.sleep(0.05)
+    raise TimeoutError
+
+
+def test_what_is_only_compiled_has_first_steps_and_no_timings(runner, specs):
+    result = run(runner, specs("tiny", TINY_TARGET, kind=TrialKind.COMPILE))
+    assert (result.outcome, result.blocks) == (Outcome.MEASURED, ())
+    assert result.warmup_s > 0
+    assert not result.measured
+
+
+def test_it_runs_while_a_trial_is_built_and_stands_still_while_that_is_timed(runner, specs, tmp_path):
+    states = []
+
+    def listen(message):
+        if message in (Activity("applying the settings"), Activity("measuring")):
+            time.sleep(0.5)  # for a signal to arrive
+            states.append(psutil.Process(pid_in(tmp_path)).status() == psutil.STATUS_STOPPED)
+
+    runner.compile_beside(specs("beside", building(SLEEPS), kind=TrialKind.COMPILE))
+    assert runner.run(specs("trial", building(BEGUN)), listen).measured
+    assert states == [False, True]
+    time.sleep(0.5)
+    assert psutil.Process(pid_in(tmp_path)).status() != psutil.STATUS_STOPPED
+    assert runner.compiled_beside() is None
+
+
+def test_it_stands_still_while_a_session_is_paused(runner, specs, tmp_path):
+    runner.compile_beside(specs("beside", building(SLEEPS), kind=TrialKind.COMPILE))
+    process = psutil.Process(pid_in(tmp_path))
+    with runner.nothing_beside():
+        time.sleep(0.5)  # for a signal to arrive
+        assert process.status() == psutil.STATUS_STOPPED
+    time.sleep(0.5)
+    assert process.status() != psutil.STATUS_STOPPED
+
+
+def test_its_end_is_told_once(runner, specs):
+    runner.compile_beside(specs("beside", TINY_TARGET, kind=TrialKind.COMPILE))
+    until = time.monotonic() + SOON_S
+    while (result := runner.compiled_beside()) is None and time.monotonic() < until:
+        time.sleep(0.05)
+    assert result.outcome is Outcome.MEASURED
+    assert result.warmup_s > 0
+    assert runner.compiled_beside() is None
+
+
+def test_its_failure_is_no_failure_of_a_trial(runner, specs):
+    runner.compile_beside(specs("beside", building("os._exit(5)"), kind=TrialKind.COMPILE))
+    assert run(runner, specs("trial", TINY_TARGET)).measured
+    result = runner.compiled_beside(SOON_S)
+    assert (result.outcome, result.warmup_s) == (Outcome.CRASHED, None)
+
+
+@pytest.mark.parametrize("end", ["end_beside", "cancel"])
+def test_it_ends_with_the_session(runner, specs, tmp_path, end):
+    runner.compile_beside(specs("beside", building(SLEEPS), kind=TrialKind.COMPILE))
+    pid = pid_in(tmp_path)
+    getattr(runner, end)()
+    assert gone(pid)
+
+
+def test_a_trial_that_is_skipped_leaves_it_alone(runner, specs, tmp_path):
+    runner.compile_beside(specs("beside", building(SLEEPS), kind=TrialKind.COMPILE))
+    threading.Timer(1.0, runner.skip).start()
+    assert run(runner, specs("trial", building("time.sleep(600)"))).outcome is Outcome.CANCELLED
+    assert psutil.pid_exists(pid_in(tmp_path))
+
+
+def test_a_trial_that_is_forked_beside_it_takes_no_notice(runner, specs, tmp_path):
+    forked = specs("both", TINY_TARGET)
+    assert not runner.build_once(forked.target, forked.seed, str(tmp_path / "build.log"), SOON_S)
+    runner.compile_beside(dataclasses.replace(forked, kind=TrialKind.COMPILE, log_path=str(tmp_path / "beside.log")))
+    assert [run(runner, forked).outcome for _ in range(3)] == [Outcome.MEASURED] * 3
+    assert runner.compiled_beside(SOON_S).outcome is Outcome.MEASURED
+    runner.forget_build()
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch, runner):
+    monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path / "state"))
+    monkeypatch.setattr("advisor.experiment.measuring.budget._LONGEST_MEASURE_S", 0.1)  # warms up no longer
+    plant(tmp_path / "recipes", "compiling", expensive=True)
+    recipes = (str(tmp_path / "recipes"),)
+    request = Request(TargetSpec("target.py", str(tmp_path), device="cpu"), budget_s=BUDGET_S, recipe_folders=recipes)
+    journal, catalog = Journal.create(request), load_catalog(recipes)
+    return Bench(request, runner, Budget(BUDGET_S), journal, emit=lambda event: None, catalog=catalog)
+
+
+HOLDS_THE_MEMORY = """
+held = os.path.join(os.path.dirname(__file__), "held")
+if not os.path.exists(held):
+    open(held, "w").write(str(os.getpid()))
+    time.sleep(600)
+if os.path.exists("/proc/" + open(held).read()):
+    raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+"""
+
+
+def test_a_trial_that_had_too_little_memory_beside_it_is_run_without(bench, tmp_path):
+    (tmp_path / "target.py").write_text(building(HOLDS_THE_MEMORY), encoding="utf-8")
+    bench.budget.repeated_s = bench.budget.total_s  # on a busy machine the trial would be measured again
+    bench.compile_beside(LATER)
+    until = time.monotonic() + SOON_S
+    while not (tmp_path / "held").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    result = bench.run(bench.spec("compiles", {}))
+    assert result.measured, result
+    assert bench.compiling is None
+
+
+def test_what_failed_beside_the_trials_has_its_result(bench, tmp_path):
+    note = "open(os.path.join(os.path.dirname(__file__), 'builds'), 'a').write('built ')"
+    (tmp_path / "target.py").write_text(building(f"{note}; raise ValueError('not today')"), encoding="utf-8")
+    bench.compile_beside(LATER)
+    assert bench.compiles_beside(LATER)
+    result = bench.run(bench.spec("later", LATER))
+    assert result.outcome is Outcome.FAILED
+    assert "not today" in result.reason
+    assert (tmp_path / "builds").read_text() == "built "
+    assert not bench.compiles_beside(LATER)
+
+
+FILLS_A_CACHE = """
+import os, time
+
+def compile_once():
+    cache = os.path.join(os.path.dirname(__file__), "cache")
+    if not os.path.exists(cache):
+        time.sleep(1.5)
+        open(cache, "w").write("")
+"""
+
+
+@pytest.mark.timed
+def test_what_was_compiled_beside_is_part_of_the_warm_up_that_is_told(bench, tmp_path):
+    text = TINY_TARGET.replace("return 1.0 * x", "compile_once(); return 1.0 * x")
+    (tmp_path / "target.py").write_text(f"{FILLS_A_CACHE}{text}", encoding="utf-8")
+    bench.compile_beside(LATER)
+    assert not bench.has_compiled_beside()
+    spent_s = bench.warming_up_s
+    result = bench.run(bench.spec("later", LATER))  # waits for it
+    assert bench.has_compiled_beside()
+    assert bench.budget.has_compiled(bench.catalog.compiled_code(LATER))
+    assert result.measured
+    assert result.warmup_s > 1.4, "as long as it takes to compile"
+    assert bench.warming_up_s - spent_s > 1.0, "as the session waited for it"
+    assert bench.run(bench.spec("other", COMPILING)).warmup_s < 1.0
+
+
+SLEEPS_IN_ITS_FIRST_LOSS = """
+import time
+calls = []
+
+def loss_of(output, target):
+    calls.append(1)
+    time.sleep(0.4 if len(calls) == 1 else 0.0)
+    if len(calls) > FEWEST:
+        raise RuntimeError("no more")
+    return nn.functional.cross_entropy(output, target)
+"""
+
+
+@pytest.mark.parametrize(
+    ("fewest", "settings", "measured"), [(10**9, {"precision.autocast": "bfloat16"}, True), (2, {}, False)]
+)
+def test_all_since_the_first_forward_pass_counts_as_warming_up(bench, tmp_path, fewest, settings, measured):
+    text = TINY_TARGET.replace("def build():", f"FEWEST = {fewest}\n{SLEEPS_IN_ITS_FIRST_LOSS}\ndef build():")
+    (tmp_path / "target.py").write_text(text.replace("nn.CrossEntropyLoss()", "loss_of"), encoding="utf-8")
+    result = bench.run(bench.spec("one", settings))
+    assert result.measured is measured, result
+    assert bench.warming_up_s > 0.35, "the try of a loss under autocast, and first steps that failed"
+    assert bench.time_spent().outside_s >= 0
