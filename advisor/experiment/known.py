@@ -8,8 +8,10 @@ from enum import StrEnum
 
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import REJECTED
-from advisor.experiment.judging.judge import BASELINE, AlternatedBlocks, Judge, prior_spread
+from advisor.experiment.judging.judge import BASELINE, Judge
 from advisor.experiment.judging.records import trial_record
+from advisor.experiment.judging.runs import AlternatedBlocks, RunsInTurn
+from advisor.experiment.judging.spreads import prior_spread
 from advisor.experiment.kept import kept
 from advisor.experiment.plan import COMPILE_MODE, Plan
 from advisor.experiment.policy import POLICY
@@ -69,7 +71,8 @@ class Move:
     @property
     def is_bold(self) -> bool:
         """Whether a leap, or measuring the noise before it, promises so much that it comes before all others."""
-        return self.kind in (Kind.LEAP, Kind.CONTROL) and self.gain >= POLICY.bold
+        first = self.kind in (Kind.LEAP, Kind.CONTROL) or (self.kind is Kind.AGAIN and not self.settings)
+        return first and self.gain >= POLICY.bold
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +139,7 @@ class Known:
         if not by.beyond_limits and (limit := by.goal.exceeded(result)):
             return f"it takes {limit}"
         bounded = by.goal.objective is Objective.MEMORY and not by.too_large
-        if bounded and settings and not by.keeps_speed(self.judge.compare(settings)):
+        if bounded and settings and not by.may_keep_speed(self.judge.compare(settings)):
             return f"it {by.goal.not_better()}"
         return self.plan.consent.why_not(settings, self.judge.numerics(settings, result))
 
@@ -262,7 +265,7 @@ class Known:
         kept = self.stack.filtered(self._is_accepted)
         proven = [
             settings
-            for settings in {**self.judge.alternated, **dict.fromkeys(self.judge.in_turn)}
+            for settings in self.judge.in_turn
             if settings.merged(kept) == settings and self.usable(settings) and self.may_recommend(settings)
         ]
         if not proven:
@@ -287,9 +290,11 @@ class Known:
         for settings, result in evidence.runs:
             judge = judge.with_run(settings, result)
         if evidence.alternated is not None:
-            judge = judge.with_alternated(move.settings, evidence.alternated)
+            judge = judge.with_turns(move.settings, evidence.alternated)
         elif move.kind is Kind.TURNS and all(result.measured for _, result in evidence.runs):
-            judge = judge.with_in_turn(move.settings)
+            new = tuple(result for settings, result in evidence.runs if settings)
+            old = tuple(result for settings, result in evidence.runs if not settings)
+            judge = judge.with_turns(move.settings, RunsInTurn(new, old))
         if evidence.control is not None:
             judge = judge.with_control(evidence.control)
         if evidence.reference is not None and evidence.reference.probed:
@@ -309,15 +314,7 @@ class Known:
         """The plan anew, once the instrumented pass has shown where the time goes."""
         old = self.plan
         speedup = max(1.0, self.judge.gain(self.stack, BASELINE).ratio) if self.stack else 1.0
-        plan = Plan.of(
-            old.catalog,
-            old.request,
-            facts,
-            old.consent,
-            hints=old.hints,
-            noise_floor=self.judge.noise_floor,
-            speedup=speedup,
-        )
+        plan = Plan.of(old.catalog, old.request, facts, old.consent, hints=old.hints, speedup=speedup)
         kept = {candidate.name: candidate for candidate in (*old.candidates, *plan.candidates)}
         left = [c for c in old.candidates if c not in plan.candidates]
         tried = [c for c in left if self.record(c) is not None or self.stack.get(c.key) == c.value]
@@ -428,7 +425,7 @@ class Known:
         if move.settings != self.stack or result is None or not self.judge.took_turns(move.settings):
             return self
         comparison = self.judge.compare(move.settings)
-        likely = self.judge.goal.by_time and comparison.speedup > 1 + comparison.noise_floor
+        likely = self.judge.goal.by_time and comparison.seems_faster
         if likely or self.judge.yardstick.may_recommend(result, comparison) or self.undecided(move.settings):
             return self
         why = f"together they {self.judge.goal.not_better(2)}"
@@ -441,10 +438,11 @@ class Known:
 
     def undecided(self, settings: Settings) -> bool:
         """Whether settings that took turns with the baseline seem better, and more turns may show whether they are."""
-        if settings not in self.judge.in_turn or len(self.judge.measured_runs(settings)) >= POLICY.most_runs:
+        turns, result = self.judge.in_turn.get(settings), self.judge.result(settings)
+        if not isinstance(turns, RunsInTurn) or len(turns.new) >= POLICY.most_runs or result is None:
             return False
-        gain = self.judge.gain(settings, BASELINE)
-        return gain.ratio > 1 and not gain.is_better
+        gain = self.judge.yardstick.gain(result, self.judge.compare(settings))
+        return gain is not None and gain.ratio > 1 and not gain.is_better
 
     def _simpler(self) -> list[Settings]:
         """The measured combinations that are the stack less one setting."""

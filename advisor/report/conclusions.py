@@ -15,7 +15,7 @@ from advisor.figures.sweep import SweepPoint, sweep_points
 from advisor.recipe.catalog import Catalog
 from advisor.records import Candidate, Outcome, Profile, TrialRecord, TrialResult, Value, Verdict
 
-_BY_INTEREST = (Verdict.FASTER, Verdict.SLOWER, Verdict.NO_DIFFERENCE, Verdict.FAILED)
+_BY_INTEREST = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME, Verdict.UNCLEAR, Verdict.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def sweep_of(state: SessionState) -> tuple[SweepPoint, ...]:
 
 
 def tried(state: SessionState) -> list[TrialRecord]:
-    """The records of trials that ran: the control, then faster, slower, no difference, failed; the fastest first."""
+    """The records of trials that ran: the control, then faster, slower, same, unclear, failed; the fastest first."""
     ran = [record for record in state.trials.values() if record.result.outcome is not Outcome.SKIPPED]
     return sorted(ran, key=_by_interest)
 

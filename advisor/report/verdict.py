@@ -20,7 +20,7 @@ from advisor.figures.formatting import (
 )
 from advisor.records import BaselineRecord, Mode, Objective, StackRecord, TrialRecord
 from advisor.report.conclusions import candidates_tried, count_untried, settings_to_export, stack_helps
-from advisor.report.figures import IN_TURN, MEASURED_ONCE, measured_on, own_figures, tokens_per_s
+from advisor.report.figures import IN_TURN, how_confirmed, measured_on, own_figures, tokens_per_s
 
 
 def verdict(state: SessionState) -> str:
@@ -42,7 +42,7 @@ def _result_sentence(state: SessionState, baseline: BaselineRecord) -> str:
         return _pending_sentence(state, stack, where)
     if stack is None or not stack_helps(state):
         return _no_stack_sentence(state, by, where)
-    how = f"confirmed {IN_TURN}" if stack.confirmed else MEASURED_ONCE
+    how = f"confirmed {IN_TURN}" if stack.confirmed else how_confirmed(stack)
     return f"{_effect_sentence(state, stack, by, where)}, {how}: {_before_and_tuned(stack, by)}{_tokens(state, stack)}."
 
 
@@ -188,11 +188,10 @@ def no_result(state: SessionState) -> NoResult:
     if tried and not any(record.result.measured for record in tried):
         one, several = "the only trial of a single setting", f"all {len(tried)} trials of single settings"
         return NoResult(Cause.ALL_FAILED, f"{several if len(tried) > 1 else one} failed")
-    noise = state.baseline.noise_floor if state.baseline else 0.0
-    if noise > POLICY.noisy and state.baseline and state.baseline.apart:
+    if state.baseline and state.baseline.apart > POLICY.most_apart:
         apart = format_percent(state.baseline.apart)
         return NoResult(Cause.TOO_NOISY, f"identical runs were {apart} apart on this machine")
-    if noise > POLICY.noisy or _all_open(state, tried):
+    if _all_open(state, tried):
         return NoResult(Cause.TOO_NOISY, "step times vary so much that faster and slower cannot be told apart")
     return NoResult(Cause.NO_GAIN, f"nothing that was tried {state.goal.better()}")
 

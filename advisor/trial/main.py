@@ -18,7 +18,7 @@ import torch._inductor.config
 
 from advisor.errors import AdvisorError, TargetError, TooSlowError
 from advisor.figures.formatting import format_ms, format_percent
-from advisor.figures.stats import two_modes
+from advisor.figures.samples import two_modes
 from advisor.machine.device import backend_of, named
 from advisor.machine.host import usable_cores
 from advisor.process.channel import Channel
