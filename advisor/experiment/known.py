@@ -18,7 +18,10 @@ from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Comparison, Facts, Numerics, NumericsResult, Objective, TrialRecord, TrialResult
 
 _NOT_FASTER = "the stack is not faster with it"
-_NOT_PROVEN = "no time was left to show that the stack is faster with it"
+_NOT_SHOWN = "it is unclear whether the stack is better with it, so the simpler one stays"
+_ALL_UNCLEAR = "it is unclear whether the settings are better together: more budget or a quiet machine decides"
+# The reasons of settings that the search worked on, and which are not in what was found.
+UNCLEAR = (_NOT_SHOWN, _ALL_UNCLEAR)
 
 
 class Kind(StrEnum):
@@ -93,7 +96,8 @@ class Known:
     """All that is known at one moment; equal to itself alone.
 
     ``usual`` and ``compiles`` are the two leaps: the expert's stack without compiling, and what compiling it adds.
-    ``stack`` is the best usable combination; where the person rejected a part of it, the rest, perhaps unmeasured.
+    ``stack`` is the combination that the search works on, the best usable one; where the person rejected a part of it,
+    the rest, perhaps unmeasured. ``found`` is the one that is reported and exported.
     ``dropped`` says why keys are not in it. ``measured_leaps`` are the whole stacks that were measured, also weakened
     ones; ``tried`` are the settings in which a candidate was last in question, by its name; ``done`` are the
     instruments that have been used.
@@ -207,6 +211,62 @@ class Known:
             return self.stack, self.stack.without(candidate.key)
         return BASELINE, BASELINE
 
+    # --- what is reported -----------------------------------------------------------------------------------------
+
+    @property
+    @kept
+    def found(self) -> Settings:
+        """The settings that the session reports and exports: all readers get them from here.
+
+        They were measured together, as the stack or a simpler combination that is as good within the noise; where few
+        runs of the stack show nothing, another that is shown to be better. None where it is unclear whether any gains,
+        unless the estimate is large and there was no time for the turns. What the person accepted is always among them.
+        """
+        if self.pending or not self.stack:
+            return self.stack
+        accepted = self.stack.filtered(self._is_accepted)
+        ran = [settings for settings, runs in self.judge.runs.items() if settings and runs[-1].measured]
+        usable = [settings for settings in ran if settings.merged(accepted) == settings and self.usable(settings)]
+        best = self.stack
+        if not self.may_recommend(best) and (shown := [s for s in usable if self.may_recommend(s)]):
+            best = max(shown, key=lambda s: (self.judge.took_turns(s), self.judge.gain(s, BASELINE).ratio))
+        elif not (accepted or self.may_recommend(best) or self._may_gain_much(best)):
+            return BASELINE
+        simplest = best
+        while simpler := [s for s in self._without_one(simplest) if s in usable and self._does_as_well(s, best)]:
+            simplest = max(simpler, key=self._merit_of_a_simpler)
+        return simplest
+
+    @property
+    def to_confirm(self) -> Settings:
+        """The settings whose turns with the baseline would tell most: those that are reported, else the stack."""
+        return self.found or self.stack
+
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        """The reason that settings are not in what was found, by their keys."""
+        why = _NOT_SHOWN if self.found else _ALL_UNCLEAR
+        return {**self.dropped, **{key: why for key in self.stack if key not in self.found}}
+
+    def _may_gain_much(self, settings: Settings) -> bool:
+        """Whether settings seem to gain much, by runs that there was no time to confirm."""
+        gain = self.judge.gain(settings, BASELINE)
+        return not self.judge.took_turns(settings) and gain.ratio >= POLICY.bold and not gain.is_worse
+
+    def _does_as_well(self, simpler: Settings, best: Settings) -> bool:
+        """Whether a simpler combination is as good as the best within the noise, and as sure to be better at all."""
+        sure = self.may_recommend(simpler) or not self.may_recommend(best)
+        return sure and not self.judge.gain(best, simpler).is_better
+
+    def _merit_of_a_simpler(self, settings: Settings) -> tuple[bool, float]:
+        """The sort key of simpler combinations: that without a compilation first, then by what it gains."""
+        return not self.plan.catalog.compiles(settings), self.judge.gain(settings, BASELINE).ratio
+
+    def _without_one(self, settings: Settings) -> list[Settings]:
+        """The measured combinations that are these settings less one."""
+        rests = [self.plan.without(settings, key) for key in settings]
+        return [rest for rest in rests if rest and self.judge.measured_runs(rest)]
+
     # --- what a move changes --------------------------------------------------------------------------------------
 
     def after(self, move: Move, evidence: Evidence) -> Known:
@@ -251,25 +311,6 @@ class Known:
         if self.pending or not best or self.judge.gain(best, self.stack).low <= 1:
             return self
         return self._with_stack(best)
-
-    def with_proven_stack(self) -> Known:
-        """The knowledge at the end of a search: with a stack that turns have shown to be faster, if there is one.
-
-        A better one may have been found shortly before the end, by few runs that show nothing on a noisy machine.
-        """
-        if self.pending or self.may_recommend(self.stack):
-            return self
-        kept = self.stack.filtered(self._is_accepted)
-        proven = [
-            settings
-            for settings in {**self.judge.alternated, **dict.fromkeys(self.judge.in_turn)}
-            if settings.merged(kept) == settings and self.usable(settings) and self.may_recommend(settings)
-        ]
-        if not proven:
-            return self
-        best = max(proven, key=lambda settings: self.judge.gain(settings, BASELINE).ratio)
-        known, gone = self._with_stack(best), [key for key in self.stack if key not in best]
-        return replace(known, dropped={**known.dropped, **dict.fromkeys(gone, _NOT_PROVEN)})
 
     def may_recommend(self, settings: Settings) -> bool:
         """Whether the measurements show these settings to be better than the user's own."""
@@ -415,7 +456,7 @@ class Known:
 
     def _after_repeat(self, move: Move) -> Known:
         """Another run may show that a combination is better than the stack after all, or as good and simpler."""
-        for rest in self._simpler():
+        for rest in self._without_one(self.stack):
             known = self._after_drop(replace(move, settings=rest, base=self.stack))
             if known is not self:
                 return known
@@ -423,9 +464,11 @@ class Known:
         return self._with_stack(move.settings) if ran and self.judge.gain(move.settings, self.stack).is_better else self
 
     def _after_turns(self, move: Move) -> Known:
-        """A stack whose turns with the baseline show that it is no better is given up."""
+        """A stack whose turns with the baseline show that it is no better is given up; nothing accepted leaves."""
+        if move.settings != self.stack:
+            return self._after_drop(replace(move, base=self.stack))
         result = self.judge.result(move.settings)
-        if move.settings != self.stack or result is None or not self.judge.took_turns(move.settings):
+        if result is None or not self.judge.took_turns(move.settings):
             return self
         comparison = self.judge.compare(move.settings)
         likely = self.judge.goal.by_time and comparison.speedup > 1 + comparison.noise_floor
@@ -445,11 +488,6 @@ class Known:
             return False
         gain = self.judge.gain(settings, BASELINE)
         return gain.ratio > 1 and not gain.is_better
-
-    def _simpler(self) -> list[Settings]:
-        """The measured combinations that are the stack less one setting."""
-        rests = [self.plan.without(self.stack, key) for key in self.stack]
-        return [rest for rest in rests if rest and self.judge.measured_runs(rest)]
 
     def best_usable(self) -> Settings:
         """The best measured combination that may be used; the baseline where none is better."""

@@ -355,7 +355,7 @@ def _discounted(ratio: float) -> float:
 
 def turns(known: Known) -> Moves:
     """The stack in turn with the baseline: the figure that is reported. Not again where that has just failed."""
-    stack, runs = known.stack, known.judge.runs
+    stack, runs = known.to_confirm, known.judge.runs
     failed = any(
         runs[settings] and not runs[settings][-1].measured for settings in (stack, BASELINE) if settings in runs
     )
@@ -367,8 +367,9 @@ def turns(known: Known) -> Moves:
 
 def need_turns(known: Known) -> bool:
     """Whether the stack seems to gain much, and the machine is so noisy that only the turns can show it."""
-    seems_much = bool(known.stack) and known.judge.gain(known.stack, BASELINE).ratio >= POLICY.bold
-    return seems_much and not known.may_recommend(known.stack)
+    stack = known.to_confirm
+    seems_much = bool(stack) and known.judge.gain(stack, BASELINE).ratio >= POLICY.bold
+    return seems_much and not known.may_recommend(stack)
 
 
 def why_not(known: Known, candidate: Candidate) -> str:

@@ -251,7 +251,7 @@ class Session:
         facts, consent = known.plan.facts, self._consented(known.plan.consent)
         self._lab.enter(SEVERAL)
         self._runner.forget_build()  # ranks build the model themselves: its memory is theirs
-        lab = ScalingLab(self._bench, self._outbox.emit, Settings(known.stack), self._consented)
+        lab = ScalingLab(self._bench, self._outbox.emit, known.found, self._consented)
         compare = losses_compare(facts) and not known.judge.spread.random
         scaling = lab.tell(lab.begin(facts, self._gpus(hardware), consent, same_losses=compare))
         one = scaling.runs[ONE][-1]
@@ -323,8 +323,6 @@ class Session:
     def _search(self, known: Known, *, wanted: Callable[[Move], bool] = lambda move: True) -> None:
         """Search from a state, and keep the result for when the same decisions come back."""
         known = search(known, self._lab, wanted=wanted)
-        if (proven := known.with_proven_stack()) is not known:
-            known = self._lab.tell(proven)
         self._known = self._found_by_decisions[known.plan.consent.decided] = known
 
     def _conclude(self, known: Known) -> None:
@@ -344,9 +342,9 @@ class Session:
 
     def _keep_hints(self, known: Known) -> None:
         """Leave hints for the next session of this workload; a session of a few recipes says too little."""
-        if known.stack and not (self.request.only or self.request.skip):
+        if known.found and not (self.request.only or self.request.skip):
             name = workload_name(self.request.target, known.plan.facts)
-            keep_hints(name, dict(known.stack), self._bench.budget.compile_s)
+            keep_hints(name, dict(known.found), self._bench.budget.compile_s)
 
     # --- after the session -------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """Posts events for what is new in a session's knowledge: to the journal first, then to the user interface."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from advisor import records
 from advisor.errors import AdvisorError, ExitCode
@@ -113,33 +113,27 @@ class Teller:
         """Tell the stack if it keeps to the limits, so that the shown stack can be used at once."""
         if known.pending:
             return
-        result = known.judge.result(known.stack)
-        if known.stack and (result is None or not known.judge.goal.fits(result)):
+        result = known.judge.result(known.found)
+        if known.found and (result is None or not known.judge.goal.fits(result)):
             return
-        stack = stack_record(known.judge, known.stack, known.dropped)
-        first_and_empty = self.stack is None and not known.stack
+        stack = stack_record(known.judge, known.found, known.left_out)
+        first_and_empty = self.stack is None and not known.found
         if stack != self.stack and not first_and_empty:
             self.stack = stack
             self._emit(events.StackMeasured(stack))
 
     def tell_no_stack(self, known: Known) -> None:
         """Tell at the end that nothing is better than the baseline."""
-        if self.stack is None and not known.stack:
-            self.stack = stack_record(known.judge, known.stack, known.dropped)
+        if self.stack is None and not known.found:
+            self.stack = stack_record(known.judge, known.found, known.left_out)
             self._emit(events.StackMeasured(self.stack))
 
     def _tell_ranking(self, known: Known) -> None:
-        by, stack = known.judge.yardstick, self._helping_stack(known)
+        by, stack = known.judge.yardstick, self.stack.settings if self.stack else {}
         ranked = recommend(known.plan.facts, self.records.values(), by, stack, known.plan.consent)
         if ranked != self._ranked:
             self._ranked = ranked
             self._emit(events.Ranked(ranked))
-
-    def _helping_stack(self, known: Known) -> Mapping[str, records.Value]:
-        """The settings of the stack where it is better than the baseline beyond the noise; else none."""
-        stack = self.stack
-        helps = stack is not None and known.judge.yardstick.may_recommend(stack.result, stack.comparison)
-        return stack.settings if stack is not None and helps else {}
 
 
 def _candidates(known: Known) -> list[records.Candidate]:

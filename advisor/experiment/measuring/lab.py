@@ -137,11 +137,12 @@ class Lab:
         A fifth at most, unless only the turns can show what the stack gains beside other programs. Nothing is, once
         there is no time for that any more: what is left is of use for something shorter.
         """
-        if not known.stack or known.judge.took_turns(known.stack):
+        stack = known.to_confirm
+        if not stack or known.judge.took_turns(stack):
             return 0.0
-        if not self.bench.budget.allows(self._turns_begin_with_s(known, known.stack)):
+        if not self.bench.budget.allows(self._turns_begin_with_s(known, stack)):
             return 0.0
-        needed_s = turns_s(self.bench, known.stack, side_by_side=self._may_run_side_by_side(known, known.stack))
+        needed_s = turns_s(self.bench, stack, side_by_side=self._may_run_side_by_side(known, stack))
         in_full = known.plan.facts.hardware.host.is_crowded and need_turns(known)
         most_s = POLICY.reserve_share * self.bench.budget.total_s
         return _MARGIN * needed_s if in_full else min(_MARGIN * needed_s, most_s)
