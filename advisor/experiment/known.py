@@ -256,7 +256,8 @@ class Known:
     def _does_as_well(self, simpler: Settings, best: Settings) -> bool:
         """Whether a simpler combination is as good as the best within the noise, and as sure to be better at all."""
         sure = self.may_recommend(simpler) or not self.may_recommend(best)
-        return sure and not self.judge.gain(best, simpler).is_better
+        within = self.judge.compare(simpler).speedup >= self.judge.compare(best).ci_low
+        return sure and within and not self.judge.gain(best, simpler).is_better
 
     def _merit_of_a_simpler(self, settings: Settings) -> tuple[bool, float]:
         """The sort key of simpler combinations: that without a compilation first, then by what it gains."""

@@ -272,6 +272,7 @@ def repeats(known: Known) -> Moves:
     """Run settings again where so few processes of them have not decided which are better."""
     yield from _baseline_again(known)
     yield from _simpler_again(known)
+    yield from _unclear_again(known)
     yield from _rivals_again(known)
 
 
@@ -306,6 +307,15 @@ def _simpler_again(known: Known) -> Moves:
             yield from _again(known, once, max(POLICY.least_gain, _discounted(ratio)))
         elif ran > 1 and len(judge.measured_runs(known.stack)) == 1:
             yield from _again(known, known.stack, POLICY.least_gain)
+
+
+def _unclear_again(known: Known) -> Moves:
+    """The stack again, or the simpler combination that is reported, while it is unclear whether the stack is better."""
+    judge, found = known.judge, known.found
+    if found and found != known.stack:
+        less = _less_measured(judge, known.stack, found)
+        if len(judge.measured_runs(less)) < POLICY.most_runs:
+            yield from _again(known, less, POLICY.information)
 
 
 def _rivals_again(known: Known) -> Moves:

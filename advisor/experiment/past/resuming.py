@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from advisor.experiment.events import Event, RunMeasured, TurnsMeasured
 from advisor.experiment.judging.judge import BASELINE, AlternatedBlocks, Judge, beside_spread, prior_spread
-from advisor.experiment.known import Kind, Known
+from advisor.experiment.known import UNCLEAR, Kind, Known
 from advisor.experiment.plan import Plan
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
