@@ -4,7 +4,7 @@ import math
 import os
 from collections.abc import Iterator
 
-from advisor.experiment.control import ENDED, REJECTED, SKIPPED
+from advisor.experiment.control import ENDED, OTHER_VALUE, REJECTED, SKIPPED
 from advisor.experiment.known import Kind, Known
 from advisor.experiment.plan import Plan
 from advisor.experiment.policy import POLICY
@@ -135,7 +135,7 @@ def of_failures(known: Known) -> Iterator[tuple[str, str]]:
                 yield f"{said}; raise --budget", str(settings)
         elif not runs[-1].measured:
             yield f"together these fail: {settings}: {reason}", str(settings)
-        elif Kind.CONTROL in known.done and (why := known.why_unusable(settings)) and why != REJECTED:
+        elif Kind.CONTROL in known.done and (why := known.why_unusable(settings)) and why not in (REJECTED, OTHER_VALUE):
             yield f"together these cannot be used: {settings}: {why}", str(settings)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from advisor.experiment.consent import Consent
-from advisor.experiment.control import REJECTED
+from advisor.experiment.control import OTHER_VALUE, REJECTED
 from advisor.experiment.judging.judge import BASELINE, AlternatedBlocks, Judge, prior_spread
 from advisor.experiment.judging.records import trial_record
 from advisor.experiment.kept import kept
@@ -284,7 +284,7 @@ class Known:
                 known = known._after_repeat(move)
             case Kind.TURNS:
                 known = known._after_turns(move)
-        known = known._with_best_leap()
+        known = known._with_best_leap()._with_accepted()
         for other, beside in evidence.others:
             known = known.after(other, beside)
         return known
@@ -294,17 +294,30 @@ class Known:
         if consent.decided == self.plan.consent.decided:
             return self
         known = replace(self, plan=replace(self.plan, consent=replace(consent, seen=self._seen())))
-        dropped = {key: why for key, why in self.dropped.items() if why != REJECTED or known._rejects(key)}
-        return known.with_permitted(self.stack, dropped)._with_best_leap()._with_best_usable()
+        rejected = {recipe.key for recipe in self.plan.catalog if consent.rejects(recipe.id)}
+        decided = (REJECTED, OTHER_VALUE)
+        dropped = {key: why for key, why in self.dropped.items() if key in rejected or why not in decided}
+        return known.with_permitted(self.stack, dropped)._with_best_leap()._with_best_usable()._with_accepted()
 
     def with_permitted(self, stack: Settings, dropped: Mapping[str, str]) -> Known:
-        """The knowledge with another stack, without what the person rejected, and the reasons of what is not in it."""
-        gone = [key for key in stack if self._rejects(key)]
-        known = replace(self, dropped={**dropped, **dict.fromkeys(gone, REJECTED)})
+        """The knowledge with another stack, without what decisions rule out, and the reasons of what is not in it."""
+        recipes = self.plan.catalog.in_order(stack)
+        ruled_out = {recipe.key: self.plan.consent.ruled_out(recipe.id, value) for recipe, value in recipes}
+        gone = {key: why for key, why in ruled_out.items() if why}
+        known = replace(self, dropped={**dropped, **gone})
         return known._with_stack(known._compatible(stack, gone))
 
-    def _rejects(self, key: str) -> bool:
-        return self.plan.consent.rejects(self.plan.catalog.by_key(key).id)
+    def _with_accepted(self) -> Known:
+        """The knowledge with what the person accepted in its stack, where the two were measured and are no worse."""
+        consent, known = self.plan.consent, self
+        accepted = [c.settings for c in self.plan.candidates if consent.accepts(c.recipe, c.value)]
+        accepted += [{self.plan.catalog[recipe].key: value} for recipe, value in consent.values.items()]
+        for settings in accepted:
+            whole = known.stack.merged(settings)
+            measured = whole != known.stack and self.judge.measured_runs(whole) and not known.pending
+            if measured and self.usable(whole) and not self.judge.gain(whole, known.stack).is_worse:
+                known = known._with_stack(whole)
+        return known
 
     def _with_best_usable(self) -> Known:
         """The knowledge with the best measured combination as its stack, which other decisions may permit again."""
@@ -423,10 +436,8 @@ class Known:
             alone = len(move.settings) <= 1
             return known if alone else known._without(candidate.key, f"together with the others: {why}")
         gain = known.judge.gain(move.settings, known.stack)
-        accepted = known.plan.consent.accepts(candidate.recipe, candidate.value)
         margin = known.plan.recipe(candidate).replacement_margin if candidate.key in known.stack else 1.0
-        joins = accepted and not gain.is_worse and known.stack.keys() <= move.settings.keys()
-        if joins or (gain.is_better and gain.low > margin and not known.needs_another_run(move.settings)):
+        if gain.is_better and gain.low > margin and not known.needs_another_run(move.settings):
             return known._with_stack(move.settings)
         if move.base == known.stack and known.stack and candidate.key not in known.stack:
             return known._without(candidate.key, "it adds nothing to the others")
@@ -474,6 +485,9 @@ class Known:
         comparison = self.judge.compare(move.settings)
         likely = self.judge.goal.by_time and comparison.speedup > 1 + comparison.noise_floor
         if likely or self.judge.yardstick.may_recommend(result, comparison) or self.undecided(move.settings):
+            return self
+        accepted = self.stack.filtered(self._is_accepted)
+        if accepted and self.usable(self.stack) and not self.judge.gain(self.stack, BASELINE).is_worse:
             return self
         why = f"together they {self.judge.goal.not_better(2)}"
         if limit := self.judge.goal.exceeded(result):

@@ -140,10 +140,12 @@ def adds(known: Known) -> Moves:
         settings = known.stack.merged(candidate.settings)
         if known.judge.has_tried(settings) or not known.plan.fits(candidate, known.stack):
             continue
-        if _was_tried(known, candidate) or not is_next_rung(known, candidate) or _displaces(known, settings):
+        accepted = known.plan.consent.accepts(candidate.recipe, candidate.value)
+        turn = accepted or (is_next_rung(known, candidate) and not _was_tried(known, candidate))
+        if not turn or _displaces(known, settings):
             continue
         gain, least = _gain_on_top(known, candidate), POLICY.least_gain
-        if known.plan.consent.accepts(candidate.recipe, candidate.value):
+        if accepted:
             gain = POLICY.leap_gain
         elif _is_cheaper_alone(known, candidate):
             continue

@@ -329,6 +329,7 @@ class Session:
         """Post the reasons of what was left out and the warnings, and leave hints for the next session."""
         self._teller.tell_no_stack(known)
         self._skip_the_rest(known)
+        self._tell_refusals(known)
         self._keep_hints(known)
         for warning in closing.warnings(known, self._bench):
             self._outbox.warn(warning)
@@ -339,6 +340,14 @@ class Session:
     def _skip_the_rest(self, known: Known) -> None:
         for candidate, reason in closing.left_out(known, self._bench):
             self._teller.skip(candidate, reason)
+
+    def _tell_refusals(self, known: Known) -> None:
+        """Say of each accepted recipe why it is not in the stack, and when it is after all."""
+        for recipe, refusal in closing.refusals(known, self._bench):
+            about = f"accepted {recipe}"
+            if refusal:
+                self._outbox.warn(refusal, once=about)
+            self._outbox.correct(about, refusal, f"{recipe} is in the stack now")
 
     def _keep_hints(self, known: Known) -> None:
         """Leave hints for the next session of this workload; a session of a few recipes says too little."""
@@ -354,13 +363,13 @@ class Session:
         if found is not None:
             self._known = found
             self._teller.tell(found)
+            self._tell_refusals(found)
             return
         self._begin_anew()
         known = self._lab.tell(self._current)
         self._known = known
         self._search(known, wanted=lambda move: _follows_decisions(move, known))
-        for refusal in closing.refusals(self._current):
-            self._outbox.warn(refusal)
+        self._tell_refusals(self._current)
         self._lab.enter("done")
 
     def _retry(self, name: str) -> None:
@@ -386,6 +395,7 @@ class Session:
         if self._current.judge.runs == before.judge.runs:
             self._outbox.emit(events.Said("nothing is left to try that fits into that time"))
         self._skip_the_rest(self._current)
+        self._tell_refusals(self._current)
         self._lab.enter("done")
 
     def _begin_anew(self, seconds: float | None = None) -> None:

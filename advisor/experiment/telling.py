@@ -189,6 +189,7 @@ class Outbox:
     def correct(self, about: str, warning: str, otherwise: str) -> None:
         """Replace an earlier warning by what is true now: another warning, or the sentence that there is none."""
         if self._warned.get(about, warning) != warning:
+            self._warned[about] = warning
             self.emit(Said(warning or otherwise, "warning" if warning else "information", about))
 
     def fail(self, error: AdvisorError) -> None:
