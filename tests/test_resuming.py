@@ -9,7 +9,6 @@ from advisor.experiment import events
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import Decision
 from advisor.experiment.judging.judge import BASELINE, AlternatedBlocks, Judge, prior_spread
-from advisor.experiment.judging.records import stack_record
 from advisor.experiment.known import Evidence, Kind, Known, Move
 from advisor.experiment.moves import moves
 from advisor.experiment.objective import Goal

@@ -135,7 +135,9 @@ def of_failures(known: Known) -> Iterator[tuple[str, str]]:
                 yield f"{said}; raise --budget", str(settings)
         elif not runs[-1].measured:
             yield f"together these fail: {settings}: {reason}", str(settings)
-        elif Kind.CONTROL in known.done and (why := known.why_unusable(settings)) and why not in (REJECTED, OTHER_VALUE):
+        elif (
+            Kind.CONTROL in known.done and (why := known.why_unusable(settings)) and why not in (REJECTED, OTHER_VALUE)
+        ):
             yield f"together these cannot be used: {settings}: {why}", str(settings)
 
 

@@ -310,7 +310,8 @@ class Known:
     def _with_accepted(self) -> Known:
         """The knowledge with what the person accepted in its stack, where the two were measured and are no worse."""
         consent, known = self.plan.consent, self
-        accepted = [c.settings for c in self.plan.candidates if consent.accepts(c.recipe, c.value)]
+        new = [candidate for candidate in self.plan.candidates if candidate.key not in self.stack]
+        accepted = [candidate.settings for candidate in new if consent.accepts(candidate.recipe, candidate.value)]
         accepted += [{self.plan.catalog[recipe].key: value} for recipe, value in consent.values.items()]
         for settings in accepted:
             whole = known.stack.merged(settings)

@@ -1,6 +1,5 @@
 """The session in one or two sentences, in a line of a list, and why there are no faster settings."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -18,9 +17,16 @@ from advisor.figures.formatting import (
     interval_or_words,
     plain,
 )
-from advisor.records import BaselineRecord, Mode, Objective, StackRecord, TrialRecord
-from advisor.report.conclusions import candidates_tried, count_untried, settings_to_export, stack_helps
-from advisor.report.figures import IN_TURN, MEASURED_ONCE, measured_on, own_figures, tokens_per_s
+from advisor.records import BaselineRecord, Mode, Objective, StackRecord
+from advisor.report.conclusions import (
+    candidates_tried,
+    count_untried,
+    is_unclear,
+    settings_to_export,
+    stack_helps,
+    stack_is_unclear,
+)
+from advisor.report.figures import IN_TURN, MEASURED_ONCE, measured_on, other_batch, own_figures, tokens_per_s
 
 
 def verdict(state: SessionState) -> str:
@@ -40,10 +46,12 @@ def _result_sentence(state: SessionState, baseline: BaselineRecord) -> str:
     stack, by = state.stack, Yardstick(state.goal, baseline)
     if stack is not None and stack.pending:
         return _pending_sentence(state, stack, where)
-    if stack is None or not stack_helps(state):
+    if stack is None or not (stack_helps(state) or stack_is_unclear(state)):
         return _no_stack_sentence(state, by, where)
     how = f"confirmed {IN_TURN}" if stack.confirmed else MEASURED_ONCE
-    return f"{_effect_sentence(state, stack, by, where)}, {how}: {_before_and_tuned(stack, by)}{_tokens(state, stack)}."
+    effect = f"{_effect_sentence(state, stack, by, where)}{other_batch(stack, baseline)}"
+    sentence = f"{effect}, {how}: {_before_and_tuned(stack, by)}{_tokens(state, stack)}."
+    return f"{sentence} {_DECIDES}" if stack_is_unclear(state) else sentence
 
 
 def _tokens(state: SessionState, stack: StackRecord) -> str:
@@ -115,9 +123,13 @@ def _helping(state: SessionState, by: Yardstick) -> int:
 
 
 def _combined(state: SessionState) -> str:
-    """The end of a sentence on the stack, in a session whose stack does not help."""
-    nothing = state.stack is None or not (state.stack.settings or state.stack.dropped)
-    return "no settings were combined" if nothing else f"together they {state.goal.not_better(2)}"
+    """The end of a sentence on the stack, in a session that found none."""
+    if state.stack is None or not state.stack.dropped:
+        return "no settings were combined"
+    together = [point.comparison for point in state.combinations.values() if point.comparison]
+    if state.goal.by_time and any(map(is_unclear, together)):
+        return "whether they are faster together is unclear"
+    return f"together they {state.goal.not_better(2)}"
 
 
 def _subject(state: SessionState) -> str:
@@ -136,8 +148,9 @@ def result_line(state: SessionState) -> str:
     if state.stack and state.stack.pending:
         return format_pending(state.stack)
     if state.stack and state.stack.comparison and state.stack.settings:
-        doubt = "" if stack_helps(state) else "undecided, "
-        return f"{doubt}{_effect(state, state.stack)} with {counted(len(state.stack.settings), 'setting')}"
+        doubt = "unclear, " if stack_is_unclear(state) else ""
+        effect = f"{_effect(state, state.stack)}{other_batch(state.stack, state.baseline)}"
+        return f"{doubt}{effect} with {counted(len(state.stack.settings), 'setting')}"
     if state.yardstick and (helping := _helping(state, state.yardstick)):
         count = counted(len(candidates_tried(state)), "candidate")
         return f"{helping} of {count} {state.goal.better(helping)}; {_combined(state)}"
@@ -157,6 +170,7 @@ class Cause(Enum):
     ONLY_TOGETHER = auto()
     ALL_FAILED = auto()
     TOO_NOISY = auto()
+    UNCLEAR = auto()
     NO_GAIN = auto()
 
 
@@ -170,6 +184,8 @@ class NoResult:
     @property
     def opening(self) -> str:
         """The words before the reason: ``Nothing could be judged``. ``NO_GAIN`` has none: its reason is a sentence."""
+        if self.cause is Cause.UNCLEAR:
+            return "It is unclear whether anything helps"
         return "Nothing helps so far" if self.cause is Cause.ONLY_TOGETHER else "Nothing could be judged"
 
     @property
@@ -182,17 +198,19 @@ class NoResult:
 
 def no_result(state: SessionState) -> NoResult:
     """The reason no candidate is known to help, for a session in which none does."""
-    tried = candidates_tried(state)
-    if not tried and not _all_open(state, tried):
+    tried, unclear = candidates_tried(state), _unclear(state)
+    if not tried and not unclear:
         return _nothing_alone(state)
-    if tried and not any(record.result.measured for record in tried):
+    if tried and not unclear and not any(record.result.measured for record in tried):
         one, several = "the only trial of a single setting", f"all {len(tried)} trials of single settings"
         return NoResult(Cause.ALL_FAILED, f"{several if len(tried) > 1 else one} failed")
+    if unclear:
+        return NoResult(Cause.UNCLEAR, unclear)
     noise = state.baseline.noise_floor if state.baseline else 0.0
     if noise > POLICY.noisy and state.baseline and state.baseline.apart:
         apart = format_percent(state.baseline.apart)
         return NoResult(Cause.TOO_NOISY, f"identical runs were {apart} apart on this machine")
-    if noise > POLICY.noisy or _all_open(state, tried):
+    if noise > POLICY.noisy:
         return NoResult(Cause.TOO_NOISY, "step times vary so much that faster and slower cannot be told apart")
     return NoResult(Cause.NO_GAIN, f"nothing that was tried {state.goal.better()}")
 
@@ -211,13 +229,20 @@ def _nothing_alone(state: SessionState) -> NoResult:
     return NoResult(Cause.ONLY_TOGETHER, f"{found}, and no setting was tried alone")
 
 
-def _all_open(state: SessionState, tried: Sequence[TrialRecord]) -> bool:
-    """Whether no interval of a candidate, of several together or of the stack tells anything, though there are some."""
-    figures = [own_figures(record).comparison for record in tried]
-    figures += [point.comparison for point in state.combinations.values()]
-    figures += [state.stack.comparison] if state.stack and state.stack.settings else []
-    known = [comparison for comparison in figures if comparison]
-    return bool(known) and all(comparison.is_open for comparison in known)
+# What settles a speed-up whose interval leaves it open.
+_DECIDES = "Whether that is a gain is unclear: a larger --budget decides it, or a machine without other programs."
+
+
+def _unclear(state: SessionState) -> str:
+    """The most promising of what may be faster or not, by the intervals, in words; empty where those leave none."""
+    own = [(one.candidate.name, own_figures(one).comparison) for one in candidates_tried(state)]
+    sets = [(counted(len(point.settings), "setting"), point.comparison) for point in state.combinations.values()]
+    open_ones = [(name, found) for name, found in (*own, *sets) if found and is_unclear(found)]
+    if not open_ones or not state.goal.by_time:
+        return ""
+    name, found = max(open_ones, key=lambda one: one[1].speedup)
+    decides = "which more budget or a machine without other programs would decide"
+    return f"the most promising, {name}, reads {format_interval(found)}, {decides}"
 
 
 def why_no_stack(state: SessionState) -> str:
@@ -228,7 +253,7 @@ def why_no_stack(state: SessionState) -> str:
     if state.stack is None and not together and state.finished and state.finished.cancelled:
         return "the session ended before any were measured together"
     found = no_result(state)
-    if found.cause in (Cause.NOT_TRIED, Cause.ONLY_TOGETHER, Cause.ALL_FAILED):
+    if found.cause is not Cause.NO_GAIN:
         return found.reason
     if state.stack is None and not together:
         return "none were measured together"
@@ -241,4 +266,12 @@ def export_remark(state: SessionState) -> str:
         return f": {format_pending(state.stack)}"
     if not settings_to_export(state):
         return f", without settings: {why_no_stack(state)}"
-    return "" if stack_helps(state) else f", though together they {state.goal.not_better(2)}"
+    stack = state.stack
+    if stack is None or stack.comparison is None or settings_to_export(state) != stack.settings:
+        return ""
+    once = "" if stack.confirmed else f", {MEASURED_ONCE}: {format_interval(stack.comparison)}"
+    if stack_helps(state):
+        return once
+    if stack_is_unclear(state):
+        return f"{once or f': {format_interval(stack.comparison)}'}, so it is unclear whether they are faster together"
+    return f", though together they {state.goal.not_better(2)}"

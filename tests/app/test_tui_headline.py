@@ -237,7 +237,9 @@ def test_another_batch_size_is_told_in_samples() -> None:
     state = SessionState.of(histories.whole())
     bigger = replace(state.stack, result=replace(state.stack.result, batch_size=256), step_ms=55.6)
     state.apply(events.StackMeasured(bigger))
-    assert headline(state).plain.startswith("2.35x faster: 1,963 → 4,604 samples/s, confirmed")
+    assert headline(state).plain.startswith(
+        "2.35x faster, at a batch of 256, not 64: 1,963 → 4,604 samples/s, confirmed"
+    )
 
 
 def test_all_rejected_does_not_promise_what_else_helps() -> None:

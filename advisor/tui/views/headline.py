@@ -18,7 +18,7 @@ from advisor.figures.formatting import (
 )
 from advisor.records import Objective, StackRecord, Verdict
 from advisor.report.conclusions import candidates_tried, count_untried, stack_helps
-from advisor.report.figures import IN_TURN, MEASURED_ONCE
+from advisor.report.figures import IN_TURN, MEASURED_ONCE, other_batch
 from advisor.report.several_gpus import result_sentence, row_words
 from advisor.report.verdict import Cause, no_result
 from advisor.tui.text import DIM, memory_against, numerics_words, own_effect
@@ -89,14 +89,19 @@ def _result(stack: StackRecord, state: SessionState) -> str:
     assert comparison is not None
     if by is None or not _is_speed(state):
         told = by.effect(stack.result, comparison) if by else format_interval(comparison)
-        return f"{told[:1].upper()}{told[1:]}: {_before_and_after(stack, state)}"
+        return f"{told[:1].upper()}{told[1:]}{_with_batch(stack, state)}"
     if comparison.is_open:
         return f"{TOO_NOISY.capitalize()}: {format_interval(comparison)}"
     if comparison.verdict is Verdict.NO_DIFFERENCE:
         return f"No measurable difference: {format_interval(comparison)}, noise {format_noise(comparison.noise_floor)}"
     figure = format_interval(comparison).partition(" (")[0]  # the interval stands behind the sentence
     word = "faster" if comparison.verdict is Verdict.FASTER else "the speed, slower"
-    return f"{figure[:1].upper()}{figure[1:]} {word}: {_before_and_after(stack, state)}"
+    return f"{figure[:1].upper()}{figure[1:]} {word}{_with_batch(stack, state)}"
+
+
+def _with_batch(stack: StackRecord, state: SessionState) -> str:
+    """Both figures, and the batch sizes before them where those differ."""
+    return f"{other_batch(stack, state.baseline)}: {_before_and_after(stack, state)}"
 
 
 def _is_speed(state: SessionState) -> bool:
@@ -213,6 +218,7 @@ _NEXT = {
     Cause.NOT_TRIED: "Give it more time: key + adds a minute.",
     Cause.ONLY_TOGETHER: "Give it more time: key + adds a minute.",
     Cause.ALL_FAILED: "Key 3, then l, shows the log of a trial.",
+    Cause.UNCLEAR: "End other programs and run again, or give it more time: key + adds a minute.",
     Cause.TOO_NOISY: "End other programs and run again, or give it more time: key + adds a minute.",
 }
 
