@@ -54,32 +54,9 @@ def failed(result):
     ("state", "cause", "sentence"),
     [
         (session(), Cause.NOT_TRIED, "Nothing could be judged: no candidate was tried."),
-        (
-            together(1),
-            Cause.ONLY_TOGETHER,
-            "Nothing helps so far: the only set of settings that was measured is not measurably faster, .*",
-        ),
-        (
-            together(2),
-            Cause.ONLY_TOGETHER,
-            "Nothing helps so far: none of 2 sets of settings is measurably faster, and no setting was tried alone.",
-        ),
-        (
-            together(1, usable=False),
-            Cause.ALL_FAILED,
-            "Nothing could be judged: the only set of settings that was tried could not be used, and no setting was .*",
-        ),
-        (
-            together(2, usable=False),
-            Cause.ALL_FAILED,
-            ".*: none of 2 sets of settings could be used, and no .*",
-        ),
-        (session(failed), Cause.ALL_FAILED, r"Nothing could be judged: all \d+ trials of single settings failed."),
-        (
-            session(lambda r: r, noise=0.5),
-            Cause.TOO_NOISY,
-            "Nothing could be judged: identical runs were 25 % apart on this machine.",
-        ),
+        (together(2), Cause.NO_GAIN, "Nothing that was tried is measurably faster."),
+        (together(2, usable=False), Cause.ALL_FAILED, "Nothing could be judged: nothing that was tried could be used."),
+        (session(failed), Cause.ALL_FAILED, "Nothing could be judged: nothing that was tried could be used."),
         (session(lambda r: r), Cause.NO_GAIN, "Nothing that was tried is measurably faster."),
     ],
 )
@@ -92,9 +69,6 @@ def test_a_cause_has_one_sentence(state, cause, sentence):
 
 
 def test_intervals_that_leave_everything_open_are_no_finding_about_the_settings():
-    once = session(lambda r: r, noise=0.3)
-    once.baseline = replace(once.baseline, runs=1, apart=0.0)
-    assert no_result(once).reason.startswith("step times vary"), "no identical runs were compared"
     state = session(lambda r: r)
     assert not Comparison(1.01, 0.98, 1.04, 0.03).is_open
     assert not Comparison(3.0, 1.5, 6.0, 0.03).is_open, "as wide as it is, it is faster"
@@ -125,7 +99,7 @@ def test_an_export_without_settings_says_why():
     assert export_remark(session()) == ", without settings: no candidate was tried"
     assert export_remark(session(lambda r: r)) == ", without settings: none were measured together"
     running = session(ended=False)
-    assert why_no_stack(running) == "settings have not been measured together yet"
+    assert why_no_stack(running) == "settings have not been measured together"
     running.apply(events.SessionFinished(True, 1.0))
     assert why_no_stack(running) == "the session ended before any were measured together"
     tried = session(lambda r: r, ended=False)

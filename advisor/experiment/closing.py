@@ -67,8 +67,5 @@ def _why_refused(known: Known, bench: Bench, recipe: str) -> str:
     record = known.record(candidate)
     if record is None:
         return why_not(known, candidate) or _too_late(known, candidate, bench)
-    if record.own_effect is None:
-        return record.result.reason or known.why_unusable(Settings(record.settings))
-    if why := known.why_unusable(Settings(record.settings)):
-        return why
-    return known.left_out.get(candidate.key, f"the speed with it is {format_ratio(record.own_effect)}")
+    found = known.left_out.get(candidate.key, f"the speed with it is {format_ratio(record.own_effect)}")
+    return known.why_unusable(Settings(record.settings)) or found

@@ -274,7 +274,6 @@ def repeats(known: Known) -> Moves:
     """Run settings again where so few processes of them have not decided which are better."""
     yield from _baseline_again(known)
     yield from _simpler_again(known)
-    yield from _unclear_again(known)
     yield from _rivals_again(known)
 
 
@@ -299,25 +298,13 @@ def _baseline_again(known: Known) -> Moves:
 
 
 def _simpler_again(known: Known) -> Moves:
-    """The stack without one setting again, or the stack, where one run of each says that it is as fast without."""
-    judge = known.judge
-    for rest in (known.plan.without(known.stack, key) for key in known.stack):
-        ran = len(judge.measured_runs(rest)) if rest else 0
-        ratio = judge.gain(rest, known.stack).ratio if ran == 1 and known.usable(rest) else 0.0
-        if ratio >= POLICY.as_fast:
-            once = _less_measured(known.judge, known.stack, rest)
-            yield from _again(known, once, max(POLICY.least_gain, _discounted(ratio)))
-        elif ran > 1 and len(judge.measured_runs(known.stack)) == 1:
-            yield from _again(known, known.stack, POLICY.least_gain)
-
-
-def _unclear_again(known: Known) -> Moves:
-    """The stack again, or the simpler combination that is reported, while it is unclear whether the stack is better."""
+    """The stack again, or what is reported in its place, while it is unclear which of them is better."""
     judge, found = known.judge, known.found
     if found and found != known.stack:
-        less = _less_measured(judge, known.stack, found)
+        less, ratio = _less_measured(judge, known.stack, found), judge.gain(found, known.stack).ratio
         if len(judge.measured_runs(less)) < POLICY.most_runs:
-            yield from _again(known, less, POLICY.information)
+            gain = max(POLICY.least_gain, _discounted(ratio)) if ratio >= POLICY.as_fast else POLICY.information
+            yield from _again(known, less, gain)
 
 
 def _rivals_again(known: Known) -> Moves:

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from advisor.experiment.objective import Yardstick, figure, format_figure
-from advisor.experiment.policy import POLICY
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
     counted,
@@ -12,7 +11,6 @@ from advisor.figures.formatting import (
     format_interval,
     format_ms,
     format_pending,
-    format_percent,
     format_rate,
     interval_or_words,
     plain,
@@ -51,7 +49,7 @@ def _result_sentence(state: SessionState, baseline: BaselineRecord) -> str:
     how = f"confirmed {IN_TURN}" if stack.confirmed else MEASURED_ONCE
     effect = f"{_effect_sentence(state, stack, by, where)}{other_batch(stack, baseline)}"
     sentence = f"{effect}, {how}: {_before_and_tuned(stack, by)}{_tokens(state, stack)}."
-    return f"{sentence} {_DECIDES}" if stack_is_unclear(state) else sentence
+    return f"{sentence} Whether that is a gain is unclear: {_DECIDES}." if stack_is_unclear(state) else sentence
 
 
 def _tokens(state: SessionState, stack: StackRecord) -> str:
@@ -102,7 +100,7 @@ def _no_stack_sentence(state: SessionState, by: Yardstick, where: str) -> str:
     if not helping and found.cause is not Cause.NO_GAIN:
         result = f"{found.opening} for {_subject(state)}{where}: {found.reason}"
     elif not helping:
-        result = f"None of {count} {what} {goal.better()}" if count > 1 else f"The only {what} {goal.not_better()}"
+        result = f"The only {what} {goal.not_better()}" if count == 1 else f"None of {count} {what} {goal.better()}"
     else:
         result = f"{helping} of {count} {what} {goal.better(helping)}; {_combined(state)}"
     missed = missed_words(state)
@@ -167,9 +165,7 @@ class Cause(Enum):
     """The kinds of reasons. Only ``NO_GAIN`` is a finding about the settings; the others leave them undecided."""
 
     NOT_TRIED = auto()
-    ONLY_TOGETHER = auto()
     ALL_FAILED = auto()
-    TOO_NOISY = auto()
     UNCLEAR = auto()
     NO_GAIN = auto()
 
@@ -184,9 +180,8 @@ class NoResult:
     @property
     def opening(self) -> str:
         """The words before the reason: ``Nothing could be judged``. ``NO_GAIN`` has none: its reason is a sentence."""
-        if self.cause is Cause.UNCLEAR:
-            return "It is unclear whether anything helps"
-        return "Nothing helps so far" if self.cause is Cause.ONLY_TOGETHER else "Nothing could be judged"
+        unclear = self.cause is Cause.UNCLEAR
+        return "It is unclear whether anything helps" if unclear else "Nothing could be judged"
 
     @property
     def sentence(self) -> str:
@@ -198,39 +193,17 @@ class NoResult:
 
 def no_result(state: SessionState) -> NoResult:
     """The reason no candidate is known to help, for a session in which none does."""
-    tried, unclear = candidates_tried(state), _unclear(state)
-    if not tried and not unclear:
-        return _nothing_alone(state)
-    if tried and not unclear and not any(record.result.measured for record in tried):
-        one, several = "the only trial of a single setting", f"all {len(tried)} trials of single settings"
-        return NoResult(Cause.ALL_FAILED, f"{several if len(tried) > 1 else one} failed")
-    if unclear:
+    tried = candidates_tried(state)
+    if unclear := _unclear(state):
         return NoResult(Cause.UNCLEAR, unclear)
-    noise = state.baseline.noise_floor if state.baseline else 0.0
-    if noise > POLICY.noisy and state.baseline and state.baseline.apart:
-        apart = format_percent(state.baseline.apart)
-        return NoResult(Cause.TOO_NOISY, f"identical runs were {apart} apart on this machine")
-    if noise > POLICY.noisy:
-        return NoResult(Cause.TOO_NOISY, "step times vary so much that faster and slower cannot be told apart")
-    return NoResult(Cause.NO_GAIN, f"nothing that was tried {state.goal.better()}")
+    if state.combinations or any(record.result.measured for record in tried):
+        return NoResult(Cause.NO_GAIN, f"nothing that was tried {state.goal.better()}")
+    if tried or state.sets_tried:
+        return NoResult(Cause.ALL_FAILED, "nothing that was tried could be used")
+    return NoResult(Cause.NOT_TRIED, "no candidate was tried")
 
 
-def _nothing_alone(state: SessionState) -> NoResult:
-    """The reason where no candidate was tried by itself: whether any were tried together, and could be used."""
-    sets, tried = sum(len(settings) > 1 for settings in state.combinations), len(state.sets_tried)
-    if not sets and not tried:
-        return NoResult(Cause.NOT_TRIED, "no candidate was tried")
-    if not sets:
-        none = f"none of {tried} sets of settings" if tried > 1 else "the only set of settings that was tried"
-        not_usable = "could be used" if tried > 1 else "could not be used"
-        return NoResult(Cause.ALL_FAILED, f"{none} {not_usable}, and no setting was tried alone")
-    none = f"none of {sets} sets of settings {state.goal.better()}"
-    found = none if sets > 1 else f"the only set of settings that was measured {state.goal.not_better()}"
-    return NoResult(Cause.ONLY_TOGETHER, f"{found}, and no setting was tried alone")
-
-
-# What settles a speed-up whose interval leaves it open.
-_DECIDES = "Whether that is a gain is unclear: a larger --budget decides it, or a machine without other programs."
+_DECIDES = "more budget or a machine without other programs decides"
 
 
 def _unclear(state: SessionState) -> str:
@@ -241,37 +214,30 @@ def _unclear(state: SessionState) -> str:
     if not open_ones or not state.goal.by_time:
         return ""
     name, found = max(open_ones, key=lambda one: one[1].speedup)
-    decides = "which more budget or a machine without other programs would decide"
-    return f"the most promising, {name}, reads {format_interval(found)}, {decides}"
+    return f"the most promising, {name}, reads {format_interval(found)}; {_DECIDES}"
 
 
 def why_no_stack(state: SessionState) -> str:
     """The reason there are no settings to use together, in lower case and without an end."""
-    together = any(len(settings) > 1 for settings in state.combinations)
-    if state.stack is None and not together and state.finished is None:
-        return "settings have not been measured together yet"
-    if state.stack is None and not together and state.finished and state.finished.cancelled:
-        return "the session ended before any were measured together"
-    found = no_result(state)
+    found, together = no_result(state), bool(state.combinations)
+    if state.stack is None and not together and (state.finished is None or state.finished.cancelled):
+        ended = state.finished is not None
+        return f"{'the session ended before any were' if ended else 'settings have not been'} measured together"
     if found.cause is not Cause.NO_GAIN:
         return found.reason
-    if state.stack is None and not together:
-        return "none were measured together"
-    return f"nothing that was measured together {state.goal.better()}"
+    return f"nothing that was measured together {state.goal.better()}" if together else "none were measured together"
 
 
 def export_remark(state: SessionState) -> str:
-    """The end of the sentence about exported settings that promise less than a person expects; else empty."""
-    if state.stack and state.stack.pending:
-        return f": {format_pending(state.stack)}"
+    """The end of the sentence about exported settings: what they do not promise; empty where they are confirmed."""
+    stack = state.stack
+    if stack and stack.pending:
+        return f": {format_pending(stack)}"
     if not settings_to_export(state):
         return f", without settings: {why_no_stack(state)}"
-    stack = state.stack
-    if stack is None or stack.comparison is None or settings_to_export(state) != stack.settings:
+    if stack is None or settings_to_export(state) != stack.settings:
         return ""
     once = "" if stack.confirmed else f", {MEASURED_ONCE}: {format_interval(stack.comparison)}"
-    if stack_helps(state):
-        return once
     if stack_is_unclear(state):
-        return f"{once or f': {format_interval(stack.comparison)}'}, so it is unclear whether they are faster together"
-    return f", though together they {state.goal.not_better(2)}"
+        return f"{once}, so it is unclear whether they are faster together"
+    return once if stack_helps(state) else f", though together they {state.goal.not_better(2)}"
