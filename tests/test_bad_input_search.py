@@ -116,7 +116,7 @@ def test_a_setting_that_helps_but_needs_consent_is_not_told_as_no_gain(tmp_path)
     plant(tmp_path / "recipes", "one", usual=True)
     changed = lambda settings: replace(result_at(2.0), losses=(9.0, 9.0)) if settings else 1.0  # noqa: E731
     run = FakeRun(tmp_path, changed, only=("one",), recipe_folders=(str(tmp_path / "recipes"),), budget_s=4.0).run()
-    assert result_line(run.state) == "1 of 1 candidate is measurably faster; no settings were combined"
+    assert result_line(run.state) == "1 of 1 candidate is measurably faster; none were measured together"
 
 
 def test_a_first_step_that_is_ten_times_slower_is_a_cost_and_no_fault(tmp_path):

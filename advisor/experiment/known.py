@@ -218,23 +218,24 @@ class Known:
     def found(self) -> Settings:
         """The settings that the session reports and exports: all readers get them from here.
 
-        They were measured together, as the stack or a simpler combination that is as good within the noise; where few
-        runs of the stack show nothing, another that is shown to be better. None where it is unclear whether any gains,
-        unless the estimate is large and there was no time for the turns. What the person accepted is always among them.
+        They were measured together: the stack, or a part of it that is as good within the noise. Where few runs of the
+        stack show nothing, a part of it or a former stack that is shown to be better; else none, unless the estimate is
+        large and there was no time for the turns. What the person accepted and the stack has is always among them.
         """
         if self.pending or not self.stack:
             return self.stack
-        accepted = self.stack.filtered(self._is_accepted)
+        accepted, best = self.stack.filtered(self._is_accepted), self.stack
         ran = [settings for settings, runs in self.judge.runs.items() if settings and runs[-1].measured]
         usable = [settings for settings in ran if settings.merged(accepted) == settings and self.usable(settings)]
-        best = self.stack
-        if not self.may_recommend(best) and (shown := [s for s in usable if self.may_recommend(s)]):
-            best = max(shown, key=lambda s: (self.judge.took_turns(s), self.judge.gain(s, BASELINE).ratio))
-        elif not (accepted or self.may_recommend(best) or self._may_gain_much(best)):
-            return BASELINE
-        simplest = best
-        while simpler := [s for s in self._without_one(simplest) if s in usable and self._does_as_well(s, best)]:
-            simplest = max(simpler, key=self._merit_of_a_simpler)
+        if not self.may_recommend(best):
+            former = [s for s in usable if self.judge.took_turns(s) or s.items() < best.items()]
+            if shown := [s for s in former if self.may_recommend(s)]:
+                best = max(shown, key=lambda s: (self.judge.took_turns(s), self.judge.gain(s, BASELINE).ratio))
+            elif not (accepted or self._may_gain_much(best)):
+                return BASELINE
+        simplest, compiles = best, self.plan.catalog.compiles
+        while rests := [s for s in self._without_one(simplest) if s in usable and self._does_as_well(s, best)]:
+            simplest = max(rests, key=lambda s: (not compiles(s), self.judge.gain(s, BASELINE).ratio))
         return simplest
 
     @property
@@ -259,10 +260,6 @@ class Known:
         within = self.judge.compare(simpler).speedup >= self.judge.compare(best).ci_low
         return sure and within and not self.judge.gain(best, simpler).is_better
 
-    def _merit_of_a_simpler(self, settings: Settings) -> tuple[bool, float]:
-        """The sort key of simpler combinations: that without a compilation first, then by what it gains."""
-        return not self.plan.catalog.compiles(settings), self.judge.gain(settings, BASELINE).ratio
-
     def _without_one(self, settings: Settings) -> list[Settings]:
         """The measured combinations that are these settings less one."""
         rests = [self.plan.without(settings, key) for key in settings]
@@ -279,7 +276,7 @@ class Known:
             case Kind.ADD | Kind.SWAP | Kind.ALONE:
                 known = known._after_candidate(move)
             case Kind.DROP:
-                known = known._after_drop(move)
+                known = known._simplified()
             case Kind.AGAIN:
                 known = known._after_repeat(move)
             case Kind.TURNS:
@@ -450,36 +447,32 @@ class Known:
             return False
         return 1 < self.judge.gain(settings, self.stack).ratio < POLICY.small_gain
 
-    def _after_drop(self, move: Move) -> Known:
+    def _simplified(self) -> Known:
         """Leave a setting out of the stack if the rest does as well; a usual one only after two runs of each."""
-        gone = [key for key in self.stack if key not in move.settings]
-        if move.base != self.stack or not self.usable(move.settings):
-            return self
-        if any(map(self._is_accepted, gone)):
-            return self
-        gain = self.judge.gain(move.settings, self.stack)
-        clear = gain.ratio / gain.low - 1 <= POLICY.widest_for_simpler
-        runs = min(len(self.judge.measured_runs(settings)) for settings in (move.settings, self.stack))
-        as_good = gain.ratio >= POLICY.as_fast and clear and runs > 1
-        better = gain.low > 1 and (runs > 1 or gain.ratio >= POLICY.small_gain)
-        if better or as_good:
-            known = self._with_stack(move.settings)
-            return replace(known, dropped={**known.dropped, **dict.fromkeys(gone, "the others do as well without it")})
+        for rest in self._without_one(self.stack):
+            gone = [key for key in self.stack if key not in rest]
+            if not self.usable(rest) or any(map(self._is_accepted, gone)):
+                continue
+            gain = self.judge.gain(rest, self.stack)
+            clear = gain.ratio / gain.low - 1 <= POLICY.widest_for_simpler
+            runs = min(len(self.judge.measured_runs(settings)) for settings in (rest, self.stack))
+            as_good = gain.ratio >= POLICY.as_fast and clear and runs > 1
+            if as_good or (gain.low > 1 and (runs > 1 or gain.ratio >= POLICY.small_gain)):
+                why = dict.fromkeys(gone, "the others do as well without it")
+                return replace(self._with_stack(rest), dropped={**self.dropped, **why})
         return self
 
     def _after_repeat(self, move: Move) -> Known:
         """Another run may show that a combination is better than the stack after all, or as good and simpler."""
-        for rest in self._without_one(self.stack):
-            known = self._after_drop(replace(move, settings=rest, base=self.stack))
-            if known is not self:
-                return known
+        known = self._simplified()
         ran = move.settings and self.judge.measured_runs(move.settings) and self.usable(move.settings)
-        return self._with_stack(move.settings) if ran and self.judge.gain(move.settings, self.stack).is_better else self
+        better = known is self and ran and self.judge.gain(move.settings, self.stack).is_better
+        return self._with_stack(move.settings) if better else known
 
     def _after_turns(self, move: Move) -> Known:
         """A stack whose turns with the baseline show that it is no better is given up; nothing accepted leaves."""
         if move.settings != self.stack:
-            return self._after_drop(replace(move, base=self.stack))
+            return self._simplified()
         result = self.judge.result(move.settings)
         if result is None or not self.judge.took_turns(move.settings):
             return self

@@ -298,13 +298,22 @@ def _baseline_again(known: Known) -> Moves:
 
 
 def _simpler_again(known: Known) -> Moves:
-    """The stack again, or what is reported in its place, while it is unclear which of them is better."""
+    """The stack without one setting again, or the stack, where one run of each says that it is as fast without.
+
+    Then either of the stack and what is reported in its place, while it is unclear which of them is better.
+    """
     judge, found = known.judge, known.found
-    if found and found != known.stack:
-        less, ratio = _less_measured(judge, known.stack, found), judge.gain(found, known.stack).ratio
-        if len(judge.measured_runs(less)) < POLICY.most_runs:
-            gain = max(POLICY.least_gain, _discounted(ratio)) if ratio >= POLICY.as_fast else POLICY.information
-            yield from _again(known, less, gain)
+    for rest in (known.plan.without(known.stack, key) for key in known.stack):
+        ran = len(judge.measured_runs(rest)) if rest else 0
+        ratio = judge.gain(rest, known.stack).ratio if ran == 1 and known.usable(rest) else 0.0
+        if ratio >= POLICY.as_fast:
+            once = _less_measured(known.judge, known.stack, rest)
+            yield from _again(known, once, max(POLICY.least_gain, _discounted(ratio)))
+        elif ran > 1 and len(judge.measured_runs(known.stack)) == 1:
+            yield from _again(known, known.stack, POLICY.least_gain)
+    less = _less_measured(judge, known.stack, found)
+    if found and found != known.stack and len(judge.measured_runs(less)) < POLICY.most_runs:
+        yield from _again(known, less, POLICY.information)
 
 
 def _rivals_again(known: Known) -> Moves:

@@ -102,7 +102,7 @@ def _no_stack_sentence(state: SessionState, by: Yardstick, where: str) -> str:
     elif not helping:
         result = f"The only {what} {goal.not_better()}" if count == 1 else f"None of {count} {what} {goal.better()}"
     else:
-        result = f"{helping} of {count} {what} {goal.better(helping)}; {_combined(state)}"
+        result = f"{helping} of {count} {what} {goal.better(helping)}; {why_no_stack(state)}"
     missed = missed_words(state)
     return f"{result}. {missed}, with the reasons below." if missed else f"{result}."
 
@@ -118,16 +118,6 @@ def _helping(state: SessionState, by: Yardstick) -> int:
     """The number of candidates that help themselves; nothing is known of one that was only measured with others."""
     tried = candidates_tried(state)
     return sum(by.helps(one.result, one.comparison if one.alone else one.contribution) for one in tried)
-
-
-def _combined(state: SessionState) -> str:
-    """The end of a sentence on the stack, in a session that found none."""
-    if state.stack is None or not state.stack.dropped:
-        return "no settings were combined"
-    together = [point.comparison for point in state.combinations.values() if point.comparison]
-    if state.goal.by_time and any(map(is_unclear, together)):
-        return "whether they are faster together is unclear"
-    return f"together they {state.goal.not_better(2)}"
 
 
 def _subject(state: SessionState) -> str:
@@ -151,7 +141,7 @@ def result_line(state: SessionState) -> str:
         return f"{doubt}{effect} with {counted(len(state.stack.settings), 'setting')}"
     if state.yardstick and (helping := _helping(state, state.yardstick)):
         count = counted(len(candidates_tried(state)), "candidate")
-        return f"{helping} of {count} {state.goal.better(helping)}; {_combined(state)}"
+        return f"{helping} of {count} {state.goal.better(helping)}; {why_no_stack(state)}"
     return no_result(state).reason
 
 
