@@ -231,7 +231,7 @@ class Known:
             former = [s for s in usable if self.judge.took_turns(s) or s.items() < best.items()]
             if shown := [s for s in former if self.may_recommend(s)]:
                 best = max(shown, key=lambda s: (self.judge.took_turns(s), self.judge.gain(s, BASELINE).ratio))
-            elif not (accepted or self._may_gain_much(best)):
+            elif best not in usable or not (accepted or self._may_gain_much(best)):
                 return BASELINE
         simplest, compiles = best, self.plan.catalog.compiles
         while rests := [s for s in self._without_one(simplest) if s in usable and self._does_as_well(s, best)]:
@@ -294,7 +294,7 @@ class Known:
         rejected = {recipe.key for recipe in self.plan.catalog if consent.rejects(recipe.id)}
         decided = (REJECTED, OTHER_VALUE)
         dropped = {key: why for key, why in self.dropped.items() if key in rejected or why not in decided}
-        return known.with_permitted(self.stack, dropped)._with_best_leap()._with_best_usable()._with_accepted()
+        return known.with_permitted(self.stack, dropped)._with_best_leap()._with_accepted()
 
     def with_permitted(self, stack: Settings, dropped: Mapping[str, str]) -> Known:
         """The knowledge with another stack, without what decisions rule out, and the reasons of what is not in it."""
@@ -316,13 +316,6 @@ class Known:
             if measured and self.usable(whole) and not self.judge.gain(whole, known.stack).is_worse:
                 known = known._with_stack(whole)
         return known
-
-    def _with_best_usable(self) -> Known:
-        """The knowledge with the best measured combination as its stack, which other decisions may permit again."""
-        best = self.best_usable()
-        if self.pending or not best or self.judge.gain(best, self.stack).low <= 1:
-            return self
-        return self._with_stack(best)
 
     def may_recommend(self, settings: Settings) -> bool:
         """Whether the measurements show these settings to be better than the user's own."""
