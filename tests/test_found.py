@@ -70,7 +70,7 @@ def state_of(known):
     told = [events.FactsFound(known.plan.facts)]
     teller = Teller(told.append)
     teller.tell(known)
-    teller.tell_no_stack(known)
+    teller.tell_stack(known, at_end=True)
     return SessionState.of([*told, events.SessionFinished(False, 10.0)])
 
 

@@ -466,19 +466,12 @@ class Known:
         """A stack whose turns with the baseline show that it is no better is given up; nothing accepted leaves."""
         if move.settings != self.stack:
             return self._simplified()
-        result = self.judge.result(move.settings)
-        if result is None or not self.judge.took_turns(move.settings):
+        if not self.judge.took_turns(self.stack) or self.found or self.undecided(self.stack):
             return self
-        comparison = self.judge.compare(move.settings)
-        likely = self.judge.goal.by_time and comparison.speedup > 1 + comparison.noise_floor
-        if likely or self.judge.yardstick.may_recommend(result, comparison) or self.undecided(move.settings):
+        comparison, why = self.judge.compare(self.stack), self.why_unusable(self.stack)
+        if not why and self.judge.goal.by_time and comparison.speedup > 1 + comparison.noise_floor:
             return self
-        accepted = self.stack.filtered(self._is_accepted)
-        if accepted and self.usable(self.stack) and not self.judge.gain(self.stack, BASELINE).is_worse:
-            return self
-        why = f"together they {self.judge.goal.not_better(2)}"
-        if limit := self.judge.goal.exceeded(result):
-            why = f"together they take {limit}"
+        why = why or f"together they {self.judge.goal.not_better(2)}"
         open_leaps = frozenset(leap for leap in self.measured_leaps if not self.judge.took_turns(leap))
         best = replace(self, measured_leaps=open_leaps)._best_leap(BASELINE, BASELINE)
         gone = [key for key in move.settings if key not in best]

@@ -327,7 +327,7 @@ class Session:
 
     def _conclude(self, known: Known) -> None:
         """Post the reasons of what was left out and the warnings, and leave hints for the next session."""
-        self._teller.tell_no_stack(known)
+        self._teller.tell_stack(known, at_end=True)
         self._skip_the_rest(known)
         self._tell_refusals(known)
         self._keep_hints(known)

@@ -49,7 +49,7 @@ class Teller:
             if record != self.records.get(record.candidate.name):
                 self.keep(record)
         self._tell_combinations(known)
-        self._tell_stack(known)
+        self.tell_stack(known)
         self._tell_ranking(known)
 
     def keep(self, record: records.TrialRecord) -> None:
@@ -109,24 +109,18 @@ class Teller:
             point = records.ParetoPoint(str(settings), dict(settings), comparison, result.peak_reserved_bytes)
             self._emit(events.CombinationMeasured(point))
 
-    def _tell_stack(self, known: Known) -> None:
-        """Tell the stack if it keeps to the limits, so that the shown stack can be used at once."""
+    def tell_stack(self, known: Known, *, at_end: bool = False) -> None:
+        """Tell the stack if it keeps to the limits, so that it can be used at once; at the end also that there is none."""
         if known.pending:
             return
         result = known.judge.result(known.found)
         if known.found and (result is None or not known.judge.goal.fits(result)):
             return
         stack = stack_record(known.judge, known.found, known.left_out)
-        first_and_empty = self.stack is None and not known.found
-        if stack != self.stack and not first_and_empty:
+        too_early = self.stack is None and not (known.stack or at_end)
+        if stack != self.stack and not too_early:
             self.stack = stack
             self._emit(events.StackMeasured(stack))
-
-    def tell_no_stack(self, known: Known) -> None:
-        """Tell at the end that nothing is better than the baseline."""
-        if self.stack is None and not known.found:
-            self.stack = stack_record(known.judge, known.found, known.left_out)
-            self._emit(events.StackMeasured(self.stack))
 
     def _tell_ranking(self, known: Known) -> None:
         by, stack = known.judge.yardstick, self.stack.settings if self.stack else {}
