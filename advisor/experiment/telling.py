@@ -110,7 +110,7 @@ class Teller:
             self._emit(events.CombinationMeasured(point))
 
     def tell_stack(self, known: Known, *, at_end: bool = False) -> None:
-        """Tell the stack if it keeps to the limits, so that it can be used at once; at the end also that there is none."""
+        """Tell the stack if it keeps to the limits, so that it can be used at once; at the end also none."""
         if known.pending:
             return
         result = known.judge.result(known.found)

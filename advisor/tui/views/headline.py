@@ -85,23 +85,19 @@ def _of_the_stack(stack: StackRecord, state: SessionState) -> Content:
 
 def _result(stack: StackRecord, state: SessionState) -> str:
     """The result in one sentence: ``2.35x faster: 32.6 ms → 13.9 ms``."""
-    comparison, by = stack.comparison, state.yardstick
+    comparison, by, batch = stack.comparison, state.yardstick, other_batch(stack, state.baseline)
     assert comparison is not None
     if by is None or not _is_speed(state):
         told = by.effect(stack.result, comparison) if by else format_interval(comparison)
-        return f"{told[:1].upper()}{told[1:]}{_with_batch(stack, state)}"
+        return f"{told[:1].upper()}{told[1:]}{batch}: {_before_and_after(stack, state)}"
     if comparison.is_open:
-        return f"{TOO_NOISY.capitalize()}: {format_interval(comparison)}"
+        return f"{TOO_NOISY.capitalize()}: {format_interval(comparison)}{batch}"
     if comparison.verdict is Verdict.NO_DIFFERENCE:
-        return f"No measurable difference: {format_interval(comparison)}, noise {format_noise(comparison.noise_floor)}"
+        noise = format_noise(comparison.noise_floor)
+        return f"No measurable difference: {format_interval(comparison)}{batch}, noise {noise}"
     figure = format_interval(comparison).partition(" (")[0]  # the interval stands behind the sentence
     word = "faster" if comparison.verdict is Verdict.FASTER else "the speed, slower"
-    return f"{figure[:1].upper()}{figure[1:]} {word}{_with_batch(stack, state)}"
-
-
-def _with_batch(stack: StackRecord, state: SessionState) -> str:
-    """Both figures, and the batch sizes before them where those differ."""
-    return f"{other_batch(stack, state.baseline)}: {_before_and_after(stack, state)}"
+    return f"{figure[:1].upper()}{figure[1:]} {word}{batch}: {_before_and_after(stack, state)}"
 
 
 def _is_speed(state: SessionState) -> bool:
