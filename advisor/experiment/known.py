@@ -394,9 +394,9 @@ class Known:
         """
         if self.pending:
             return self
-        kept = self.stack.filtered(self._is_accepted)
-        start = BASELINE if self.stack and not kept and self._is_refuted(self.stack) else self.stack
-        best = self._best_leap(start, kept)
+        kept, gain = self.stack.filtered(self._is_accepted), self.judge.gain(self.stack, BASELINE)
+        refuted = not kept and self.judge.measured_runs(self.stack) and gain.ratio <= 1
+        best = self._best_leap(BASELINE if refuted else self.stack, kept)
         return self._with_stack(best) if best != self.stack else self
 
     def _best_leap(self, start: Settings, kept: Settings) -> Settings:
@@ -411,10 +411,6 @@ class Known:
 
     def _is_accepted(self, key: str) -> bool:
         return self.plan.consent.accepts(self.plan.catalog.by_key(key).id, self.stack[key])
-
-    def _is_refuted(self, settings: Settings) -> bool:
-        """Whether settings are no better than the user's own, by all runs so far."""
-        return bool(self.judge.measured_runs(settings)) and self.judge.gain(settings, BASELINE).ratio <= 1
 
     def _after_candidate(self, move: Move) -> Known:
         candidate = move.candidate
